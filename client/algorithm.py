@@ -1,0 +1,200 @@
+"""The client half of an algorithm."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from common.algorithms import AlgorithmSettings
+from common.arrays import Vector
+from common.errors import PayloadError, PhaseError
+from common.expectation import finiteness_problem
+from common.objectives.objective import Objective
+from common.payload import SparseVector, Value, Values
+from common.randomness import generator
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def answers(phase: str) -> Callable[[Handler], Handler]:
+    """Mark a method as the one that answers a phase.
+
+    Its parameters name the values that the server sends; their annotations (``Vector``, ``Indices``,
+    ``int``, ``float``, ``bool``, ``str``, ``SparseVector``) are checked before it is called. Arrays come
+    read-only: copy what is to be changed. It returns a mapping of values, or ``None``.
+    """
+
+    def mark(method: Handler) -> Handler:
+        method.answers_phase = phase  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a client half works.
+
+    Attributes
+    ----------
+    client
+        The client's id.
+    seed
+        ``settings.seed``.
+    settings
+        The algorithm's settings.
+    objective
+        What can be computed on the client's shard.
+    """
+
+    client: str
+    seed: int
+    settings: AlgorithmSettings
+    objective: Objective
+
+
+class ClientAlgorithm:
+    """Base of the client half of every algorithm.
+
+    What must survive a crash is kept in :class:`State` and nowhere else: the runtime restores it, so a
+    handler may be called again for the same round and must then do the same.
+    """
+
+    @dataclass
+    class State:
+        """The client's state; a subclass lists its fields. Without fields nothing is ever stored."""
+
+    Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings
+
+    def __init__(self, place: Place) -> None:
+        self.client = place.client
+        self.objective = place.objective
+        self.settings: Any = place.settings
+        self.round = 0
+        self.state: Any = None
+        self._seed = place.seed
+        self._handlers = _handlers(self)
+
+    def initial_state(self) -> Any:
+        """Return the state before the first round: by default zeros of the model's shape in every ``Vector``."""
+        zeros = np.zeros(self.objective.dimension, self.objective.dtype)
+        hints = typing.get_type_hints(self.State)
+        values = {}
+        for field in fields(self.State):
+            if hints[field.name] != Vector:
+                raise TypeError(
+                    f"{type(self).__name__}.State.{field.name} is no Vector: override initial_state to fill it"
+                )
+            values[field.name] = zeros.copy()
+        return self.State(**values)
+
+    @classmethod
+    def stateless(cls) -> bool:
+        """Whether this half keeps no state."""
+        return not fields(cls.State)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return the random numbers of this client, in this round, for this purpose."""
+        return generator(self._seed, self.client, self.round, purpose)
+
+    def answer(self, phase: str, t: int, values: Values) -> Values:
+        """Answer one phase of round ``t``.
+
+        Raises
+        ------
+        PhaseError
+            No handler answers this phase, or it did not return values.
+        PayloadError
+            The values are not what the handler takes.
+        """
+        handler = self._handlers.get(phase)
+        if handler is None:
+            raise PhaseError(
+                f"{type(self).__name__} answers no phase {phase!r}, only {sorted(self._handlers)}; "
+                "do both sides run the same version of the algorithm?"
+            )
+        handler.check(values)
+        self.round = t
+        result = handler.method(**values)
+        if result is None:
+            return {}
+        if not isinstance(result, Mapping):
+            raise PhaseError(
+                f"phase {phase!r} returned a {type(result).__name__}, not a mapping of named values"
+            )
+        return result
+
+
+@dataclass(frozen=True)
+class _Handler:
+    phase: str
+    method: Callable[..., Values | None]
+    parameters: Mapping[str, Any]
+    required: frozenset[str]
+
+    def check(self, values: Values) -> None:
+        missing = self.required - values.keys()
+        unknown = values.keys() - self.parameters.keys()
+        if missing or unknown:
+            raise PayloadError(
+                f"phase {self.phase!r} takes {sorted(self.parameters)}, got {sorted(values)}; "
+                "do both sides run the same version of the algorithm?"
+            )
+        for name, value in values.items():
+            problem = _mismatch(value, self.parameters[name])
+            if problem:
+                raise PayloadError(f"phase {self.phase!r}: {name!r} {problem}")
+
+
+def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
+    found = {}
+    for _, method in inspect.getmembers(algorithm, inspect.ismethod):
+        phase = getattr(method, "answers_phase", None)
+        if phase is None:
+            continue
+        hints = typing.get_type_hints(method)
+        parameters = inspect.signature(method).parameters
+        found[phase] = _Handler(
+            phase,
+            method,
+            {name: hints.get(name, Any) for name in parameters},
+            frozenset(name for name, parameter in parameters.items() if parameter.default is parameter.empty),
+        )
+    return found
+
+
+def _mismatch(value: Value, hint: Any) -> str | None:
+    """Say how a received value differs from a parameter's annotation, or return ``None``."""
+    if hint is Any:
+        return None
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    problems = [_mismatch_one(value, option) for option in options]
+    return None if None in problems else problems[0]
+
+
+def _mismatch_one(value: Value, hint: Any) -> str | None:
+    if typing.get_origin(hint) is np.ndarray:
+        if not isinstance(value, np.ndarray):
+            return f"is a {type(value).__name__}, expected an array"
+        wanted = typing.get_args(typing.get_args(hint)[1])[0]
+        wanted = typing.get_origin(wanted) or wanted  # np.floating[Any] -> np.floating
+        if not np.issubdtype(value.dtype, wanted):
+            return f"has dtype {value.dtype}, expected {wanted.__name__}"
+        return finiteness_problem(value)
+    if hint is SparseVector:
+        return (
+            None
+            if isinstance(value, SparseVector)
+            else f"is a {type(value).__name__}, expected a sparse vector"
+        )
+    if isinstance(hint, type):
+        if type(value) is hint or (hint is float and type(value) is int):
+            return None
+        return f"is a {type(value).__name__}, expected a {hint.__name__}"
+    return None

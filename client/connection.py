@@ -1,0 +1,228 @@
+"""A client's connection to the server: join, work, and come back whenever it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from client.backoff import Backoff
+from client.holdings import Holdings
+from client.session import Session
+from client.work import Worker
+from common.credentials import Credentials
+from common.errors import CredentialError, JoinRefusedError, UnreachableError
+from common.settings.run import from_json
+from common.transport import CLIENT_KEY, INSTANCE_KEY, options
+from common.version import PROTOCOL, software
+from proto import fenchel_pb2 as pb
+from proto.fenchel_pb2_grpc import CoordinatorStub
+
+log = logging.getLogger("fenchel.client")
+
+_KEEPALIVE = 20.0  # until the settings are known
+_REFUSALS = (
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+_HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "handshake", "Handshake")
+_HANDSHAKE_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Participant:
+    """What a client is started with.
+
+    Attributes
+    ----------
+    name
+        Its id.
+    server
+        ``host:port``.
+    credentials
+        Its certificate and key; ``None``: no TLS.
+    holdings
+        Where its data comes from.
+    state_folder
+        Below it journals are kept, by run and client; ``None``: in memory only.
+    allowed
+        Algorithms from outside the project that may be run here.
+    retry_for
+        Seconds that it goes on trying to reach a server that does not answer.
+    """
+
+    name: str
+    server: str
+    credentials: Credentials | None
+    holdings: Holdings
+    state_folder: Path | None = None
+    allowed: Collection[str] = ()
+    retry_for: float = 600.0
+
+
+@dataclass(frozen=True)
+class _ClientStream:
+    """The client's side of a Work call, as frames."""
+
+    call: grpc.aio.StreamStreamCall[Any, Any]
+
+    async def read(self) -> bytes | None:
+        frame = await self.call.read()
+        return frame if isinstance(frame, bytes) else None
+
+    async def write(self, frame: bytes) -> None:
+        await self.call.write(frame)
+
+
+@dataclass
+class Connection:
+    """Takes part in a run until it is over.
+
+    Parameters
+    ----------
+    participant
+        Who takes part.
+    executor
+        Where computation runs.
+    on_event
+        Told in words what happens (connected, waiting, lost the server).
+    on_instruction
+        Told of each instruction.
+    """
+
+    participant: Participant
+    executor: Executor
+    on_event: Callable[[str], None] = log.info
+    on_instruction: Callable[[pb.Instruction], None] | None = None
+    _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    _run: str = ""
+    _worker: Worker | None = None
+    _backoff: Backoff = field(default_factory=Backoff)
+    _last_success: float = field(default_factory=time.monotonic)
+    _handshakes_failed: int = 0
+
+    async def take_part(self) -> pb.Farewell:
+        """Join, and work until the server says that the run is over.
+
+        Raises
+        ------
+        JoinRefusedError
+            The server does not want this client; the text says why.
+        CredentialError
+            The server's certificate is not from the authority that this client trusts, or the reverse.
+        UnreachableError
+            The server did not answer for too long.
+        FenchelError
+            This client's data, journal or software does not fit the run.
+        """
+        who = self.participant
+        self._last_success = time.monotonic()
+        async with self._channel() as channel:
+            while True:
+                try:
+                    if await self._joined(channel):
+                        farewell = await self._work(channel)
+                        if farewell is not None:
+                            return farewell
+                        self.on_event(f"{who.name}: the connection to {who.server} broke; coming back")
+                    continue
+                except grpc.aio.AioRpcError as error:
+                    self._judge(error)
+                wait = self._backoff.next()
+                await asyncio.sleep(wait)
+
+    def _channel(self) -> grpc.aio.Channel:
+        who = self.participant
+        if who.credentials is None:
+            return grpc.aio.insecure_channel(who.server, options=options(_KEEPALIVE))
+        return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(_KEEPALIVE))
+
+    async def _joined(self, channel: grpc.aio.Channel) -> bool:
+        """Join; return whether the fleet is complete and this client is ready to work."""
+        who = self.participant
+        request = pb.JoinRequest(
+            protocol=PROTOCOL,
+            client=who.name,
+            instance=self._instance,
+            software=software(),
+            own_data=who.holdings.own is not None,
+        )
+        reply: pb.JoinReply = await CoordinatorStub(channel).Join(request, timeout=60.0)
+        self._succeeded()
+        if not reply.HasField("assignment"):
+            expected = f" of {reply.expected}" if reply.expected else ""
+            self.on_event(f"{who.name}: waiting for the others ({reply.joined}{expected} have joined)")
+            return False
+        if reply.run != self._run:
+            self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
+            self._run = reply.run
+        return True
+
+    def _ready(self, reply: pb.JoinReply) -> Worker:
+        who = self.participant
+        settings = from_json(reply.settings)
+        holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)
+        folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
+        session = Session(who.name, settings, holding, folder, who.allowed)
+        return Worker(session, self.executor, self.on_instruction)
+
+    async def _work(self, channel: grpc.aio.Channel) -> pb.Farewell | None:
+        assert self._worker is not None
+        who = self.participant
+        call = channel.stream_stream("/fenchel.v1.Coordinator/Work")(
+            metadata=((CLIENT_KEY, who.name), (INSTANCE_KEY, self._instance))
+        )
+        self.on_event(f"{who.name}: working for run {self._run}")
+        try:
+            farewell = await self._worker.work(_ClientStream(call))
+        except asyncio.InvalidStateError:
+            farewell = None  # gRPC's word for writing to a call that has ended
+        if farewell is None:
+            code = await call.code()
+            if code is not grpc.StatusCode.OK:
+                raise grpc.aio.AioRpcError(
+                    code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+                )
+        else:
+            call.cancel()
+        self._succeeded()
+        return farewell
+
+    def _succeeded(self) -> None:
+        self._backoff.reset()
+        self._last_success = time.monotonic()
+        self._handshakes_failed = 0
+
+    def _judge(self, error: grpc.aio.AioRpcError) -> None:
+        """Return if it is worth trying again; else raise what a person can act on."""
+        who = self.participant
+        code, details = error.code(), error.details() or ""
+        if code in _REFUSALS:
+            raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
+        silent = time.monotonic() - self._last_success
+        if code is grpc.StatusCode.ALREADY_EXISTS and silent > 2 * _KEEPALIVE:
+            raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
+        if any(sign in details for sign in _HANDSHAKE_SIGNS):
+            self._handshakes_failed += 1
+            if self._handshakes_failed >= _HANDSHAKE_TRIES:
+                raise CredentialError(
+                    f"no TLS connection between client {who.name} and {who.server}: {details}. Both certificates "
+                    "must come from the same authority (fenchel certs), and the server's must name the host that "
+                    "this client dials"
+                ) from None
+        if silent > who.retry_for:
+            raise UnreachableError(
+                f"client {who.name} could not reach {who.server} for {silent:.0f} s ({code.name}: {details}); "
+                "is the server running, is the address right, and does a firewall let this machine dial out to it?"
+            ) from None
+        self.on_event(f"{who.name}: {who.server} does not answer ({code.name}: {details}); trying again")

@@ -1,0 +1,76 @@
+"""From a run's settings to the data that a client brings."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from client.session import Holding
+from common.data.catalogue import CATALOGUE, locate
+from common.data.fetch import fetch
+from common.data.source import DataSource, load_own
+from common.settings.run import RunSettings
+
+log = logging.getLogger("fenchel.client")
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """A data file that belongs to one client.
+
+    Attributes
+    ----------
+    path
+        LIBSVM, CSV, Parquet or NPZ.
+    label
+        Column of the label; ``None``: the usual one.
+    """
+
+    path: Path
+    label: str | None = None
+
+
+@dataclass
+class Holdings:
+    """Loads the data of the clients of one process; a data set that they share is loaded once."""
+
+    own: OwnFile | None = None
+    _sources: dict[str, DataSource] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def of(self, settings: RunSettings, index: int, clients: int) -> Holding:
+        """Return what client ``index`` of ``clients`` holds.
+
+        Raises
+        ------
+        DataError
+            The data cannot be found, read, or divided so.
+        """
+        if self.own is not None:
+            data = settings.data
+            shard, names = load_own(
+                self.own.path,
+                self.own.label,
+                task=data.task,
+                classes=data.classes,
+                scalings=data.scalings,
+                bias=data.bias,
+                dtype=settings.objective.dtype,
+            )
+            return Holding(shard, class_names=names)
+        source = self._source(settings)
+        dtype = settings.objective.dtype
+        return Holding(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))
+
+    def _source(self, settings: RunSettings) -> DataSource:
+        key = f"{settings.seed} {settings.data.model_dump_json()}"
+        with self._lock:
+            if key not in self._sources:
+                entry = CATALOGUE.get(settings.data.name or "")
+                if entry is not None and locate(entry.name) is None:
+                    log.info("downloading the data set %s", entry.name)
+                    fetch(entry)
+                self._sources[key] = DataSource.open(settings.data, settings.seed)
+            return self._sources[key]

@@ -1,0 +1,113 @@
+"""What a client remembers of the instructions that it has handled.
+
+For each instruction: the state after it and the reply to it. So an instruction that comes twice gets the
+same reply, and one whose effect the server never counted is undone by going back to its base. With a
+folder, both are written there before the reply is sent, one file an instruction, and survive the
+process. A client half without state keeps only its last reply, in memory.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import store
+from common.errors import CheckpointError, LostStateError
+from common.payload import Value, Values
+from common.state import freeze, thaw
+
+_SUFFIX = ".state"
+_REPLY = "reply/"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    state: Any
+    reply: dict[str, Value]
+
+
+class Journal:
+    """Snapshots and replies of one client in one run.
+
+    Parameters
+    ----------
+    initial
+        The state before the first instruction. It is never changed.
+    folder
+        Where entries are written; ``None`` keeps them in memory only (no state, or a test).
+    sync
+        Survive the loss of power, too.
+
+    Raises
+    ------
+    CheckpointError
+        An entry in the folder is damaged or of another version.
+    """
+
+    def __init__(self, initial: Any, folder: Path | None = None, *, sync: bool = False) -> None:
+        self._initial = initial
+        self._folder = folder
+        self._sync = sync
+        self._entries: dict[int, _Entry] = {}
+        if folder is not None and folder.is_dir():
+            for path in sorted(folder.glob(f"*{_SUFFIX}")):
+                self._entries[_sequence(path)] = _load(path, type(initial))
+
+    @property
+    def snapshots(self) -> list[int]:
+        """Instructions after which the state can be restored, besides 0 (the beginning)."""
+        return list(self._entries)
+
+    def state_after(self, base: int) -> Any:
+        """Return a fresh copy of the state after instruction ``base`` (0: the beginning).
+
+        Raises
+        ------
+        LostStateError
+            The journal does not reach back so far.
+        """
+        if base == 0:
+            return copy.deepcopy(self._initial)
+        if base not in self._entries:
+            raise LostStateError(
+                f"the state after instruction {base} is gone: this client's journal holds {self.snapshots or 'nothing'}"
+            )
+        return copy.deepcopy(self._entries[base].state)
+
+    def reply_to(self, sequence: int) -> dict[str, Value] | None:
+        """Return the stored reply to an instruction, or ``None`` if it has not been handled."""
+        entry = self._entries.get(sequence)
+        return None if entry is None else entry.reply
+
+    def record(self, sequence: int, state: Any, reply: Values) -> None:
+        """Keep the state after an instruction and the reply to it; returns when they are written."""
+        # A reply may refer to arrays of the state, which later instructions change in place.
+        entry = _Entry(copy.deepcopy(state), copy.deepcopy(dict(reply)))
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}
+            store.write(self._folder / f"{sequence:020d}{_SUFFIX}", values, sync=self._sync)
+        self._entries[sequence] = entry
+
+    def forget_before(self, reach: int) -> None:
+        """Drop the entries of instructions before ``reach``: no checkpoint can lead back to them."""
+        for sequence in [sequence for sequence in self._entries if sequence < reach]:
+            del self._entries[sequence]
+            if self._folder is not None:
+                (self._folder / f"{sequence:020d}{_SUFFIX}").unlink(missing_ok=True)
+
+
+def _sequence(path: Path) -> int:
+    try:
+        return int(path.name.removesuffix(_SUFFIX))
+    except ValueError:
+        raise CheckpointError(f"{path}: not a file of a journal; remove it") from None
+
+
+def _load(path: Path, kind: type[Any]) -> _Entry:
+    values = store.read(path)
+    reply = {name.removeprefix(_REPLY): value for name, value in values.items() if name.startswith(_REPLY)}
+    state = {name: value for name, value in values.items() if not name.startswith(_REPLY)}
+    return _Entry(thaw(kind, state), reply)

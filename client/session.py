@@ -1,0 +1,235 @@
+"""One client's part in one run: every instruction is handled exactly once.
+
+The session knows nothing of the network. Instructions come in, replies go out; which of them count is the
+server's decision, which each instruction's ``base`` tells (:mod:`client.journal`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from client.algorithm import ClientAlgorithm, Place
+from client.algorithms import client_half, require_allowed
+from client.journal import Journal
+from common.data.shard import Shard
+from common.errors import FenchelError, PayloadError
+from common.frames import Body
+from common.objectives.factory import build_objective
+from common.objectives.metrics import Metrics
+from common.objectives.objective import Objective
+from common.payload import Buffer, Value, Values, decode, encode
+from common.phases import EVALUATE
+from common.settings.run import RunSettings
+from proto import fenchel_pb2 as pb
+
+log = logging.getLogger("fenchel.client")
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The data that a client brings to a run.
+
+    Attributes
+    ----------
+    shard
+        What it trains on.
+    holdout
+        Samples of its own that it only evaluates on, if any.
+    class_names
+        Names of the classes, where the labels of its own file are words.
+    """
+
+    shard: Shard
+    holdout: Shard | None = None
+    class_names: tuple[str, ...] = ()
+
+    def description(self) -> pb.ShardDescription:
+        """Return what the server may know of the data: its shape."""
+        shard = self.shard
+        return pb.ShardDescription(
+            samples=shard.samples,
+            features=shard.total_features,
+            classes=shard.classes,
+            features_held=shard.features.shape[1],
+            class_names=self.class_names,
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply ready to be sent."""
+
+    head: pb.Reply
+    body: Body | None
+
+
+class Session:
+    """One client in one run.
+
+    Parameters
+    ----------
+    client
+        The client's id.
+    settings
+        Of the run, as the server sent them.
+    holding
+        The client's data.
+    journal_folder
+        Where this client keeps its journal of this run; ``None`` keeps it in memory.
+    allowed
+        Algorithms from outside the project that may be run here.
+
+    Raises
+    ------
+    SettingsError
+        The run's algorithm is unknown or not allowed here.
+    CheckpointError
+        The journal is damaged.
+    """
+
+    def __init__(
+        self,
+        client: str,
+        settings: RunSettings,
+        holding: Holding,
+        journal_folder: Path | None = None,
+        allowed: Collection[str] = (),
+    ) -> None:
+        self.client = client
+        self.settings = settings
+        self.holding = holding
+        self._half = client_half(settings.algorithm.name, allowed)
+        if settings.objective.kind == "own":
+            require_allowed(settings.objective.name, allowed)
+        self._folder = None if self._half.stateless() else journal_folder
+        self._algorithm: ClientAlgorithm | None = None
+        self._objective: Objective | None = None
+        self._holdout: Objective | None = None
+        self._journal: Journal | None = None
+        self._live = 0  # the instruction after which self._algorithm.state is the state
+        self._last: tuple[int, Answer] | None = None
+
+    def hello(self) -> pb.Hello:
+        """Return how this client introduces itself on a new stream."""
+        journal = self._journal or Journal(None, self._folder)
+        return pb.Hello(
+            shard=self.holding.description(), snapshots=journal.snapshots, stateless=self._half.stateless()
+        )
+
+    def begin(self, welcome: pb.Welcome) -> None:
+        """Build the objective and the algorithm's half, once the shape of the whole problem is known."""
+        if self._algorithm is not None:
+            return
+        settings = self.settings
+        self._objective = build_objective(settings.objective, self.holding.shard)
+        if self.holding.holdout is not None:
+            self._holdout = build_objective(settings.objective, self.holding.holdout)
+        self._algorithm = self._half(Place(self.client, settings.seed, settings.algorithm, self._objective))
+        initial = self._half.State() if self._half.stateless() else self._algorithm.initial_state()
+        self._journal = Journal(initial, self._folder, sync=settings.checkpoint.sync)
+        self._algorithm.state = self._journal.state_after(0)
+
+    def handle(self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing) -> Answer:
+        """Handle one instruction: restore its base, answer it, record the outcome.
+
+        A failure of the algorithm becomes a reply that says so; the next instruction's base undoes
+        whatever it left behind.
+        """
+        assert self._journal is not None
+        self._journal.forget_before(instruction.reach)
+        stored = self._stored(instruction.sequence)
+        if stored is not None:
+            return stored
+        try:
+            answer = self._answered(instruction, body, timing)
+        except Exception as error:
+            expected = isinstance(error, FenchelError)
+            log.error("%s: phase %r failed: %s", self.client, instruction.phase, error, exc_info=not expected)
+            self._live = -1  # the state may be half changed
+            text = str(error) if expected else f"{type(error).__name__}: {error}"
+            return Answer(
+                pb.Reply(sequence=instruction.sequence, timing=timing, failure=text or "unknown"), None
+            )
+        self._last = instruction.sequence, answer
+        return answer
+
+    def _stored(self, sequence: int) -> Answer | None:
+        assert self._journal is not None
+        if self._last is not None and self._last[0] == sequence:
+            return self._last[1]
+        reply = self._journal.reply_to(sequence)
+        return (
+            None
+            if reply is None
+            else Answer(pb.Reply(sequence=sequence, timing=pb.Timing()), Body(encode(reply)))
+        )
+
+    def _answered(self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing) -> Answer:
+        assert self._algorithm is not None
+        assert self._journal is not None
+        lap = _stopwatch()
+        values = decode(instruction.payload, body)
+        timing.decode_ns = lap()
+        if instruction.kind == pb.INSPECT:
+            reply = self._inspect(instruction.phase, values)
+            timing.compute_ns = lap()
+        else:
+            if not self._half.stateless() and self._live != instruction.base:
+                if self._live > instruction.base:
+                    log.info(
+                        "%s: what was done after instruction %d did not count; going back to it",
+                        self.client,
+                        instruction.base,
+                    )
+                self._algorithm.state = self._journal.state_after(instruction.base)
+            self._live = -1
+            reply = self._algorithm.answer(instruction.phase, instruction.round, values)
+            if instruction.kind == pb.TELL and reply:
+                raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
+            timing.compute_ns = lap()
+            if not self._half.stateless():
+                self._journal.record(instruction.sequence, self._algorithm.state, reply)
+            self._live = instruction.sequence
+            timing.journal_ns = lap()
+        encoded = Body(encode(reply))
+        timing.encode_ns = lap()
+        return Answer(pb.Reply(sequence=instruction.sequence, timing=timing), encoded)
+
+    def _inspect(self, phase: str, values: Values) -> Values:
+        if phase != EVALUATE:
+            raise PayloadError(f"this version knows no inspection {phase!r}")
+        model = values.get("model")
+        if not isinstance(model, np.ndarray):
+            raise PayloadError(f"phase {phase!r} takes an array named 'model', got {sorted(values)}")
+        assert self._objective is not None
+        own = self._objective.evaluate(model)
+        held = self._holdout.evaluate(model) if self._holdout is not None else Metrics(0.0, 0, 0)
+        return _sums("", own) | _sums("holdout_", held)
+
+
+def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
+    """Return metrics as values for the wire; -1 correct stands for none (regression)."""
+    return {
+        prefix + "loss_sum": float(metrics.loss_sum),
+        prefix + "correct": -1 if metrics.correct is None else int(metrics.correct),
+        prefix + "samples": int(metrics.samples),
+    }
+
+
+def _stopwatch() -> Callable[[], int]:
+    """Return a function that gives the nanoseconds since it was last called."""
+    last = time.perf_counter_ns()
+
+    def lap() -> int:
+        nonlocal last
+        now = time.perf_counter_ns()
+        elapsed, last = now - last, now
+        return elapsed
+
+    return lap

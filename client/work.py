@@ -1,0 +1,174 @@
+"""A client's side of the Work stream: instructions in, replies out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from client.session import Answer, Session
+from common.errors import JoinRefusedError, WireError
+from common.frames import Assembly, frames, parse
+from common.payload import Buffer, body_bytes
+from common.stream import Stream
+from proto import fenchel_pb2 as pb
+
+
+@dataclass
+class _Arrived:
+    """An instruction, complete or on its way."""
+
+    head: pb.Instruction
+    assembly: Assembly
+    first_ns: int
+    last_ns: int = 0
+
+
+@dataclass
+class Worker:
+    """Runs one session over one stream after another.
+
+    Parameters
+    ----------
+    session
+        Who does the work.
+    executor
+        Where it is done, so that the event loop stays free for keepalives; ``None``: on the event loop
+        (an in-process fleet).
+    on_instruction
+        Called with each instruction before it is handled (progress for people).
+    """
+
+    session: Session
+    executor: Executor | None = None
+    on_instruction: Callable[[pb.Instruction], None] | None = None
+    _partial: _Arrived | None = None
+    _running: asyncio.Future[Answer] | None = None
+    _inbox: deque[_Arrived] = field(default_factory=deque)
+
+    async def work(self, stream: Stream) -> pb.Farewell | None:
+        """Handle instructions until the server says farewell or the stream breaks (``None``).
+
+        Raises
+        ------
+        JoinRefusedError
+            The server did not accept this client's data; the text is the server's.
+        WireError
+            The server sent what the protocol does not allow.
+        """
+        hello = self.session.hello()
+        if self._partial is not None:
+            hello.partial.sequence = self._partial.head.sequence
+            hello.partial.received = self._partial.assembly.received
+        for frame in frames(hello):
+            await stream.write(frame)
+        data = await stream.read()
+        if data is None:
+            return None
+        welcome = parse(data).head
+        if isinstance(welcome, pb.Farewell):
+            raise JoinRefusedError(welcome.reason)
+        if not isinstance(welcome, pb.Welcome):
+            raise WireError("the server did not begin with a welcome")
+        await self._off_loop(lambda: self.session.begin(welcome))
+
+        self._inbox.clear()
+        arrived = asyncio.Event()
+        reading = asyncio.create_task(self._read(stream, arrived))
+        answering = asyncio.create_task(self._answer(stream, arrived, welcome.partial))
+        try:
+            await asyncio.wait({reading, answering}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()  # only ever ends with an error
+            return reading.result()
+        finally:
+            for task in (reading, answering):
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(reading, answering, return_exceptions=True)
+
+    async def _read(self, stream: Stream, arrived: asyncio.Event) -> pb.Farewell | None:
+        current: _Arrived | None = None
+        limit = self.session.settings.network.max_message_bytes
+        while (data := await stream.read()) is not None:
+            frame = parse(data)
+            if isinstance(frame.head, pb.Farewell):
+                return frame.head
+            if frame.head is not None:
+                if not isinstance(frame.head, pb.Instruction) or current is not None:
+                    raise WireError("the server sent a message that does not belong here")
+                current = self._opened(frame.head, limit)
+            elif current is None:
+                raise WireError("the server sent data that belongs to no instruction")
+            current.assembly.add(frame.chunk)
+            if current.assembly.complete:
+                current.last_ns = time.perf_counter_ns()
+                self._partial = None
+                self._inbox.append(current)
+                arrived.set()
+                current = None
+            else:
+                self._partial = current
+        return None
+
+    def _opened(self, head: pb.Instruction, limit: int) -> _Arrived:
+        size = body_bytes(head.payload, limit)
+        partial = self._partial
+        known = (
+            partial is not None and partial.head.sequence == head.sequence and partial.assembly.size == size
+        )
+        if head.resume and partial is not None and known:
+            partial.assembly.rewind(head.resume)
+            return _Arrived(head, partial.assembly, partial.first_ns)
+        if head.resume:
+            raise WireError("the server resumed an instruction that this client has no part of")
+        return _Arrived(head, Assembly(size), time.perf_counter_ns())
+
+    async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
+        while True:
+            while self._inbox:
+                instruction = self._inbox.popleft()
+                if self._void(instruction.head):
+                    continue
+                answer = await self._handled(instruction)
+                resume = partial.received if partial.sequence == instruction.head.sequence else 0
+                for frame in frames(answer.head, answer.body, resume):
+                    await stream.write(frame)
+            arrived.clear()
+            await arrived.wait()
+
+    def _void(self, head: pb.Instruction) -> bool:
+        """Whether a later instruction already says that this one's effect will not count."""
+        return any(later.head.base < head.sequence for later in self._inbox if head.kind != pb.TELL)
+
+    async def _handled(self, instruction: _Arrived) -> Answer:
+        if self._running is not None:
+            # Begun for an earlier stream; its answer is stored, and asked for again if it still matters.
+            await asyncio.wait([self._running])
+        head = instruction.head
+        if self.on_instruction is not None:
+            self.on_instruction(head)
+        timing = pb.Timing(
+            received_unix_ns=time.time_ns() - (time.perf_counter_ns() - instruction.last_ns),
+            receive_ns=instruction.last_ns - instruction.first_ns,
+        )
+        body: Buffer = instruction.assembly.body()
+
+        def handle() -> Answer:
+            timing.queue_ns = time.perf_counter_ns() - instruction.last_ns
+            return self.session.handle(head, body, timing)
+
+        if self.executor is None:
+            return handle()
+        self._running = asyncio.get_running_loop().run_in_executor(self.executor, handle)
+        return await asyncio.shield(self._running)
+
+    async def _off_loop(self, work: Callable[[], None]) -> None:
+        if self.executor is None:
+            work()
+        else:
+            await asyncio.get_running_loop().run_in_executor(self.executor, work)

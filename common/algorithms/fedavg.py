@@ -1,0 +1,43 @@
+"""Settings of FedAvg."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from common.algorithms import AlgorithmSettings
+
+
+class FedAvgSettings(AlgorithmSettings):
+    """Federated averaging (McMahan et al. 2017, Algorithm 1)."""
+
+    name: Literal["fedavg"] = "fedavg"
+    local_epochs: PositiveInt | None = Field(
+        None, description="passes over the shard in a round (E); either this or local_steps; default 1"
+    )
+    local_steps: PositiveInt | None = Field(
+        None, description="mini-batch steps in a round, instead of epochs"
+    )
+    batch_size: PositiveInt | None = Field(
+        32, description="samples a step (B); null: the whole shard (B = infinity)"
+    )
+    step_size: PositiveFloat = Field(0.1, description="learning rate of the local steps (eta)")
+    step_decay: Literal["constant", "inverse-sqrt", "inverse"] = Field(
+        "constant", description="step size in round t: step_size, step_size / sqrt(t), or step_size / t"
+    )
+    weighting: Literal["samples", "uniform"] = Field(
+        "samples", description="average weighted by samples (n_k / n), or with equal weights"
+    )
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.local_epochs is not None and self.local_steps is not None:
+            raise ValueError("give local_epochs or local_steps, not both")
+        return self
+
+    def step_size_at(self, t: int) -> float:
+        """Step size of round ``t``, counted from 1."""
+        return (
+            self.step_size / {"constant": 1.0, "inverse-sqrt": t**0.5, "inverse": float(t)}[self.step_decay]
+        )

@@ -1,0 +1,1 @@
+"""Data sets, files, partitions: from a public source to the shard of one client."""

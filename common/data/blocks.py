@@ -1,0 +1,143 @@
+"""Partitions that split features too: rectangular grids, and values dealt one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from common.arrays import Indices
+from common.data.shares import by_owner, deal
+from common.errors import DataError
+from common.randomness import generator
+from common.settings.data import GridPartition, RaggedPartition
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one client holds.
+
+    Attributes
+    ----------
+    samples
+        Positions of its samples, shape (n,), increasing.
+    features
+        Positions of its features, shape (m,), increasing; ``None`` if it holds all.
+    cells
+        Positions of its values among the stored values of the CSR matrix, increasing; ``None`` if it holds
+        the whole rectangle of samples and features.
+    """
+
+    samples: Indices
+    features: Indices | None = None
+    cells: Indices | None = None
+
+
+def grid(
+    samples: int,
+    clients: int,
+    seed: int,
+    settings: GridPartition,
+    *,
+    features: int,
+    bias: bool = False,
+) -> list[Part]:
+    """Divide samples into K random groups and features into Q groups; client q K + k holds cell (k, q).
+
+    Parameters
+    ----------
+    samples, features
+        Size of the matrix; ``features`` counts the bias.
+    clients, seed, settings
+        As for :func:`partition`.
+    bias
+        Whether the last feature is the bias.
+
+    Raises
+    ------
+    DataError
+        If the number of clients is not K Q, a group would be empty, or quadrants do not fit the features.
+    """
+    _check_groups(settings, clients, samples)
+    if settings.feature_groups > features:
+        raise DataError(
+            f"data.partition.feature_groups: {settings.feature_groups} given, but there are {features} "
+            f"features; use at most {features}"
+        )
+    rows = deal(samples, settings.sample_groups, generator(seed, "partition", "grid"))
+    if settings.layout == "quadrants":
+        columns = _quadrants(features - bias, features, settings)
+    else:
+        columns = np.array_split(np.arange(features), settings.feature_groups)
+    return [Part(mine, block) for block in columns for mine in rows]
+
+
+def _quadrants(pixels: int, features: int, settings: GridPartition) -> list[Indices]:
+    """Four quarters of an image in reading order; all features after the pixels belong to the last."""
+    side = round(pixels**0.5)
+    height, width = settings.image if settings.image is not None else (side, side)
+    if height * width != pixels or min(height, width) < 2:
+        raise DataError(
+            f"data.partition.image: quadrants need an image, but {pixels} features are not {height} x "
+            f"{width} pixels; give data.partition.image as [rows, columns], or use layout: contiguous"
+        )
+    row, column = np.divmod(np.arange(pixels), width)
+    quadrant = np.full(features, 3)
+    quadrant[:pixels] = 2 * (row >= height // 2) + (column >= width // 2)
+    return by_owner(quadrant, 4)
+
+
+def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartition) -> list[Part]:
+    """Divide samples into K random groups; deal each sample's stored values to the Q clients of its group.
+
+    Shares of one sample differ by one value at most; who gets the surplus is random. Client k Q + q is the
+    q-th of group k. A client holds all samples of its group and the features of which it has any value; a
+    sample with fewer than Q values is a row of zeros to some.
+
+    Raises
+    ------
+    DataError
+        If the number of clients is not K Q, or a client would get no value.
+    """
+    _check_groups(settings, clients, int(matrix.shape[0]))
+    rng = generator(seed, "partition", "ragged")
+    groups = deal(int(matrix.shape[0]), settings.sample_groups, rng)
+    group_of_row = np.empty(matrix.shape[0], np.int64)
+    for number, rows in enumerate(groups):
+        group_of_row[rows] = number
+    values = np.diff(matrix.indptr)
+    row = np.repeat(np.arange(matrix.shape[0]), values)
+    # Sorted by row, and at random within a row: the row in the high bits, random numbers in the low ones.
+    shuffled = np.argsort((row << 32) | rng.integers(1 << 32, size=matrix.nnz))
+    rank = np.empty(matrix.nnz, np.int64)
+    rank[shuffled] = np.arange(matrix.nnz) - np.repeat(np.cumsum(values) - values, values)
+    first = rng.integers(settings.feature_groups, size=matrix.shape[0])
+    owner = group_of_row[row] * settings.feature_groups + (rank + first[row]) % settings.feature_groups
+    cells = by_owner(owner, clients)
+    if empty := sum(len(mine) == 0 for mine in cells):
+        raise DataError(
+            f"data.partition: {empty} of {clients} clients would get no value, as {matrix.nnz} non-zero "
+            "values are too few; use fewer sample_groups or feature_groups"
+        )
+    return [
+        Part(
+            groups[client // settings.feature_groups], np.unique(matrix.indices[mine]).astype(np.int64), mine
+        )
+        for client, mine in enumerate(cells)
+    ]
+
+
+def _check_groups(settings: GridPartition | RaggedPartition, clients: int, samples: int) -> None:
+    needed = settings.sample_groups * settings.feature_groups
+    if clients != needed:
+        raise DataError(
+            f"data.partition: {settings.sample_groups} sample groups x {settings.feature_groups} feature "
+            f"groups are for {needed} clients, but there are {clients}; change sample_groups, "
+            "feature_groups or the number of clients"
+        )
+    if settings.sample_groups > samples:
+        raise DataError(
+            f"data.partition.sample_groups: {settings.sample_groups} given, but there are {samples} "
+            f"training samples; use at most {samples}"
+        )

@@ -1,0 +1,309 @@
+"""The data sets that have a name: where they come from, and where they lie on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import platformdirs
+
+from common.data import readers
+from common.data.compressed import COMPRESSIONS
+from common.data.files import read_files
+from common.data.npz import read_npz, write_npz
+from common.data.samples import DataSet
+from common.errors import DataError
+from common.settings.data import NAME_PATTERN
+
+CANONICAL = "data.npz"
+"""The one file that a data set has in the cache."""
+
+DATA_VARIABLE = "FENCHEL_DATA"
+"""Environment variable that names a folder with one folder for each data set."""
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """One file of a public source.
+
+    Attributes
+    ----------
+    name
+        Its name, under which it is also looked for on this machine.
+    url
+        Where it is published.
+    sha256
+        Its checksum; ``None`` if its source publishes none that we could confirm. Then the number of
+        samples, features and classes is all that is checked.
+    """
+
+    name: str
+    url: str
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A named data set.
+
+    Attributes
+    ----------
+    name
+        As in ``data.name``.
+    title
+        What it is, in a few words.
+    licence
+        As its source states it.
+    train, test
+        Number of samples; ``test`` is 0 if no test set is published.
+    features, classes
+        Number of features, and of classes.
+    files
+        Public files; none if scikit-learn brings the data along.
+    read
+        Makes the data set of the files.
+    """
+
+    name: str
+    title: str
+    licence: str
+    train: int
+    test: int
+    features: int
+    classes: int
+    files: tuple[PublicFile, ...]
+    read: Callable[[Mapping[str, Path]], DataSet]
+
+
+def _public(base: str, **checksums: str | None) -> tuple[PublicFile, ...]:
+    return tuple(PublicFile(name, base + name, sha256) for name, sha256 in checksums.items())
+
+
+def _idx(base: str, *checksums: str) -> tuple[PublicFile, ...]:
+    """Files of MNIST and its followers: training images and labels, test images and labels."""
+    names = [
+        f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+    ]
+    return _public(base, **dict(zip(names, checksums, strict=True)))
+
+
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
+_LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+
+_ENTRIES = (
+    Entry("digits", "handwritten digits, 8x8 (scikit-learn)", "CC BY 4.0 (UCI)",
+          1797, 0, 64, 10, (), readers.read_digits),
+    Entry("breast_cancer", "breast cancer diagnosis (scikit-learn)", "CC BY 4.0 (UCI)",
+          569, 0, 30, 2, (), readers.read_breast_cancer),
+    Entry("mnist", "handwritten digits, 28x28", "CC BY-SA 3.0",
+          60_000, 10_000, 784, 10, _idx(
+              "https://storage.googleapis.com/cvdf-datasets/mnist/",
+              "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+              "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+              "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+              "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+          ), readers.read_idx_images),
+    Entry("fashion-mnist", "articles of clothing, 28x28", "MIT",
+          60_000, 10_000, 784, 10, _idx(
+              "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+              "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+              "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+              "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+              "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+          ), readers.read_idx_images),
+    Entry("kmnist", "cursive Japanese characters, 28x28", "CC BY-SA 4.0",
+          60_000, 10_000, 784, 10, _idx(
+              "https://codh.rois.ac.jp/kmnist/dataset/kmnist/",
+              "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+              "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+              "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+              "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
+          ), readers.read_idx_images),
+    Entry("cifar10", "photographs of ten kinds of things, 32x32 in colour", "none stated",
+          50_000, 10_000, 3072, 10, _public("https://www.cs.toronto.edu/~kriz/", **{
+              "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+          }), readers.read_cifar10),
+    Entry("adult", "income above 50,000 dollars, from a census", "CC BY 4.0 (UCI)",
+          32_561, 16_281, 108, 2, _public(_UCI + "adult/", **{
+              "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+              "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+          }), readers.read_adult),
+    Entry("covtype", "forest cover types", "CC BY 4.0 (UCI)",
+          581_012, 0, 54, 7, _public(_UCI + "covtype/", **{
+              "covtype.data.gz": "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771",
+          }), readers.read_covtype),
+    Entry("news20", "newsgroup messages, two classes (LIBSVM news20.binary)", "CC BY 4.0 (UCI)",
+          19_996, 0, 1_355_191, 2, _public(_LIBSVM, **{"news20.binary.bz2": None}), readers.read_news20),
+    Entry("rcv1", "Reuters news, two classes (LIBSVM rcv1.binary)", "research use, none stated",
+          20_242, 677_399, 47_236, 2, _public(_LIBSVM, **{
+              "rcv1_train.binary.bz2": None, "rcv1_test.binary.bz2": None,
+          }), readers.read_rcv1),
+)  # fmt: skip
+
+CATALOGUE: Mapping[str, Entry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
+"""All named data sets by name."""
+
+
+def cache_folder() -> Path:
+    """Return the folder that keeps what was downloaded or imported."""
+    return Path(platformdirs.user_cache_dir("fenchel")) / "data"
+
+
+def data_folders() -> tuple[Path, ...]:
+    """Return the folders in which data sets are looked for, in order."""
+    given = os.environ.get(DATA_VARIABLE)
+    return (*([Path(given)] if given else []), cache_folder())
+
+
+def known_names(folders: tuple[Path, ...] | None = None) -> list[str]:
+    """Return the names of the catalogue, then those that were only imported, sorted."""
+    imported = {
+        path.parent.name
+        for folder in (data_folders() if folders is None else folders)
+        for path in folder.glob(f"*/{CANONICAL}")
+    }
+    return [
+        *CATALOGUE,
+        *sorted(
+            name for name in imported if name.replace("_", "-") not in CATALOGUE and name not in CATALOGUE
+        ),
+    ]
+
+
+def locate(name: str, folders: tuple[Path, ...] | None = None) -> Mapping[str, Path] | None:
+    """Find a data set on this machine.
+
+    Parameters
+    ----------
+    name
+        Of the catalogue or of an import.
+    folders
+        Where to look; by default ``$FENCHEL_DATA`` and the cache.
+
+    Returns
+    -------
+    Mapping[str, Path] | None
+        ``data.npz`` of an import or download, or every public file by its name (compressed or not), or
+        nothing at all for what scikit-learn brings along; ``None`` if the data set is not here.
+    """
+    entry = CATALOGUE.get(name)
+    for root in data_folders() if folders is None else folders:
+        for folder in (root / name, root / name.replace("-", "_")):
+            if (folder / CANONICAL).is_file():
+                return {CANONICAL: folder / CANONICAL}
+            if entry is None or not entry.files:
+                continue
+            found = {file.name: _variant(folder / file.name) for file in entry.files}
+            complete = {name: path for name, path in found.items() if path is not None}
+            if len(complete) == len(found):
+                return complete
+    return {} if entry is not None and not entry.files else None
+
+
+def _variant(path: Path) -> Path | None:
+    """Return the file, or the same file with another compression."""
+    plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
+    variants = [path, plain, *(plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS)]
+    return next((variant for variant in variants if variant.is_file()), None)
+
+
+def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
+    """Load a named data set that is on this machine; nothing is downloaded.
+
+    Parameters
+    ----------
+    name
+        Of the catalogue or of an import.
+    folders
+        Where to look; by default ``$FENCHEL_DATA`` and the cache.
+
+    Raises
+    ------
+    DataError
+        If the name is unknown, the data set is not here, or its files are not what was published.
+    """
+    entry = CATALOGUE.get(name)
+    files = locate(name, folders)
+    if files is not None and CANONICAL in files:
+        return read_npz(files[CANONICAL])
+    if entry is None:
+        raise DataError(
+            f"data.name: no data set is called {name!r}; known are {', '.join(known_names(folders))}; "
+            f"`fenchel data import {name} FILE...` makes one of your own files"
+        )
+    if files is None:
+        searched = data_folders() if folders is None else folders
+        raise DataError(
+            f"data.name: {name} is not on this machine (looked in "
+            f"{', '.join(str(folder / name) for folder in searched)}); "
+            f"`fenchel data fetch {name}` downloads it, `fenchel data import {name} FILE...` takes files "
+            "you have"
+        )
+    dataset = entry.read(files)
+    verify(dataset, entry, ", ".join(str(path) for path in files.values()))
+    return dataset
+
+
+def verify(dataset: DataSet, entry: Entry, where: str) -> None:
+    """Check that a data set has the published size.
+
+    Raises
+    ------
+    DataError
+        If the number of samples, features or classes differs from the catalogue's.
+    """
+    test = 0 if dataset.test is None else len(dataset.test)
+    found = (len(dataset.train), test, dataset.features, len(set(dataset.train.labels.tolist())))
+    expected = (entry.train, entry.test, entry.features, entry.classes)
+    if found != expected:
+        words = "{} training samples, {} test samples, {} features, {} classes"
+        raise DataError(
+            f"{where}: {words.format(*found)}; expected those of {entry.name}: {words.format(*expected)}"
+        )
+
+
+def import_files(
+    name: str, files: list[Path], destination: Path | None = None, label: str | None = None
+) -> Path:
+    """Make a named data set of files of any known form, for ``data.name``.
+
+    Parameters
+    ----------
+    name
+        Any name. The public files of a name of the catalogue must be complete; other files may hold a part
+        or another version of the data set.
+    files
+        As for :func:`common.data.files.read_files`.
+    destination
+        Folder that holds data sets; by default the cache.
+    label
+        Name of the label column, for CSV and Parquet.
+
+    Returns
+    -------
+    Path
+        The file written, ``destination/name/data.npz``.
+
+    Raises
+    ------
+    DataError
+        If the files cannot be read or do not make one data set.
+    """
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise DataError(
+            f"{name!r} is no name for a data set; expected lower-case letters, digits, dots and dashes"
+        )
+    entry = CATALOGUE.get(name)
+    given = {path.name: path for path in files}
+    if entry is not None and entry.files and set(given) == {file.name for file in entry.files}:
+        dataset = entry.read({file.name: given[file.name] for file in entry.files})
+        verify(dataset, entry, ", ".join(given))
+    else:
+        dataset = read_files(files, label)
+    target = (cache_folder() if destination is None else destination) / name / CANONICAL
+    write_npz(target, dataset)
+    return target

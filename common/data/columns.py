@@ -1,0 +1,177 @@
+"""Tables with named columns: CSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from common.data.compressed import opened
+from common.data.samples import Samples, samples
+from common.errors import DataError
+
+_DELIMITERS = ",;\t"
+
+
+def read_csv(path: Path, label: str | None = None) -> Samples:
+    """Read a CSV file, plain or compressed, separated by commas, semicolons or tabs.
+
+    The first line is a header unless one of its fields is a number; without a header the columns are
+    called ``column 1``, ``column 2`` and so on.
+
+    Parameters
+    ----------
+    path
+        The file.
+    label
+        Name of the label column; ``None`` takes ``label``, else the last one.
+
+    Raises
+    ------
+    DataError
+        If the file is not a table of numbers; the text names the row or column.
+    """
+    with opened(path) as stream:
+        first = stream.readline().decode("utf-8-sig", errors="replace")
+        delimiter = max(_DELIMITERS, key=first.count)
+        try:
+            fields = [field.strip() for field in next(csv.reader([first], delimiter=delimiter), [])]
+        except csv.Error as error:
+            raise DataError(f"{path}: the first line is not one of a CSV table: {error}") from error
+        if not any(fields):
+            raise DataError(f"{path}: the first line is empty; expected column names or values")
+        header = not any(_is_number(field) for field in fields)
+        names = fields if header else [f"column {i}" for i in range(1, len(fields) + 1)]
+        _refuse_repeated(names, path)
+        stream.seek(0)
+        try:
+            table = pyarrow.csv.read_csv(
+                stream,
+                read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(header)),
+                parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
+                # An empty field of a column of words is a missing value too.
+                convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True),
+            )
+        except pa.ArrowException as error:
+            raise DataError(f"{path}: not a CSV table of {len(names)} columns: {error}") from error
+    return from_table(table, label, path)
+
+
+def read_parquet(path: Path, label: str | None = None) -> Samples:
+    """Read a Parquet file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    label
+        Name of the label column; ``None`` takes ``label``, else the last one.
+
+    Raises
+    ------
+    DataError
+        If the file is not a Parquet table of numbers; the text names the row or column.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    try:
+        # Not read_table, which would take a path such as year=2024/x.parquet for a partitioned data set.
+        table = pyarrow.parquet.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a Parquet file: {error}") from error
+    _refuse_repeated(table.column_names, path)
+    return from_table(table, label, path)
+
+
+def from_table(table: Any, label: str | None, path: Path) -> Samples:
+    """Split an Arrow table into features and labels.
+
+    Returns
+    -------
+    Samples
+        Dense features, in float32 if all columns are, else in float64; labels as stored.
+
+    Raises
+    ------
+    DataError
+        If the label column is missing, or a column holds something else than finite numbers.
+    """
+    names = table.column_names
+    if label is None:
+        label = "label" if "label" in names else names[-1] if names else ""
+    if label not in names:
+        shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        raise DataError(f"{path}: no column {label!r} for the label; the columns are {shown}")
+    if table.num_rows == 0 or len(names) == 1:
+        raise DataError(
+            f"{path}: {table.num_rows} rows, {len(names) - 1} feature columns; expected some of both"
+        )
+    columns = [name for name in names if name != label]
+    single = all(pa.types.is_float32(table.schema.field(name).type) for name in columns)
+    features = np.empty((table.num_rows, len(columns)), np.float32 if single else np.float64)
+    for position, name in enumerate(columns):
+        features[:, position] = _numbers(table.column(name), name, path)
+    return samples(features, _labels(table.column(label), label, path), str(path))
+
+
+def _numbers(column: Any, name: str, path: Path) -> NDArray[Any]:
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        row, value = _first_not_number(column)
+        raise DataError(
+            f"{path}: column {name!r}, row {row}: {value!r} is not a number; expected numbers only (encode "
+            "categories as one 0/1 column each)"
+        )
+    values: NDArray[Any] = column.to_numpy().astype(np.float64)
+    finite = np.isfinite(values)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        found = "an empty value" if column[row].as_py() is None else str(values[row])
+        raise DataError(
+            f"{path}: column {name!r}, row {row + 1}: {found}; expected a finite number in every row"
+        )
+    return values
+
+
+def _first_not_number(column: Any) -> tuple[int, Any]:
+    """Row (from 1) and content of the first value that is not a number."""
+    for row, value in enumerate(column, start=1):
+        content = value.as_py()
+        if content is None or not _is_number(str(content)):
+            return row, content
+    return 1, column[0].as_py()
+
+
+def _labels(column: Any, name: str, path: Path) -> NDArray[Any]:
+    if column.null_count:
+        row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
+        raise DataError(f"{path}: column {name!r}, row {row}: no label; expected one in every row")
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.array(column.to_pylist(), dtype=str)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        numbers: NDArray[Any] = column.to_numpy()
+        return numbers
+    raise DataError(f"{path}: the label column {name!r} is of type {kind}; expected numbers or strings")
+
+
+def _refuse_repeated(names: list[str], path: Path) -> None:
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{path}: two columns are called {repeated!r}; expected different names")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,45 @@
+"""Reading files that may be compressed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, cast
+
+from common.errors import DataError
+
+_OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+)
+
+COMPRESSIONS = tuple(_OPENERS)
+"""Suffixes of compressed files."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes, decompressing it as its suffix says.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be opened, read or decompressed, now or while the block reads from it.
+    """
+    try:
+        with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as stream:
+            yield cast(BinaryIO, stream)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: there is no such file") from error
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+def plain_name(path: Path) -> str:
+    """Return the lower-case file name without the suffix of its compression."""
+    return path.name.lower().removesuffix(path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else "")

@@ -1,0 +1,111 @@
+"""Downloading named data sets from their public sources."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from common.data.catalogue import CANONICAL, CATALOGUE, Entry, PublicFile, cache_folder, verify
+from common.data.npz import write_npz
+from common.errors import DataError
+
+Progress: TypeAlias = Callable[[str, int, int | None], None]
+"""Told the file name, the bytes so far and the bytes in all (``None`` if the source does not say)."""
+
+_CHUNK = 1 << 18
+
+
+def fetch(
+    entry: Entry, *, cache: Path | None = None, progress: Progress | None = None, timeout: float = 30.0
+) -> Path | None:
+    """Download a data set, check it, and keep it in the cache.
+
+    Parameters
+    ----------
+    entry
+        What to download.
+    cache
+        Folder that holds data sets; by default that of :func:`common.data.catalogue.cache_folder`.
+    progress
+        Called after each part of a file.
+    timeout
+        Seconds without a byte after which a source counts as unreachable.
+
+    Returns
+    -------
+    Path | None
+        ``cache/name/data.npz``; ``None`` if scikit-learn brings the data along: there is nothing to do.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be downloaded, or is not what was published.
+    """
+    if not entry.files:
+        return None
+    folder = (cache_folder() if cache is None else cache) / entry.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as temporary:
+        files = {}
+        for file in entry.files:
+            files[file.name] = Path(temporary) / file.name
+            _download(file, files[file.name], entry.name, progress, timeout)
+        dataset = entry.read(files)
+    verify(dataset, entry, ", ".join(file.url for file in entry.files))
+    write_npz(folder / CANONICAL, dataset)
+    return folder / CANONICAL
+
+
+def entry_of(name: str) -> Entry:
+    """Return the catalogue's entry for a name.
+
+    Raises
+    ------
+    DataError
+        If there is none.
+    """
+    if name not in CATALOGUE:
+        raise DataError(f"no public source is known for {name!r}; known are {', '.join(CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def _download(file: PublicFile, target: Path, name: str, progress: Progress | None, timeout: float) -> None:
+    remedy = (
+        f"download it by another way and hand it over with `fenchel data import {name} FILE...`, or put it "
+        f"into a folder {name} of the folder that $FENCHEL_DATA names"
+    )
+    if not file.url.startswith(("https://", "http://")):
+        raise DataError(f"{file.url}: expected an address that starts with https:// or http://")
+    digest = hashlib.sha256()
+    done = 0
+    try:
+        # The scheme was checked above.
+        with urllib.request.urlopen(file.url, timeout=timeout) as reply, target.open("wb") as stream:  # noqa: S310
+            length = reply.headers.get("Content-Length", "")
+            total = int(length) if length.isdigit() else None
+            while chunk := reply.read(_CHUNK):
+                stream.write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                if progress is not None:
+                    progress(file.name, done, total)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise DataError(
+                f"{file.url}: the server answered {error.code} {error.reason}; {remedy}"
+            ) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise DataError(f"{file.url}: cannot be downloaded: {error}; {remedy}") from error
+    if total is not None and done != total:
+        raise DataError(f"{file.url}: {done} of {total} bytes arrived; try again, or {remedy}")
+    if file.sha256 is not None and digest.hexdigest() != file.sha256:
+        raise DataError(
+            f"{file.url}: its SHA-256 is {digest.hexdigest()}, expected {file.sha256}; the file was changed "
+            f"or damaged on its way and was not kept; {remedy}"
+        )

@@ -1,0 +1,148 @@
+"""Data files of any known form, and what a data set of one's own is made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from common.data.columns import read_csv, read_parquet
+from common.data.compressed import opened, plain_name
+from common.data.libsvm import read_libsvm
+from common.data.npz import is_idx, joined, read_arrays, read_idx, read_npz
+from common.data.samples import DataSet, Samples, flatten_images, samples, widen
+from common.errors import DataError
+
+FORMS = "LIBSVM (.libsvm, .svm), CSV (.csv, .tsv), Parquet (.parquet), NumPy (.npz), IDX images (-ubyte)"
+"""The known forms, for messages; all but Parquet and NumPy may be compressed (.gz, .bz2, .xz)."""
+
+_LIBSVM_LINE = re.compile(rb"\s*[-+.\w]+(\s+\d+:\S+)*\s*(#.*)?$")
+_TEST_NAME = re.compile(r"(^|[._-])(t10k|test|t)([._-]|$)", re.IGNORECASE)
+
+
+def read_file(path: Path, label: str | None = None, features: int | None = None) -> DataSet:
+    """Read one file of a known form.
+
+    Parameters
+    ----------
+    path
+        The file; its suffix names the form. One with another suffix is LIBSVM if its first line looks so.
+    label
+        Name of the label column, for CSV and Parquet.
+    features
+        Number of features of a LIBSVM file, whose last ones may not occur.
+
+    Raises
+    ------
+    DataError
+        If the form is not known, or the content is not what the form asks for.
+    """
+    name = plain_name(path)
+    form = name.rpartition(".")[2] if "." in name else ""
+    if label is not None and form not in ("csv", "tsv", "data", "parquet"):
+        raise DataError(
+            f"{path}: label {label!r} given, but only the columns of CSV and Parquet files have names"
+        )
+    match form:
+        case "npz":
+            return read_npz(path)
+        case "parquet":
+            return DataSet(read_parquet(path, label))
+        case "csv" | "tsv" | "data":
+            return DataSet(read_csv(path, label))
+        case "libsvm" | "svm" | "svmlight":
+            return DataSet(read_libsvm(path, features))
+    with opened(path) as stream:
+        first = stream.readline(100_000)
+    if first.strip() and _LIBSVM_LINE.match(first):
+        return DataSet(read_libsvm(path, features))
+    raise DataError(f"{path}: of no known form; expected {FORMS}")
+
+
+def read_files(files: Sequence[Path], label: str | None = None) -> DataSet:
+    """Read one data set that is spread over several files.
+
+    Tables (LIBSVM, CSV, Parquet, NumPy with labels) are stacked in the given order. Images and labels in
+    arrays of their own (IDX, or NumPy with one array) are paired. A file whose name has the part ``test``,
+    ``t10k`` or ``t`` between dots, dashes or underscores belongs to the test set.
+
+    Parameters
+    ----------
+    files
+        The files.
+    label
+        Name of the label column, for CSV and Parquet.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read, or the files do not make one data set.
+    """
+    if not files:
+        raise DataError("no files given; expected at least one")
+    parts: dict[bool, list[DataSet]] = {False: [], True: []}
+    arrays: dict[bool, list[tuple[Path, NDArray[Any]]]] = {False: [], True: []}
+    for path in files:
+        test = bool(_TEST_NAME.search(plain_name(path)))
+        array = _lone_array(path)
+        if array is not None:
+            arrays[test].append((path, array))
+        else:
+            parts[test].append(read_file(path, label))
+    for test, found in arrays.items():
+        if found:
+            parts[test].append(_pair(found))
+    if not parts[False]:
+        raise DataError(
+            f"{', '.join(str(path) for path in files)}: only test files; expected files to train on too"
+        )
+    published = [part.test for part in parts[False] if part.test is not None]
+    train = _stack([part.train for part in parts[False]], files)
+    tests = published + [part.train for part in parts[True]]
+    first = parts[False][0]
+    return joined(train, _stack(tests, files) if tests else None, first.image, first.peak, str(files[0]))
+
+
+def _lone_array(path: Path) -> NDArray[Any] | None:
+    """Return the array of a file that holds just one, without a name."""
+    if is_idx(path):
+        return read_idx(path)
+    if path.suffix == ".npz":
+        arrays = read_arrays(path)
+        if list(arrays) == ["arr_0"]:
+            return arrays["arr_0"]
+    return None
+
+
+def _pair(found: list[tuple[Path, NDArray[Any]]]) -> DataSet:
+    images = [array for _, array in found if array.ndim > 1]
+    labels = [array for _, array in found if array.ndim == 1]
+    names = ", ".join(str(path) for path, _ in found)
+    if len(images) != 1 or len(labels) != 1:
+        raise DataError(
+            f"{names}: {len(images)} arrays of images and {len(labels)} of labels; expected one of each"
+        )
+    rows, image = flatten_images(images[0])
+    peak = 255.0 if image is not None and rows.dtype == np.uint8 else None
+    return DataSet(samples(rows, labels[0], names), image=image, peak=peak)
+
+
+def _stack(parts: list[Samples], files: Sequence[Path]) -> Samples:
+    if len(parts) == 1:
+        return parts[0]
+    sparse = {isinstance(part.features, sp.csr_array) for part in parts}
+    width = max(int(part.features.shape[1]) for part in parts)
+    parts = [widen(part, width) for part in parts]
+    if len(sparse) > 1 or any(part.features.shape[1] != width for part in parts):
+        shapes = ", ".join(str(part.features.shape) for part in parts)
+        raise DataError(
+            f"{files[0]} and the files after it: shapes {shapes}; expected one form and number of features"
+        )
+    features: Any = [part.features for part in parts]
+    stacked = sp.vstack(features, format="csr") if sparse == {True} else np.concatenate(features)
+    return Samples(stacked, np.concatenate([part.labels for part in parts]))

@@ -1,0 +1,116 @@
+"""Labels as stored, and the class indices that algorithms see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.errors import DataError
+
+
+def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
+    """Return the classes that occur: by value if all are numbers, else in alphabetical order.
+
+    Parameters
+    ----------
+    labels
+        Arrays of labels, each of shape (n,).
+    where
+        What to name in an error.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than two, or a number is not whole.
+    """
+    found = [np.unique(part) for part in labels]
+    if all(part.dtype.kind in "biuf" for part in found):
+        values = np.unique(np.concatenate(found))
+        if values.dtype.kind == "f" and (values != np.floor(values)).any():
+            fraction = values[values != np.floor(values)][0]
+            raise DataError(
+                f"{where}: the label {fraction} is not a whole number, so it names no class; set data.task: "
+                "regression to predict numbers"
+            )
+        names = [str(int(value)) for value in values]
+    else:
+        names = sorted({name for part in found for name in _as_names(part)})
+    if len(names) < 2:
+        raise DataError(
+            f"{where}: all labels are {names[0]!r}; expected two classes or more (if other clients hold the "
+            "others, name all of them in data.classes)"
+        )
+    return tuple(names)
+
+
+def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
+    """Return the class index of every label, shape (n,), int64.
+
+    Raises
+    ------
+    DataError
+        If a label is not among ``names``.
+    """
+    values, inverse = np.unique(labels, return_inverse=True)
+    number = {name: index for index, name in enumerate(names)}
+    indices = []
+    for name in _as_names(values):
+        if name not in number:
+            raise DataError(f"{where}: the label {name!r} occurs; expected one of {', '.join(names)}")
+        indices.append(number[name])
+    return np.array(indices, np.int64)[inverse]
+
+
+def numbers(labels: NDArray[Any], where: str) -> NDArray[np.float64]:
+    """Return labels that are numbers to predict, shape (n,), float64.
+
+    Raises
+    ------
+    DataError
+        If they are words.
+    """
+    if labels.dtype.kind not in "biuf":
+        raise DataError(
+            f"{where}: the label {str(labels[0])!r} is not a number, but data.task is regression; use task: "
+            "classification"
+        )
+    return labels.astype(np.float64)
+
+
+def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tuple[tuple[str, str], Indices]:
+    """Merge classes into two.
+
+    Returns
+    -------
+    names
+        Of the two classes.
+    new
+        New class, 0 or 1, of each old class; shape (classes,).
+
+    Raises
+    ------
+    DataError
+        If a positive class does not exist, or no other class is left.
+    """
+    for name in positive:
+        if name not in names:
+            raise DataError(
+                f"{where}: data.binarise.positive names {name!r}; expected some of {', '.join(names)}"
+            )
+    new = np.array([name in positive for name in names], np.int64)
+    if new.all():
+        raise DataError(f"{where}: data.binarise.positive names all classes; leave at least one out")
+    rest = [name for name in names if name not in positive]
+    return (" ".join(rest) if len(rest) == 1 else "rest", "+".join(positive)), new
+
+
+def _as_names(values: NDArray[Any]) -> list[str]:
+    if values.dtype.kind == "f":
+        return [str(int(value)) if value == np.floor(value) else str(value) for value in values]
+    if values.dtype.kind == "b":
+        return [str(int(value)) for value in values]
+    return [str(value) for value in values]

@@ -1,0 +1,101 @@
+"""The LIBSVM text form: one sample a line, ``label index:value index:value ...``, indices from 1."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from common.data.compressed import opened
+from common.data.samples import Samples, samples
+from common.errors import DataError
+
+MAX_INDEX = 2**31 - 1
+_SHOWN = 40
+
+
+def read_libsvm(path: Path, features: int | None = None) -> Samples:
+    """Read a LIBSVM file, plain or compressed.
+
+    Parameters
+    ----------
+    path
+        The file. Text after ``#`` is ignored, so are empty lines.
+    features
+        Number of features; ``None`` takes the largest index that occurs.
+
+    Returns
+    -------
+    Samples
+        CSR features in float64 without stored zeros; labels in float64.
+
+    Raises
+    ------
+    DataError
+        If a line is not in the form; the text names the line and the item.
+    """
+    labels = array("d")
+    values = array("d")
+    indices = array("i")
+    starts = array("q", [0])
+    number = 0
+    with opened(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            content = line.partition(b"#")[0].split()
+            if not content:
+                continue
+            try:
+                labels.append(float(content[0]))
+                pairs = [item.split(b":") for item in content[1:]]
+                row = [int(index) for index, _ in pairs]
+                values.extend([float(value) for _, value in pairs])
+                indices.extend(row)
+            except (ValueError, OverflowError) as error:
+                raise DataError(f"{path}, line {number}: {_complaint(content)}") from error
+            if any(after <= before for before, after in zip([0, *row], row, strict=False)):
+                raise DataError(f"{path}, line {number}: {_order_complaint(row)}")
+            starts.append(len(indices))
+    if not labels:
+        raise DataError(f"{path}: no samples in {number} lines; expected lines such as '+1 3:0.5 17:1'")
+    columns = np.frombuffer(indices, np.int32) - 1 if indices else np.empty(0, np.int32)
+    largest = int(columns.max()) + 1 if columns.size else 0
+    if features is not None and largest > features:
+        raise DataError(f"{path}: feature {largest} occurs; expected at most {features}")
+    data = np.frombuffer(values, np.float64).copy() if values else np.empty(0)
+    matrix = sp.csr_array(
+        (data, columns, np.frombuffer(starts, np.int64)),
+        shape=(len(labels), largest if features is None else features),
+    )
+    matrix.eliminate_zeros()
+    return samples(matrix, np.frombuffer(labels, np.float64).copy(), str(path))
+
+
+def _complaint(content: list[bytes]) -> str:
+    """Say what is wrong with the first item of a line that is not in the form."""
+    try:
+        float(content[0])
+    except ValueError:
+        return f"{_show(content[0])} is not a label; expected a number"
+    for item in content[1:]:
+        index, colon, value = item.partition(b":")
+        try:
+            if not colon or not 1 <= int(index) <= MAX_INDEX:
+                break
+            float(value)
+        except ValueError:
+            break
+    return f"{_show(item)} is not 'index:value'; expected an index from 1 to {MAX_INDEX} and a number"
+
+
+def _order_complaint(row: list[int]) -> str:
+    if row[0] < 1:
+        return f"feature index {row[0]}; expected indices from 1 (add 1 to every index of the file)"
+    at = next(i for i in range(1, len(row)) if row[i] <= row[i - 1])
+    return f"feature index {row[at]} after {row[at - 1]}; expected increasing indices"
+
+
+def _show(item: bytes) -> str:
+    text = item[:_SHOWN].decode("utf-8", errors="replace")
+    return repr(text if len(item) <= _SHOWN else text + "...")

@@ -1,0 +1,273 @@
+"""NumPy archives (``.npz``) and arrays in the IDX form, read without ever unpickling."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from common.data.compressed import opened
+from common.data.samples import DataSet, Samples, flatten_images, samples, widen
+from common.errors import DataError
+
+_FEATURES = ("X", "x", "features", "images", "X_train", "x_train", "train_images")
+_LABELS = ("y", "labels", "target", "y_train", "train_labels")
+_TEST_FEATURES = ("X_test", "x_test", "test_images")
+_TEST_LABELS = ("y_test", "test_labels")
+_SPARSE = ("data", "indices", "indptr", "shape")
+
+_LONGEST_HEADER = 10_000
+_HEADER = re.compile(
+    rb"\{'descr': '(?P<type>[<>|=]?[a-zA-Z][0-9]{0,9})', 'fortran_order': (?P<fortran>True|False), "
+    rb"'shape': \((?P<shape>[0-9, ]*)\),? *\}\s*"
+)
+
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+def read_npz(path: Path) -> DataSet:
+    """Read a data set from a NumPy archive.
+
+    Parameters
+    ----------
+    path
+        An archive with dense features (``X``, ``features``, ``images``, ``x_train``) or CSR features
+        (``data``, ``indices``, ``indptr``, ``shape``), with labels (``y``, ``labels``, ``y_train``), and
+        optionally a test part (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``).
+
+    Returns
+    -------
+    DataSet
+        Arrays of three or four dimensions are images and become rows.
+
+    Raises
+    ------
+    DataError
+        If the file is not such an archive; the text names the array.
+    """
+    arrays = read_arrays(path)
+    features, image = _features(arrays, _FEATURES, "", path)
+    if features is None:
+        raise DataError(
+            f"{path}: no features; expected an array called {', '.join(_FEATURES[:4])}, or "
+            f"{', '.join(_SPARSE)}; found {', '.join(arrays) or 'nothing'}"
+        )
+    train = samples(features, _labels(arrays, _LABELS, path), str(path))
+    test_features, _ = _features(arrays, _TEST_FEATURES, "test_", path)
+    test = None
+    if test_features is not None:
+        test = samples(test_features, _labels(arrays, _TEST_LABELS, path), f"{path}, test part")
+    if "image" in arrays:
+        image = _image(arrays["image"], train, path)
+    peak = 255.0 if image is not None and train.features.dtype == np.uint8 else None
+    if "peak" in arrays:
+        peak = _positive(arrays["peak"], path)
+    return joined(train, test, image, peak, str(path))
+
+
+def joined(
+    train: Samples, test: Samples | None, image: tuple[int, int, int] | None, peak: float | None, where: str
+) -> DataSet:
+    """Make a data set of two parts, widening sparse ones to the same number of features.
+
+    Raises
+    ------
+    DataError
+        If the parts have different numbers of features.
+    """
+    if test is None:
+        return DataSet(train, None, image, peak)
+    width = max(int(train.features.shape[1]), int(test.features.shape[1]))
+    train, test = widen(train, width), widen(test, width)
+    if train.features.shape[1] != test.features.shape[1]:
+        raise DataError(
+            f"{where}: {train.features.shape[1]} features to train on, but {test.features.shape[1]} to test "
+            "on; expected the same"
+        )
+    return DataSet(train, test, image, peak)
+
+
+def write_npz(path: Path, dataset: DataSet) -> None:
+    """Write a data set in the form that :func:`read_npz` reads, replacing ``path`` atomically."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for part, features, labels, prefix in (
+        (dataset.train, "X", "y", ""),
+        (dataset.test, "X_test", "y_test", "test_"),
+    ):
+        if part is None:
+            continue
+        arrays[labels] = part.labels
+        if isinstance(part.features, sp.csr_array):
+            csr = part.features
+            stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
+            arrays |= {prefix + name: array for name, array in zip(_SPARSE, stored, strict=True)}
+        else:
+            arrays[features] = part.features
+    if dataset.image is not None:
+        arrays["image"] = np.array(dataset.image)
+    if dataset.peak is not None:
+        arrays["peak"] = np.array(dataset.peak)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as stream:
+        partial = Path(stream.name)
+        try:
+            # The stubs think that an array could be passed for the keyword allow_pickle.
+            np.savez(stream, **arrays)  # type: ignore[arg-type]
+            stream.flush()
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read all arrays of a NumPy archive.
+
+    A header that announces more bytes than the archive holds is refused before anything is allocated.
+
+    Raises
+    ------
+    DataError
+        If the file is no archive, or an array is damaged or holds Python objects.
+    """
+    arrays = {}
+    member = ""
+    try:
+        with opened(path) as stream, zipfile.ZipFile(stream) as archive:
+            for info in archive.infolist():
+                member = info.filename.removesuffix(".npy")
+                with archive.open(info) as content:
+                    arrays[member] = _read_npy(content, info.file_size)
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+        zlib.error,
+        EOFError,
+        TypeError,
+    ) as error:
+        at = f", array {member!r}" if member else ""
+        raise DataError(f"{path}{at}: not a NumPy archive of plain arrays: {error}") from error
+    return arrays
+
+
+def read_idx(path: Path) -> NDArray[Any]:
+    """Read one array in the IDX form of MNIST, plain or compressed.
+
+    Raises
+    ------
+    DataError
+        If the header is not one of IDX, or the size does not fit it.
+    """
+    with opened(path) as stream:
+        content = stream.read()
+    dtype = _IDX_TYPES.get(content[2]) if len(content) >= 4 and content[:2] == b"\0\0" else None
+    if dtype is None or len(content) < 4 + 4 * content[3]:
+        raise DataError(
+            f"{path}: starts with {content[:4].hex(' ') or 'nothing'}; expected an IDX header (00 00 08 ..)"
+        )
+    offset = 4 + 4 * content[3]
+    shape = tuple(int(n) for n in np.frombuffer(content[4:offset], ">u4"))
+    expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
+    if len(content) != expected:
+        raise DataError(
+            f"{path}: {len(content)} bytes, but its header announces shape {shape}, which takes {expected}"
+        )
+    array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
+    return array.astype(array.dtype.newbyteorder("="))
+
+
+def is_idx(path: Path) -> bool:
+    """Whether a file is named as IDX files are: ``train-images-idx3-ubyte.gz``."""
+    return bool(re.search(r"idx[0-9]|ubyte", path.name.lower()))
+
+
+def _read_npy(content: IO[bytes], size: int) -> NDArray[Any]:
+    """Read one array of an archive, of ``size`` bytes with its header."""
+    start = content.read(8)
+    width = {1: 2, 2: 4, 3: 4}.get(start[6]) if len(start) == 8 and start.startswith(b"\x93NUMPY") else None
+    if width is None:
+        raise ValueError(f"starts with {start[:8].hex(' ')}; expected the header of an array")
+    length = int.from_bytes(content.read(width), "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"announces a header of {length} bytes; expected at most {_LONGEST_HEADER}")
+    # NumPy's own reader gives the header to Python's parser, which a strange one upsets in many ways.
+    header = _HEADER.fullmatch(content.read(length))
+    if header is None:
+        raise ValueError("has a header that does not name one plain type, the order and the shape")
+    dtype = np.dtype(header["type"].decode())
+    if dtype.hasobject:
+        raise ValueError("holds Python objects; expected numbers or strings")
+    shape = tuple(int(n) for n in header["shape"].split(b",") if n.strip())
+    announced = 8 + width + length + math.prod(shape) * dtype.itemsize
+    if size != announced:
+        raise ValueError(f"announces shape {shape} of {dtype}, {announced} bytes, but there are {size}")
+    data = bytearray(content.read())
+    if len(data) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"ends after {len(data)} bytes")
+    flat = np.frombuffer(data, dtype) if data else np.empty(0, dtype)
+    array = flat.reshape(shape[::-1]).T if header["fortran"] == b"True" else flat.reshape(shape)
+    return np.ascontiguousarray(array, dtype.newbyteorder("="))
+
+
+def _features(
+    arrays: dict[str, NDArray[Any]], names: tuple[str, ...], prefix: str, path: Path
+) -> tuple[Any, tuple[int, int, int] | None]:
+    name = next((name for name in names if name in arrays), None)
+    if name is not None:
+        return flatten_images(arrays[name])
+    if not all(prefix + part in arrays for part in _SPARSE):
+        return None, None
+    data, indices, indptr, shape = (arrays[prefix + part] for part in _SPARSE)
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or data.dtype.kind not in "biuf":
+        raise DataError(f"{path}: {prefix}shape and {prefix}data do not describe a CSR matrix of numbers")
+    if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
+        raise DataError(
+            f"{path}: {prefix}indices and {prefix}indptr are {indices.dtype}, {indptr.dtype}; expected "
+            "integers"
+        )
+    try:
+        matrix = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
+        matrix.check_format(full_check=True)
+    except (ValueError, IndexError, OverflowError, TypeError) as error:
+        raise DataError(f"{path}: {prefix}data, indices and indptr are not a CSR matrix: {error}") from error
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix, None
+
+
+def _labels(arrays: dict[str, NDArray[Any]], names: tuple[str, ...], path: Path) -> NDArray[Any]:
+    for name in names:
+        if name in arrays:
+            return arrays[name]
+    raise DataError(
+        f"{path}: no labels; expected an array called {', '.join(names)}; found {', '.join(arrays)}"
+    )
+
+
+def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, int]:
+    if (
+        array.shape != (3,)
+        or array.dtype.kind not in "iu"
+        or math.prod(array.tolist()) != train.features.shape[1]
+    ):
+        raise DataError(
+            f"{path}: image is {array.tolist()}; expected channels, rows and columns of "
+            f"{train.features.shape[1]} pixels"
+        )
+    channels, height, width = (int(n) for n in array)
+    return channels, height, width
+
+
+def _positive(array: NDArray[Any], path: Path) -> float:
+    if array.size != 1 or array.dtype.kind not in "iuf" or not 0 < float(array.reshape(())) < math.inf:
+        raise DataError(f"{path}: peak is not one positive number")
+    return float(array.reshape(()))

@@ -1,0 +1,161 @@
+"""Data sets in memory, before they are prepared and given to clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.errors import DataError
+
+RawMatrix: TypeAlias = "NDArray[Any] | sp.csr_array"
+"""Samples by features as stored, shape (n, m): dense of any real dtype (images uint8), or CSR."""
+
+RawLabels: TypeAlias = NDArray[Any]
+"""Labels as stored, shape (n,): numbers or strings."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some samples with their labels.
+
+    Attributes
+    ----------
+    features
+        Shape (n, m), dense or CSR, as stored.
+    labels
+        Shape (n,), numbers or strings.
+    """
+
+    features: RawMatrix
+    labels: RawLabels
+
+    def __len__(self) -> int:
+        return int(self.labels.shape[0])
+
+    def take(self, rows: Indices) -> Samples:
+        """Return a copy of the samples at ``rows``, in that order."""
+        return Samples(self.features[rows], self.labels[rows])
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set as its source publishes it.
+
+    Attributes
+    ----------
+    train
+        Training samples.
+    test
+        Published test samples with the same features; ``None`` if there are none.
+    image
+        Channels, rows and columns if the features of a sample are the pixels of an image in that order.
+    peak
+        The largest value that a pixel can have (255 for bytes); ``None`` if features are not pixels.
+    """
+
+    train: Samples
+    test: Samples | None = None
+    image: tuple[int, int, int] | None = None
+    peak: float | None = None
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return int(self.train.features.shape[1])
+
+
+def samples(features: Any, labels: Any, where: str) -> Samples:
+    """Check arrays of one file and wrap them.
+
+    Parameters
+    ----------
+    features
+        Shape (n, m): dense numbers or booleans, or CSR.
+    labels
+        Shape (n,) or (n, 1): numbers, booleans or strings.
+    where
+        What to name in an error: the file.
+
+    Raises
+    ------
+    DataError
+        If shapes do not fit, there are no samples or features, or a value is not a finite number.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if features.ndim != 2 or labels.ndim != 1 or features.shape[0] != labels.shape[0]:
+        raise DataError(
+            f"{where}: features of shape {features.shape} and labels of shape {labels.shape} do not fit; "
+            "expected (samples, features) and (samples,)"
+        )
+    if features.shape[0] == 0 or features.shape[1] == 0:
+        raise DataError(
+            f"{where}: {features.shape[0]} samples with {features.shape[1]} features; expected some of both"
+        )
+    if features.dtype.kind not in "biuf":
+        raise DataError(f"{where}: features are of type {features.dtype}; expected numbers")
+    if labels.dtype.kind not in "biufU":
+        raise DataError(f"{where}: labels are of type {labels.dtype}; expected numbers or strings")
+    if isinstance(features, sp.csr_array):
+        bad = features.indices[~np.isfinite(features.data)]
+        place = f"column {bad[0] + 1}" if bad.size else ""
+    else:
+        place = _first_not_finite(features)
+    if place:
+        raise DataError(
+            f"{where}: a value that is not a finite number in {place}; fill in or remove such values"
+        )
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        row = int(np.argmin(np.isfinite(labels)))
+        raise DataError(f"{where}: the label of sample {row + 1} is {labels[row]}; expected a finite number")
+    if features.dtype.kind == "b":
+        features = features.astype(np.uint8)
+    return Samples(features, labels)
+
+
+def _first_not_finite(features: NDArray[Any]) -> str:
+    if features.dtype.kind != "f" or np.isfinite(features).all():
+        return ""
+    row, column = np.argwhere(~np.isfinite(features))[0]
+    return f"sample {row + 1}, column {column + 1}"
+
+
+def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, int] | None]:
+    """Make rows of images.
+
+    Parameters
+    ----------
+    array
+        Shape (n, m); (n, rows, columns); or (n, rows, columns, channels) or (n, channels, rows, columns)
+        with at most four channels.
+
+    Returns
+    -------
+    rows
+        Shape (n, m), channel after channel.
+    image
+        Channels, rows and columns; ``None`` if ``array`` has two dimensions.
+    """
+    if array.ndim == 4 and array.shape[3] <= 4 < array.shape[1]:
+        array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
+    if array.ndim == 3:
+        array = array[:, np.newaxis]
+    if array.ndim != 4 or 0 in array.shape:
+        return array, None
+    channels, height, width = array.shape[1:]
+    return array.reshape(array.shape[0], -1), (channels, height, width)
+
+
+def widen(part: Samples, features: int) -> Samples:
+    """Append zero columns to sparse samples until they have ``features`` columns."""
+    if not isinstance(part.features, sp.csr_array) or part.features.shape[1] >= features:
+        return part
+    csr = part.features
+    return replace(
+        part, features=sp.csr_array((csr.data, csr.indices, csr.indptr), shape=(csr.shape[0], features))
+    )

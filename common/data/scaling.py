@@ -1,0 +1,170 @@
+"""Preparing features: fitted once on all training samples, applied to the rows that are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import DTypeLike, NDArray
+
+from common.arrays import Matrix
+from common.data.samples import RawMatrix
+from common.errors import DataError
+from common.settings.data import Scaling
+
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Shift and divide every column: (x - shift) / spread.
+
+    Attributes
+    ----------
+    shift
+        Shape (m,), float64; all zeros if the features are sparse.
+    spread
+        Shape (m,), float64, positive.
+    """
+
+    shift: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """Divide every row by its Euclidean norm; rows of zeros stay."""
+
+
+Step: TypeAlias = Columns | UnitRows
+"""A fitted step."""
+
+
+def fit(scalings: Sequence[Scaling], features: RawMatrix, peak: float | None) -> tuple[Step, ...]:
+    """Fit steps on training features, each on what the steps before it give.
+
+    Parameters
+    ----------
+    scalings
+        The steps in order.
+    features
+        Training features, shape (n, m), as stored.
+    peak
+        The largest value that a pixel can have; ``None`` if features are not pixels.
+
+    Raises
+    ------
+    DataError
+        If a step would fill in the zeros of sparse features.
+    """
+    steps: list[Step] = []
+    columns = int(features.shape[1])
+    for scaling in scalings:
+        if scaling == "unit-rows":
+            steps.append(UnitRows())
+        elif scaling == "standard":
+            if isinstance(features, sp.csr_array):
+                raise DataError(
+                    "data.scale: standard would make every zero of sparse features non-zero; allowed are "
+                    "unit-interval and unit-rows"
+                )
+            steps.append(_standard(steps, features))
+        elif peak is not None and not steps:
+            # Pixels share one scale; after another step they are pixels no more.
+            steps.append(Columns(np.zeros(columns), np.full(columns, peak)))
+        else:
+            steps.append(_unit_interval(steps, features))
+    return tuple(steps)
+
+
+def apply(steps: Sequence[Step], features: RawMatrix, dtype: DTypeLike, bias: float | None = None) -> Matrix:
+    """Apply fitted steps to some rows and append the bias feature.
+
+    Parameters
+    ----------
+    steps
+        From :func:`fit`.
+    features
+        Shape (n, m), as stored.
+    dtype
+        Floating type of the result; all arithmetic is done in float64.
+    bias
+        Value of the appended constant feature; ``None`` appends none.
+
+    Returns
+    -------
+    Matrix
+        Shape (n, m) or (n, m + 1), dense or CSR like ``features``.
+    """
+    if isinstance(features, sp.csr_array):
+        result = features.astype(np.float64)
+        for step in steps:
+            result = _sparse_step(step, result)
+        if bias is not None:
+            column = sp.csr_array(np.full((result.shape[0], 1), bias))
+            result = sp.csr_array(sp.hstack([result, column]))
+        values = result.data.astype(dtype)
+        return sp.csr_array((values, result.indices, result.indptr), shape=result.shape)
+    samples, columns = features.shape
+    dense = np.empty((samples, columns + (bias is not None)), dtype)
+    for start, chunk in _chunks(steps, features):
+        dense[start : start + len(chunk), :columns] = chunk
+    if bias is not None:
+        dense[:, columns] = bias
+    return dense
+
+
+def _standard(steps: Sequence[Step], features: NDArray[Any]) -> Columns:
+    samples = features.shape[0]
+    mean = sum(chunk.sum(axis=0) for _, chunk in _chunks(steps, features)) / samples
+    variance = sum(((chunk - mean) ** 2).sum(axis=0) for _, chunk in _chunks(steps, features)) / samples
+    deviation = np.sqrt(variance)
+    # The mean of a constant column is not always exact, so its deviation may be a rounding error.
+    constant = deviation <= 1e-12 * np.abs(mean)
+    return Columns(np.asarray(mean), np.where(constant, 1.0, deviation))
+
+
+def _unit_interval(steps: Sequence[Step], features: RawMatrix) -> Columns:
+    columns = int(features.shape[1])
+    if isinstance(features, sp.csr_array):
+        result = apply(steps, features, np.float64)
+        assert isinstance(result, sp.csr_array)
+        if result.nnz and result.data.min() < 0:
+            raise DataError(
+                "data.scale: unit-interval would make the zeros of sparse features with negative values "
+                "non-zero; allowed is unit-rows"
+            )
+        largest = np.zeros(columns)
+        np.maximum.at(largest, result.indices, result.data)
+        return Columns(np.zeros(columns), np.where(largest > 0, largest, 1.0))
+    low, high = np.full(columns, np.inf), np.full(columns, -np.inf)
+    for _, chunk in _chunks(steps, features):
+        low, high = np.minimum(low, chunk.min(axis=0)), np.maximum(high, chunk.max(axis=0))
+    return Columns(low, np.where(high > low, high - low, 1.0))
+
+
+def _chunks(steps: Sequence[Step], features: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Prepared rows in float64, a few at a time, so that images can stay bytes in memory."""
+    for start in range(0, features.shape[0], _CHUNK):
+        chunk = features[start : start + _CHUNK].astype(np.float64)
+        for step in steps:
+            if isinstance(step, Columns):
+                chunk -= step.shift
+                chunk /= step.spread
+            else:
+                norms = np.sqrt(np.einsum("ij,ij->i", chunk, chunk))
+                chunk /= np.where(norms > 0, norms, 1.0)[:, np.newaxis]
+        yield start, chunk
+
+
+def _sparse_step(step: Step, features: sp.csr_array) -> sp.csr_array:
+    result = features.copy()
+    if isinstance(step, Columns):
+        result.data /= step.spread[result.indices]
+    else:
+        norms = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
+        result.data /= np.repeat(np.where(norms > 0, norms, 1.0), np.diff(features.indptr))
+    return result

@@ -1,0 +1,43 @@
+"""The data that one client holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Indices, Matrix
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Some samples, some features of a data set.
+
+    Attributes
+    ----------
+    features
+        Shape (n, m), dense or CSR, in the floating dtype of the settings.
+    labels
+        Shape (n,). Classification: int64 class indices 0..classes-1. Regression: floats.
+    classes
+        Number of classes of the whole problem; 0 for regression.
+    total_features
+        Number of features of the whole problem; equals m unless the features are split.
+    samples_held
+        Global positions of the samples, shape (n,); names samples for algorithms that align them.
+    features_held
+        Global positions of the features, shape (m,); ``None`` when the shard holds all features.
+    """
+
+    features: Matrix
+    labels: NDArray[np.generic]
+    classes: int
+    total_features: int
+    samples_held: Indices
+    features_held: Indices | None = None
+
+    @property
+    def samples(self) -> int:
+        """Number of samples, n."""
+        return int(self.labels.shape[0])

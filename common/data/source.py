@@ -1,0 +1,370 @@
+"""A data set that is loaded once in a process and serves the shards of all its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import DTypeLike, NDArray
+
+from common.arrays import Indices
+from common.data import scaling
+from common.data.blocks import Part
+from common.data.catalogue import load
+from common.data.files import read_file
+from common.data.labels import binarised, class_names, encode, numbers
+from common.data.partition import partition
+from common.data.samples import DataSet, Samples
+from common.data.shard import Shard
+from common.data.shares import apportion
+from common.errors import DataError
+from common.randomness import generator
+from common.settings.data import DataSettings, Scaling
+
+DEFAULT_TEST_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be learnt, as a model must know it.
+
+    Attributes
+    ----------
+    features
+        Number of features, with the bias.
+    classes
+        Number of classes; 0 for regression.
+    task
+        Whether labels are classes or numbers.
+    class_names
+        Name of each class; empty for regression.
+    samples
+        Number of training samples, of all clients together.
+    image
+        Channels, rows and columns if features are the pixels of an image in that order; else ``None``.
+    """
+
+    features: int
+    classes: int
+    task: Literal["classification", "regression"]
+    class_names: tuple[str, ...]
+    samples: int
+    image: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A data set, prepared and divided as the settings say; safe to share between threads.
+
+    Features stay as they were stored (images as bytes); the rows of a shard are converted when asked for.
+    Make one with :meth:`open`.
+    """
+
+    settings: DataSettings
+    seed: int
+    problem: Problem
+    labels: NDArray[Any]
+    _train: Samples
+    _test: Samples | None
+    _steps: tuple[scaling.Step, ...]
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+    _parts: dict[int, list[Part]] = field(default_factory=dict, repr=False, compare=False)
+    _prepared: list[sp.csr_array] = field(default_factory=list, repr=False, compare=False)
+
+    @classmethod
+    def open(
+        cls, settings: DataSettings, seed: int, *, folders: tuple[Path, ...] | None = None
+    ) -> DataSource:
+        """Load a data set and fit its preparation.
+
+        Parameters
+        ----------
+        settings
+            The ``data`` section.
+        seed
+            ``settings.seed``: decides test split, subsample and partition.
+        folders
+            Where named data sets are looked for; by default ``$FENCHEL_DATA`` and the cache.
+
+        Raises
+        ------
+        DataError
+            If the data cannot be found, read, or used as the settings ask.
+        """
+        if settings.name is not None:
+            dataset, where = load(settings.name, folders), settings.name
+        else:
+            assert settings.file is not None
+            dataset, where = read_file(settings.file, settings.label), str(settings.file)
+        train, test, names = _labelled(dataset, settings, where)
+        train, test = _split(train, test, settings, seed, where)
+        bias = settings.bias is not None
+        problem = Problem(
+            features=dataset.features + bias,
+            classes=len(names),
+            task=settings.task,
+            class_names=names,
+            samples=len(train),
+            image=None if bias else dataset.image,
+        )
+        steps = scaling.fit(settings.scalings, train.features, dataset.peak)
+        return cls(settings, seed, problem, train.labels, train, test, steps)
+
+    def parts(self, clients: int) -> list[Part]:
+        """Return what each of ``clients`` clients holds, its held-out samples among it."""
+        with self._lock:
+            if clients not in self._parts:
+                self._parts[clients] = partition(
+                    self.labels,
+                    clients,
+                    self.seed,
+                    self.settings.partition,
+                    features=self.problem.features,
+                    bias=self.settings.bias is not None,
+                    matrix=self._matrix,
+                )
+            return self._parts[clients]
+
+    def shard(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard:
+        """Return the samples that a client trains on.
+
+        Parameters
+        ----------
+        client
+            Number of the client, from 0.
+        clients
+            Number of clients.
+        dtype
+            Floating type of the features.
+
+        Raises
+        ------
+        DataError
+            If there is no such client, or the partition is not possible.
+        """
+        part, kept = self._part(client, clients)
+        return self._shard(part, kept, dtype)
+
+    def holdout(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard | None:
+        """Return the samples that a client keeps to test on; ``None`` if ``data.holdout`` gives it none."""
+        part, kept = self._part(client, clients)
+        held_out = np.setdiff1d(part.samples, kept, assume_unique=True)
+        return self._shard(part, held_out, dtype) if len(held_out) else None
+
+    def test(self, dtype: DTypeLike = np.float64) -> Shard | None:
+        """Return the test set, whose positions are its own; ``None`` if there is none."""
+        return None if self._test is None else self._whole(self._test, np.arange(len(self._test)), dtype)
+
+    def training(self, dtype: DTypeLike = np.float64) -> Shard:
+        """Return all training samples, held-out ones among them, as one shard."""
+        return self._whole(self._train, np.arange(len(self._train)), dtype)
+
+    def _part(self, client: int, clients: int) -> tuple[Part, Indices]:
+        if not 0 <= client < clients:
+            raise DataError(
+                f"client {client} of {clients} clients; expected a number from 0 to {clients - 1}"
+            )
+        part = self.parts(clients)[client]
+        held_out = round(self.settings.holdout * len(part.samples))
+        if held_out == 0:
+            return part, part.samples
+        # Rounding must not leave a client without samples to train on.
+        held_out = min(held_out, len(part.samples) - 1)
+        rng = generator(self.seed, "holdout", client, clients)
+        return part, np.sort(rng.permutation(part.samples)[held_out:])
+
+    def _shard(self, part: Part, rows: Indices, dtype: DTypeLike) -> Shard:
+        if part.cells is not None:
+            return self._ragged_shard(part, dtype)
+        shard = self._whole(self._train.take(rows), rows, dtype)
+        if part.features is None:
+            return shard
+        block = shard.features[:, part.features]
+        if not isinstance(block, sp.csr_array):
+            block = np.ascontiguousarray(block)
+        return Shard(block, shard.labels, shard.classes, shard.total_features, rows, part.features)
+
+    def _whole(self, samples: Samples, positions: Indices, dtype: DTypeLike) -> Shard:
+        features = scaling.apply(self._steps, samples.features, dtype, self.settings.bias)
+        return Shard(features, samples.labels, self.problem.classes, self.problem.features, positions)
+
+    def _ragged_shard(self, part: Part, dtype: DTypeLike) -> Shard:
+        assert part.cells is not None
+        assert part.features is not None
+        matrix = self._matrix_held()
+        row = np.searchsorted(matrix.indptr, part.cells, side="right") - 1
+        starts = np.searchsorted(row, np.append(part.samples, matrix.shape[0]))
+        columns = np.searchsorted(part.features, matrix.indices[part.cells])
+        held = sp.csr_array(
+            (matrix.data[part.cells].astype(dtype), columns, starts),
+            shape=(len(part.samples), len(part.features)),
+        )
+        return Shard(
+            held,
+            self.labels[part.samples],
+            self.problem.classes,
+            self.problem.features,
+            part.samples,
+            part.features,
+        )
+
+    def _matrix_held(self) -> sp.csr_array:
+        with self._lock:
+            return self._matrix()
+
+    def _matrix(self) -> sp.csr_array:
+        """All prepared training features as CSR, made once; called under the lock."""
+        if not self._prepared:
+            features = scaling.apply(self._steps, self._train.features, np.float64, self.settings.bias)
+            matrix = sp.csr_array(features)
+            matrix.eliminate_zeros()
+            self._prepared.append(matrix)
+        return self._prepared[0]
+
+
+def load_own(
+    path: Path,
+    label: str | None = None,
+    *,
+    task: Literal["classification", "regression"] = "classification",
+    classes: Sequence[int | str] | None = None,
+    features: int | None = None,
+    scalings: Sequence[Scaling] = (),
+    bias: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> Shard:
+    """Load the file of a client that brings its own data: all of it is its shard.
+
+    A test part of a NumPy archive is left out.
+
+    Parameters
+    ----------
+    path
+        LIBSVM, CSV, Parquet or NumPy file.
+    label
+        Name of the label column.
+    task
+        Whether labels are classes or numbers.
+    classes
+        All class names of the run in order; ``None`` takes those of this file, sorted.
+    features
+        Number of features of the run, for LIBSVM files, whose last ones may not occur here.
+    scalings
+        Preparation; only steps that every client can do alone and alike.
+    bias
+        Value of an appended constant feature; ``None`` appends none.
+    dtype
+        Floating type of the features.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, has other classes, or a step needs all clients' data.
+    """
+    dataset = read_file(path, label, features)
+    for step in scalings:
+        if step == "standard" or (step == "unit-interval" and dataset.peak is None):
+            raise DataError(
+                f"{path}: data.scale: {step} needs the values of all clients, which nobody may see; scale "
+                "the columns of every client's file alike beforehand, or use unit-rows"
+            )
+    part = dataset.train
+    if task == "regression":
+        labels: NDArray[Any] = numbers(part.labels, str(path))
+        names: tuple[str, ...] = ()
+    else:
+        names = class_names([part.labels], str(path)) if classes is None else tuple(map(str, classes))
+        labels = encode(part.labels, names, str(path))
+    prepared = scaling.apply(scaling.fit(scalings, part.features, dataset.peak), part.features, dtype, bias)
+    return Shard(prepared, labels, len(names), int(prepared.shape[1]), np.arange(len(part)))
+
+
+def _labelled(
+    dataset: DataSet, settings: DataSettings, where: str
+) -> tuple[Samples, Samples | None, tuple[str, ...]]:
+    """Replace labels as stored by class indices or floats; give the class names too."""
+    parts = [dataset.train] if dataset.test is None else [dataset.train, dataset.test]
+    names: tuple[str, ...] = ()
+    if settings.task == "regression":
+        made = [Samples(part.features, numbers(part.labels, where)) for part in parts]
+    else:
+        if settings.classes is None:
+            names = class_names([part.labels for part in parts], where)
+        else:
+            names = tuple(map(str, settings.classes))
+        made = [Samples(part.features, encode(part.labels, names, where)) for part in parts]
+        if settings.binarise is not None:
+            names, new = binarised(names, [str(name) for name in settings.binarise.positive], where)
+            made = [Samples(part.features, new[part.labels]) for part in made]
+    return made[0], made[1] if len(made) > 1 else None, names
+
+
+def _split(
+    train: Samples, test: Samples | None, settings: DataSettings, seed: int, where: str
+) -> tuple[Samples, Samples | None]:
+    """Split off a test set unless one is published, then take the subsample."""
+    classes = settings.task == "classification"
+    if test is not None and settings.test_fraction is not None:
+        raise DataError(
+            f"data.test_fraction: {settings.test_fraction} given, but {where} has a published test set of "
+            f"{len(test)} samples; remove test_fraction"
+        )
+    if test is None:
+        fraction = DEFAULT_TEST_FRACTION if settings.test_fraction is None else settings.test_fraction
+        count = int(np.ceil(fraction * len(train)))
+        if count >= len(train):
+            raise DataError(
+                f"data.test_fraction: {fraction} of {len(train)} samples leaves none to train on; use a "
+                "smaller one"
+            )
+        if count:
+            rows = stratified(train.labels, count, generator(seed, "test split"), classes=classes)
+            test = train.take(rows)
+            train = train.take(np.setdiff1d(np.arange(len(train)), rows, assume_unique=True))
+    if settings.samples is not None and settings.samples != len(train):
+        if settings.samples > len(train):
+            raise DataError(
+                f"data.samples: {settings.samples} given, but {where} has {len(train)} training samples; "
+                "use at most those"
+            )
+        train = train.take(
+            stratified(train.labels, settings.samples, generator(seed, "samples"), classes=classes)
+        )
+    return train, test
+
+
+def stratified(
+    labels: NDArray[Any], count: int, rng: np.random.Generator, *, classes: bool = True
+) -> Indices:
+    """Draw positions without replacement, from each class in proportion to its size.
+
+    Parameters
+    ----------
+    labels
+        Shape (n,).
+    count
+        How many to draw, at most n.
+    rng
+        Where the numbers come from.
+    classes
+        Whether labels are classes; otherwise the draw is uniform.
+
+    Returns
+    -------
+    Indices
+        Shape (count,), increasing.
+    """
+    if not classes:
+        return np.sort(rng.permutation(len(labels))[:count])
+    present, sizes = np.unique(labels, return_counts=True)
+    shares = apportion(count, sizes)
+    drawn = [
+        rng.permutation(np.flatnonzero(labels == label))[:share]
+        for label, share in zip(present, shares, strict=True)
+    ]
+    return np.sort(np.concatenate(drawn))

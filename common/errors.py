@@ -1,0 +1,89 @@
+"""One tree of errors.
+
+Every error that a person can cause or cure is a :class:`FenchelError`. Its text is one paragraph for
+that person: what was wrong, where, what was expected, what to do. The command line prints the text
+without a stack trace and exits with :attr:`FenchelError.exit_code`; ``docs/exit-codes.md`` lists them.
+Anything else that escapes is a defect of Fenchel and keeps its stack trace.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class FenchelError(Exception):
+    """Base of all errors that Fenchel raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class SettingsError(FenchelError):
+    """The settings, or the words of a command line, cannot be accepted."""
+
+    exit_code = 2
+
+
+class MissingDependencyError(SettingsError):
+    """A setting needs an optional library that is not installed."""
+
+
+class DataError(FenchelError):
+    """A data file, a data set or a partition cannot be used."""
+
+    exit_code = 3
+
+
+class CredentialError(FenchelError):
+    """A certificate or key is missing, unreadable, or of another authority."""
+
+    exit_code = 4
+
+
+class JoinRefusedError(FenchelError):
+    """The server did not admit this client: protocol version, identity or shard."""
+
+    exit_code = 5
+
+
+class IdentityInUseError(JoinRefusedError):
+    """Another client with this identity is connected now."""
+
+
+class UnreachableError(FenchelError):
+    """The other side could not be reached for as long as the settings allow."""
+
+    exit_code = 6
+
+
+class RunStoppedError(FenchelError):
+    """The run ended before its last round; everything so far is saved."""
+
+    exit_code = 7
+
+
+class TooFewRepliesError(RunStoppedError):
+    """Fewer clients than ``participation.min_replies`` answered a phase in time."""
+
+
+class LostStateError(RunStoppedError):
+    """A client's journal is gone, so its part of the algorithm's state cannot be restored."""
+
+
+class CheckpointError(FenchelError):
+    """A run folder, checkpoint or journal cannot be read or belongs to another run."""
+
+    exit_code = 8
+
+
+class WireError(FenchelError):
+    """A received message is not what the protocol allows or not what was asked for."""
+
+    exit_code = 9
+
+
+class PayloadError(WireError):
+    """A payload is malformed, or its names, types, shapes or values differ from what was asked for."""
+
+
+class PhaseError(WireError):
+    """A client's algorithm could not answer a phase; the text is the client's own account."""

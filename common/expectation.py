@@ -1,0 +1,120 @@
+"""What a payload should hold, and the check that it does.
+
+An expectation maps names to what is wanted: an array (same dtype and shape as this one), an
+:class:`ArraySpec` (where a length is open), or a scalar type. Floating values must be finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from common.errors import PayloadError
+from common.payload import Array, SparseVector, Value, Values
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """An array wanted by dtype and shape.
+
+    Attributes
+    ----------
+    dtype
+        Exactly this one.
+    shape
+        ``None`` stands for any length.
+    sparse
+        Whether a one-dimensional array may come, and is handed on, as a :class:`SparseVector`.
+    """
+
+    dtype: np.dtype[Any] | type[np.generic]
+    shape: tuple[int | None, ...]
+    sparse: bool = False
+
+
+Expected: TypeAlias = ArraySpec | Array | type[bool] | type[int] | type[float] | type[str]
+Expectation: TypeAlias = Mapping[str, Expected]
+
+
+def check(values: Values, expectation: Expectation, source: str) -> None:
+    """Raise unless ``values`` are what was asked for.
+
+    Parameters
+    ----------
+    values
+        A decoded payload.
+    expectation
+        Wanted names and kinds; no others are accepted.
+    source
+        Who sent it and for what, for the error: ``"client-3, phase 'train', round 7"``.
+
+    Raises
+    ------
+    PayloadError
+        Naming the first difference.
+    """
+    if values.keys() != expectation.keys():
+        raise PayloadError(
+            f"{source}: got values named {sorted(values)}, expected {sorted(expectation)}; "
+            "do both sides run the same version of the algorithm?"
+        )
+    for name, expected in expectation.items():
+        problem = _difference(values[name], expected)
+        if problem:
+            raise PayloadError(f"{source}: {name!r} {problem}")
+
+
+def _difference(value: Value, expected: Expected) -> str | None:
+    if isinstance(expected, type):
+        return _scalar_difference(value, expected)
+    if isinstance(value, SparseVector):
+        if not isinstance(expected, ArraySpec) or not expected.sparse:
+            return "is sparse, expected a dense array"
+        shape: tuple[int, ...] = (value.size,)
+        entries = value.values
+    elif isinstance(value, np.ndarray):
+        shape, entries = value.shape, value
+    else:
+        return f"is a {type(value).__name__}, expected an array"
+    if entries.dtype != np.dtype(expected.dtype):
+        return f"has dtype {entries.dtype}, expected {np.dtype(expected.dtype)}"
+    wanted = expected.shape
+    if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
+        return f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}"
+    return finiteness_problem(entries)
+
+
+def _scalar_difference(value: Value, expected: type) -> str | None:
+    # bool is an int in Python, and an int is welcome where a float is wanted: neither is a surprise here.
+    fits = type(value) is expected or (expected is float and type(value) is int)
+    if not fits:
+        return f"is {_described(value)}, expected a {expected.__name__}"
+    if isinstance(value, float) and not np.isfinite(value):
+        return f"is {value}, expected a finite number"
+    return None
+
+
+def _described(value: Value) -> str:
+    if isinstance(value, np.ndarray | SparseVector):
+        return "an array"
+    return f"the {type(value).__name__} {value!r:.80}"
+
+
+def finiteness_problem(array: Array) -> str | None:
+    """Say where an array is not finite, or return ``None``.
+
+    A sum is not finite if any entry is not, so one pass without a temporary array decides the usual
+    case; only a sum that overflowed needs the exact look.
+    """
+    if array.dtype.kind != "f":
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum()):
+            return None
+    bad = np.flatnonzero(~np.isfinite(array.reshape(-1)))
+    if not len(bad):
+        return None
+    return f"has {len(bad)} values that are not finite, the first at position {bad[0]}"

@@ -1,0 +1,257 @@
+"""Messages in frames of at most 1 MiB.
+
+A message is a head (a protobuf message) and a body (bytes, see :mod:`common.payload`). The head travels
+in the first frame; so does the body if it fits, else it follows in frames of its own, which are the
+same bytes for every receiver of a broadcast.
+
+A frame is one ``proto.Frame``. It is written and read by hand, so that a body's bytes are copied once on
+each side, where the protobuf library would copy them three times; tests hold this against that library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from common.errors import WireError
+from common.payload import Buffer, Encoded
+from proto import fenchel_pb2 as pb
+
+FRAME_BYTES = 1 << 20
+_OVERHEAD = 16  # tags and lengths of a frame's two fields
+_HEAD_LIMIT = FRAME_BYTES - _OVERHEAD
+CHUNK_BYTES = FRAME_BYTES - 64
+_INLINE_BYTES = 64 << 10  # up to here a body is copied into each receiver's first frame
+_KEPT_BYTES = 64 << 20  # up to here a broadcast's frames are made once and kept
+
+Head: TypeAlias = pb.Hello | pb.Welcome | pb.Instruction | pb.Reply | pb.Farewell
+_HEADS: dict[int, type[Head]] = {
+    1: pb.Hello,
+    2: pb.Welcome,
+    3: pb.Instruction,
+    4: pb.Reply,
+    5: pb.Farewell,
+}
+_NUMBERS = {head: number for number, head in _HEADS.items()}
+_CHUNK = 15
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _field(number: int, length: int) -> bytes:
+    """Tag and length of a length-delimited protobuf field."""
+    return _varint(number << 3 | 2) + _varint(length)
+
+
+class Body:
+    """The body of one message, cut into the frames that carry it.
+
+    One body serves any number of receivers. The frames of a body below 64 MiB are made once and kept;
+    those of a larger one are made each time, so that sending it needs no second copy of it.
+    """
+
+    def __init__(self, encoded: Encoded) -> None:
+        self.payload = encoded.descriptor.SerializeToString()
+        self.size = encoded.size
+        self._segments = encoded.segments
+        self._starts = np.cumsum([0, *(len(segment) for segment in encoded.segments)])
+        self._kept: dict[int, bytes] | None = {} if encoded.size <= _KEPT_BYTES else None
+        self.inline = encoded.joined() if encoded.size <= _INLINE_BYTES else None
+
+    def content(self) -> bytes:
+        """Return the whole body in one piece."""
+        return b"".join(parse(frame).chunk for frame in self.frames())
+
+    def frames(self, offset: int = 0) -> Iterator[bytes]:
+        """Yield the frames of the body from byte ``offset``, a multiple of ``CHUNK_BYTES``, on."""
+        for start in range(offset, self.size, CHUNK_BYTES):
+            yield self._frame(start)
+
+    def _frame(self, start: int) -> bytes:
+        if self._kept is None:
+            return self._made(start)
+        if start not in self._kept:
+            self._kept[start] = self._made(start)
+            if len(self._kept) * CHUNK_BYTES >= self.size:
+                self._segments = ()  # all frames are kept: let go of the arrays
+        return self._kept[start]
+
+    def _made(self, start: int) -> bytes:
+        stop = min(start + CHUNK_BYTES, self.size)
+        pieces: list[Buffer] = [_field(_CHUNK, stop - start)]
+        index = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while start < stop:
+            low = int(self._starts[index])
+            piece = memoryview(self._segments[index])[start - low : stop - low]
+            pieces.append(piece)
+            start += len(piece)
+            index += 1
+        return b"".join(pieces)
+
+
+def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[bytes]:
+    """Yield the frames of a message.
+
+    Parameters
+    ----------
+    head
+        Without its ``payload`` field, which comes from ``body``.
+    body
+        The arrays; ``None`` for a message without any.
+    resume
+        Bytes of the body that the receiver has already; rounded down to whole chunks, and announced in
+        the head.
+
+    Raises
+    ------
+    WireError
+        The head does not fit a frame (thousands of arrays in one message).
+    """
+    resume -= resume % CHUNK_BYTES
+    if resume and isinstance(head, pb.Instruction | pb.Reply):
+        head.resume = resume
+    text = head.SerializeToString()
+    if body is not None:
+        # Field 1 of Instruction, field 2 of Reply: fields may come in any order, so concatenation is legal.
+        number = 1 if isinstance(head, pb.Instruction) else 2
+        text = _field(number, len(body.payload)) + body.payload + text
+    if len(text) > _HEAD_LIMIT:
+        raise WireError(
+            f"a message head of {len(text):,} bytes does not fit a frame; send fewer arrays at once"
+        )
+    first = [_field(_NUMBERS[type(head)], len(text)), text]
+    if body is None or body.size == 0:
+        yield b"".join(first)
+    elif body.inline is not None and resume == 0 and len(text) + body.size + _OVERHEAD <= FRAME_BYTES:
+        yield b"".join([*first, _field(_CHUNK, body.size), body.inline])
+    else:
+        yield b"".join(first)
+        yield from body.frames(resume)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A parsed frame: a head where it opens a message, and a piece of the body."""
+
+    head: Head | None
+    chunk: memoryview
+
+
+def parse(data: bytes) -> Frame:
+    """Parse one frame.
+
+    Raises
+    ------
+    WireError
+        For anything that is not a frame of this protocol.
+    """
+    if len(data) > FRAME_BYTES:
+        raise WireError(f"a frame of {len(data):,} bytes; at most {FRAME_BYTES:,} are allowed")
+    view = memoryview(data)
+    head: Head | None = None
+    chunk = view[:0]
+    position = 0
+    while position < len(view):
+        tag, position = _read_varint(view, position)
+        length, position = _read_varint(view, position)
+        number = tag >> 3
+        if tag & 7 != 2 or position + length > len(view):
+            raise WireError("a frame is malformed")
+        content = view[position : position + length]
+        position += length
+        if number == _CHUNK and not chunk:
+            chunk = content
+        elif number in _HEADS and head is None:
+            try:
+                head = _HEADS[number].FromString(bytes(content))
+            except DecodeError as error:
+                raise WireError(f"the head of a message is malformed: {error}") from None
+        else:
+            raise WireError(f"a frame has an unknown or repeated field {number}")
+    return Frame(head, chunk)
+
+
+def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    result = shift = 0
+    while position < len(view) and shift < 35:
+        octet = view[position]
+        position += 1
+        result |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            return result, position
+        shift += 7
+    raise WireError("a frame is cut off or malformed")
+
+
+class Assembly:
+    """The body of one incoming message, collected from chunks.
+
+    A body that came whole in its first frame is used as it is, without a copy.
+    """
+
+    def __init__(self, size: int, received: int = 0) -> None:
+        self.size = size
+        self.received = received
+        self._buffer: Buffer | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte has arrived."""
+        return self.received == self.size
+
+    def add(self, chunk: memoryview) -> None:
+        """Take the next chunk.
+
+        Raises
+        ------
+        WireError
+            More bytes than the message declared.
+        """
+        if self.received + len(chunk) > self.size:
+            raise WireError(f"a message has more than the {self.size:,} bytes that it declared")
+        if len(chunk) == self.size:
+            self._buffer = chunk
+        else:
+            if self._buffer is None:
+                # numpy leaves the memory untouched until bytes arrive, so a liar costs address space only.
+                self._buffer = np.empty(self.size, np.uint8).data
+            self._buffer[self.received : self.received + len(chunk)] = chunk  # type: ignore[index]
+        self.received += len(chunk)
+
+    def fits(self, chunk: memoryview) -> bool:
+        """Whether this chunk is the whole body."""
+        return len(chunk) == self.size
+
+    def discard(self, chunk: memoryview) -> None:
+        """Count the next chunk as arrived, but do not keep it."""
+        self.received += len(chunk)
+
+    def rewind(self, received: int) -> None:
+        """Go back to the first ``received`` bytes; the sender goes on from there.
+
+        Raises
+        ------
+        WireError
+            Not so much had arrived.
+        """
+        if received > self.received:
+            raise WireError(
+                f"a message goes on at byte {received:,}, but only {self.received:,} have arrived"
+            )
+        self.received = received
+
+    def body(self) -> Buffer:
+        """Return the whole body."""
+        assert self.complete
+        return b"" if self._buffer is None else self._buffer

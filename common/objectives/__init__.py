@@ -1,0 +1,1 @@
+"""What a client can compute on its shard: values, gradients, constants, metrics."""

@@ -1,0 +1,133 @@
+"""From settings to an objective."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+import numpy as np
+
+from common.arrays import Vector
+from common.data.shard import Shard
+from common.errors import MissingDependencyError, SettingsError
+from common.objectives.linear import LinearObjective
+from common.objectives.losses import (
+    Hinge,
+    Logistic,
+    MarginLoss,
+    SmoothedHinge,
+    Softmax,
+    Squared,
+    SquaredHinge,
+)
+from common.objectives.objective import Objective
+from common.settings.objective import LinearSettings, ObjectiveSettings, OwnSettings, SmoothedHingeSettings
+
+
+def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
+    """Return the objective that the settings describe, on the data of one shard.
+
+    Parameters
+    ----------
+    settings
+        The section ``objective``.
+    shard
+        A client's training data, or the server's test data; may be empty.
+
+    Raises
+    ------
+    SettingsError
+        The data set and the objective do not fit each other, or a class of one's own is not found.
+    MissingDependencyError
+        The objective needs torch, and torch is not installed.
+    DataError
+        A label is not a class.
+    """
+    if isinstance(settings, LinearSettings | SmoothedHingeSettings):
+        loss = Softmax() if settings.kind == "softmax" else margin_loss(settings)
+        return LinearObjective(loss, shard, l2=settings.l2, dtype=settings.dtype)
+    if isinstance(settings, OwnSettings):
+        return _own_class(settings.name)(
+            shard=shard, l2=settings.l2, dtype=settings.dtype, **settings.parameters
+        )
+    try:
+        from common.objectives.torch_models import build_network
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingDependencyError(
+            f"objective.kind: {settings.kind} needs torch, which is not installed here; install it with "
+            "pip install 'fenchel[torch]', or choose a linear model"
+        ) from None
+    return build_network(settings, shard)
+
+
+def _own_class(name: str) -> Callable[..., Objective]:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"objective.name: {name}: there is no module {error.name!r} here; install it on every "
+            "machine of the run"
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, Objective)):
+        raise SettingsError(
+            f"objective.name: {name}: {attribute!r} in {module!r} must be a subclass of fenchel.Objective"
+        )
+    return found
+
+
+def margin_loss(settings: ObjectiveSettings) -> MarginLoss:
+    """Return the loss of one score that the settings name, for algorithms that work with its conjugate.
+
+    Raises
+    ------
+    SettingsError
+        The objective is not a linear model with one score a sample.
+    """
+    if isinstance(settings, SmoothedHingeSettings):
+        return SmoothedHinge(settings.smoothing)
+    match settings.kind:
+        case "squared":
+            return Squared()
+        case "logistic":
+            return Logistic()
+        case "hinge":
+            return Hinge()
+        case "squared-hinge":
+            return SquaredHinge()
+    raise SettingsError(
+        f"objective.kind: {settings.kind} is not a loss of one score; this algorithm works with squared, "
+        "logistic, hinge, smoothed-hinge and squared-hinge"
+    )
+
+
+def dimension_of(settings: ObjectiveSettings, features: int, classes: int) -> int:
+    """Return the length of a model for data of this form, without data; errors as `build_objective`."""
+    return build_objective(settings, _no_samples(features, classes)).dimension
+
+
+def initial_model(settings: ObjectiveSettings, features: int, classes: int, seed: int) -> Vector:
+    """Return the model that every process starts from, shape (dimension,); errors as `build_objective`.
+
+    Parameters
+    ----------
+    settings
+        The section ``objective``.
+    features, classes
+        Of the whole problem; 0 classes means regression.
+    seed
+        ``settings.seed``.
+    """
+    return build_objective(settings, _no_samples(features, classes)).initial(seed)
+
+
+def _no_samples(features: int, classes: int) -> Shard:
+    return Shard(
+        features=np.empty((0, features)),
+        labels=np.empty(0, np.int64 if classes else np.float64),
+        classes=classes,
+        total_features=features,
+        samples_held=np.empty(0, np.int64),
+    )

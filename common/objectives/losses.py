@@ -1,0 +1,395 @@
+"""Losses of linear scores, with derivatives, constants and conjugates.
+
+Five losses of one score (HyFDCA specification, section 1.4; Shalev-Shwartz and Zhang 2013 for the
+conjugates) and the softmax loss of several (FedDCD specification, section 1.6). All are vectorised over
+samples and keep the dtype of the scores. For the losses of one score ``z``, with target ``y``, the text uses
+the margin ``m = y z`` and the scaled dual variable ``b = y alpha``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from scipy.special import entr, expit
+
+from common.arrays import Dense, Vector
+from common.errors import DataError, SettingsError
+
+Targets = NDArray[Any]
+"""What the scores should be, shape (n,): -1.0 and +1.0, real numbers, or class indices."""
+
+
+class ScoreLoss(Protocol):
+    """What a linear model needs of a loss: scores of shape (n,), or (n, outputs) if there are several."""
+
+    @property
+    def smoothness(self) -> float:
+        """Largest eigenvalue of the second derivative in the scores; infinity at corners."""
+
+    def outputs(self, classes: int) -> int:
+        """Return the number of scores of a sample."""
+
+    def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
+        """Return targets for a shard's labels, or raise SettingsError if this loss cannot use them."""
+
+    def value(self, scores: Dense, targets: Targets) -> Vector:
+        """Return each sample's loss, shape (n,)."""
+
+    def derivative(self, scores: Dense, targets: Targets) -> Dense:
+        """Return each sample's derivative in its scores, of their shape."""
+
+    def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
+        """Return each sample's second derivative times its direction, of the scores' shape."""
+
+    def correct(self, scores: Dense, targets: Targets) -> int:
+        """Return how many samples the largest score, or the sign of the only one, classifies rightly."""
+
+
+class MarginLoss(ABC):
+    """A convex loss ``l(z)`` of one score, for targets -1 and +1."""
+
+    kind: ClassVar[str]
+    lipschitz: ClassVar[float] = 1.0
+    """Lipschitz constant of ``l``."""
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    """The interval of ``b = y alpha`` where ``l*(-alpha)`` is finite."""
+
+    @property
+    @abstractmethod
+    def smoothness(self) -> float:
+        """Lipschitz constant of the derivative; infinity for a loss with a corner."""
+
+    @abstractmethod
+    def value(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``l(z)``, shape (n,)."""
+
+    @abstractmethod
+    def derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``l'(z)``, shape (n,); at a corner the right-hand one in the margin."""
+
+    @abstractmethod
+    def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``l''(z)``, shape (n,), where it exists; at a corner a value from one side."""
+
+    @abstractmethod
+    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
+        """Return ``l*(-alpha) = sup_z [-alpha z - l(z)]``, shape (n,); infinity outside the domain.
+
+        Note the minus sign: it is the form in which the dual problem uses the conjugate (1.2).
+        """
+
+    def outputs(self, classes: int) -> int:
+        """Return 1: the sign of the one score tells two classes apart."""
+        return 1
+
+    def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
+        """Return -1 for class 0 and +1 for class 1, shape (n,).
+
+        Raises
+        ------
+        SettingsError
+            There are not two classes.
+        """
+        if classes != 2:
+            problem, remedy = (
+                (f"{classes} classes", "softmax") if classes else ("real numbers as labels", "squared")
+            )
+            raise SettingsError(
+                f"objective.kind: {self.kind} needs a data set with two classes, but this one has {problem}; "
+                f"use {remedy}"
+            )
+        return signs(labels, dtype)
+
+    def curve(self, scores: Vector, targets: Targets, direction: Vector) -> Vector:
+        """Return ``l''(z)`` times ``direction``, shape (n,)."""
+        return self.second_derivative(scores, targets) * direction
+
+    def correct(self, scores: Vector, targets: Targets) -> int:
+        """Return the number of scores with the sign of their target; 0 counts as negative."""
+        return int(np.count_nonzero((scores > 0) == (targets > 0)))
+
+
+def signs(labels: NDArray[np.generic], dtype: DTypeLike) -> Vector:
+    """Return -1 for label 0 and +1 for label 1, shape (n,).
+
+    Raises
+    ------
+    DataError
+        There is another label.
+    """
+    positive = labels == 1
+    if not np.all(positive | (labels == 0)):
+        raise DataError("the labels of a data set with two classes must be 0 and 1")
+    result: Vector = np.where(positive, 1.0, -1.0).astype(dtype)
+    return result
+
+
+@dataclass(frozen=True)
+class Hinge(MarginLoss):
+    """``max(0, 1 - m)``, the loss of support vector machines."""
+
+    kind: ClassVar[str] = "hinge"
+
+    @property
+    def smoothness(self) -> float:
+        """Infinity: the corner at m = 1."""
+        return math.inf
+
+    def value(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``max(0, 1 - m)``."""
+        result: Vector = np.maximum(1 - targets * scores, 0)
+        return result
+
+    def derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``-y`` below the corner and 0 from it on."""
+        result: Vector = -targets * (targets * scores < 1)
+        return result
+
+    def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return 0."""
+        return np.zeros_like(scores)
+
+    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
+        """Return ``-b`` for b in [0, 1]."""
+        b = targets * alpha
+        return np.where((b >= 0) & (b <= 1), -b, np.inf)
+
+
+@dataclass(frozen=True)
+class SmoothedHinge(MarginLoss):
+    """The hinge with its corner rounded: ``(1 - m)^2 / (2 s)`` for m in [1 - s, 1].
+
+    Attributes
+    ----------
+    smoothing
+        The width s > 0.
+    """
+
+    smoothing: float = 1.0
+    kind: ClassVar[str] = "smoothed-hinge"
+
+    @property
+    def smoothness(self) -> float:
+        """``1/s``."""
+        return 1 / self.smoothing
+
+    def value(self, scores: Vector, targets: Targets) -> Vector:
+        """Return 0, the parabola, or ``1 - m - s/2``."""
+        shortfall = 1 - targets * scores
+        rounded = np.clip(shortfall, 0, self.smoothing)
+        result: Vector = rounded**2 / (2 * self.smoothing) + np.maximum(shortfall - self.smoothing, 0)
+        return result
+
+    def derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``-y clip((1 - m)/s, 0, 1)``."""
+        result: Vector = -targets * np.clip((1 - targets * scores) / self.smoothing, 0, 1)
+        return result
+
+    def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``1/s`` on the parabola, 0 elsewhere."""
+        shortfall = 1 - targets * scores
+        return ((shortfall > 0) & (shortfall < self.smoothing)).astype(scores.dtype) / self.smoothing
+
+    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
+        """Return ``-b + s b^2 / 2`` for b in [0, 1]."""
+        b = targets * alpha
+        return np.where((b >= 0) & (b <= 1), -b + self.smoothing * b**2 / 2, np.inf)
+
+
+@dataclass(frozen=True)
+class SquaredHinge(MarginLoss):
+    """``max(0, 1 - m)^2 / 2``."""
+
+    kind: ClassVar[str] = "squared-hinge"
+    lipschitz: ClassVar[float] = math.inf
+    domain: ClassVar[tuple[float, float]] = (0.0, math.inf)
+
+    @property
+    def smoothness(self) -> float:
+        """1."""
+        return 1.0
+
+    def value(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``max(0, 1 - m)^2 / 2``."""
+        result: Vector = np.maximum(1 - targets * scores, 0) ** 2 / 2
+        return result
+
+    def derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``-y max(0, 1 - m)``."""
+        result: Vector = -targets * np.maximum(1 - targets * scores, 0)
+        return result
+
+    def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return 1 below the margin of 1, 0 from it on."""
+        return (targets * scores < 1).astype(scores.dtype)
+
+    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
+        """Return ``-b + b^2 / 2`` for b >= 0."""
+        b = targets * alpha
+        return np.where(b >= 0, -b + b**2 / 2, np.inf)
+
+
+@dataclass(frozen=True)
+class Logistic(MarginLoss):
+    """``ln(1 + exp(-m))``."""
+
+    kind: ClassVar[str] = "logistic"
+
+    @property
+    def smoothness(self) -> float:
+        """1/4."""
+        return 0.25
+
+    def value(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``ln(1 + exp(-m))``, without overflow for any margin."""
+        result: Vector = np.logaddexp(0, -targets * scores)
+        return result
+
+    def derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``-y / (1 + exp(m))``."""
+        negative = -targets
+        result: Vector = negative * expit(negative * scores)
+        return result
+
+    def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``p (1 - p)`` with ``p = 1 / (1 + exp(-z))``."""
+        result: Vector = expit(scores) * expit(-scores)
+        return result
+
+    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
+        """Return ``b ln b + (1 - b) ln(1 - b)`` for b in [0, 1], with 0 ln 0 = 0."""
+        b = targets * alpha
+        # entr(x) is -x ln x, 0 at 0 and -infinity below.
+        result: Vector = -(entr(b) + entr(1 - b))
+        return result
+
+
+@dataclass(frozen=True)
+class Squared(MarginLoss):
+    """``(z - y)^2 / 2``, for real targets, or for two classes as -1 and +1."""
+
+    kind: ClassVar[str] = "squared"
+    lipschitz: ClassVar[float] = math.inf
+    domain: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+
+    @property
+    def smoothness(self) -> float:
+        """1."""
+        return 1.0
+
+    def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
+        """Return real labels as they are and two classes as -1 and +1, shape (n,).
+
+        Raises
+        ------
+        SettingsError
+            There are more than two classes.
+        """
+        return super().targets(labels, classes, dtype) if classes else labels.astype(dtype)
+
+    def value(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``(z - y)^2 / 2``."""
+        result: Vector = (scores - targets) ** 2 / 2
+        return result
+
+    def derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return ``z - y``."""
+        result: Vector = scores - targets
+        return result
+
+    def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
+        """Return 1."""
+        return np.ones_like(scores)
+
+    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
+        """Return ``-alpha y + alpha^2 / 2``."""
+        result: Vector = alpha**2 / 2 - alpha * targets
+        return result
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """``-ln softmax(z)_t``, cross-entropy: one score for each class (FedDCD specification, section 1.6)."""
+
+    kind: ClassVar[str] = "softmax"
+
+    @property
+    def smoothness(self) -> float:
+        """1/2: the Hessian ``diag(p) - p p^T`` has no larger eigenvalue."""
+        return 0.5
+
+    def outputs(self, classes: int) -> int:
+        """Return the number of classes."""
+        return classes
+
+    def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
+        """Return the class indices, int64, shape (n,)."""
+        return class_indices(labels, classes, self.kind)
+
+    def value(self, scores: Dense, targets: Targets) -> Vector:
+        """Return ``ln sum_k exp(z_k) - z_t``, shape (n,), without overflow."""
+        shifted = scores - scores.max(axis=1, keepdims=True)
+        result: Vector = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(targets.size), targets]
+        return result
+
+    def derivative(self, scores: Dense, targets: Targets) -> Dense:
+        """Return ``p - e_t`` with ``p = softmax(z)``, shape (n, classes)."""
+        result = self.probabilities(scores)
+        result[np.arange(targets.size), targets] -= 1
+        return result
+
+    def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
+        """Return ``(diag(p) - p p^T) u`` for each sample, shape (n, classes)."""
+        p = self.probabilities(scores)
+        weighted = p * direction
+        result: Dense = weighted - p * weighted.sum(axis=1, keepdims=True)
+        return result
+
+    def correct(self, scores: Dense, targets: Targets) -> int:
+        """Return the number of samples whose class has the largest score (the first one at a tie)."""
+        return int(np.count_nonzero(scores.argmax(axis=1) == targets))
+
+    @staticmethod
+    def probabilities(scores: Dense) -> Dense:
+        """Return ``softmax(z)``, shape (n, classes)."""
+        p: Dense = scores - scores.max(axis=1, keepdims=True)
+        np.exp(p, out=p)
+        p /= p.sum(axis=1, keepdims=True)
+        return p
+
+
+def require_classes(classes: int, kind: str) -> None:
+    """Check that the data set is one for classification.
+
+    Raises
+    ------
+    SettingsError
+        It is one for regression.
+    """
+    if classes < 2:
+        raise SettingsError(
+            f"objective.kind: {kind} needs a data set with classes, but this one has real numbers as labels; "
+            "use squared"
+        )
+
+
+def class_indices(labels: NDArray[np.generic], classes: int, kind: str) -> Targets:
+    """Return labels as int64 class indices, shape (n,).
+
+    Raises
+    ------
+    SettingsError
+        The data set is one for regression.
+    DataError
+        A label is not a class.
+    """
+    require_classes(classes, kind)
+    indices = labels.astype(np.int64)
+    if indices.size and (indices.min() < 0 or indices.max() >= classes):
+        raise DataError(f"the labels of a data set with {classes} classes must be 0 to {classes - 1}")
+    return indices

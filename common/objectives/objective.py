@@ -1,0 +1,196 @@
+"""What an algorithm knows of the function it minimises.
+
+A client's objective is ``f(w) = loss(w) + penalty(w)``: the mean loss over the client's samples and a
+regularisation term that does not depend on data. Models are flat vectors, whatever their inner shape, so
+an algorithm is written once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from common.arrays import Indices, Vector
+from common.data.shard import Shard
+from common.errors import DataError
+from common.objectives.metrics import Metrics
+
+
+class Objective(ABC):
+    """A function of a flat model vector, and what is known about it.
+
+    A subclass defines :meth:`loss`, :meth:`batch_gradient` and :meth:`evaluate`; one that regularises
+    also :meth:`penalty`, and one that knows its constants also :attr:`smoothness` and
+    :attr:`strong_convexity`. No method changes its arguments; equal arguments give equal results, bit
+    for bit.
+
+    Parameters
+    ----------
+    dimension
+        Length d of a model.
+    samples
+        Number n of samples. 0 is allowed: such an objective has a dimension and an initial model, and
+        evaluates other shards.
+    dtype
+        Floating-point type of models and gradients.
+    """
+
+    def __init__(self, *, dimension: int, samples: int, dtype: DTypeLike = np.float64) -> None:
+        self.dimension = dimension
+        self.samples = samples
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.all_rows: Indices = np.arange(samples, dtype=np.int64)
+        self.all_rows.setflags(write=False)
+
+    def initial(self, seed: int) -> Vector:
+        """Return the model that a run starts from, shape (d,); zeros unless a subclass draws one.
+
+        Parameters
+        ----------
+        seed
+            The run's seed. Every process gets the same model for the same seed.
+        """
+        return np.zeros(self.dimension, self.dtype)
+
+    @abstractmethod
+    def loss(self, w: Vector) -> float:
+        """Return the mean loss of the samples at ``w``, shape (d,), without the penalty.
+
+        Raises
+        ------
+        DataError
+            There are no samples.
+        """
+
+    def penalty(self, w: Vector) -> float:
+        """Return the regularisation term at ``w``, shape (d,); 0 unless a subclass has one."""
+        return 0.0
+
+    def value(self, w: Vector) -> float:
+        """Return ``loss(w) + penalty(w)``."""
+        return self.loss(w) + self.penalty(w)
+
+    @abstractmethod
+    def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
+        """Return the gradient of the mean loss of some samples, plus the gradient of the penalty.
+
+        Parameters
+        ----------
+        w
+            Shape (d,).
+        rows
+            Positions of the samples in the shard, shape (b,); a position may occur more than once.
+
+        Returns
+        -------
+        Vector
+            Shape (d,), of the objective's dtype; the caller owns it. A subgradient where the loss has a
+            corner.
+
+        Raises
+        ------
+        DataError
+            ``rows`` is empty.
+        """
+
+    def gradient(self, w: Vector) -> Vector:
+        """Return the gradient of :meth:`value` at ``w``, shape (d,)."""
+        return self.batch_gradient(w, self.all_rows)
+
+    def hessian_vector(self, w: Vector, v: Vector) -> Vector:
+        """Return the Hessian of :meth:`value` at ``w`` times ``v``, shape (d,).
+
+        Raises
+        ------
+        NotImplementedError
+            The objective offers no second derivatives.
+        """
+        raise NotImplementedError(f"{type(self).__name__} offers no second derivatives")
+
+    @abstractmethod
+    def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
+        """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+
+    @property
+    def smoothness(self) -> float:
+        """An upper bound L on the Lipschitz constant of the gradient; infinity if none is known."""
+        return math.inf
+
+    @property
+    def strong_convexity(self) -> float:
+        """A lower bound m such that ``value - (m/2) ||w||^2`` is convex; -infinity if none is known."""
+        return -math.inf
+
+    def batches(
+        self,
+        generator: np.random.Generator,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+    ) -> Iterator[Indices]:
+        """Draw mini-batches: each epoch is a new random order of the samples, cut into pieces.
+
+        Parameters
+        ----------
+        generator
+            Source of the random orders; not used for full batches.
+        epochs, steps
+            How long: passes over the samples, or number of batches. Exactly one must be given.
+        batch_size
+            Samples in a batch; the last one of an epoch may be shorter. ``None``, or as many as there
+            are samples: every batch is :attr:`all_rows`, in order.
+
+        Yields
+        ------
+        Indices
+            Rows for :meth:`batch_gradient`.
+
+        Raises
+        ------
+        ValueError
+            Neither or both of ``epochs`` and ``steps`` are given, or ``batch_size`` is below 1.
+        DataError
+            There are no samples.
+        """
+        if (epochs is None) == (steps is None):
+            raise ValueError("give either epochs or steps")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        self.require(self.samples)
+        size = self.samples if batch_size is None else min(batch_size, self.samples)
+        if steps is None:
+            assert epochs is not None
+            steps = epochs * -(-self.samples // size)
+        return self._draw(generator, steps, size)
+
+    def _draw(self, generator: np.random.Generator, steps: int, size: int) -> Iterator[Indices]:
+        order, start = self.all_rows, 0
+        for _ in range(steps):
+            if size == self.samples:
+                yield self.all_rows
+                continue
+            if start == 0:
+                order = generator.permutation(self.samples)
+            yield order[start : start + size]
+            start = start + size if start + size < self.samples else 0
+
+    @staticmethod
+    def require(samples: int) -> None:
+        """Check that there is something to average over.
+
+        Raises
+        ------
+        DataError
+            ``samples`` is 0.
+        """
+        if not samples:
+            raise DataError(
+                "an objective without samples has neither a loss nor a gradient; give every client that "
+                "trains at least one sample"
+            )

@@ -1,0 +1,331 @@
+"""Named arrays to bytes and back.
+
+A payload is a mapping from names to values: dense arrays, :class:`SparseVector`, and scalars. Encoding
+gives a descriptor (``proto.Payload``: names, types, shapes) and a body, the concatenation of all
+arrays' bytes, each aligned to 8 bytes so that decoding needs no copy. The body may be larger than a
+protobuf message can be: it travels in chunks (:mod:`common.frames`).
+
+Nothing that arrives is trusted: :func:`body_bytes` checks a descriptor before anything is allocated, and
+:func:`decode` checks the rest. What the values should be is a matter of :mod:`common.expectation`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.errors import PayloadError
+from proto import fenchel_pb2 as pb
+
+Scalar: TypeAlias = bool | int | float | str
+Array: TypeAlias = NDArray[Any]
+Buffer: TypeAlias = bytes | memoryview
+
+ALIGNMENT = 8
+MAX_ARRAYS = 10_000
+_MAX_DIMENSIONS = 32
+
+_DTYPES: Mapping[pb.DType.ValueType, np.dtype[Any]] = {
+    pb.FLOAT64: np.dtype("<f8"),
+    pb.FLOAT32: np.dtype("<f4"),
+    pb.FLOAT16: np.dtype("<f2"),
+    pb.INT64: np.dtype("<i8"),
+    pb.UINT8: np.dtype("u1"),
+    pb.BOOL: np.dtype("?"),
+}
+_CODES: Mapping[np.dtype[Any], pb.DType.ValueType] = {dtype: code for code, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class SparseVector:
+    """A vector of which few entries are given; the others are zero.
+
+    Attributes
+    ----------
+    indices
+        Shape (k,), int64, strictly increasing, within 0..size-1.
+    values
+        Shape (k,), any payload dtype.
+    size
+        Length of the vector.
+    """
+
+    indices: Indices
+    values: Array
+    size: int
+
+    def dense(self) -> Array:
+        """Return the vector with its zeros, shape (size,)."""
+        out = np.zeros(self.size, self.values.dtype)
+        out[self.indices] = self.values
+        return out
+
+
+Value: TypeAlias = Array | SparseVector | Scalar
+Values: TypeAlias = Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A payload ready to travel.
+
+    Attributes
+    ----------
+    descriptor
+        What the body holds.
+    segments
+        The body in pieces, in order. They refer to the arrays' own memory: a large array that is
+        being sent must not change.
+    size
+        Bytes of the body.
+    """
+
+    descriptor: pb.Payload
+    segments: tuple[Buffer, ...]
+    size: int
+
+    def joined(self) -> bytes:
+        """Return the body in one piece (a copy)."""
+        return b"".join(self.segments)
+
+
+def _code(name: str, dtype: np.dtype[Any]) -> pb.DType.ValueType:
+    code = _CODES.get(dtype.newbyteorder("<"))
+    if code is None:
+        known = ", ".join(str(known) for known in _CODES)
+        raise PayloadError(f"array {name!r} has dtype {dtype}, which cannot travel; use one of {known}")
+    return code
+
+
+def _bytes_of(array: Array) -> Buffer:
+    """Return the array's little-endian bytes in C order, without a copy where it has them already."""
+    contiguous = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return contiguous.reshape(-1).view(np.uint8).data
+
+
+def encode(values: Values) -> Encoded:
+    """Encode named values.
+
+    Raises
+    ------
+    PayloadError
+        For a name or a dtype that cannot travel, or sparse indices that do not increase.
+    """
+    descriptor = pb.Payload()
+    segments: list[Buffer] = []
+    size = 0
+
+    def append(piece: Buffer) -> None:
+        nonlocal size
+        segments.append(piece)
+        size += len(piece)
+        if padding := -size % ALIGNMENT:
+            segments.append(bytes(padding))
+            size += padding
+
+    for name, value in values.items():
+        if not name:
+            raise PayloadError("a payload value needs a name")
+        item = descriptor.arrays.add(name=name)
+        if isinstance(value, SparseVector):
+            _check_indices(name, value.indices, value.size)
+            if value.values.shape != value.indices.shape:
+                raise PayloadError(
+                    f"sparse vector {name!r} has {value.values.shape} values for {value.indices.shape} indices"
+                )
+            packed = _pack_indices(value.indices)
+            item.sparse.dtype = _code(name, value.values.dtype)
+            item.sparse.size = value.size
+            item.sparse.count = len(value.indices)
+            item.sparse.index_bytes = len(packed)
+            append(packed)
+            append(_bytes_of(value.values))
+        elif isinstance(value, np.ndarray):
+            item.dense.dtype = _code(name, value.dtype)
+            item.dense.shape.extend(value.shape)
+            append(_bytes_of(value))
+        elif isinstance(value, bool | np.bool_):
+            item.scalar.boolean = bool(value)
+        elif isinstance(value, int | np.integer):
+            item.scalar.integer = int(value)
+        elif isinstance(value, float | np.floating):
+            item.scalar.real = float(value)
+        elif isinstance(value, str):
+            item.scalar.text = value
+        else:
+            raise PayloadError(f"{name!r} is a {type(value).__name__}; arrays, numbers and text can travel")
+    descriptor.body_bytes = size
+    return Encoded(descriptor, tuple(segments), size)
+
+
+def body_bytes(descriptor: pb.Payload, limit: int) -> int:
+    """Check a descriptor and return the size of its body, before anything is allocated.
+
+    Parameters
+    ----------
+    descriptor
+        As received.
+    limit
+        Largest body to accept, in bytes.
+
+    Raises
+    ------
+    PayloadError
+        Duplicate or empty names, unknown dtypes, sizes that contradict each other or exceed the limit.
+    """
+    if len(descriptor.arrays) > MAX_ARRAYS:
+        raise PayloadError(
+            f"{len(descriptor.arrays)} arrays in one payload; at most {MAX_ARRAYS} are accepted"
+        )
+    size = 0
+    names = set()
+    for item in descriptor.arrays:
+        if not item.name or item.name in names:
+            raise PayloadError(f"name {item.name!r} is empty or occurs twice in one payload")
+        names.add(item.name)
+        for length in _lengths(item):
+            size += length + -length % ALIGNMENT
+    if size != descriptor.body_bytes:
+        raise PayloadError(
+            f"the arrays need {size} bytes but the message declares a body of {descriptor.body_bytes}"
+        )
+    if size > limit:
+        raise PayloadError(
+            f"a body of {size:,} bytes is larger than the limit of {limit:,}; "
+            "raise network.max_message_bytes if this is intended"
+        )
+    return size
+
+
+def _lengths(item: pb.Array) -> tuple[int, ...]:
+    """Bytes of each piece of an array, without padding."""
+    kind = item.WhichOneof("content")
+    if kind == "dense":
+        if len(item.dense.shape) > _MAX_DIMENSIONS:
+            raise PayloadError(f"array {item.name!r} has {len(item.dense.shape)} dimensions")
+        return (math.prod(item.dense.shape) * _dtype(item.name, item.dense.dtype).itemsize,)
+    if kind == "sparse":
+        sparse = item.sparse
+        if sparse.count > sparse.size or not sparse.count <= sparse.index_bytes <= 10 * sparse.count:
+            raise PayloadError(
+                f"sparse vector {item.name!r}: {sparse.count} entries in {sparse.index_bytes} index bytes "
+                f"do not fit a vector of {sparse.size}"
+            )
+        return sparse.index_bytes, sparse.count * _dtype(item.name, sparse.dtype).itemsize
+    if kind == "scalar" and item.scalar.WhichOneof("value") is not None:
+        return ()
+    raise PayloadError(f"{item.name!r} has no value of a kind that this version knows")
+
+
+def _dtype(name: str, code: pb.DType.ValueType) -> np.dtype[Any]:
+    dtype = _DTYPES.get(code)
+    if dtype is None:
+        raise PayloadError(f"array {name!r} has a dtype that this version does not know (code {code})")
+    return dtype
+
+
+def decode(descriptor: pb.Payload, body: Buffer) -> dict[str, Value]:
+    """Decode a payload whose descriptor :func:`body_bytes` accepted.
+
+    Dense arrays and sparse values are read-only views of ``body``.
+
+    Raises
+    ------
+    PayloadError
+        The body is too short, or sparse indices are out of order or range.
+    """
+    if len(body) != descriptor.body_bytes:
+        raise PayloadError(f"the body has {len(body)} bytes, {descriptor.body_bytes} were declared")
+    view = memoryview(body).toreadonly()
+    values: dict[str, Value] = {}
+    offset = 0
+
+    def take(length: int) -> memoryview:
+        nonlocal offset
+        piece = view[offset : offset + length]
+        offset += length + -length % ALIGNMENT
+        return piece
+
+    for item in descriptor.arrays:
+        pieces = [take(length) for length in _lengths(item)]
+        kind = item.WhichOneof("content")
+        if kind == "dense":
+            dtype = _dtype(item.name, item.dense.dtype)
+            flat = np.frombuffer(pieces[0], dtype) if len(pieces[0]) else np.empty(0, dtype)
+            values[item.name] = _booleans_checked(item.name, flat).reshape(tuple(item.dense.shape))
+        elif kind == "sparse":
+            sparse = item.sparse
+            indices = _unpack_indices(item.name, pieces[0], sparse.count)
+            _check_indices(item.name, indices, sparse.size)
+            dtype = _dtype(item.name, sparse.dtype)
+            entries = np.frombuffer(pieces[1], dtype) if sparse.count else np.empty(0, dtype)
+            values[item.name] = SparseVector(indices, _booleans_checked(item.name, entries), sparse.size)
+        else:
+            scalar: Scalar = getattr(item.scalar, item.scalar.WhichOneof("value") or "")
+            values[item.name] = scalar
+    return values
+
+
+def _booleans_checked(name: str, array: Array) -> Array:
+    """Refuse bytes other than 0 and 1 in a boolean array: numpy would compute nonsense with them."""
+    if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+        raise PayloadError(f"boolean array {name!r} has bytes other than 0 and 1")
+    return array
+
+
+def _check_indices(name: str, indices: Indices, size: int) -> None:
+    if indices.ndim != 1 or indices.dtype != np.int64:
+        raise PayloadError(f"indices of sparse vector {name!r} must be one-dimensional int64")
+    if len(indices) and (indices[0] < 0 or indices[-1] >= size or not (indices[1:] > indices[:-1]).all()):
+        raise PayloadError(f"indices of sparse vector {name!r} must increase strictly within 0..{size - 1}")
+
+
+def _pack_indices(indices: Indices) -> bytes:
+    """Differences of increasing indices as LEB128, 7 bits a byte, low bits first."""
+    gaps = np.diff(indices, prepend=0).astype(np.uint64)
+    if not len(gaps):
+        return b""
+    lengths = np.ones(len(gaps), np.int64)
+    rest = gaps >> np.uint64(7)
+    while rest.any():
+        lengths += rest > 0
+        rest >>= np.uint64(7)
+    ends = np.cumsum(lengths)
+    out = np.empty(ends[-1], np.uint8)
+    starts = ends - lengths
+    for place in range(int(lengths.max())):
+        here = slice(None) if place == 0 else np.flatnonzero(lengths > place)
+        septets = (gaps[here] >> np.uint64(7 * place)).astype(np.uint8) & np.uint8(0x7F)
+        more = (lengths[here] > place + 1).astype(np.uint8) << np.uint8(7)
+        out[starts[here] + place] = septets | more
+    return out.tobytes()
+
+
+def _unpack_indices(name: str, packed: memoryview, count: int) -> Indices:
+    """Undo :func:`_pack_indices`; refuses a byte string that does not hold exactly ``count`` numbers."""
+    if count == 0:
+        return np.empty(0, np.int64)
+    octets = np.frombuffer(packed, np.uint8)
+    ends = np.flatnonzero(octets < 0x80)
+    if len(ends) != count or ends[-1] != len(octets) - 1:
+        raise PayloadError(f"indices of sparse vector {name!r} are not {count} LEB128 numbers")
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    lengths = ends - starts + 1
+    if lengths.max() > 9:
+        raise PayloadError(f"an index of sparse vector {name!r} does not fit 63 bits")
+    gaps = np.zeros(count, np.int64)
+    for place in range(int(lengths.max())):
+        here = slice(None) if place == 0 else np.flatnonzero(lengths > place)
+        gaps[here] |= (octets[starts[here] + place].astype(np.int64) & 0x7F) << (7 * place)
+    indices = np.cumsum(gaps)
+    if (indices < 0).any() or (gaps[1:] <= 0).any():
+        raise PayloadError(f"indices of sparse vector {name!r} do not increase")
+    return indices

@@ -1,0 +1,80 @@
+"""Where the parts of a run are kept."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run.
+
+    Attributes
+    ----------
+    path
+        The folder; its name is the run's id.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, parent: Path, name: str) -> RunFolder:
+        """Create the folder of a new run below ``parent``."""
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        folder = cls(parent / f"{stamp}-{name}-{secrets.token_hex(2)}")
+        folder.path.mkdir(parents=True)
+        folder.checkpoint.parent.mkdir()
+        return folder
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.path.name
+
+    @property
+    def settings(self) -> Path:
+        """The validated settings, defaults included."""
+        return self.path / "settings.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """A row a round (Parquet; ``.arrows`` beside it while the run goes on)."""
+        return self.path / "metrics.parquet"
+
+    @property
+    def calls(self) -> Path:
+        """A row an instruction (Parquet; ``.arrows`` beside it while the run goes on)."""
+        return self.path / "calls.parquet"
+
+    @property
+    def model(self) -> Path:
+        """The final model (NPZ, array ``model``)."""
+        return self.path / "model.npz"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The server's checkpoint."""
+        return self.path / "checkpoint" / "latest"
+
+    @property
+    def journals(self) -> Path:
+        """Journals of clients that run on this machine."""
+        return self.path / "journals"
+
+    @property
+    def log(self) -> Path:
+        """What happened, a JSON object a line."""
+        return self.path / "log.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """How the run ended (JSON)."""
+        return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        """The page for people."""
+        return self.path / "report.html"

@@ -1,0 +1,1 @@
+"""Validated settings: one file describes a run."""

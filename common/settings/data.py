@@ -1,0 +1,256 @@
+"""The ``data`` section: which samples a run learns from, how they are prepared, and who holds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from common.settings.section import Section
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
+"""What a data set may be called; it becomes the name of a folder."""
+
+Scaling: TypeAlias = Literal["unit-interval", "standard", "unit-rows"]
+"""One preparation step of the features."""
+
+ClassName: TypeAlias = int | str
+"""A class as the data file writes it: ``3``, ``-1`` or ``"malignant"``."""
+
+
+class IidPartition(Section):
+    """Every client holds a random part of the samples; sizes differ by one at most."""
+
+    kind: Literal["iid"] = Field("iid", description="Random parts of equal size.")
+
+
+class ClassesPartition(Section):
+    """Every client holds samples of the same number of classes."""
+
+    kind: Literal["classes"] = Field(description="A fixed number of classes per client.")
+    per_client: int = Field(
+        ge=1,
+        description="Classes per client. The number of clients that hold a class is proportional to its "
+        "size; its samples are shared evenly among them.",
+    )
+
+
+class LabelShardsPartition(Section):
+    """Samples are sorted by label and cut into shards of equal size, which are dealt at random."""
+
+    kind: Literal["label-shards"] = Field(
+        description="Sort by label, cut into shards, deal them (McMahan 2017)."
+    )
+    per_client: int = Field(2, ge=1, description="Shards per client.")
+
+
+class DirichletPartition(Section):
+    """Each class is divided among the clients in proportions drawn from a Dirichlet distribution."""
+
+    kind: Literal["dirichlet"] = Field(description="Divide each class by Dirichlet proportions.")
+    alpha: float = Field(
+        ge=1e-4, description="Concentration: 0.1 gives very unequal clients, 100 nearly equal ones."
+    )
+    min_samples: int = Field(
+        1, ge=1, description="Samples that every client gets at least; the largest clients give them up."
+    )
+
+
+class ZipfPartition(Section):
+    """Client i holds a number of samples proportional to i to the power of minus ``exponent``."""
+
+    kind: Literal["zipf"] = Field(description="Sizes by Zipf's law, optionally classes by Dirichlet (DRDM).")
+    exponent: float = Field(
+        ge=0, le=10, description="Exponent z: sizes are proportional to i**-z; 0 is equal sizes."
+    )
+    alpha: float | None = Field(
+        None,
+        ge=1e-4,
+        description="Concentration of the class proportions that each client draws for itself; null deals "
+        "the samples at random, whatever their class.",
+    )
+
+
+class GridPartition(Section):
+    """Samples and features are both split; each client holds one cell of the grid."""
+
+    kind: Literal["grid"] = Field(description="Sample groups times feature groups, one client for each pair.")
+    sample_groups: int = Field(ge=1, description="Number of sample groups, K; equal sizes, drawn at random.")
+    feature_groups: int = Field(
+        ge=1,
+        description="Number of feature groups, Q. Clients 0..K-1 hold the first one, the next K the second, "
+        "and so on; a bias feature belongs to the last.",
+    )
+    layout: Literal["contiguous", "quadrants"] = Field(
+        "contiguous",
+        description="Feature groups: blocks of adjacent columns, or the four quarters of an image.",
+    )
+    image: tuple[int, int] | None = Field(
+        None, description="Rows and columns of the image for quadrants; null when it is square."
+    )
+
+    @model_validator(mode="after")
+    def _quadrants_are_four(self) -> Self:
+        if self.layout == "quadrants" and self.feature_groups != 4:
+            raise ValueError(
+                f"feature_groups: {self.feature_groups} given, but layout quadrants needs exactly 4"
+            )
+        if self.image is not None and self.layout != "quadrants":
+            raise ValueError("image: only allowed with layout: quadrants")
+        if self.image is not None and min(self.image) < 2:
+            raise ValueError(
+                f"image: {list(self.image)} given, but an image needs at least 2 rows and 2 columns"
+            )
+        return self
+
+
+class RaggedPartition(Section):
+    """Samples are split into groups; in a group, each sample's non-zero values are dealt to the clients."""
+
+    kind: Literal["ragged"] = Field(
+        description="Each sample's non-zero values dealt at random to the clients of its group (HyFDCA, "
+        "News20)."
+    )
+    sample_groups: int = Field(ge=1, description="Number of sample groups, K.")
+    feature_groups: int = Field(
+        ge=1, description="Clients in a group, Q; their shares differ by one value at most."
+    )
+
+
+Partition: TypeAlias = Annotated[
+    IidPartition
+    | ClassesPartition
+    | LabelShardsPartition
+    | DirichletPartition
+    | ZipfPartition
+    | GridPartition
+    | RaggedPartition,
+    Field(discriminator="kind"),
+]
+"""Any way of giving samples and features to clients."""
+
+
+class BinariseSettings(Section):
+    """Turn a problem of several classes into one of two."""
+
+    positive: tuple[ClassName, ...] = Field(
+        min_length=1,
+        description="Classes that become class 1; all others become class 0. [3] is three against the rest, "
+        "[0, 2, 4, 6, 8] is even against odd.",
+    )
+
+
+class DataSettings(Section):
+    """A data set, its preparation, and its partition among the clients."""
+
+    name: str | None = Field(
+        None,
+        pattern=NAME_PATTERN,
+        max_length=64,
+        description="A named data set; `fenchel data list` shows them. Exactly one of name and file is "
+        "needed.",
+    )
+    file: Path | None = Field(
+        None,
+        description="A file of one's own: LIBSVM, CSV, Parquet or NPZ. Exactly one of name and file is "
+        "needed.",
+    )
+    label: str | None = Field(
+        None,
+        description="Column of the file that holds the label; null takes the column `label`, else the last "
+        "one.",
+    )
+    task: Literal["classification", "regression"] = Field(
+        "classification", description="Whether labels name classes or are numbers to predict."
+    )
+    classes: tuple[ClassName, ...] | None = Field(
+        None,
+        min_length=2,
+        description="All class names, in the order of their numbers; null takes those that occur, sorted.",
+    )
+    binarise: BinariseSettings | None = Field(None, description="Make two classes of many; null keeps them.")
+    test_fraction: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Part of the samples that becomes the test set, drawn within each class. Only for data "
+        "without a published test set; null is 0.2 there.",
+    )
+    samples: int | None = Field(
+        None, ge=1, description="Use only so many training samples, drawn within each class; null uses all."
+    )
+    scale: Literal["none"] | Scaling | tuple[Scaling, ...] = Field(
+        "none",
+        description="Preparation of the features, one step or a list applied in order. unit-interval: "
+        "pixels divided by their largest possible value, other columns from training minimum to maximum. "
+        "standard: training mean 0, population standard deviation 1. unit-rows: each sample divided by its "
+        "Euclidean norm.",
+    )
+    bias: float | None = Field(
+        None, description="Value of a constant feature appended after scaling; null appends none."
+    )
+    partition: Partition = Field(
+        default_factory=lambda: IidPartition(kind="iid"), description="Which client holds what."
+    )
+    holdout: float = Field(
+        0.0, ge=0, lt=1, description="Part of each client's samples that it keeps as its own test set."
+    )
+
+    @property
+    def scalings(self) -> tuple[Scaling, ...]:
+        """The preparation steps in order, whichever way ``scale`` was written."""
+        if isinstance(self.scale, tuple):
+            return self.scale
+        return () if self.scale == "none" else (self.scale,)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.name is None) == (self.file is None):
+            given = "both" if self.name is not None else "neither"
+            raise ValueError(f"name, file: exactly one is needed, {given} given")
+        if self.name is not None and self.label is not None:
+            raise ValueError(
+                f"label: {self.label!r} given, but a named data set knows its label; only with file"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _steps_differ(self) -> Self:
+        steps = self.scalings
+        if len(set(steps)) < len(steps):
+            raise ValueError(f"scale: {list(steps)} given, but each step may occur only once")
+        if self.bias == 0:
+            raise ValueError(
+                "bias: 0 given, but a feature that is always 0 has no effect; use null or a number"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _classes_are_classes(self) -> Self:
+        if self.task == "regression":
+            for key in ("classes", "binarise"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"{key}: not allowed with task: regression, whose labels are numbers")
+            by_class = isinstance(self.partition, ClassesPartition | DirichletPartition) or (
+                isinstance(self.partition, ZipfPartition) and self.partition.alpha is not None
+            )
+            if by_class:
+                raise ValueError(
+                    f"partition.kind: {self.partition.kind} divides classes, which task: regression does "
+                    "not have; allowed are iid, label-shards, zipf without alpha, grid, ragged"
+                )
+        if self.classes is not None:
+            names = [str(name) for name in self.classes]
+            if len(set(names)) < len(names):
+                raise ValueError(f"classes: {names} given, but each class may occur only once")
+        return self
+
+    @model_validator(mode="after")
+    def _holdout_of_whole_samples(self) -> Self:
+        if self.holdout and isinstance(self.partition, GridPartition | RaggedPartition):
+            raise ValueError(
+                f"holdout: {self.holdout} given, but with partition.kind: {self.partition.kind} no client "
+                "holds whole samples to test on; only 0 is allowed"
+            )
+        return self

@@ -1,0 +1,230 @@
+"""The settings of a run: one YAML file, validated before anything starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from common.algorithms import AlgorithmSettings, algorithm_settings, builtin_settings, is_outside
+from common.errors import SettingsError
+from common.settings.data import DataSettings
+from common.settings.objective import ObjectiveSettings
+from common.settings.participation import Cyclic, FixedSize, Participation, Weighted
+from common.settings.section import Section, settings_error
+
+
+class Evaluation(Section):
+    """When and where the model is evaluated. Evaluation changes no state."""
+
+    every: PositiveInt = Field(1, description="evaluate after every so many rounds, and after the last")
+    server: bool = Field(True, description="on the server's test set, where it has one")
+    clients: bool = Field(True, description="on the clients' shards (the training objective) and holdouts")
+
+
+class Checkpointing(Section):
+    """How the run survives crashes."""
+
+    every: PositiveInt = Field(1, description="write a checkpoint after every so many rounds")
+    sync: bool = Field(
+        False,
+        description="survive the loss of power too, not only the death of a process (fsync; costs time)",
+    )
+
+
+class Network(Section):
+    """Limits and patience of the connection between a client and the server."""
+
+    join_timeout: PositiveFloat = Field(
+        300.0, description="seconds that the server waits for all clients to join"
+    )
+    settle: PositiveFloat = Field(
+        5.0, description="with clients: auto, seconds without a newcomer after which the run begins"
+    )
+    retry_for: PositiveFloat = Field(
+        600.0, description="seconds that a client goes on trying to reach a server that does not answer"
+    )
+    keepalive: PositiveFloat = Field(
+        20.0, description="seconds between keepalive pings on an idle connection"
+    )
+    max_message_bytes: PositiveInt = Field(8 << 30, description="largest message that either side accepts")
+    reply_buffer_bytes: PositiveInt = Field(
+        256 << 20,
+        description="memory for replies of a reduction that arrived before their turn; more is held back on the wire",
+    )
+
+
+class RunSettings(Section):
+    """One training job."""
+
+    name: str = Field(
+        "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="a name for the run folder"
+    )
+    seed: int = Field(
+        0, ge=0, lt=1 << 63, description="seed of every random number that privacy does not rest on"
+    )
+    rounds: PositiveInt = Field(description="outer iterations")
+    clients: PositiveInt | Literal["auto"] = Field(
+        description="clients that the run waits for; auto: whoever joins until no more come"
+    )
+    data: DataSettings = Field(description="data set and how it is split over the clients")
+    objective: ObjectiveSettings = Field(description="model and loss")
+    algorithm: SerializeAsAny[AlgorithmSettings] = Field(
+        description="name of an algorithm (fenchel algorithms lists them) and its own settings"
+    )
+    participation: Participation = Participation()
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpointing = Checkpointing()
+    network: Network = Network()
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _algorithm(cls, value: Any) -> Any:
+        if isinstance(value, AlgorithmSettings):
+            return value
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            raise ValueError("expected a mapping with a name, such as {name: fedavg}")
+        return algorithm_settings(value["name"]).model_validate(dict(value))
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        clients = self.clients
+        if isinstance(clients, int):
+            sampler = self.participation.sampler
+            if isinstance(sampler, FixedSize | Weighted) and sampler.size > clients:
+                if not (isinstance(sampler, Weighted) and sampler.replacement):
+                    raise ValueError(
+                        f"participation.sampler.size is {sampler.size}, but there are only {clients} clients"
+                    )
+            if isinstance(sampler, Cyclic) and sampler.groups > clients:
+                raise ValueError(
+                    f"participation.sampler.groups is {sampler.groups}, but there are only {clients} clients"
+                )
+            if self.participation.min_replies > clients:
+                raise ValueError(
+                    f"participation.min_replies is {self.participation.min_replies}, "
+                    f"but there are only {clients} clients"
+                )
+        return self
+
+    @property
+    def own_data(self) -> bool:
+        """Whether each client brings a data file of its own (``data.name: own``)."""
+        return self.data.name == "own"
+
+    def to_json(self) -> str:
+        """Return the settings as JSON, defaults included; :func:`from_json` reads it back."""
+        return json.dumps(self.model_dump(mode="json"))
+
+    def to_yaml(self) -> str:
+        """Return the settings as YAML, defaults included."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def outside_code(settings: RunSettings) -> list[str]:
+    """Return what the settings name of code from outside the project, as ``package.module:Class``."""
+    named = [
+        settings.algorithm.name,
+        *([settings.objective.name] if settings.objective.kind == "own" else []),
+    ]
+    return [name for name in named if is_outside(name)]
+
+
+def validate(values: Mapping[str, Any], source: str = "settings") -> RunSettings:
+    """Validate settings given as a mapping.
+
+    Raises
+    ------
+    SettingsError
+        Naming each key that is wrong, what was given and what is allowed.
+    """
+    try:
+        return RunSettings.model_validate(dict(values))
+    except ValidationError as error:
+        raise settings_error(error, source) from None
+
+
+def from_json(text: str) -> RunSettings:
+    """Read settings that :meth:`RunSettings.to_json` wrote."""
+    return validate(json.loads(text))
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
+    """Read a settings file.
+
+    Parameters
+    ----------
+    path
+        YAML.
+    overrides
+        ``key=value`` pairs of the command line: dotted keys, values in YAML.
+
+    Raises
+    ------
+    SettingsError
+        The file cannot be read or parsed, or its contents cannot be accepted.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path}: expected a mapping of settings, found {type(values).__name__}")
+    for override in overrides:
+        _override(values, override)
+    return validate(values, str(path))
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise SettingsError(f"--set {override}: expected key=value, such as --set participation.deadline=30")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SettingsError(f"--set {override}: the value is not valid YAML") from None
+    *path, last = key.split(".")
+    section = values
+    for part in path:
+        inner = section.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"--set {override}: {part!r} is {inner!r}, not a section with keys")
+        section = inner
+    section[last] = value
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the settings, for editors; the built-in algorithms are spelled out."""
+    schema = RunSettings.model_json_schema()
+    variants = []
+    for name, section in builtin_settings().items():
+        variant = section.model_json_schema(ref_template="#/$defs/{model}")
+        schema["$defs"].update(variant.pop("$defs", {}))
+        variant["properties"]["name"] = {"const": name, "type": "string"}
+        variant["title"] = name
+        variants.append(variant)
+    outside = {
+        "title": "an algorithm of one's own",
+        "type": "object",
+        "properties": {"name": {"type": "string", "pattern": r"^[\w.]+:\w+$"}},
+        "required": ["name"],
+    }
+    schema["properties"]["algorithm"] = {
+        "description": schema["properties"]["algorithm"].get("description", ""),
+        "anyOf": [*variants, outside],
+    }
+    return schema

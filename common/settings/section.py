@@ -1,0 +1,54 @@
+"""The base of every section of the settings, and the wording of what is wrong in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from common.errors import SettingsError
+
+
+class Section(BaseModel):
+    """A part of the settings: immutable, and strict about unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """Dotted key of an error, without the tags that pydantic inserts for unions."""
+    return ".".join(str(part) for part in location) or "(the whole file)"
+
+
+def _given(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def settings_error(error: ValidationError, source: str) -> SettingsError:
+    """Word a validation error for the person who wrote the settings.
+
+    Parameters
+    ----------
+    error
+        What pydantic found.
+    source
+        Where the settings came from: a file name, or ``"settings"``.
+
+    Returns
+    -------
+    SettingsError
+        One line for each key: the key, what was given, what is allowed.
+    """
+    lines = []
+    for problem in error.errors():
+        key = _place(problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(
+                f"{key}: unknown key (given {_given(problem['input'])}); check its spelling and its place"
+            )
+        elif problem["type"] == "missing":
+            lines.append(f"{key}: required, but not given")
+        else:
+            lines.append(f"{key}: {problem['msg']} (given {_given(problem['input'])})")
+    return SettingsError(f"{source}: " + "\n  ".join(lines if len(lines) == 1 else ["", *lines]))

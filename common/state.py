@@ -1,0 +1,88 @@
+"""The state of an algorithm as named arrays, and back.
+
+Each half of an algorithm keeps what must survive a crash in one dataclass. Its fields may be arrays,
+:class:`~common.payload.SparseVector`, numbers, text, ``None``, and lists or string-keyed dicts of these.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from common.errors import CheckpointError
+from common.payload import SparseVector, Value, Values
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+S = TypeVar("S")
+_STRUCTURE = "structure"
+
+
+def freeze(state: DataclassInstance) -> dict[str, Value]:
+    """Return the state as payload values: its arrays, and a text that says how they fit together.
+
+    Arrays are referred to, not copied.
+
+    Raises
+    ------
+    TypeError
+        A field holds something that cannot be stored.
+    """
+    values: dict[str, Value] = {}
+
+    def node(item: Any, path: str) -> Any:
+        if isinstance(item, np.ndarray | SparseVector):
+            values[path] = item
+            return {"array": path}
+        if isinstance(item, np.generic):
+            return {"value": item.item()}
+        if item is None or isinstance(item, bool | int | float | str):
+            return {"value": item}
+        if isinstance(item, list):
+            return {"list": [node(entry, f"{path}/{place}") for place, entry in enumerate(item)]}
+        if isinstance(item, dict) and all(isinstance(key, str) for key in item):
+            return {"dict": {key: node(entry, f"{path}/{key}") for key, entry in item.items()}}
+        raise TypeError(
+            f"state field {path!r} is a {type(item).__name__}; arrays, numbers, text, lists and dicts can be kept"
+        )
+
+    structure = {
+        field.name: node(getattr(state, field.name), f"state/{field.name}") for field in fields(state)
+    }
+    values[_STRUCTURE] = json.dumps(structure)
+    return values
+
+
+def thaw(kind: type[S], values: Values) -> S:
+    """Rebuild a state from what :func:`freeze` gave. Arrays are fresh, writable copies.
+
+    Raises
+    ------
+    CheckpointError
+        The values do not describe a ``kind``: another version of the algorithm wrote them.
+    """
+
+    def item(node: Any) -> Any:
+        if "array" in node:
+            value = values[node["array"]]
+            if isinstance(value, SparseVector):
+                return SparseVector(value.indices.copy(), value.values.copy(), value.size)
+            assert isinstance(value, np.ndarray)
+            return value.copy()
+        if "list" in node:
+            return [item(entry) for entry in node["list"]]
+        if "dict" in node:
+            return {key: item(entry) for key, entry in node["dict"].items()}
+        return node["value"]
+
+    try:
+        structure = json.loads(str(values[_STRUCTURE]))
+        return kind(**{name: item(node) for name, node in structure.items()})
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"a stored state does not fit {kind.__qualname__} ({error}); was it written by another version?"
+        ) from error

@@ -1,0 +1,104 @@
+"""Tables that grow while a run goes on and can be read at any moment.
+
+Rows are appended as Arrow record batches to ``<name>.arrows``; a crash loses at most the batch that was
+being written. When the run ends, the table becomes ``<name>.parquet``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.errors import CheckpointError
+
+
+def _growing(path: Path) -> Path:
+    return path.with_suffix(".arrows")
+
+
+class TableLog:
+    """Writes one table.
+
+    Parameters
+    ----------
+    path
+        The Parquet file that the table becomes.
+    schema
+        Names and types of the columns.
+    kept_rounds
+        When a run is resumed: rows of later rounds are dropped, because they are going to be done again.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, kept_rounds: int = 0) -> None:
+        self._path = path
+        self._schema = schema
+        earlier = read(path) if kept_rounds and exists(path) else None
+        self._file = _growing(path).open("wb")
+        self._writer = pa.ipc.new_stream(self._file, schema)
+        if earlier is not None:
+            kept = earlier.filter(pa.compute.less_equal(earlier["round"], kept_rounds))
+            self._writer.write_table(kept.cast(schema))
+            self._file.flush()
+        path.unlink(missing_ok=True)
+
+    def append(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Append rows, each in the order of the schema's columns."""
+        if not rows:
+            return
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*rows, strict=True), self._schema, strict=True)
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._file.flush()
+
+    def finish(self) -> None:
+        """Turn the table into its Parquet file."""
+        self.close()
+        pq.write_table(read(self._path), self._path)
+        _growing(self._path).unlink()
+
+    def close(self) -> None:
+        """Stop writing, and leave the growing file for a resumed run."""
+        if not self._file.closed:
+            self._writer.close()
+            self._file.close()
+
+
+def exists(path: Path) -> bool:
+    """Whether the table is there, finished or growing."""
+    return path.exists() or _growing(path).exists()
+
+
+def read(path: Path) -> pa.Table:
+    """Read a table, finished or growing.
+
+    Parameters
+    ----------
+    path
+        Its Parquet file.
+
+    Raises
+    ------
+    CheckpointError
+        There is no such table, or it is damaged from the start.
+    """
+    growing = _growing(path)
+    try:
+        if not growing.exists():
+            return pq.read_table(path)
+        batches = []
+        with pa.OSFile(str(growing)) as file:
+            reader = pa.ipc.open_stream(file)
+            while True:
+                try:
+                    batches.append(reader.read_next_batch())
+                except (StopIteration, pa.ArrowInvalid, OSError):
+                    break  # the end, or a batch that was cut off by a crash
+            return pa.Table.from_batches(batches, reader.schema)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CheckpointError(f"{path}: cannot be read as a table ({error})") from None

@@ -1,0 +1,38 @@
+"""How both sides set up gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common.frames import FRAME_BYTES
+
+CLIENT_KEY = "fenchel-client"
+"""Metadata: the client's id. With TLS it must equal the common name of the certificate."""
+
+INSTANCE_KEY = "fenchel-instance-bin"
+"""Metadata: the random bytes that a client joined with."""
+
+Options = Sequence[tuple[str, int]]
+
+
+def options(keepalive: float) -> Options:
+    """Return the channel arguments that both sides use.
+
+    Parameters
+    ----------
+    keepalive
+        Seconds between pings on a quiet connection; a peer that does not answer for as long is gone.
+    """
+    milliseconds = int(keepalive * 1000)
+    return (
+        ("grpc.keepalive_time_ms", milliseconds),
+        ("grpc.keepalive_timeout_ms", milliseconds),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", min(milliseconds, 5000)),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", min(milliseconds, 5000) // 2),
+        ("grpc.max_receive_message_length", FRAME_BYTES + 1024),
+        ("grpc.max_send_message_length", FRAME_BYTES + 1024),
+        ("grpc.so_reuseport", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    )

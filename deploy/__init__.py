@@ -1,0 +1,1 @@
+"""Bringing a federation up: command line, launchers, credentials, containers."""

@@ -1,0 +1,82 @@
+"""The command line: ``fenchel``.
+
+Each command is a thin layer: it reads its words, calls what does the work, and prints. An error that a
+person can act on is one paragraph on standard error and an exit code (``docs/exit-codes.md``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from common.errors import FenchelError
+from deploy.logs import log_to_terminal
+
+# Linear algebra on one thread, in this process and those it starts; set before numpy is imported.
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="fenchel",
+    help="Federated primal-dual learning over a real network.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def register() -> None:
+    """Add the commands to the application."""
+    from deploy.commands import certs, data, inspect, run
+
+    app.add_typer(certs.app, name="certs")
+    app.add_typer(data.app, name="data")
+    run.register(app)
+    inspect.register(app)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit."""
+    log_to_terminal(logging.WARNING)
+    register()
+    try:
+        # Outside of standalone mode typer returns the code of typer.Exit, and raises what went wrong.
+        code = app(standalone_mode=False)
+    except FenchelError as error:
+        _complain(str(error))
+        code = error.exit_code
+    except typer.Abort:
+        code = INTERRUPTED
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _complain("interrupted")
+        code = INTERRUPTED
+    except Exception as error:
+        # typer's own usage errors know how to show themselves.
+        if not hasattr(error, "show"):
+            raise
+        error.show()
+        code = 2
+    sys.exit(code or 0)
+
+
+def _complain(text: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {_escaped(text)}")
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+if __name__ == "__main__":
+    main()

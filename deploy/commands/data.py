@@ -1,0 +1,125 @@
+"""Commands about data: list, fetch, import, show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from common.errors import DataError, SettingsError
+from deploy.commands.run import ClientsOption, JsonOption, SetOption
+
+app = typer.Typer(
+    help="Data sets: list, fetch, import, and show how a run divides one.", no_args_is_help=True
+)
+
+_MAX_COLUMNS = 24  # clients that a terminal table shows; the picture shows all
+
+
+@app.command("list")
+def list_sets(as_json: JsonOption = False) -> None:
+    """List the named data sets, and which of them are on this machine."""
+    from common.data.catalogue import CATALOGUE, known_names, locate
+
+    rows = []
+    for name in known_names():
+        entry = CATALOGUE.get(name)
+        rows.append(
+            {
+                "name": name,
+                "here": locate(name) is not None,
+                "train": entry.train if entry else None,
+                "test": entry.test if entry else None,
+                "features": entry.features if entry else None,
+                "classes": entry.classes if entry else None,
+                "licence": entry.licence if entry else None,
+                "title": entry.title if entry else "imported",
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=2))  # noqa: T201
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for title in ("name", "here", "train", "test", "features", "classes", "what"):
+        table.add_column(
+            title, justify="right" if title in ("train", "test", "features", "classes") else "left"
+        )
+    for row in rows:
+        numbers = [
+            f"{row[key]:,}" if isinstance(row[key], int) else ""
+            for key in ("train", "test", "features", "classes")
+        ]
+        table.add_row(str(row["name"]), "yes" if row["here"] else "", *numbers, str(row["title"]))
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def fetch(name: Annotated[str, typer.Argument(help="a named data set")]) -> None:
+    """Download a data set from its public source and check it."""
+    from common.data.catalogue import locate
+    from common.data.fetch import entry_of
+    from deploy.data import download
+
+    console = Console(highlight=False)
+    entry = entry_of(name)
+    if locate(name) is not None:
+        console.print(f"{name} is on this machine already")
+        return
+    console.print(f"{name} is in {download(entry, console)}", soft_wrap=True)
+
+
+@app.command("import")
+def import_set(
+    name: Annotated[str, typer.Argument(help="name for data.name in the settings")],
+    files: Annotated[list[Path], typer.Argument(help="LIBSVM, CSV, NPZ, Parquet or IDX files")],
+    label: Annotated[str | None, typer.Option(help="label column, in CSV and Parquet")] = None,
+) -> None:
+    """Make a named data set of files that you have."""
+    from common.data.catalogue import import_files
+
+    Console(highlight=False).print(f"{name} is in {import_files(name, files, label=label)}", soft_wrap=True)
+
+
+@app.command()
+def show(
+    settings: Annotated[Path, typer.Argument(help="settings file (YAML)")],
+    overrides: SetOption = None,
+    clients: ClientsOption = None,
+    picture: Annotated[Path | None, typer.Option(help="also draw the table, as PNG")] = None,
+) -> None:
+    """Print, and draw, how many samples of each class each client would hold."""
+    from common.data.source import DataSource
+    from common.data.table import draw, partition_table
+    from common.settings.run import load
+    from deploy.data import ensure
+
+    chosen = load(settings, [*(overrides or []), *([f"clients={clients}"] if clients else [])])
+    if chosen.own_data:
+        raise DataError(
+            "data.name: own means that each client brings its own file: there is no partition to show"
+        )
+    if not isinstance(chosen.clients, int):
+        raise SettingsError("clients: auto; say how many with --clients N")
+    console = Console(highlight=False)
+    ensure(chosen.data, console)
+    table = partition_table(DataSource.open(chosen.data, chosen.seed), chosen.clients)
+    shown = Table(title=table.title, box=None, header_style="dim", pad_edge=False)
+    shown.add_column("class")
+    number = min(chosen.clients, _MAX_COLUMNS)
+    for client in range(number):
+        shown.add_column(str(client), justify="right")
+    for name, counts in zip(table.class_names, table.counts, strict=True):
+        shown.add_row(name, *(str(count) if count else "·" for count in counts[:number]))
+    shown.add_row("all", *(str(count) for count in table.counts.sum(axis=0)[:number]), style="bold")
+    console.print(shown)
+    if number < chosen.clients:
+        console.print(
+            f"... and {chosen.clients - number} more clients; --picture FILE.png draws all", style="dim"
+        )
+    if picture is not None:
+        draw(table, picture)
+        console.print(f"picture  {picture}", soft_wrap=True)

@@ -1,0 +1,156 @@
+"""Commands that look and tell: check, algorithms, report, probe."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect as introspection
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from common.errors import SettingsError
+from common.settings.run import json_schema, load
+from deploy.commands.run import InsecureOption, JsonOption, SetOption
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(check)
+    app.command()(algorithms)
+    app.command()(report)
+    app.command()(probe)
+
+
+def check(
+    settings: Annotated[Path | None, typer.Argument(help="settings file (YAML)")] = None,
+    overrides: SetOption = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="print the JSON Schema of settings, for editors")
+    ] = False,
+    with_data: Annotated[
+        bool, typer.Option("--data/--no-data", help="also open the data and divide it")
+    ] = True,
+) -> None:
+    """Check a settings file: keys, values, combinations, data, partition. Starts nothing."""
+    if schema:
+        print(json.dumps(json_schema(), indent=2))  # noqa: T201
+        return
+    if settings is None:
+        raise SettingsError("which settings? Give a file, or --schema")
+    from deploy.data import ensure
+    from server.algorithms import server_half
+
+    chosen = load(settings, overrides or ())
+    console = Console(highlight=False)
+    server_half(chosen.algorithm.name)
+    facts = {"algorithm": chosen.algorithm.name, "rounds": str(chosen.rounds), "clients": str(chosen.clients)}
+    if with_data and not chosen.own_data:
+        from common.data.source import DataSource
+        from common.objectives.factory import dimension_of
+
+        ensure(chosen.data, console)
+        source = DataSource.open(chosen.data, chosen.seed)
+        problem = source.problem
+        facts["data"] = f"{chosen.data.name or chosen.data.file}, {problem.samples:,} training samples"
+        facts["model"] = f"{dimension_of(chosen.objective, problem.features, problem.classes):,} parameters"
+        if isinstance(chosen.clients, int):
+            sizes = [len(part.samples) for part in source.parts(chosen.clients)]
+            facts["shards"] = f"{min(sizes):,} to {max(sizes):,} samples"
+    for name, fact in facts.items():
+        console.print(f"{name:10} {fact}")
+    console.print(f"[green]{settings} is fine[/]")
+
+
+def algorithms(as_json: JsonOption = False) -> None:
+    """List the algorithms and their settings."""
+    from server.algorithms import builtin
+
+    found: dict[str, dict[str, Any]] = {}
+    for name, half in builtin().items():
+        settings = half.Settings
+        found[name] = {
+            "summary": (introspection.getdoc(half) or "").splitlines()[0],
+            "source": (introspection.getdoc(introspection.getmodule(half)) or "").split("\n\n")[1:2],
+            "settings": {
+                key: {
+                    "default": None if field.is_required() else field.default,
+                    "description": field.description or "",
+                }
+                for key, field in settings.model_fields.items()
+                if key != "name"
+            },
+        }
+    if as_json:
+        print(json.dumps(found, indent=2, default=str))  # noqa: T201
+        return
+    console = Console(highlight=False)
+    for name, about in found.items():
+        console.print(f"[bold]{name}[/]  {about['summary']}")
+        for source in about["source"]:
+            console.print(" ".join(source.split()), style="dim")
+        table = Table(box=None, header_style="dim", pad_edge=False)
+        for title in ("setting", "default", "meaning"):
+            table.add_column(title)
+        for key, field in about["settings"].items():
+            table.add_row(key, str(field["default"]), field["description"])
+        console.print(table)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, finished or not")],
+    html: Annotated[
+        Path | None, typer.Option(help="write the page here instead of into the first run folder")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one run, or compare several: a table here, and a self-contained HTML page."""
+    from report.page import write_report
+    from report.terminal import as_json as described
+    from report.terminal import show
+
+    from report.run import Run
+
+    found = [Run(path) for path in runs]
+    if as_json:
+        print(json.dumps(described(found), indent=2))  # noqa: T201
+        return
+    console = Console()
+    show(found, console)
+    page = write_report(found, html or found[0].path / "report.html")
+    console.print(f"page  {page}", highlight=False, soft_wrap=True)
+
+
+def probe(
+    server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="address of the server")],
+    certs: Annotated[
+        list[Path] | None,
+        typer.Option("--certs", help="folder of a client's certificate; repeat it to probe as several"),
+    ] = None,
+    pings: Annotated[int, typer.Option(min=2, help="round trips to measure")] = 50,
+    insecure: InsecureOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the way to a server: round-trip time, jitter, clock offset, throughput; a row a client."""
+    from client.probe import probe as measure
+    from common.credentials import Credentials
+    from deploy.certificates import common_name
+
+    if (not certs) != insecure:
+        raise SettingsError("give either --certs DIR (once for each client to probe as) or --insecure")
+    identities = [Credentials.load(folder) for folder in certs or []]
+    whom = [(each, common_name(each)) for each in identities] or [(None, "probe")]
+    results = [asyncio.run(measure(server, each, name, pings=pings)) for each, name in whom]
+    if as_json:
+        print(json.dumps([asdict(result) for result in results], indent=2))  # noqa: T201
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for title in ("client", "p50", "p90", "p99", "jitter", "clock offset", "up", "down"):
+        table.add_column(title, justify="left" if title == "client" else "right")
+    for result in results:
+        table.add_row(*result.cells())
+    Console(highlight=False).print(table)

@@ -1,0 +1,262 @@
+"""Commands that take part in a run: up, server, client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Coroutine
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+
+from common.errors import CheckpointError, SettingsError
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, load
+from server.coordinator import Summary
+
+T = TypeVar("T")
+
+DEFAULT_LISTEN = "0.0.0.0:7443"
+
+SettingsArgument = Annotated[Path | None, typer.Argument(help="settings file (YAML); see docs/settings.md")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="override one setting; dotted key, YAML value"),
+]
+ClientsOption = Annotated[
+    str | None,
+    typer.Option("--clients", metavar="N|auto", help="number of clients, in place of the settings'"),
+]
+RunsOption = Annotated[Path, typer.Option("--runs", help="folder in which run folders are created")]
+ResumeOption = Annotated[
+    Path | None,
+    typer.Option("--resume", metavar="RUN", help="run folder of an interrupted run to go on with"),
+]
+CertsOption = Annotated[
+    Path | None, typer.Option("--certs", help="folder with authority, certificate and key")
+]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS; for tests on one machine only")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="print a JSON object on standard output, and nothing else")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(up)
+    app.command()(server)
+    app.command()(client)
+
+
+def _chosen(
+    settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None
+) -> tuple[RunSettings, RunFolder | None]:
+    """Return the settings of a new run, or those of a run to resume and its folder."""
+    chosen = list(overrides or [])
+    if clients is not None:
+        chosen.append(f"clients={clients}")
+    if resume is None:
+        if settings is None:
+            raise SettingsError(
+                "which settings? Give a file, such as experiments/quickstart.yaml, or --resume RUN"
+            )
+        return load(settings, chosen), None
+    if settings is not None or chosen:
+        raise SettingsError("a resumed run keeps its settings: give --resume RUN alone")
+    folder = RunFolder(resume)
+    if not folder.settings.exists():
+        raise CheckpointError(f"{resume}: not a run folder (it has no {folder.settings.name})")
+    return load(folder.settings), folder
+
+
+def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine until it is done; SIGTERM ends it as Ctrl-C does."""
+
+    async def guarded() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    return asyncio.run(guarded())
+
+
+def _finished(console: Console, folder: RunFolder, summary: Summary, as_json: bool) -> None:
+    """Write the report, and say how it went."""
+    from report.page import write_report
+    from report.run import Run
+    from report.terminal import show
+
+    run = Run(folder.path)
+    write_report([run], folder.report)
+    if as_json:
+        print(json.dumps(asdict(summary) | {"folder": str(folder.path)}))  # noqa: T201
+    else:
+        show([run], console)
+        console.print(
+            f"run folder  {folder.path}\nreport      {folder.report}", highlight=False, soft_wrap=True
+        )
+
+
+def up(
+    settings: SettingsArgument = None,
+    overrides: SetOption = None,
+    clients: ClientsOption = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="client processes; default one for each client, at most 16")
+    ] = None,
+    runs: RunsOption = Path("runs"),
+    resume: ResumeOption = None,
+    insecure: InsecureOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a federation up on this machine: a server and its clients, over TLS, until the run is done."""
+    from deploy.display import Display
+    from deploy.local import LocalLauncher
+    from deploy.logs import log_to_file
+    from server.coordinator import open_resumed
+
+    chosen, folder = _chosen(settings, overrides, clients, resume)
+    checkpoint = None if folder is None else open_resumed(folder)
+    number = len(checkpoint.members) if checkpoint is not None else chosen.clients
+    if not isinstance(number, int):
+        raise SettingsError("clients: auto means whoever joins; say how many to start with --clients N")
+    folder = folder or RunFolder.create(runs, chosen.name)
+    console = Console(stderr=as_json)
+    with Display(console, folder.id, chosen.rounds) as display, log_to_file(folder.log):
+        launcher = LocalLauncher(
+            chosen,
+            folder,
+            number,
+            processes=processes,
+            secure=not insecure,
+            resume=checkpoint,
+            observer=display.observer(),
+            say=display.say,
+        )
+        summary = _interruptible(launcher.run())
+    _finished(console, folder, summary, as_json)
+
+
+def server(
+    settings: SettingsArgument = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="address to listen on")] = DEFAULT_LISTEN,
+    certs: CertsOption = None,
+    overrides: SetOption = None,
+    clients: ClientsOption = None,
+    runs: RunsOption = Path("runs"),
+    resume: ResumeOption = None,
+    insecure: InsecureOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Coordinate one run for clients that dial in."""
+    from common.credentials import Credentials
+    from deploy.display import Display
+    from deploy.logs import log_to_file
+    from server.coordinator import Coordinator, open_resumed
+    from server.service import serve
+
+    chosen, folder = _chosen(settings, overrides, clients, resume)
+    if (certs is None) != insecure:
+        raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
+    credentials = None if certs is None else Credentials.load(certs)
+    checkpoint = None if folder is None else open_resumed(folder)
+    folder = folder or RunFolder.create(runs, chosen.name)
+    folder.settings.write_text(chosen.to_yaml())
+    console = Console(stderr=as_json)
+    with Display(console, folder.id, chosen.rounds) as display, log_to_file(folder.log):
+        coordinator = Coordinator(chosen, folder, resume=checkpoint, observer=display.observer())
+
+        def listening(port: int) -> None:
+            display.say(f"listening on {listen.rpartition(':')[0]}:{port}; waiting for clients")
+
+        summary = _interruptible(serve(coordinator, listen, credentials, listening))
+    _finished(console, folder, summary, as_json)
+
+
+def client(
+    server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="address of the server")],
+    certs: CertsOption = None,
+    claim: Annotated[
+        Path | None,
+        typer.Option(help="folder of identities, one of which this client claims for its host (containers)"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="client id, with --insecure; else the certificate's name")
+    ] = None,
+    sessions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="host so many clients: client-000, client-001, ... below the --certs folder"
+        ),
+    ] = None,
+    first: Annotated[int, typer.Option(min=0, help="number of the first of the --sessions")] = 0,
+    data: Annotated[Path | None, typer.Option(help="data file of this client's own")] = None,
+    label: Annotated[str | None, typer.Option(help="column of the label in --data")] = None,
+    state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:CLASS", help="code from outside Fenchel that the server may have this client run"
+        ),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, help="clients of this process that compute at the same time")
+    ] = 1,
+    retry_for: Annotated[
+        float, typer.Option(min=0, help="seconds to go on trying to reach a silent server")
+    ] = 600.0,
+    insecure: InsecureOption = False,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Take part in a run: dial the server, and work until it says that the run is over."""
+    from client.connection import Participant
+    from client.holdings import Holdings, OwnFile
+    from client.host import ParentGoneError, host
+    from common.credentials import Credentials
+    from deploy.certificates import claim as claim_identity
+    from deploy.certificates import common_name
+    from deploy.names import client_names
+
+    if sum((certs is not None, claim is not None, insecure)) != 1:
+        raise SettingsError("give one of --certs DIR, --claim DIR and --insecure")
+    if data is not None and sessions is not None:
+        raise SettingsError("--data is the file of one client; leave --sessions out")
+    identities: dict[str, Credentials | None] = {}
+    if claim is not None:
+        claimed = claim_identity(claim, os.uname().nodename)
+        identities[claimed] = Credentials.load(claim / claimed)
+    elif sessions is not None:
+        for each in client_names(sessions, first):
+            identities[each] = None if certs is None else Credentials.load(certs / each)
+    elif certs is not None:
+        credentials = Credentials.load(certs)
+        identities[common_name(credentials)] = credentials
+    elif name is not None:
+        identities[name] = None
+    else:
+        raise SettingsError("with --insecure, give --name NAME or --sessions N")
+    holdings = Holdings(None if data is None else OwnFile(data, label))
+    participants = [
+        Participant(each, server, credentials, holdings, state, frozenset(allow or ()), retry_for)
+        for each, credentials in identities.items()
+    ]
+    console = Console(stderr=True, highlight=False)
+    last: list[str] = []
+
+    def say(event: str) -> None:
+        if event not in last:  # a client that waits would say the same again and again
+            last[:] = [*last[-50:], event]
+            console.print(event, soft_wrap=True)
+
+    try:
+        farewells = _interruptible(host(participants, threads=threads, parent=parent, on_event=say))
+    except ParentGoneError:
+        raise typer.Exit(0) from None
+    stopped = next((farewell.reason for farewell in farewells if not farewell.completed), None)
+    say("the run is complete" if stopped is None else f"the run stopped early: {stopped}")

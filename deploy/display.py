@@ -1,0 +1,145 @@
+"""A run's progress on the terminal: a live table for people, plain lines for a log."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from server.coordinator import Observer
+from server.rounds import Row
+
+_SHOWN_ROWS = 12
+
+
+def _number(figure: float, digits: int = 4) -> str:
+    return "" if math.isnan(figure) else f"{figure:.{digits}f}"
+
+
+def _percent(figure: float) -> str:
+    return "" if math.isnan(figure) else f"{100 * figure:.1f} %"
+
+
+def data_size(count: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+@dataclass(frozen=True)
+class _Column:
+    title: str
+    text: Callable[[Row], str]
+
+
+_COLUMNS = (
+    _Column("round", lambda row: f"{row['round']:.0f}"),
+    _Column("objective", lambda row: _number(row.get("objective", math.nan))),
+    _Column("accuracy", lambda row: _percent(_accuracy(row))),
+    _Column("seconds", lambda row: f"{row['seconds']:.3f}"),
+    _Column("compute", lambda row: f"{row['compute_s']:.3f}"),
+    _Column("coding", lambda row: f"{row['coding_s']:.3f}"),
+    _Column("network", lambda row: f"{row['network_s']:.3f}"),
+    _Column("waiting", lambda row: f"{row['waiting_s']:.3f}"),
+    _Column("down", lambda row: data_size(row["wire_down"])),
+    _Column("up", lambda row: data_size(row["wire_up"])),
+    _Column("clients", lambda row: f"{row['counted']:.0f}/{row['asked']:.0f}"),
+)
+
+
+def _accuracy(row: Row) -> float:
+    """The test accuracy where there is a test set, else the clients' holdouts, else the training accuracy."""
+    for name in ("test_accuracy", "holdout_accuracy", "train_accuracy"):
+        figure = row.get(name, math.nan)
+        if not math.isnan(figure):
+            return figure
+    return math.nan
+
+
+class Display:
+    """Shows a run while it goes on.
+
+    Parameters
+    ----------
+    console
+        Where; a live table if it is a terminal, else a line for each round.
+    title
+        Of the table.
+    rounds
+        How many there will be.
+    """
+
+    def __init__(self, console: Console, title: str, rounds: int) -> None:
+        self._console = console
+        self._title = title
+        self._rounds = rounds
+        self._rows: deque[Row] = deque(maxlen=_SHOWN_ROWS)
+        self._status = "starting"
+        self._live = (
+            Live(self._table(), console=console, refresh_per_second=8) if console.is_terminal else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.update(self._table())
+            self._live.stop()
+
+    def observer(self) -> Observer:
+        """Return what a coordinator reports to."""
+        return Observer(joined=self.joined, row=self.row)
+
+    def say(self, status: str) -> None:
+        """Show a line of status."""
+        self._status = status
+        if self._live is not None:
+            self._live.update(self._table())
+        else:
+            self._console.print(status, highlight=False)
+
+    def joined(self, present: int, expected: int | None) -> None:
+        """Show how many clients are ready."""
+        self.say(f"{present} of {expected or '?'} clients ready")
+
+    def row(self, row: Row) -> None:
+        """Show a round."""
+        self._rows.append(row)
+        self._status = ""
+        if self._live is not None:
+            self._live.update(self._table())
+        else:
+            shown = [f"{column.title} {text}" for column in _COLUMNS if (text := column.text(row))]
+            self._console.print("  ".join(shown), highlight=False, soft_wrap=True)
+
+    def _table(self) -> Table:
+        done = int(self._rows[-1]["round"]) if self._rows else 0
+        table = Table(
+            title=f"{self._title}   round {done} of {self._rounds}",
+            title_style="bold",
+            caption=Text(self._status),
+            header_style="dim",
+            box=None,
+            pad_edge=False,
+        )
+        for column in _COLUMNS:
+            table.add_column(column.title, justify="right", no_wrap=True)
+        for row in self._rows:
+            table.add_row(*(column.text(row) for column in _COLUMNS))
+        return table

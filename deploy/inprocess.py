@@ -1,0 +1,114 @@
+"""A whole federation in one process, without a network.
+
+Everything but gRPC is what runs between processes: every message is encoded, cut into frames, checked and
+decoded. Tests of algorithms use it, and notebooks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from threadpoolctl import threadpool_limits
+
+from client.holdings import Holdings
+from client.session import Session
+from client.work import Worker
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, from_json, outside_code
+from common.version import PROTOCOL, software
+from deploy.names import client_names
+from proto import fenchel_pb2 as pb
+from server.checkpoint import Checkpoint
+from server.coordinator import Coordinator, Observer, Summary
+
+_QUEUE_FRAMES = 4  # frames between the two sides, like the window of a connection
+
+
+@dataclass
+class MemoryStream:
+    """One side of a pair of connected streams."""
+
+    incoming: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_QUEUE_FRAMES))
+    outgoing: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_QUEUE_FRAMES))
+
+    def other_side(self) -> MemoryStream:
+        """Return the stream that reads what this one writes."""
+        return MemoryStream(self.outgoing, self.incoming)
+
+    async def read(self) -> bytes | None:
+        """Return the next frame, or ``None`` when the other side has closed."""
+        return await self.incoming.get()
+
+    async def write(self, frame: bytes) -> None:
+        """Send one frame."""
+        await self.outgoing.put(frame)
+
+
+async def run_in_process(
+    settings: RunSettings,
+    folder: RunFolder,
+    *,
+    clients: int | None = None,
+    resume: Checkpoint | None = None,
+    observer: Observer | None = None,
+) -> Summary:
+    """Run a federation on the event loop of the caller.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    folder
+        Where the run is kept.
+    clients
+        Number of clients where the settings leave it open.
+    resume
+        A checkpoint to go on from.
+    observer
+        Who is told of the progress.
+
+    Raises
+    ------
+    FenchelError
+        As :meth:`server.coordinator.Coordinator.conduct`.
+    """
+    number = settings.clients if isinstance(settings.clients, int) else clients or 1
+    folder.settings.write_text(settings.to_yaml())
+    coordinator = Coordinator(settings, folder, resume=resume, observer=observer)
+    holdings = Holdings()
+    # One thread for linear algebra, as in every client process: sums must not depend on the machine's cores.
+    with threadpool_limits(1):
+        async with asyncio.TaskGroup() as tasks:
+            for name in client_names(number):
+                tasks.create_task(_client(coordinator, name, holdings, folder, outside_code(settings)))
+            conducting = tasks.create_task(coordinator.conduct())
+    return conducting.result()
+
+
+async def _client(
+    coordinator: Coordinator, name: str, holdings: Holdings, folder: RunFolder, allowed: Collection[str]
+) -> None:
+    request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), software=software())
+    while True:
+        reply = await coordinator.join(request)
+        if reply.HasField("assignment"):
+            break
+    settings = from_json(reply.settings)
+    holding = holdings.of(settings, reply.assignment.index, reply.assignment.clients)
+    session = Session(name, settings, holding, folder.journals / reply.run / name, allowed)
+    stream = MemoryStream()
+    serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
+    try:
+        await Worker(session).work(stream)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _serve(coordinator: Coordinator, name: str, stream: MemoryStream) -> None:
+    try:
+        await coordinator.work(name, name.encode(), stream)
+    finally:
+        stream.outgoing.put_nowait(None)

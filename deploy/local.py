@@ -1,0 +1,187 @@
+"""A federation on this machine: the server in this process, the clients in others, TLS in between."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.credentials import Credentials
+from common.errors import RunStoppedError
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, outside_code
+from deploy.certificates import make_all
+from deploy.names import client_names
+from server.checkpoint import Checkpoint
+from server.coordinator import Coordinator, Observer, Summary
+from server.service import serve
+
+MAX_PROCESSES = 16
+"""Client processes that are started by default; more clients share them."""
+
+_RESTARTS = 3  # times that a killed client process is started again
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass
+class _ClientProcess:
+    """A process that hosts some of the clients."""
+
+    names: Sequence[str]
+    arguments: list[str]
+    log: Path
+    restarts: int = 0
+
+    async def run(self) -> None:
+        """Run the process until the run is over; start it again if something kills it.
+
+        Raises
+        ------
+        RunStoppedError
+            It ended with an error of its own, or was killed too often.
+        """
+        environment = os.environ | dict.fromkeys(_ONE_THREAD, "1")
+        while True:
+            with self.log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *self.arguments,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                )
+                try:
+                    code = await process.wait()
+                except asyncio.CancelledError:
+                    process.terminate()
+                    await process.wait()
+                    raise
+            if code == 0:
+                return
+            if code > 0 or self.restarts == _RESTARTS:
+                raise RunStoppedError(
+                    f"the process of {self._who()} ended with code {code}: {self._last_words()}"
+                )
+            self.restarts += 1
+
+    def _who(self) -> str:
+        return self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return "\n".join(lines[-8:]) or "it said nothing"
+
+
+@dataclass
+class LocalLauncher:
+    """Brings a federation up on this machine.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    folder
+        Of the run.
+    clients
+        Number of clients.
+    processes
+        Number of client processes; by default one for each client, up to :data:`MAX_PROCESSES`.
+    secure
+        TLS, with certificates made for this run and thrown away after it.
+    resume
+        A checkpoint to go on from.
+    observer
+        Who is told of the progress.
+    say
+        Told in words what happens.
+    """
+
+    settings: RunSettings
+    folder: RunFolder
+    clients: int
+    processes: int | None = None
+    secure: bool = True
+    resume: Checkpoint | None = None
+    observer: Observer = field(default_factory=Observer)
+    say: Callable[[str], None] = lambda words: None
+
+    async def run(self) -> Summary:
+        """Do the run; return when it is over and all processes have ended.
+
+        Raises
+        ------
+        FenchelError
+            The run stopped early.
+        """
+        self.folder.settings.write_text(self.settings.to_yaml())
+        coordinator = Coordinator(self.settings, self.folder, resume=self.resume, observer=self.observer)
+        names = client_names(self.clients)
+        with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
+            certificates = Path(temporary) / "certificates"
+            credentials = None
+            if self.secure:
+                self.say(f"making certificates for {self.clients} clients")
+                make_all(certificates, ["localhost"], names)
+                credentials = Credentials.load(certificates / "server")
+            listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            serving = asyncio.create_task(
+                serve(coordinator, "127.0.0.1:0", credentials, listening.set_result)
+            )
+            awaited: set[asyncio.Future[Any]] = {serving, listening}
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                return serving.result()
+            return await self._with_clients(serving, names, f"localhost:{listening.result()}", certificates)
+
+    async def _with_clients(
+        self, serving: asyncio.Task[Summary], names: Sequence[str], server: str, certificates: Path
+    ) -> Summary:
+        groups = _split(names, self.processes or min(len(names), MAX_PROCESSES))
+        self.say(f"starting {len(groups)} client processes")
+        logs = self.folder.path / "clients"
+        logs.mkdir(exist_ok=True)
+        clients: set[asyncio.Task[None]] = set()
+        for group in groups:
+            arguments = self._arguments(group, server, certificates)
+            process = _ClientProcess(group, arguments, logs / f"{group[0]}.log")
+            clients.add(asyncio.create_task(process.run()))
+        try:
+            waiting: set[asyncio.Task[Any]] = {serving, *clients}
+            while not serving.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if task is not serving and (error := task.exception()) is not None:
+                        serving.cancel()
+                        await asyncio.gather(serving, return_exceptions=True)
+                        raise error
+            await asyncio.wait(clients, timeout=10.0)
+            return serving.result()
+        finally:
+            for task in (serving, *clients):
+                task.cancel()
+            await asyncio.gather(serving, *clients, return_exceptions=True)
+
+    def _arguments(self, names: Sequence[str], server: str, certificates: Path) -> list[str]:
+        arguments = [sys.executable, "-m", "deploy.command", "client", server]
+        arguments += ["--certs", str(certificates)] if self.secure else ["--insecure"]
+        arguments += ["--sessions", str(len(names)), "--first", str(int(names[0].rpartition("-")[2]))]
+        arguments += ["--state", str(self.folder.journals), "--parent", str(os.getpid())]
+        for name in outside_code(self.settings):
+            arguments += ["--allow", name]
+        return arguments
+
+
+def _split(names: Sequence[str], groups: int) -> list[Sequence[str]]:
+    """Cut the clients into groups of equal size, up to one."""
+    size, larger = divmod(len(names), groups)
+    cut, start = [], 0
+    for group in range(groups):
+        stop = start + size + (group < larger)
+        cut.append(names[start:stop])
+        start = stop
+    return [group for group in cut if group]

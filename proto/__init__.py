@@ -1,0 +1,1 @@
+"""The wire contract: fenchel.proto and the code generated from it (``make proto``)."""

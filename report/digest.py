@@ -1,0 +1,233 @@
+"""What a reader wants to know of the tables: totals, shares, quantiles; plain numbers, no presentation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from report.run import Run
+
+Floats = NDArray[np.float64]
+
+_CODING = ("client_decode_s", "journal_s", "client_encode_s", "decode_s")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Seconds, by what they were spent on.
+
+    Attributes
+    ----------
+    computation
+        Of clients.
+    coding
+        Encoding, decoding and journalling, on both sides.
+    network
+        Between the two sides.
+    waiting
+        The rest: queues, the server's own work, stragglers.
+    """
+
+    computation: float
+    coding: float
+    network: float
+    waiting: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.computation + self.coding + self.network + self.waiting
+
+    def parts(self) -> dict[str, float]:
+        """Return the seconds by name, in order."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+PARTS = tuple(field.name for field in fields(Split))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of the rounds; evaluation is not counted.
+
+    Attributes
+    ----------
+    payload_down, payload_up
+        Of the arrays themselves, from the server and to it.
+    wire_down, wire_up
+        Of the frames that carried them.
+    """
+
+    payload_down: float
+    payload_up: float
+    wire_down: float
+    wire_up: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the calls of one phase, or of one client, cost. Times are nan where nothing was answered.
+
+    Attributes
+    ----------
+    name
+        Of the phase or client.
+    kind
+        ``ask``, ``tell`` or ``inspect``; empty where they are mixed.
+    calls, answered, late, failed, unanswered
+        Number of calls, and what became of them.
+    total_p50, total_p90, compute_p50, compute_p90, network_p50, network_p90
+        Quantiles of seconds, of the calls that were answered.
+    mean
+        Mean seconds of the calls that were answered.
+    """
+
+    name: str
+    kind: str
+    calls: int
+    answered: int
+    late: int
+    failed: int
+    unanswered: int
+    total_p50: float
+    total_p90: float
+    compute_p50: float
+    compute_p90: float
+    network_p50: float
+    network_p90: float
+    mean: Split
+
+
+def column(table: pa.Table, name: str) -> Floats:
+    """Return a column as numbers; nan where the table has no such column or no value."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, math.nan)
+    return np.asarray(table[name].cast(pa.float64()).to_numpy(), np.float64)
+
+
+def time_columns(metrics: pa.Table) -> dict[str, Floats]:
+    """Return what each round's seconds were spent on, by the names of :class:`Split`."""
+    names = ("compute_s", "coding_s", "network_s", "waiting_s")
+    return {part: np.nan_to_num(column(metrics, name)) for part, name in zip(PARTS, names, strict=True)}
+
+
+def time_split(metrics: pa.Table) -> Split:
+    """Return what the seconds of all rounds were spent on."""
+    return Split(**{part: float(values.sum()) for part, values in time_columns(metrics).items()})
+
+
+def traffic(metrics: pa.Table) -> Traffic:
+    """Return the bytes of all rounds."""
+    names = ("bytes_down", "bytes_up", "wire_down", "wire_up")
+    return Traffic(*(float(np.nansum(column(metrics, name))) for name in names))
+
+
+def own_calls(calls: pa.Table) -> pa.Table:
+    """Return the calls of the rounds themselves, without those of the evaluation."""
+    return calls.filter(pc.not_equal(calls["kind"], "inspect")) if "kind" in calls.column_names else calls
+
+
+def costs_by(calls: pa.Table, key: str) -> list[Costs]:
+    """Return the costs of the calls for each value of a text column, the slowest first.
+
+    Parameters
+    ----------
+    calls
+        Rows of ``calls.parquet``.
+    key
+        ``phase`` or ``client``.
+    """
+    if not calls.num_rows or key not in calls.column_names:
+        return []
+    encoded = pc.fill_null(calls[key], "").combine_chunks().dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    stops = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
+    outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
+    total, compute, network = (column(calls, name) for name in ("total_s", "compute_s", "network_s"))
+    coding = np.sum([np.nan_to_num(column(calls, name)) for name in _CODING], axis=0)
+    found = []
+    for name, rows in zip(encoded.dictionary.to_pylist(), np.split(order, stops[:-1]), strict=True):
+        kinds = set(kind[rows])
+        mine = outcome[rows]
+        answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
+        spent = [_mean(values[answered]) for values in (compute, coding, network)]
+        found.append(
+            Costs(
+                name=name,
+                kind=kinds.pop() if len(kinds) == 1 else "",
+                calls=rows.size,
+                answered=int(np.isin(mine, ["counted", "told"]).sum()),
+                late=int((mine == "late").sum()),
+                failed=int((mine == "failed").sum()),
+                unanswered=int((mine == "unanswered").sum()),
+                total_p50=_quantile(total[answered], 0.5),
+                total_p90=_quantile(total[answered], 0.9),
+                compute_p50=_quantile(compute[answered], 0.5),
+                compute_p90=_quantile(compute[answered], 0.9),
+                network_p50=_quantile(network[answered], 0.5),
+                network_p90=_quantile(network[answered], 0.9),
+                mean=Split(*spent, waiting=max(_mean(total[answered]) - sum(spent), 0.0)),
+            )
+        )
+    # Those that never answered (nan) are the slowest of all.
+    return sorted(found, key=lambda costs: (-np.nan_to_num(costs.total_p50, nan=math.inf), costs.name))
+
+
+def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Return the settings that are not the same in all runs: dotted key to each run's value.
+
+    The name is left out, since it tells runs apart already; a key that a run does not have is ``None`` there.
+    """
+    flat = [_flat(run.settings_values) for run in runs]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    table = {key: [values.get(key) for values in flat] for key in keys if key != "name"}
+    return {key: values for key, values in table.items() if any(value != values[0] for value in values)}
+
+
+def headline(run: Run) -> dict[str, Any]:
+    """Return the few settings that tell what a run is."""
+    values = run.settings_values
+    named = {part: values.get(part) for part in ("algorithm", "data", "objective")}
+    names = {part: section if isinstance(section, dict) else {} for part, section in named.items()}
+    return {
+        "algorithm": names["algorithm"].get("name"),
+        "data": names["data"].get("name"),
+        "objective": names["objective"].get("kind"),
+        "clients": values.get("clients"),
+        "rounds": values.get("rounds"),
+        "seed": values.get("seed"),
+    }
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Return a short name for each run: that of its settings if no other run has it, else its id."""
+    names = [str(run.settings_values.get("name") or run.id) for run in runs]
+    return [name if names.count(name) == 1 else run.id for name, run in zip(names, runs, strict=True)]
+
+
+def _flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _mean(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _quantile(values: Floats, level: float) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.quantile(known, level)) if known.size else math.nan

@@ -1,0 +1,204 @@
+"""A run as it lies in its folder, whoever wrote it and however it ended."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import zipfile
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import yaml
+
+from common import tables
+from common.arrays import Vector
+from common.errors import CheckpointError
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, load
+from report import columns
+from report.wording import figure_text
+
+State = Literal["completed", "stopped", "unfinished"]
+
+
+class Run:
+    """A finished, running or killed run.
+
+    Each part is read when it is first asked for and then kept. To see the newer rows of a run that still
+    goes on, make another ``Run`` of the same folder.
+
+    Parameters
+    ----------
+    path
+        The run's folder.
+
+    Raises
+    ------
+    CheckpointError
+        The folder is not one of a run.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).resolve()
+        self._folder = RunFolder(self.path)
+        if not self.path.is_dir():
+            raise CheckpointError(f"{path}: expected the folder of a run, but there is no such folder")
+        if not self._folder.settings.is_file():
+            raise CheckpointError(
+                f"{path}: expected the folder of a run, but it holds no {self._folder.settings.name}; "
+                "name the folder that the run itself made, not the one above it"
+            )
+
+    @property
+    def id(self) -> str:
+        """The run's id: the name of its folder."""
+        return self._folder.id
+
+    @cached_property
+    def settings(self) -> RunSettings:
+        """The validated settings. An algorithm from outside Fenchel must be importable here.
+
+        Raises
+        ------
+        SettingsError
+            Another version of Fenchel, or a hand, wrote what this one does not accept.
+        """
+        return load(self._folder.settings)
+
+    @cached_property
+    def settings_text(self) -> str:
+        """The settings as YAML, defaults included, as they are in the folder."""
+        try:
+            return self._folder.settings.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{self._folder.settings}: cannot be read ({error})") from None
+
+    @cached_property
+    def settings_values(self) -> dict[str, Any]:
+        """The settings as plain values, not validated: enough to show them, and no foreign code is imported."""
+        try:
+            values = yaml.safe_load(self.settings_text)
+        except yaml.YAMLError as error:
+            raise CheckpointError(f"{self._folder.settings}: not valid YAML ({error})") from None
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{self._folder.settings}: expected a mapping of settings")
+        return values
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """How the run ended; ``None`` while it goes on, and for ever after it was killed."""
+        try:
+            values = json.loads(self._folder.summary.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self._folder.summary}: cannot be read ({error})") from None
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{self._folder.summary}: expected a JSON object")
+        return values
+
+    @property
+    def completed(self) -> bool:
+        """Whether all rounds were done."""
+        return self.summary is not None and self.summary.get("completed") is True
+
+    @property
+    def state(self) -> State:
+        """Whether the run is completed, has stopped early, or is unfinished (it goes on, or was killed)."""
+        if self.summary is None:
+            return "unfinished"
+        return "completed" if self.completed else "stopped"
+
+    @property
+    def reason(self) -> str:
+        """Why the run stopped early; empty if it did not, or could not say."""
+        return "" if self.summary is None else str(self.summary.get("reason") or "")
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that are done and in the tables."""
+        return int(self.metrics_table.num_rows)
+
+    @cached_property
+    def metrics_table(self) -> pa.Table:
+        """A row a round, as an Arrow table; ``docs/run-folder.md`` explains the columns."""
+        return _table(self._folder.metrics)
+
+    @cached_property
+    def calls_table(self) -> pa.Table:
+        """A row an instruction, as an Arrow table; ``docs/run-folder.md`` explains the columns."""
+        return _table(self._folder.calls)
+
+    @cached_property
+    def metrics(self) -> Any:
+        """A row a round: a pandas ``DataFrame`` where pandas is installed, else :attr:`metrics_table`."""
+        return _frame(self.metrics_table)
+
+    @cached_property
+    def calls(self) -> Any:
+        """A row an instruction: a pandas ``DataFrame`` where pandas is installed, else :attr:`calls_table`."""
+        return _frame(self.calls_table)
+
+    @cached_property
+    def figures(self) -> dict[str, float]:
+        """The last evaluation, and the last of the algorithm's own figures; what is not known is left out."""
+        last = {}
+        for name in columns.figures(self.metrics_table):
+            values = self.metrics_table[name].to_numpy()
+            known = values[np.isfinite(values)]
+            if known.size:
+                last[name] = float(known[-1])
+        return last
+
+    @cached_property
+    def model(self) -> Vector:
+        """The final model.
+
+        Raises
+        ------
+        CheckpointError
+            The run has none yet, or its file is damaged.
+        """
+        path = self._folder.model
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                model: Vector = archive["model"]
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"run {self.id} has no model yet: {path.name} is written after the last round, "
+                f"and this run is {self.state} after round {self.rounds}"
+            ) from None
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise CheckpointError(f"{path}: cannot be read as a model ({error})") from None
+        return model
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}: {self.state}, {self.rounds} rounds>"
+
+    def _repr_html_(self) -> str:
+        """Return a small table for notebooks."""
+        rows = {"state": self.state, "rounds": str(self.rounds)}
+        if self.reason:
+            rows["reason"] = self.reason
+        rows |= {columns.title(name): figure_text(name, value) for name, value in self.figures.items()}
+        cells = "".join(
+            f'<tr><th style="text-align:left">{escape(name)}</th><td>{escape(value)}</td></tr>'
+            for name, value in rows.items()
+        )
+        return f"<table><caption>{escape(self.id)}</caption>{cells}</table>"
+
+
+def _table(path: Path) -> pa.Table:
+    """Read a table; one that has no row yet is empty."""
+    growing = path.with_suffix(".arrows")
+    begun = growing.stat().st_size > 0 if growing.exists() else path.exists()
+    return tables.read(path) if begun else pa.table({"round": pa.array([], pa.int32())})
+
+
+def _frame(table: pa.Table) -> Any:
+    return table if importlib.util.find_spec("pandas") is None else table.to_pandas()

@@ -1,0 +1,1 @@
+"""The coordinator: gRPC service, fleet, checkpoints, evaluation, server halves of the algorithms."""

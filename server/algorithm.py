@@ -1,0 +1,90 @@
+"""The server half of an algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from common.algorithms import AlgorithmSettings
+from common.arrays import Vector
+from server.fleet import Cohort, Fleet
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """What a server half works with.
+
+    Attributes
+    ----------
+    fleet
+        The clients.
+    settings
+        The algorithm's settings.
+    initial_model
+        The model before the first round, shape (d,), dtype of the objective.
+    """
+
+    fleet: Fleet
+    settings: AlgorithmSettings
+    initial_model: Vector
+
+
+class Algorithm:
+    """Base of the server half of every algorithm: the outer loop of its paper.
+
+    What must survive a crash is kept in :class:`State` and nowhere else: the runtime writes it to the
+    checkpoint after each round.
+    """
+
+    @dataclass
+    class State:
+        """The server's state; a subclass adds fields.
+
+        Attributes
+        ----------
+        model
+            The current global model, shape (d,).
+        """
+
+        model: Vector
+
+    Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings
+    figures: ClassVar[tuple[str, ...]] = ()
+    """Names of what :meth:`metrics` returns: columns of the metrics table."""
+
+    def __init__(self, conduct: Conduct) -> None:
+        self.fleet = conduct.fleet
+        self.settings: Any = conduct.settings
+        self.state: Any = self.initial_state(conduct.initial_model)
+
+    def initial_state(self, model: Vector) -> Any:
+        """Return the state before the first round; override it if the state has more than the model."""
+        return self.State(model)
+
+    @property
+    def model(self) -> Vector:
+        """The current global model, shape (d,); it is what gets evaluated and saved."""
+        model: Vector = self.state.model
+        return model
+
+    @model.setter
+    def model(self, model: Vector) -> None:
+        self.state.model = model
+
+    def sample(self) -> Cohort:
+        """Draw this round's cohort as the settings say."""
+        return self.fleet.sample()
+
+    async def start(self) -> None:
+        """Set up, before round 1; by default nothing."""
+
+    async def round(self, t: int) -> None:
+        """Do round ``t``, counted from 1."""
+        raise TypeError(f"{type(self).__name__} must define round(t)")
+
+    async def finish(self) -> None:
+        """Finish, after the last round; by default nothing."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return the figures that :attr:`figures` names, after a round; by default none."""
+        return {}

@@ -1,0 +1,31 @@
+"""The server halves of the algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from common.algorithms import attribute, is_outside
+from common.errors import SettingsError
+from server.algorithm import Algorithm
+
+_BUILTIN: Mapping[str, str] = {"fedavg": "server.algorithms.fedavg:FedAvg"}
+
+
+def server_half(name: str) -> type[Algorithm]:
+    """Return the server half of an algorithm, by the name in the settings.
+
+    Raises
+    ------
+    SettingsError
+        There is no such algorithm.
+    """
+    found = attribute(name if is_outside(name) else _BUILTIN[name])
+    if not issubclass(found, Algorithm):
+        raise SettingsError(f"algorithm.name: {name!r} must derive from fenchel.Algorithm")
+    half: type[Algorithm] = found
+    return half
+
+
+def builtin() -> dict[str, type[Algorithm]]:
+    """Return the server halves of the algorithms that come with Fenchel, by name."""
+    return {name: server_half(name) for name in _BUILTIN}

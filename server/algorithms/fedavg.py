@@ -1,0 +1,28 @@
+"""Federated averaging, server half.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS 2017, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from common.algorithms.fedavg import FedAvgSettings
+from server.algorithm import Algorithm
+
+
+class FedAvg(Algorithm):
+    """Each round a cohort trains locally from the global model, and the results are averaged."""
+
+    Settings = FedAvgSettings
+    settings: FedAvgSettings
+
+    async def round(self, t: int) -> None:
+        """Draw S_t; w_{t+1} = sum over k in S_t of n_k / n * ClientUpdate(k, w_t)."""
+        cohort = self.sample()
+        trained = await cohort.reduce(
+            "train",
+            model=self.model,
+            returns={"model": self.model, "samples": int},
+            weight="samples" if self.settings.weighting == "samples" else None,
+        )
+        self.model = trained.mean("model")

@@ -1,0 +1,180 @@
+"""The server's side of one client's Work stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from common.errors import WireError
+from common.frames import Assembly, frames, parse
+from common.payload import body_bytes, decode
+from common.stream import Stream
+from proto import fenchel_pb2 as pb
+from server.calls import Call
+from server.exchange import Exchange
+from server.member import Member
+
+log = logging.getLogger("fenchel.server")
+
+
+class Conversation:
+    """Sends a member's instructions down its stream and takes the replies up.
+
+    Parameters
+    ----------
+    member
+        Whose stream it is.
+    stream
+        The frames.
+    max_message_bytes
+        Largest reply to accept.
+    """
+
+    def __init__(self, member: Member, stream: Stream, max_message_bytes: int) -> None:
+        self._member = member
+        self._stream = stream
+        self._limit = max_message_bytes
+        self._arriving: Call | None = None
+
+    async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
+        """Converse until either side ends the stream.
+
+        Parameters
+        ----------
+        admit
+            Decides on the client's introduction, and waits until the fleet is ready.
+
+        Raises
+        ------
+        WireError
+            The client sent what the protocol does not allow.
+        """
+        data = await self._stream.read()
+        if data is None:
+            return
+        hello = parse(data).head
+        if not isinstance(hello, pb.Hello):
+            raise WireError("a client did not begin with a hello")
+        answer = await admit(hello)
+        if isinstance(answer, pb.Welcome) and self._member.partial is not None:
+            sequence, assembly = self._member.partial
+            answer.partial.sequence, answer.partial.received = sequence, assembly.received
+        for frame in frames(answer):
+            await self._stream.write(frame)
+        if isinstance(answer, pb.Farewell):
+            return
+        member = self._member
+        queue: asyncio.Queue[Call | pb.Farewell] = asyncio.Queue()
+        for call in member.outstanding.values():
+            queue.put_nowait(call)
+        member.queue = queue
+        writing = asyncio.create_task(self._write(queue, hello.partial))
+        reading = asyncio.create_task(self._read())
+        try:
+            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (reading, writing):
+                if task.done():
+                    task.result()
+        finally:
+            if member.queue is queue:
+                member.queue = None
+            for task in (reading, writing):
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(reading, writing, return_exceptions=True)
+            if self._arriving is not None and self._arriving.exchange is not None:
+                self._arriving.exchange.interrupted(member.name)
+
+    async def _write(self, queue: asyncio.Queue[Call | pb.Farewell], partial: pb.Partial) -> None:
+        while True:
+            item = await queue.get()
+            if isinstance(item, pb.Farewell):
+                for frame in frames(item):
+                    await self._stream.write(frame)
+                return
+            if item.sequence not in self._member.outstanding:
+                continue  # its deadline passed before it could be sent
+            resume = partial.received if partial.sequence == item.sequence else 0
+            item.first_sent_ns = time.perf_counter_ns()
+            for frame in frames(item.head(self._member.reach), item.body, resume):
+                await self._stream.write(frame)
+                item.wire_down += len(frame)
+            item.last_sent_ns = time.perf_counter_ns()
+
+    async def _read(self) -> None:
+        reply: pb.Reply | None = None
+        assembly = Assembly(0)
+        call: Call | None = None
+        while (data := await self._stream.read()) is not None:
+            frame = parse(data)
+            if frame.head is not None:
+                if not isinstance(frame.head, pb.Reply) or reply is not None:
+                    raise WireError("a client sent a message that does not belong here")
+                reply = frame.head
+                call = self._member.outstanding.get(reply.sequence)
+                assembly = self._opened(reply)
+                if call is not None:
+                    call.first_received_ns = time.perf_counter_ns()
+                    self._arriving = call
+                    if call.exchange is not None and not assembly.fits(frame.chunk):
+                        await call.exchange.arriving(call, assembly.size)
+            elif reply is None:
+                raise WireError("a client sent data that belongs to no reply")
+            if call is None:
+                assembly.discard(frame.chunk)  # too late to count: not worth the memory
+            else:
+                assembly.add(frame.chunk)
+                call.wire_up += len(data)
+                self._member.partial = (call.sequence, assembly)
+            if assembly.complete:
+                if call is not None:
+                    self._received(call, reply, assembly)
+                else:
+                    log.info("client %s: a reply came too late and does not count", self._member.name)
+                reply, call, self._arriving, self._member.partial = None, None, None, None
+
+    def _opened(self, reply: pb.Reply) -> Assembly:
+        """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
+        size = body_bytes(reply.payload, self._limit)
+        if not reply.resume:
+            return Assembly(size)
+        if self._member.partial is None:
+            return Assembly(size, received=min(reply.resume, size))  # given up meanwhile: it is discarded
+        sequence, assembly = self._member.partial
+        if sequence != reply.sequence or assembly.size != size:
+            raise WireError("a client resumed a reply that the server has no part of")
+        assembly.rewind(reply.resume)
+        return assembly
+
+    def _received(self, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
+        call.last_received_ns = time.perf_counter_ns()
+        call.reply_bytes = assembly.size
+        call.timing = reply.timing
+        exchange = call.exchange
+        if exchange is None:
+            self._told(call, reply)
+        elif not exchange.is_open_for(call):
+            call.outcome = "late"
+        elif reply.failure:
+            exchange.fail(call, reply.failure)
+        else:
+            self._answered(exchange, call, reply, assembly)
+        self._member.settle(call)
+
+    def _answered(self, exchange: Exchange, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
+        try:
+            values = decode(reply.payload, assembly.body())
+            call.decoded_ns = time.perf_counter_ns()
+            exchange.receive(call, values)
+        except WireError as error:
+            exchange.fail(call, str(error))
+
+    def _told(self, call: Call, reply: pb.Reply) -> None:
+        call.outcome = "failed" if reply.failure else "told"
+        if reply.failure:
+            self._member.lose(
+                f"it could not do what it was told in round {call.round}, phase {call.phase!r}: {reply.failure}"
+            )

@@ -1,0 +1,341 @@
+"""The conductor of a run: gathers the fleet, goes through the rounds, evaluates, records, checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from common.data.shard import Shard
+from common.data.source import DataSource
+from common.errors import CheckpointError, FenchelError, JoinRefusedError, RunStoppedError
+from common.objectives.factory import initial_model
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings
+from common.stream import Stream
+from proto import fenchel_pb2 as pb
+from server import checkpoint as checkpoints
+from server.algorithm import Conduct
+from server.algorithms import server_half
+from server.checkpoint import Checkpoint
+from server.conversation import Conversation
+from server.enrolment import Enrolment
+from server.evaluation import Evaluator
+from server.fleet import Fleet
+from server.member import Member
+from server.recorder import Recorder
+from server.rounds import Rounds, Row
+
+log = logging.getLogger("fenchel.server")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended.
+
+    Attributes
+    ----------
+    run
+        Its id.
+    completed
+        Whether all rounds were done.
+    rounds
+        Rounds done.
+    seconds
+        Wall-clock time of the rounds that this process did.
+    reason
+        Why it stopped early; empty if it did not.
+    figures
+        The last evaluation.
+    """
+
+    run: str
+    completed: bool
+    rounds: int
+    seconds: float
+    reason: str
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Where a run's progress goes while it runs: nowhere, unless the command line or a test asks.
+
+    Attributes
+    ----------
+    joined
+        Called with the number of clients described so far and the number expected (``None``: open).
+    row
+        Called with the figures of each round.
+    """
+
+    joined: Callable[[int, int | None], None] = lambda present, expected: None
+    row: Callable[[Row], None] = lambda row: None
+
+
+class Coordinator:
+    """One run on the server.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    folder
+        Of the run.
+    resume
+        The checkpoint to go on from.
+    observer
+        Who is told of the progress.
+
+    Raises
+    ------
+    FenchelError
+        The settings name what cannot be had: data, a library, an algorithm.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        folder: RunFolder,
+        *,
+        resume: Checkpoint | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.settings = settings
+        self.folder = folder
+        self._observer = observer or Observer()
+        self._resume = resume
+        self._epoch = 0 if resume is None else resume.epoch + 1
+        self._half = server_half(settings.algorithm.name)
+        self._source = None if settings.own_data else DataSource.open(settings.data, settings.seed)
+        expected = None if settings.clients == "auto" else settings.clients
+        names = () if resume is None else tuple(resume.members)
+        self.enrolment = Enrolment(expected, settings.network.settle, names)
+        self.members: dict[str, Member] = {} if resume is None else resume.restore()
+        self._described = asyncio.Event()
+        self._over: pb.Farewell | None = None
+
+    # What the transport calls
+
+    async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """Answer a Join. The transport has made sure that the client is who it says it is.
+
+        Raises
+        ------
+        JoinRefusedError
+            With a reason for the person who started the client.
+        """
+        if request.own_data != self.settings.own_data:
+            wanted = "its own data file (--data)" if self.settings.own_data else "no data file of its own"
+            raise JoinRefusedError(
+                f"this run wants each client to bring {wanted}; see data.name in the settings"
+            )
+        member = self.members.get(request.client)
+        assignment = await self.enrolment.join(request, member is not None and member.connected)
+        reply = pb.JoinReply(
+            run=self.folder.id,
+            settings=self.settings.to_json(),
+            joined=len(self.enrolment.instances),
+            expected=self.enrolment.expected or 0,
+        )
+        if assignment is not None:
+            reply.assignment.CopyFrom(assignment)
+        return reply
+
+    async def work(self, client: str, instance: bytes, stream: Stream) -> None:
+        """Serve the Work stream of a client until it ends.
+
+        Raises
+        ------
+        WireError
+            The client broke the protocol.
+        """
+        member = self.members.get(client)
+        if member is None or self.enrolment.instances.get(client) != instance:
+            raise JoinRefusedError(f"client {client!r} has not joined this run, or joined anew meanwhile")
+        conversation = Conversation(member, stream, self.settings.network.max_message_bytes)
+        await conversation.run(lambda hello: self._admit(member, hello))
+
+    async def _admit(self, member: Member, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
+        if self._over is not None:
+            return self._over
+        refusal = self._misfit(member, hello.shard)
+        if refusal:
+            log.error("client %s is refused: %s", member.name, refusal)
+            return pb.Farewell(reason=refusal)
+        if member.shard is None:
+            member.shard = hello.shard
+        if not member.can_restore(hello):
+            member.lose("its journal of this run is gone, so what it contributed cannot be restored")
+            return pb.Farewell(reason=f"this client's journal of run {self.folder.id} is gone")
+        described = sum(other.shard is not None for other in self.members.values())
+        self._observer.joined(described, len(self.members))
+        if described == len(self.members):
+            self._described.set()
+        await self._described.wait()
+        if self._over is not None:
+            return self._over
+        features, classes = self._shape()
+        return pb.Welcome(features=features, classes=classes)
+
+    def _misfit(self, member: Member, shard: pb.ShardDescription) -> str:
+        """Say why a client's data does not fit the run; empty if it does."""
+        if shard.samples == 0 or shard.features_held == 0:
+            return f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"
+        others = [other for other in self.members.values() if other.shard is not None and other is not member]
+        for other in others[:1]:
+            assert other.shard is not None
+            for name in ("features", "classes", "class_names"):
+                mine, theirs = getattr(shard, name), getattr(other.shard, name)
+                if mine != theirs:
+                    return (
+                        f"client {member.name} has {name.replace('_', ' ')} {_shown(mine)}, but client {other.name} "
+                        f"has {_shown(theirs)}; all clients need the same (list the classes in data.classes, and "
+                        "give every file the same columns)"
+                    )
+        return ""
+
+    def _shape(self) -> tuple[int, int]:
+        """Return features and classes of the whole problem."""
+        if self._source is not None:
+            return self._source.problem.features, self._source.problem.classes
+        shard = next(iter(self.members.values())).shard
+        assert shard is not None
+        return shard.features, shard.classes
+
+    # The run
+
+    async def conduct(self) -> Summary:
+        """Do the run.
+
+        Returns
+        -------
+        Summary
+            Also written to the run folder.
+
+        Raises
+        ------
+        FenchelError
+            The run stopped early; everything up to the last checkpoint is saved.
+        """
+        started = time.perf_counter()
+        rounds: Rounds | None = None
+        reason = "an unexpected error; see the log"
+        try:
+            await self._gather()
+            rounds = self._rounds()
+            await rounds.go(fresh=self._resume is None)
+            reason = ""
+        except FenchelError as error:
+            reason = str(error)
+            raise
+        except asyncio.CancelledError:
+            reason = "interrupted"
+            raise
+        finally:
+            if rounds is not None:
+                rounds.close(completed=not reason)
+            summary = self._end(rounds, time.perf_counter() - started, reason)
+        return summary
+
+    async def _gather(self) -> None:
+        """Wait until every client has joined and described its data."""
+        patience = self.settings.network.join_timeout
+        for index, name in enumerate(await self.enrolment.completed(patience)):
+            self.members.setdefault(name, Member(name, index))
+        if self._resume is not None:
+            self._described.set()
+        try:
+            async with asyncio.timeout(patience):
+                await self._described.wait()
+        except TimeoutError:
+            missing = [member.name for member in self.members.values() if member.shard is None]
+            raise RunStoppedError(
+                f"these clients joined but did not get ready within {patience:g} s (network.join_timeout): "
+                f"{', '.join(missing)}; their logs say why"
+            ) from None
+
+    def _rounds(self) -> Rounds:
+        """Build the server half, its fleet and the evaluator, from the start or from the checkpoint."""
+        settings = self.settings
+        features, classes = self._shape()
+        fleet = Fleet(
+            self.members, settings.seed, settings.participation, settings.network.reply_buffer_bytes
+        )
+        model = initial_model(settings.objective, features, classes, settings.seed)
+        algorithm = self._half(Conduct(fleet, settings.algorithm, model))
+        done = 0
+        if self._resume is not None:
+            algorithm.state = self._resume.state(type(algorithm.state))
+            done = self._resume.round
+        test = None if self._source is None else self._source.test(settings.objective.dtype)
+        evaluator = Evaluator.build(settings, fleet, _empty(features, classes) if test is None else test)
+        recorder = Recorder(self.folder, algorithm.figures, done)
+        return Rounds(
+            settings,
+            self.folder,
+            fleet,
+            algorithm,
+            evaluator,
+            recorder,
+            self._epoch,
+            self._observer.row,
+            done,
+        )
+
+    def _end(self, rounds: Rounds | None, seconds: float, reason: str) -> Summary:
+        done = 0 if rounds is None else rounds.done
+        figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
+        summary = Summary(self.folder.id, not reason, done, seconds, reason, figures)
+        self.folder.summary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
+        self._over = pb.Farewell(completed=not reason, reason=reason)
+        self._described.set()  # let those who still wait for the others hear the farewell
+        for member in self.members.values():
+            member.say_farewell(self._over)
+        if reason:
+            log.error("the run stopped after round %d: %s", done, reason)
+        return summary
+
+    async def farewells(self, patience: float = 5.0) -> None:
+        """Wait until every connected client has been told that the run is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while any(member.connected for member in self.members.values()):
+                    await asyncio.sleep(0.02)
+
+
+def open_resumed(folder: RunFolder) -> Checkpoint:
+    """Return the checkpoint of a run that is to be resumed.
+
+    Raises
+    ------
+    CheckpointError
+        There is none, it is damaged, or it is another run's.
+    """
+    found = checkpoints.load(folder.checkpoint)
+    if found.run != folder.id:
+        raise CheckpointError(
+            f"{folder.path}: the checkpoint in it is of run {found.run!r}; was the folder renamed?"
+        )
+    return found
+
+
+def _empty(features: int, classes: int) -> Shard:
+    return Shard(
+        np.empty((0, features)),
+        np.empty(0, np.int64 if classes else np.float64),
+        classes,
+        features,
+        np.empty(0, np.int64),
+    )
+
+
+def _shown(value: object) -> str:
+    return str(list(value)) if not isinstance(value, int) else str(value)  # type: ignore[call-overload]

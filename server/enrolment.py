@@ -1,0 +1,112 @@
+"""Who may take part in a run, and when the fleet is complete."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from common.errors import IdentityInUseError, JoinRefusedError, RunStoppedError
+from common.version import PROTOCOL
+from proto import fenchel_pb2 as pb
+
+_POLL_SECONDS = 10.0  # a client whose fleet is not complete is answered after so long, and asks again
+
+
+class Enrolment:
+    """Takes the joins of clients.
+
+    Parameters
+    ----------
+    expected
+        Number of clients; ``None``: whoever joins until ``settle`` seconds pass without a newcomer.
+    settle
+        See ``expected``.
+    names
+        When a run is resumed: its clients. Nobody else may join.
+    """
+
+    def __init__(self, expected: int | None, settle: float, names: tuple[str, ...] = ()) -> None:
+        self.expected = len(names) if names else expected
+        self.instances: dict[str, bytes | None] = dict.fromkeys(names)
+        self._settle = settle
+        self._newest = time.monotonic()
+        self._complete = asyncio.Event()
+        self._indices: dict[str, int] = {}
+        if names:
+            self._close()
+
+    @property
+    def names(self) -> list[str]:
+        """Clients that have joined, in order of ids."""
+        return sorted(self.instances)
+
+    async def join(self, request: pb.JoinRequest, connected: bool) -> pb.Assignment | None:
+        """Enrol a client, or recognise it; return its place once the fleet is complete.
+
+        Parameters
+        ----------
+        request
+            What the client says; its identity has been checked.
+        connected
+            Whether a client of this id has an open stream now.
+
+        Raises
+        ------
+        JoinRefusedError
+            Another protocol version, an identity in use, or a stranger to a run that has begun.
+        """
+        if request.protocol != PROTOCOL:
+            raise JoinRefusedError(
+                f"this server speaks protocol {PROTOCOL}, client {request.client!r} ({request.software}) speaks "
+                f"{request.protocol}; install the same version of Fenchel on both sides"
+            )
+        name = request.client
+        known = self.instances.get(name)
+        if connected and known not in (None, request.instance):
+            raise IdentityInUseError(
+                f"the identity {name!r} is in use by another client that is connected now; "
+                "give each client its own certificate or --name"
+            )
+        if name not in self.instances:
+            if self._complete.is_set():
+                raise JoinRefusedError(
+                    f"the run has begun with {len(self.instances)} clients, and {name!r} is none of them"
+                )
+            self._newest = time.monotonic()
+        self.instances[name] = request.instance
+        if len(self.instances) == self.expected:
+            self._close()
+        try:
+            async with asyncio.timeout(_POLL_SECONDS):
+                await self._complete.wait()
+        except TimeoutError:
+            return None
+        return pb.Assignment(index=self._indices[name], clients=len(self._indices))
+
+    def _close(self) -> None:
+        self._indices = {name: index for index, name in enumerate(self.names)}
+        self._complete.set()
+
+    async def completed(self, patience: float) -> list[str]:
+        """Wait until the fleet is complete; return its clients in order of ids.
+
+        Raises
+        ------
+        RunStoppedError
+            It is not after ``patience`` seconds.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                while self.expected is None and not self._complete.is_set():
+                    quiet = time.monotonic() - self._newest
+                    if self.instances and quiet >= self._settle:
+                        self._close()
+                    await asyncio.sleep(min(0.1, self._settle))
+                await self._complete.wait()
+        except TimeoutError:
+            raise RunStoppedError(
+                f"{len(self.instances)} of {self.expected or 'any number of'} clients joined within {patience:g} s "
+                f"(network.join_timeout): {', '.join(self.names) or 'nobody'}. Are the others started, and can they "
+                "reach this server?"
+            ) from None
+        return self.names

@@ -1,0 +1,162 @@
+"""One phase on its way: who was asked, who has answered, and what is still awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import TooFewRepliesError
+from common.payload import Value
+from server.calls import Call
+
+if TYPE_CHECKING:
+    from server.member import Member
+
+log = logging.getLogger("fenchel.server")
+
+
+class Collector(Protocol):
+    """Takes the replies of an exchange as they arrive."""
+
+    async def admit(self, client: str, size: int) -> None:
+        """Return when there is room for a reply of ``size`` bytes."""
+        ...
+
+    def add(self, client: str, values: dict[str, Value]) -> None:
+        """Take a reply that has been checked."""
+        ...
+
+    def skip(self, client: str) -> None:
+        """Expect nothing more of a client: it failed, or its time is up."""
+        ...
+
+
+class Exchange:
+    """Waits for the replies to one question.
+
+    Parameters
+    ----------
+    phase, t
+        What was asked, in which round.
+    collector
+        Where the replies go.
+    check
+        Raises ``PayloadError`` for a reply that is not what was asked for.
+    deadline
+        Seconds. A reply that has begun to arrive by then still counts: holding it back may have been
+        the server's own doing.
+    """
+
+    def __init__(
+        self,
+        phase: str,
+        t: int,
+        collector: Collector,
+        check: Callable[[str, Mapping[str, Value]], None],
+        deadline: float,
+    ) -> None:
+        self.phase = phase
+        self.round = t
+        self.answered: list[str] = []
+        self.failures: dict[str, str] = {}
+        self._collector = collector
+        self._check = check
+        self._deadline = deadline
+        self._waiting: dict[str, tuple[Member, Call]] = {}
+        self._arriving: set[str] = set()
+        self._changed = asyncio.Event()
+        self._overdue = False
+
+    def expect(self, member: Member, call: Call) -> None:
+        """Wait for this client, too."""
+        self._waiting[member.name] = member, call
+
+    def is_open_for(self, call: Call) -> bool:
+        """Whether a reply to this instruction would still count."""
+        waiting = self._waiting.get(call.client)
+        return waiting is not None and waiting[1] is call
+
+    async def arriving(self, call: Call, size: int) -> None:
+        """Note that a reply has begun to arrive; return when there is room for its body."""
+        if self.is_open_for(call):
+            self._arriving.add(call.client)
+            await self._collector.admit(call.client, size)
+
+    def interrupted(self, client: str) -> None:
+        """Note that a reply stopped arriving (its stream broke)."""
+        self._arriving.discard(client)
+        if self._overdue and client in self._waiting:
+            self._drop(client)
+
+    def receive(self, call: Call, values: dict[str, Value]) -> None:
+        """Count a reply.
+
+        Raises
+        ------
+        PayloadError
+            It is not what was asked for.
+        """
+        self._check(call.client, values)
+        member, _ = self._waiting.pop(call.client)
+        self._arriving.discard(call.client)
+        call.outcome = "counted"
+        member.count(call)
+        self.answered.append(call.client)
+        self._collector.add(call.client, values)
+        self._changed.set()
+
+    def fail(self, call: Call, reason: str) -> None:
+        """Note that a client could not answer."""
+        log.warning("round %d, phase %r: client %s failed: %s", self.round, self.phase, call.client, reason)
+        self.failures[call.client] = reason
+        call.outcome = "failed"
+        self._drop(call.client)
+
+    def _drop(self, client: str) -> None:
+        member, call = self._waiting.pop(client)
+        self._arriving.discard(client)
+        member.settle(call)
+        self._collector.skip(client)
+        self._changed.set()
+
+    async def finish(self, min_replies: int) -> Sequence[str]:
+        """Wait until everybody has answered or the deadline has passed; return who answered, in order.
+
+        Raises
+        ------
+        TooFewRepliesError
+            Fewer than ``min_replies`` did.
+        """
+        asked = len(self._waiting)
+        try:
+            async with asyncio.timeout(self._deadline):
+                await self._quiet()
+        except TimeoutError:
+            self._overdue = True
+            for client in sorted(self._waiting.keys() - self._arriving):
+                log.warning(
+                    "round %d, phase %r: client %s did not answer within %g s",
+                    self.round,
+                    self.phase,
+                    client,
+                    self._deadline,
+                )
+                self._drop(client)
+            await self._quiet()
+        if len(self.answered) < min(min_replies, asked) or not self.answered:
+            reasons = "".join(
+                f"\n  {client}: {reason}" for client, reason in sorted(self.failures.items())[:5]
+            )
+            raise TooFewRepliesError(
+                f"round {self.round}, phase {self.phase!r}: {len(self.answered)} of {asked} clients answered within "
+                f"{self._deadline:g} s, but participation.min_replies is {min_replies}. Everything up to the last "
+                f"checkpoint is saved; continue with --resume when the clients are back.{reasons}"
+            )
+        return sorted(self.answered)
+
+    async def _quiet(self) -> None:
+        while self._waiting:
+            self._changed.clear()
+            await self._changed.wait()

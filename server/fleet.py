@@ -1,0 +1,264 @@
+"""All clients of a run, and the parts of it that a phase addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from common.errors import LostStateError, RunStoppedError
+from common.expectation import Expectation, Expected, check
+from common.frames import Body
+from common.payload import Value, Values, encode
+from common.randomness import generator
+from common.settings.participation import AllClients, Participation, Sampler
+from proto import fenchel_pb2 as pb
+from server.calls import Call
+from server.exchange import Collector, Exchange
+from server.member import Member
+from server.replies import Gathered, Reduced, Replies
+from server.sampling import draw
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Each(Generic[T]):
+    """A different value for each client, by client id."""
+
+    values: Mapping[str, T]
+
+
+def _for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
+    return {
+        name: value.values[client] if isinstance(value, Each) else value for name, value in values.items()
+    }
+
+
+@dataclass
+class Fleet:
+    """The clients of a run.
+
+    Attributes
+    ----------
+    members
+        By client id, in order of ids.
+    seed, participation, reply_buffer_bytes
+        From the settings.
+    round
+        The round that is going on.
+    calls
+        Every instruction of this round, for the record.
+    """
+
+    members: dict[str, Member]
+    seed: int
+    participation: Participation
+    reply_buffer_bytes: int
+    round: int = 0
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def present(self) -> list[Member]:
+        """Members that are not lost, in order of ids."""
+        return [member for member in self.members.values() if member.lost is None]
+
+    def check_lost(self) -> None:
+        """Stop the run if a client is lost and the settings do not say to go on without it.
+
+        Raises
+        ------
+        LostStateError
+            Naming the client and what it lost.
+        """
+        if self.participation.on_lost_state == "continue":
+            return
+        for member in self.members.values():
+            if member.lost is not None:
+                raise LostStateError(
+                    f"client {member.name}: {member.lost}. The run stops, because the algorithm's state on the "
+                    "clients would no longer add up; set participation.on_lost_state: continue to go on without it"
+                )
+
+    def all(self) -> Cohort:
+        """Return everybody."""
+        return Cohort(self, tuple(member.name for member in self.present))
+
+    def sample(
+        self,
+        sampler: Sampler | None = None,
+        *,
+        weights: Mapping[str, float] | None = None,
+        draw_name: str = "cohort",
+    ) -> Cohort:
+        """Draw a cohort for this round.
+
+        Parameters
+        ----------
+        sampler
+            How; default ``participation.sampler``.
+        weights
+            Weight of each client, for a weighted sampler; default: its number of samples.
+        draw_name
+            Tells several draws of one round apart.
+        """
+        present = self.present
+        if not present:
+            raise RunStoppedError("no client is left in the run")
+        sampler = sampler or self.participation.sampler
+        if isinstance(sampler, AllClients):
+            return self.all()
+        if weights is None:
+            values = [float(member.shard.samples) if member.shard else 0.0 for member in present]
+        else:
+            values = [weights[member.name] for member in present]
+        random = generator(self.seed, "server", self.round, draw_name)
+        return Cohort(
+            self, tuple(present[i].name for i in draw(sampler, np.array(values), self.round, random))
+        )
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Some clients of the fleet, whom a phase addresses together.
+
+    Attributes
+    ----------
+    draws
+        Client ids in order; one that was drawn twice (sampling with replacement) stands here twice but
+        is asked once.
+    """
+
+    fleet: Fleet
+    draws: tuple[str, ...]
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Client ids in order, each once."""
+        return tuple(sorted(set(self.draws)))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def only(self, clients: Callable[[str], bool]) -> Cohort:
+        """Return the part of the cohort for which ``clients`` holds."""
+        return Cohort(self.fleet, tuple(client for client in self.draws if clients(client)))
+
+    async def ask(
+        self,
+        phase: str,
+        *,
+        returns: Mapping[str, Expected | Each[Expected]] | None = None,
+        deadline: float | None = None,
+        min_replies: int | None = None,
+        **values: Value | Each[Value],
+    ) -> Replies:
+        """Ask a phase and wait for the replies.
+
+        Parameters
+        ----------
+        phase
+            Which handler of the client half answers.
+        returns
+            What each reply must hold; default: nothing. Anything else is refused.
+        deadline, min_replies
+            Default: from ``participation``.
+        **values
+            Sent to each client; an :class:`Each` holds a different value for each.
+
+        Raises
+        ------
+        TooFewRepliesError
+            Fewer than ``min_replies`` clients answered in time.
+        """
+        gathered = Gathered()
+        answered = await self._exchange(phase, pb.ASK, gathered, returns, deadline, min_replies, values)
+        return Replies(gathered.replies, self.only(set(answered).__contains__))
+
+    async def reduce(
+        self,
+        phase: str,
+        *,
+        returns: Mapping[str, Expected | Each[Expected]],
+        weight: str | None = None,
+        deadline: float | None = None,
+        min_replies: int | None = None,
+        **values: Value | Each[Value],
+    ) -> Reduced:
+        """Ask a phase and fold the replies as they arrive: for sums and means of large models.
+
+        Parameters
+        ----------
+        weight
+            Name of the value in each reply that weighs the others; default: each reply weighs 1.
+
+        Other parameters and errors as for :meth:`ask`.
+        """
+        reduced = Reduced(self.clients, weight, self.fleet.reply_buffer_bytes)
+        answered = await self._exchange(phase, pb.ASK, reduced, returns, deadline, min_replies, values)
+        reduced.cohort = self.only(set(answered).__contains__)
+        return reduced
+
+    async def inspect(self, phase: str, *, returns: Expectation, **values: Value) -> Replies:
+        """Ask a phase of the runtime that changes no state (evaluation)."""
+        gathered = Gathered()
+        answered = await self._exchange(phase, pb.INSPECT, gathered, returns, None, 1, values)
+        return Replies(gathered.replies, self.only(set(answered).__contains__))
+
+    async def tell(self, phase: str, **values: Value | Each[Value]) -> None:
+        """Tell each client to do something.
+
+        A promise: every client does it, before anything else that it is asked later, even if it is away
+        now. Returns at once.
+        """
+        fleet = self.fleet
+        for client, body in self._bodies(values):
+            if fleet.members[client].lost is None:
+                fleet.calls.append(fleet.members[client].post(phase, fleet.round, pb.TELL, body))
+
+    async def _exchange(
+        self,
+        phase: str,
+        kind: pb.Kind.ValueType,
+        collector: Collector,
+        returns: Mapping[str, Expected | Each[Expected]] | None,
+        deadline: float | None,
+        min_replies: int | None,
+        values: Mapping[str, Value | Each[Value]],
+    ) -> list[str]:
+        fleet = self.fleet
+        expected = returns or {}
+
+        def checked(client: str, reply: Values) -> None:
+            check(
+                reply, _for_client(expected, client), f"round {fleet.round}, phase {phase!r}, client {client}"
+            )
+
+        patience = deadline or fleet.participation.deadline
+        exchange = Exchange(phase, fleet.round, collector, checked, patience)
+        for client, body in self._bodies(values):
+            member = fleet.members[client]
+            if member.lost is None:
+                call = member.post(phase, fleet.round, kind, body, exchange)
+                exchange.expect(member, call)
+                fleet.calls.append(call)
+            else:
+                collector.skip(client)
+        answered = await exchange.finish(min_replies or fleet.participation.min_replies)
+        fleet.check_lost()
+        return list(answered)
+
+    def _bodies(self, values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
+        """Yield each client's body; what is the same for all is encoded once."""
+        if any(isinstance(value, Each) for value in values.values()):
+            for client in self.clients:
+                yield client, Body(encode(_for_client(values, client)))
+        else:
+            shared = Body(encode(_for_client(values, "")))
+            for client in self.clients:
+                yield client, shared

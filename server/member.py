@@ -1,0 +1,117 @@
+"""The server's record of one client, which outlives its connections.
+
+It numbers the instructions, knows which of them counts last (the base), and keeps those that are not
+answered yet, so that a client that comes back gets them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from common.frames import Assembly, Body
+from proto import fenchel_pb2 as pb
+from server.calls import Call
+from server.exchange import Exchange
+
+log = logging.getLogger("fenchel.server")
+
+EPOCH_BITS = 32
+"""Sequence numbers of a resumed run start above all that the run before it can have used."""
+
+
+@dataclass
+class Member:
+    """One client of the run.
+
+    Attributes
+    ----------
+    name
+        The client's id.
+    index
+        Its place among all clients, by order of ids.
+    shard
+        What it said of its data; ``None`` until it has come.
+    base
+        The last instruction whose effect counts; 0: none.
+    reach
+        The base in the last checkpoint that is safely on disk.
+    lost
+        Why this client is out of the run, or ``None``.
+    """
+
+    name: str
+    index: int
+    shard: pb.ShardDescription | None = None
+    base: int = 0
+    reach: int = 0
+    next_sequence: int = 1
+    lost: str | None = None
+    outstanding: dict[int, Call] = field(default_factory=dict)
+    queue: asyncio.Queue[Call | pb.Farewell] | None = None
+    """Feeds the stream that is open now; ``None`` while the client is away."""
+    partial: tuple[int, Assembly] | None = None
+    """Sequence and beginning of a reply whose stream broke."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the client's stream is open."""
+        return self.queue is not None
+
+    def post(
+        self, phase: str, t: int, kind: pb.Kind.ValueType, body: Body, exchange: Exchange | None = None
+    ) -> Call:
+        """Queue an instruction.
+
+        A told one counts from now on. An asked one counts once :meth:`count` says so.
+        """
+        if exchange is not None and any(call.exchange is not None for call in self.outstanding.values()):
+            raise RuntimeError(
+                f"client {self.name} was asked {phase!r} while another question to it is open: "
+                "await one exchange with a client before the next"
+            )
+        call = Call(self.name, self.next_sequence, self.base, phase, t, kind, body, exchange)
+        self.next_sequence += 1
+        if kind == pb.TELL:
+            self.base = call.sequence
+        self.outstanding[call.sequence] = call
+        if self.queue is not None:
+            self.queue.put_nowait(call)
+        return call
+
+    def count(self, call: Call) -> None:
+        """Let the effect of an answered instruction count."""
+        if call.kind == pb.ASK:
+            self.base = call.sequence
+
+    def settle(self, call: Call) -> None:
+        """Stop waiting for an instruction: it was answered, or its deadline has passed."""
+        self.outstanding.pop(call.sequence, None)
+
+    def tells(self) -> Iterator[Call]:
+        """Yield the promises that the client has not confirmed yet, in order."""
+        return (call for call in self.outstanding.values() if call.kind == pb.TELL)
+
+    def can_restore(self, hello: pb.Hello) -> bool:
+        """Whether a client that introduces itself so still has the state that the run counts on."""
+        if hello.stateless:
+            return True
+        kept = {0, *hello.snapshots}
+        first = next(self.tells(), None)
+        return self.base in kept if first is None else first.base in kept or first.sequence in kept
+
+    def lose(self, reason: str) -> None:
+        """Take the client out of the run: its state cannot be restored."""
+        log.error("client %s is lost: %s", self.name, reason)
+        self.lost = reason
+        for call in list(self.outstanding.values()):
+            if call.exchange is not None:
+                call.exchange.fail(call, reason)
+        self.outstanding.clear()
+
+    def say_farewell(self, farewell: pb.Farewell) -> None:
+        """End the client's part, if it is connected."""
+        if self.queue is not None:
+            self.queue.put_nowait(farewell)

@@ -1,0 +1,184 @@
+"""What a cohort answered: all replies at once, or folded as they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from common.payload import Array, Value
+from server.folding import accumulate, divided
+
+if TYPE_CHECKING:
+    from server.fleet import Cohort
+
+_SMALL_BYTES = 1 << 20  # replies up to here are never held back
+
+
+def _number(value: Value) -> float:
+    if isinstance(value, bool | int | float):
+        return float(value)
+    raise TypeError(f"a weight must be a number, not {type(value).__name__}")
+
+
+def _array(name: str, value: Value) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, bool | int | float):
+        return np.asarray(float(value))
+    raise TypeError(f"{name!r} is a {type(value).__name__}, which has no mean")
+
+
+class Replies(Mapping[str, Mapping[str, Value]]):
+    """The replies to one question, by client id, in the order of ids.
+
+    Attributes
+    ----------
+    cohort
+        The clients that answered.
+    """
+
+    def __init__(self, replies: Mapping[str, Mapping[str, Value]], cohort: Cohort) -> None:
+        self._replies = {client: replies[client] for client in sorted(replies)}
+        self.cohort = cohort
+
+    def __getitem__(self, client: str) -> Mapping[str, Value]:
+        return self._replies[client]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def values_of(self, name: str) -> list[Value]:
+        """Return one value of every reply, in the order of client ids."""
+        return [reply[name] for reply in self._replies.values()]
+
+    def sum(self, name: str) -> Array:
+        """Return the sum of an array (or number) over the replies."""
+        total: Array | None = None
+        for value in self.values_of(name):
+            total = accumulate(total, _array(name, value))
+        assert total is not None, "an exchange has at least one reply"
+        return total
+
+    def mean(self, name: str) -> Array:
+        """Return the mean over the replies, each with the same weight."""
+        return divided(self.sum(name), len(self))
+
+    def weighted_mean(self, name: str, weight: str) -> Array:
+        """Return the mean over the replies, weighted by another of their values."""
+        total: Array | None = None
+        weights = 0.0
+        for reply in self._replies.values():
+            factor = _number(reply[weight])
+            total = accumulate(total, _array(name, reply[name]), factor)
+            weights += factor
+        assert total is not None, "an exchange has at least one reply"
+        return divided(total, weights)
+
+
+class Gathered:
+    """Collects whole replies (:meth:`server.fleet.Cohort.ask`)."""
+
+    def __init__(self) -> None:
+        self.replies: dict[str, dict[str, Value]] = {}
+
+    async def admit(self, client: str, size: int) -> None:
+        """All replies are wanted at once, so there is no room to save."""
+
+    def add(self, client: str, values: dict[str, Value]) -> None:
+        """Keep a reply."""
+        self.replies[client] = values
+
+    def skip(self, client: str) -> None:
+        """Nothing waits for this client."""
+
+
+class Reduced:
+    """Sums of replies that were folded in the order of client ids as they arrived.
+
+    Replies that come before their turn wait in a buffer of bounded size; when it is full, the others
+    are left on the wire, where flow control holds them. So the server's memory does not grow with the
+    number of clients.
+
+    Attributes
+    ----------
+    cohort
+        The clients that answered.
+    """
+
+    cohort: Cohort
+
+    def __init__(self, order: Sequence[str], weight: str | None, buffer_bytes: int) -> None:
+        self._order = list(order)
+        self._weight = weight
+        self._buffer_bytes = buffer_bytes
+        self._next = 0
+        self._ready: dict[str, dict[str, Value] | None] = {}
+        self._held: dict[str, int] = {}
+        self._queue: dict[str, tuple[int, asyncio.Future[None]]] = {}
+        self._totals: dict[str, Array] = {}
+        self._weights = 0.0
+
+    async def admit(self, client: str, size: int) -> None:
+        """Return when the reply may be received: it is next, or there is room in the buffer."""
+        if size <= _SMALL_BYTES or client in self._held:
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._queue[client] = size, turn
+        self._grant()
+        try:
+            await turn
+        finally:
+            self._queue.pop(client, None)
+
+    def _grant(self) -> None:
+        for client, (size, turn) in list(self._queue.items()):
+            is_next = self._next < len(self._order) and self._order[self._next] == client
+            if not turn.done() and (is_next or sum(self._held.values()) + size <= self._buffer_bytes):
+                self._held[client] = size
+                turn.set_result(None)
+
+    def add(self, client: str, values: dict[str, Value]) -> None:
+        """Fold a reply, or keep it until its turn."""
+        self._ready[client] = values
+        self._fold()
+
+    def skip(self, client: str) -> None:
+        """Fold the others without this one."""
+        self._ready[client] = None
+        self._held.pop(client, None)
+        self._fold()
+
+    def _fold(self) -> None:
+        while self._next < len(self._order) and self._order[self._next] in self._ready:
+            client = self._order[self._next]
+            self._next += 1
+            self._held.pop(client, None)
+            values = self._ready.pop(client)
+            if values is not None:
+                factor = 1.0 if self._weight is None else _number(values[self._weight])
+                self._weights += factor
+                for name, value in values.items():
+                    if name != self._weight:
+                        self._totals[name] = accumulate(self._totals.get(name), _array(name, value), factor)
+        self._grant()
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights of the replies; their number where no weight was named."""
+        return self._weights
+
+    def sum(self, name: str) -> Array:
+        """Return the (weighted) sum of an array over the replies."""
+        return self._totals[name]
+
+    def mean(self, name: str) -> Array:
+        """Return the (weighted) mean of an array over the replies, a new array."""
+        total = self._totals[name]
+        mean: Array = np.divide(total, total.dtype.type(self._weights))
+        return mean

@@ -1,0 +1,135 @@
+"""The rounds of a run, and what is saved after each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from common.arrays import Vector
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings
+from server import checkpoint as checkpoints
+from server.algorithm import Algorithm
+from server.checkpoint import Checkpoint
+from server.evaluation import Evaluator
+from server.fleet import Fleet
+from server.recorder import Recorder
+
+Row: TypeAlias = Mapping[str, float]
+"""The figures of one round: a row of ``metrics.parquet``."""
+
+
+@dataclass
+class Rounds:
+    """Goes through the rounds; saves off the critical path, while the next one goes on.
+
+    Attributes
+    ----------
+    epoch
+        How often the run has been resumed.
+    on_row
+        Told the figures of each round.
+    done
+        The last round that is done.
+    figures
+        The last evaluation.
+    """
+
+    settings: RunSettings
+    folder: RunFolder
+    fleet: Fleet
+    algorithm: Algorithm
+    evaluator: Evaluator
+    recorder: Recorder
+    epoch: int
+    on_row: Callable[[Row], None]
+    done: int
+    figures: dict[str, float] = field(default_factory=dict)
+    _saving: asyncio.Task[None] | None = None
+
+    async def go(self, *, fresh: bool) -> None:
+        """Do the rounds that are left, and save the final model.
+
+        Parameters
+        ----------
+        fresh
+            Whether the algorithm must still be set up.
+        """
+        if fresh:
+            await self.algorithm.start()
+        # Also marks the epoch of a resumed run, so that no sequence number is ever used twice.
+        await self._save(wait=True)
+        for t in range(self.done + 1, self.settings.rounds + 1):
+            await self._round(t)
+        await self.algorithm.finish()
+        await self._save(wait=True)
+        save_model(self.folder.model, self.algorithm.model)
+
+    async def _round(self, t: int) -> None:
+        fleet = self.fleet
+        started = time.perf_counter()
+        fleet.round = t
+        await self.algorithm.round(t)
+        fleet.check_lost()
+        seconds = time.perf_counter() - started
+        evaluation_seconds = 0.0
+        figures: dict[str, float] = {}
+        if self.evaluator.is_due(t):
+            figures = await self.evaluator.evaluate(self.algorithm.model)
+            self.figures = figures
+            evaluation_seconds = time.perf_counter() - started - seconds
+        calls, fleet.calls = fleet.calls, []
+        connected = sum(member.connected for member in fleet.members.values())
+        row = self.recorder.round(
+            t, seconds, evaluation_seconds, calls, connected, figures | self.algorithm.metrics()
+        )
+        self.done = t
+        if t % self.settings.checkpoint.every == 0:
+            await self._save(wait=False)
+        self.on_row(row)
+
+    async def _save(self, *, wait: bool) -> None:
+        """Write tables and checkpoint; unless ``wait``, in the background, or not at all if that is busy."""
+        if self._saving is not None:
+            if not wait and not self._saving.done():
+                return
+            await self._saving
+        checkpoint = checkpoints.take(
+            self.folder.id, self.done, self.epoch, self.algorithm.state, self.fleet.members
+        )
+        self._saving = asyncio.create_task(self._write(checkpoint))
+        if wait or checkpoint.is_large:
+            await self._saving
+
+    async def _write(self, checkpoint: Checkpoint) -> None:
+        self.recorder.flush()
+        sync = self.settings.checkpoint.sync
+        await asyncio.to_thread(checkpoints.save, self.folder.checkpoint, checkpoint, sync=sync)
+        for name, kept in checkpoint.members.items():
+            self.fleet.members[name].reach = kept["base"]
+
+    def close(self, *, completed: bool) -> None:
+        """Close the tables: for good, or so that a resumed run can go on with them."""
+        if self._saving is not None:
+            self._saving.cancel()
+        if completed:
+            self.recorder.finish()
+        else:
+            self.recorder.close()
+
+
+def save_model(path: Path, model: Vector) -> None:
+    """Write a model as NPZ, atomically; the same model gives the same bytes (no time of day in the archive)."""
+    temporary = path.with_suffix(".new")
+    with zipfile.ZipFile(temporary, "w") as archive:
+        entry = zipfile.ZipInfo("model.npy", date_time=(1980, 1, 1, 0, 0, 0))
+        with archive.open(entry, "w", force_zip64=True) as file:
+            np.lib.format.write_array(file, model, allow_pickle=False)
+    temporary.replace(path)

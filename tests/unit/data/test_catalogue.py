@@ -1,0 +1,246 @@
+"""Named data sets: where they are looked for, how they are downloaded, imported and checked."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.data.catalogue import (
+    CATALOGUE,
+    PublicFile,
+    cache_folder,
+    data_folders,
+    import_files,
+    known_names,
+    load,
+    locate,
+)
+from common.data.fetch import entry_of, fetch
+from common.data.source import DataSource
+from common.errors import DataError
+from common.settings.data import DataSettings
+
+NAMES = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+
+
+def idx(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return gzip.compress(header + array.tobytes())
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Path:
+    """A folder with a tiny data set in the four files of MNIST: 6 training and 4 test images, 2 classes."""
+    folder = tmp_path / "public"
+    folder.mkdir()
+    for samples, names in ((6, NAMES[:2]), (4, NAMES[2:])):
+        (folder / names[0]).write_bytes(idx(np.arange(samples * 12, dtype=np.uint8).reshape(samples, 3, 4)))
+        (folder / names[1]).write_bytes(idx((np.arange(samples) % 2).astype(np.uint8)))
+    return folder
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def url(public: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(public))) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+        thread.join()
+
+
+def tiny(url: str, public: Path, **changes: Any) -> Any:
+    files = tuple(
+        PublicFile(name, url + name, hashlib.sha256((public / name).read_bytes()).hexdigest())
+        for name in NAMES
+    )
+    numbers = {"train": 6, "test": 4, "features": 12, "classes": 2}
+    return replace(CATALOGUE["mnist"], name="tiny", files=files, **(numbers | changes))
+
+
+def test_a_download_is_checked_reported_and_kept_as_one_file(url: str, public: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    path = fetch(tiny(url, public), cache=tmp_path / "cache", progress=lambda *step: told.append(step))
+    assert path == tmp_path / "cache" / "tiny" / "data.npz"
+    assert [entry.name for entry in path.parent.iterdir()] == ["data.npz"]
+    dataset = load("tiny", (tmp_path / "cache",))
+    assert dataset.test is not None
+    assert (len(dataset.train), len(dataset.test), dataset.image) == (6, 4, (1, 3, 4))
+    sizes = {name: (public / name).stat().st_size for name in NAMES}
+    assert {name: (done, total) for name, done, total in told} == {n: (s, s) for n, s in sizes.items()}
+
+
+def test_a_download_with_another_checksum_is_refused_and_not_kept(
+    url: str, public: Path, tmp_path: Path
+) -> None:
+    entry = tiny(url, public)
+    (public / NAMES[1]).write_bytes(idx(np.zeros(6, np.uint8)))
+    with pytest.raises(DataError) as caught:
+        fetch(entry, cache=tmp_path / "cache")
+    assert entry.files[1].sha256 in str(caught.value)
+    assert f"{url}{NAMES[1]}" in str(caught.value)
+    assert list((tmp_path / "cache" / "tiny").iterdir()) == []
+
+
+def test_a_download_without_a_known_checksum_is_checked_by_its_numbers(
+    url: str, public: Path, tmp_path: Path
+) -> None:
+    entry = tiny(url, public, train=7)
+    entry = replace(entry, files=tuple(replace(file, sha256=None) for file in entry.files))
+    with pytest.raises(DataError, match=r"6 training samples.*expected those of tiny: 7 training samples"):
+        fetch(entry, cache=tmp_path / "cache")
+    assert locate("tiny", (tmp_path / "cache",)) is None
+
+
+def test_a_failed_download_says_which_address_and_what_to_do(url: str, public: Path, tmp_path: Path) -> None:
+    entry = tiny(url, public)
+    (public / NAMES[2]).unlink()
+    with pytest.raises(DataError) as caught:
+        fetch(entry, cache=tmp_path)
+    for words in (f"{url}{NAMES[2]}", "404", "fenchel data import tiny FILE...", "$FENCHEL_DATA"):
+        assert words in str(caught.value)
+
+
+def test_an_unreachable_source_is_a_data_error(public: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be downloaded"):
+        fetch(tiny("http://127.0.0.1:9/", public), cache=tmp_path, timeout=1.0)
+
+
+def test_an_address_that_is_not_of_the_web_is_refused(public: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected an address that starts with"):
+        fetch(tiny(f"file://{public}/", public), cache=tmp_path)
+
+
+def test_what_scikit_learn_brings_along_needs_no_download(tmp_path: Path) -> None:
+    assert fetch(CATALOGUE["digits"], cache=tmp_path) is None
+    assert locate("digits", (tmp_path,)) == {}
+    assert load("digits", (tmp_path,)).train.features.shape == (1797, 64)
+
+
+def test_no_public_source_of_a_name_is_an_error_that_lists_the_names() -> None:
+    assert entry_of("adult").name == "adult"
+    with pytest.raises(DataError, match="known are digits, breast_cancer, mnist"):
+        entry_of("imagenet")
+
+
+def test_the_folder_of_the_variable_comes_before_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FENCHEL_DATA", str(tmp_path))
+    assert data_folders() == (tmp_path, cache_folder())
+    monkeypatch.delenv("FENCHEL_DATA")
+    assert data_folders() == (cache_folder(),)
+
+
+def test_public_files_are_found_with_underscores_and_without_their_compression(
+    public: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data" / "fashion_mnist"
+    folder.mkdir(parents=True)
+    for name in NAMES:
+        (folder / name.removesuffix(".gz")).write_bytes(gzip.decompress((public / name).read_bytes()))
+    found = locate("fashion-mnist", (tmp_path / "data",))
+    assert found is not None
+    assert list(found) == NAMES
+    with pytest.raises(DataError, match=r"6 training samples.*expected those of fashion-mnist: 60000"):
+        load("fashion-mnist", (tmp_path / "data",))
+
+
+def test_an_incomplete_folder_is_not_the_data_set(public: Path, tmp_path: Path) -> None:
+    public.rename(tmp_path / "mnist")
+    (tmp_path / "mnist" / NAMES[3]).unlink()
+    assert locate("mnist", (tmp_path,)) is None
+    with pytest.raises(DataError, match=r"mnist is not on this machine.*fenchel data fetch mnist"):
+        load("mnist", (tmp_path,))
+
+
+def test_an_imported_file_becomes_a_name_with_its_test_part(public: Path, tmp_path: Path) -> None:
+    path = import_files("my-images", [public / name for name in NAMES], tmp_path)
+    assert path == tmp_path / "my-images" / "data.npz"
+    assert known_names((tmp_path,)) == [*CATALOGUE, "my-images"]
+    settings = DataSettings.model_validate({"name": "my-images", "scale": "unit-interval"})
+    source = DataSource.open(settings, 0, folders=(tmp_path,))
+    test = source.test()
+    assert test is not None
+    assert (source.problem.samples, test.samples) == (6, 4)
+    with pytest.raises(DataError, match="has a published test set of 4"):
+        DataSource.open(settings.model_copy(update={"test_fraction": 0.2}), 0, folders=(tmp_path,))
+
+
+def test_an_imported_csv_keeps_its_class_names(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,kind\n1,cat\n2,dog\n")
+    import_files("pets", [tmp_path / "a.csv"], tmp_path, label="kind")
+    assert load("pets", (tmp_path,)).train.labels.tolist() == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("name", ["../up", "UPPER", "", "a/b"])
+def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="is no name for a data set"):
+        import_files(name, [tmp_path / "a.csv"], tmp_path)
+
+
+def test_public_files_under_their_name_must_be_complete(public: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected those of mnist"):
+        import_files("mnist", [public / name for name in NAMES], tmp_path)
+
+
+def test_an_unknown_name_says_what_is_known_and_how_to_import(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no data set is called 'pets'.*digits.*fenchel data import pets"):
+        load("pets", (tmp_path,))
+
+
+def test_every_public_file_has_an_https_address_or_a_checksum() -> None:
+    for entry in CATALOGUE.values():
+        for file in entry.files:
+            assert file.url.startswith("https://") or file.sha256
+            assert file.url.endswith(file.name)
+            assert file.sha256 is None or len(file.sha256) == 64
+
+
+def test_adult_is_one_hot_encoded_in_a_stable_order(tmp_path: Path) -> None:
+    row = "39, {}, 77516, Bachelors, 13, Single, Clerk, Husband, White, Male, 2174, 0, 40, Cuba, {}\n"
+    (tmp_path / "adult.data").write_text(
+        row.format("State-gov", "<=50K") + row.format("Private", ">50K") + "\n"
+    )
+    (tmp_path / "adult.test").write_text("|1x3 Cross validator\n" + row.format("Never-seen", ">50K."))
+    dataset = CATALOGUE["adult"].read({name: tmp_path / name for name in ("adult.data", "adult.test")})
+    assert dataset.test is not None
+    numbers = [39, 77516, 13, 2174, 0, 40]
+    ones = [1] * 7
+    assert np.asarray(dataset.train.features).tolist() == [[*numbers, 0, 1, *ones], [*numbers, 1, 0, *ones]]
+    assert np.asarray(dataset.test.features).tolist() == [[*numbers, 0, 0, *ones]]
+    assert dataset.test.labels.tolist() == [">50K"]
+
+
+def test_the_binary_archive_of_cifar_is_read_plane_by_plane(tmp_path: Path) -> None:
+    record = bytes([7]) + bytes([1]) * 1024 + bytes([2]) * 1024 + bytes([3]) * 1024
+    path = tmp_path / "cifar-10-binary.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = 2 * len(record)
+            archive.addfile(member, io.BytesIO(2 * record))
+    dataset = CATALOGUE["cifar10"].read({path.name: path})
+    assert dataset.test is not None
+    assert (len(dataset.train), len(dataset.test)) == (10, 2)
+    assert np.unique(np.asarray(dataset.train.features)[:, 1024:2048]).tolist() == [2]
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match="cifar-10-binary"):
+        CATALOGUE["cifar10"].read({path.name: path})

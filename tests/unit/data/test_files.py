@@ -1,0 +1,307 @@
+"""Data files: what is read is what was written, and bad files are refused with the place of the fault."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import dump_svmlight_file
+
+from common.data.files import read_file, read_files
+from common.data.npz import read_idx, read_npz, write_npz
+from common.data.samples import DataSet, Samples
+from common.errors import DataError
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def dense(part: Samples) -> Any:
+    return part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_libsvm_file_is_read_as_scikit_learn_wrote_it_however_compressed(
+    tmp_path: Path, suffix: str
+) -> None:
+    rng = np.random.default_rng(0)
+    features = sp.csr_array(rng.random((30, 12)) * (rng.random((30, 12)) < 0.3))
+    labels = rng.integers(-1, 2, 30).astype(float)
+    plain = io.BytesIO()
+    dump_svmlight_file(sp.csr_matrix(features), labels, plain, zero_based=False)
+    path = written(tmp_path, f"train.libsvm{suffix}", COMPRESS[suffix](plain.getvalue()))
+    part = read_file(path, features=12).train
+    np.testing.assert_allclose(dense(part), features.toarray(), rtol=1e-12)
+    np.testing.assert_array_equal(part.labels, labels)
+
+
+def test_a_libsvm_file_is_known_by_its_first_line_when_its_suffix_says_nothing(tmp_path: Path) -> None:
+    part = read_file(written(tmp_path, "a9a.t", "-1 3:1 11:0.5 # note\n\n+1 5:1 \n")).train
+    assert part.features.shape == (2, 11)
+    assert part.labels.tolist() == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("+1 1:2\nspam 1:2\n", "line 2: 'spam' is not a label"),
+        ("+1 1:2\n-1 1:two\n", "line 2: '1:two' is not 'index:value'"),
+        ("+1 1:2\n-1 1\n", "line 2: '1' is not 'index:value'"),
+        ("+1 1:2 1:3\n", "line 1: feature index 1 after 1"),
+        ("+1 7:2 3:3\n", "line 1: feature index 3 after 7"),
+        ("+1 0:2\n", "line 1: feature index 0; expected indices from 1"),
+        ("+1 99999999999:2\n", "line 1: '99999999999:2'"),
+        ("+1 1:nan\n", "not a finite number in column 1"),
+        ("# nothing\n", "no samples in 1 lines"),
+        ("", "no samples in 0 lines"),
+        ("1\n2\n", "2 samples with 0 features"),
+    ],
+)
+def test_a_bad_libsvm_line_is_named(tmp_path: Path, content: str, complaint: str) -> None:
+    path = written(tmp_path, "bad.libsvm", content)
+    with pytest.raises(DataError) as caught:
+        read_file(path)
+    assert complaint in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_csv_header_names_the_label(tmp_path: Path, suffix: str) -> None:
+    content = COMPRESS[suffix](b"sick,age,size\nyes,30,1.5\nno,40,2\n")
+    part = read_file(written(tmp_path, f"h.csv{suffix}", content), label="sick").train
+    assert part.labels.tolist() == ["yes", "no"]
+    np.testing.assert_array_equal(part.features, [[30, 1.5], [40, 2]])
+
+
+def test_without_a_header_the_last_column_is_the_label(tmp_path: Path) -> None:
+    part = read_file(written(tmp_path, "iris.csv", "5.1,3.5,setosa\n6.2,2.9,virginica\n")).train
+    assert part.labels.tolist() == ["setosa", "virginica"]
+    assert part.features.shape == (2, 2)
+
+
+def test_a_column_called_label_is_the_label_wherever_it_stands(tmp_path: Path) -> None:
+    part = read_file(written(tmp_path, "x.csv", "label;a;b\n1;2;3\n0;4;5\n")).train
+    assert part.labels.tolist() == [1, 0]
+    np.testing.assert_array_equal(part.features, [[2, 3], [4, 5]])
+
+
+@pytest.mark.parametrize(
+    ("content", "label", "complaint"),
+    [
+        ("a,b,y\n1,2,0\n1,red,1\n", None, "column 'b', row 2: 'red' is not a number"),
+        ("a,b,y\n1,2,0\n1,,1\n", None, "column 'b', row 2: an empty value"),
+        ("a,b,y\n1,2,0\n1,inf,1\n", None, "column 'b', row 2: inf"),
+        ("a,b,y\n1,2,0\n1,2\n", None, "not a CSV table of 3 columns"),
+        ("a,b,y\n1,2,0\n1,2,\n", None, "column 'y', row 2: no label"),
+        ("a,b,y\n1,2,0\n", "z", "no column 'z' for the label; the columns are a, b, y"),
+        ("a,a,y\n1,2,0\n", None, "two columns are called 'a'"),
+        ("a,b,y\n", None, "0 rows"),
+        ("y\n1\n", "y", "0 feature columns"),
+        ("", None, "first line is empty"),
+    ],
+)
+def test_a_bad_csv_names_its_column_and_row(
+    tmp_path: Path, content: str, label: str | None, complaint: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        read_file(written(tmp_path, "bad.csv", content), label=label)
+    assert complaint in str(caught.value)
+
+
+def test_parquet_columns_keep_their_names_and_single_precision(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    table = {"outcome": ["b", "a", "b"], "x": pa.array([1, 2, 3], pa.float32())}
+    pyarrow.parquet.write_table(pa.table(table), path)
+    part = read_file(path, label="outcome").train
+    assert part.labels.tolist() == ["b", "a", "b"]
+    assert part.features.dtype == np.float32
+
+
+def test_a_parquet_column_of_dates_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pa.table({"born": pa.array([1], pa.date32()), "y": [1]}), path)
+    with pytest.raises(DataError, match=r"column 'born', row 1: datetime\.date"):
+        read_file(path)
+
+
+def test_what_is_not_parquet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a Parquet file"):
+        read_file(written(tmp_path, "x.parquet", b"PAR1 but not really"))
+
+
+def test_an_archive_survives_a_round_trip_dense_and_sparse(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    pixels = rng.integers(0, 256, (5, 6), dtype=np.uint8)
+    images = DataSet(
+        Samples(pixels, np.array(["a", "b", "a", "b", "a"])),
+        Samples(pixels[:2], np.array(["a", "b"])),
+        (1, 2, 3),
+        255.0,
+    )
+    write_npz(tmp_path / "i" / "data.npz", images)
+    back = read_npz(tmp_path / "i" / "data.npz")
+    assert back.test is not None
+    assert (back.image, back.peak) == ((1, 2, 3), 255.0)
+    assert back.train.features.dtype == np.uint8
+    np.testing.assert_array_equal(back.train.features, pixels)
+    assert back.test.labels.tolist() == ["a", "b"]
+
+    sparse = sp.csr_array(rng.random((5, 9)) * (rng.random((5, 9)) < 0.4))
+    both = DataSet(Samples(sparse, np.arange(5)), Samples(sparse[:2], np.arange(2)))
+    write_npz(tmp_path / "s.npz", both)
+    back = read_npz(tmp_path / "s.npz")
+    assert back.test is not None
+    np.testing.assert_array_equal(dense(back.train), sparse.toarray())
+    np.testing.assert_array_equal(dense(back.test), sparse[:2].toarray())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["i", "s.npz"]
+
+
+def test_images_become_rows_channel_after_channel(tmp_path: Path) -> None:
+    pixels = np.arange(2 * 5 * 6 * 3, dtype=np.uint8).reshape(2, 5, 6, 3)
+    np.savez(tmp_path / "x.npz", x_train=pixels, y_train=np.array([[0], [1]]))
+    dataset = read_file(tmp_path / "x.npz")
+    assert dataset.image == (3, 5, 6)
+    assert dataset.peak == 255.0
+    np.testing.assert_array_equal(dense(dataset.train)[1].reshape(3, 5, 6)[2], pixels[1, :, :, 2])
+
+
+def test_an_archive_of_python_objects_is_refused_and_never_unpickled(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return (Path(tmp_path / "exploded").touch, ())  # type: ignore[return-value]
+
+    np.savez(tmp_path / "x.npz", X=np.array([[Bomb()]], dtype=object), y=np.array([1]), allow_pickle=True)
+    with pytest.raises(DataError, match="Python objects"):
+        read_npz(tmp_path / "x.npz")
+    assert not (tmp_path / "exploded").exists()
+    pickle.loads(pickle.dumps(Bomb()))
+    assert (tmp_path / "exploded").exists()  # so the test would have seen it
+
+
+def test_an_array_that_announces_more_than_there_is_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 8), }"
+    header += b" " * (117 - len(header)) + b"\n"
+    member = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 64
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("X.npy", member)
+    with pytest.raises(DataError, match=r"array 'X'.*announces shape"):
+        read_npz(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "complaint"),
+    [
+        ({"z": np.ones(3)}, "no features"),
+        ({"X": np.ones((3, 2))}, "no labels"),
+        ({"X": np.ones((3, 2)), "y": np.ones(4)}, "do not fit"),
+        ({"X": np.array([[1.0, np.nan]]), "y": np.ones(1)}, "sample 1, column 2"),
+        (
+            {"X": np.ones((3, 2)), "y": np.ones(3), "X_test": np.ones((1, 3)), "y_test": np.ones(1)},
+            "expected the same",
+        ),
+        ({"X": np.ones((3, 2)), "y": np.ones(3), "image": np.array([1, 2, 2])}, "image is"),
+        ({"X": np.array([["a"]]), "y": np.ones(1)}, "expected numbers"),
+        (
+            {
+                "data": np.ones(2),
+                "indices": np.array([0, 9]),
+                "indptr": np.array([0, 2]),
+                "shape": np.array([1, 3]),
+                "y": np.ones(1),
+            },
+            "not a CSR matrix",
+        ),
+    ],
+)
+def test_an_archive_that_is_no_data_set_is_refused(
+    tmp_path: Path, arrays: dict[str, Any], complaint: str
+) -> None:
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(DataError, match=complaint):
+        read_npz(tmp_path / "x.npz")
+
+
+def idx(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    return (
+        bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+    )
+
+
+def test_idx_images_and_labels_are_paired_and_the_test_files_found_by_name(tmp_path: Path) -> None:
+    pixels = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
+    labels = np.array([2, 0, 1], np.uint8)
+    files = [
+        written(tmp_path, "t10k-labels-idx1-ubyte", idx(labels[:2])),
+        written(tmp_path, "train-images-idx3-ubyte.gz", gzip.compress(idx(pixels))),
+        written(tmp_path, "t10k-images-idx3-ubyte", idx(pixels[:2])),
+        written(tmp_path, "train-labels-idx1-ubyte", idx(labels)),
+    ]
+    dataset = read_files(files)
+    assert dataset.test is not None
+    assert (dataset.image, dataset.peak) == ((1, 4, 5), 255.0)
+    np.testing.assert_array_equal(dataset.train.features, pixels.reshape(3, 20))
+    assert dataset.test.labels.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\0\x08", b"\0\0\x08\x01\0\0\0\x05abc", b"\0\0\x07\x01\0\0\0\x01a"]
+)
+def test_a_damaged_idx_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(DataError, match="x-ubyte"):
+        read_idx(written(tmp_path, "x-ubyte", content))
+
+
+def test_libsvm_files_are_stacked_and_widened_to_the_same_features(tmp_path: Path) -> None:
+    files = [
+        written(tmp_path, "part1.svm", "1 1:1\n"),
+        written(tmp_path, "part2.svm", "-1 5:1\n"),
+        written(tmp_path, "part.t.svm", "1 7:1\n"),
+    ]
+    dataset = read_files(files)
+    assert dataset.test is not None
+    assert dataset.train.features.shape == (2, 7)
+    assert dataset.test.features.shape == (1, 7)
+    assert dataset.train.labels.tolist() == [1, -1]
+
+
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    files = [written(tmp_path, "a.csv", "1,2,0\n"), written(tmp_path, "b.csv", "1,2,3,0\n")]
+    with pytest.raises(DataError, match="expected one form"):
+        read_files(files)
+    with pytest.raises(DataError, match="only test files"):
+        read_files([written(tmp_path, "a.test.csv", "1,2,0\n")])
+
+
+@pytest.mark.parametrize("name", ["x.gz", "x.csv.bz2", "x.libsvm.xz", "x.npz"])
+def test_a_damaged_archive_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=name):
+        read_file(written(tmp_path, name, b"not compressed at all"))
+
+
+def test_a_missing_file_and_an_unknown_form_say_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no such file"):
+        read_file(tmp_path / "gone.csv")
+    with pytest.raises(DataError, match="of no known form; expected LIBSVM"):
+        read_file(written(tmp_path, "x.doc", "Dear Sir or Madam"))

@@ -1,0 +1,257 @@
+"""From settings to shards: preparation, test split, held-out samples, own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.preprocessing import StandardScaler
+
+from common.data.npz import write_npz
+from common.data.samples import DataSet, Samples
+from common.data.shard import Shard
+from common.data.source import DataSource, load_own
+from common.errors import DataError
+from common.settings.data import DataSettings
+
+
+def source(seed: int = 0, folders: tuple[Path, ...] = (), **keys: Any) -> DataSource:
+    return DataSource.open(DataSettings.model_validate(keys), seed, folders=folders)
+
+
+def array(shard: Shard | None) -> Any:
+    assert shard is not None
+    return shard.features.toarray() if isinstance(shard.features, sp.csr_array) else shard.features
+
+
+def test_digits_is_split_as_the_prototypes_of_the_papers_did() -> None:
+    digits = source(name="digits", scale="unit-interval", bias=1.0)
+    test = digits.test()
+    assert test is not None
+    assert (digits.problem.samples, test.samples, digits.problem.features) == (1437, 360, 65)
+    assert (array(test)[:, 64] == 1.0).all()
+    everything = np.concatenate([array(digits.training()), array(test)])[:, :64]
+    original = load_digits().data / 16
+    assert sorted(map(tuple, everything)) == sorted(map(tuple, original))
+
+
+def test_the_test_split_has_the_classes_in_proportion() -> None:
+    test = source(name="breast_cancer").test()
+    assert test is not None
+    assert np.bincount(test.labels).tolist() == [72, 42]
+
+
+def test_class_names_are_sorted_and_labels_are_their_indices() -> None:
+    data = source(name="breast_cancer", test_fraction=0)
+    assert data.problem.class_names == ("benign", "malignant")
+    assert data.labels.dtype == np.int64
+    np.testing.assert_array_equal(data.labels, 1 - load_breast_cancer().target)
+
+
+def test_standard_uses_the_training_mean_and_population_deviation() -> None:
+    raw, scaled = source(name="breast_cancer"), source(name="breast_cancer", scale="standard")
+    oracle = StandardScaler().fit(array(raw.training()))
+    np.testing.assert_allclose(array(scaled.training()), oracle.transform(array(raw.training())), atol=1e-10)
+    np.testing.assert_allclose(array(scaled.test()), oracle.transform(array(raw.test())), atol=1e-10)
+
+
+def test_a_constant_column_becomes_zero_not_noise() -> None:
+    digits = array(source(name="digits", scale="standard").training())
+    assert np.isfinite(digits).all()
+    assert (digits[:, 0] == 0).all()
+
+
+def test_steps_apply_in_the_order_given() -> None:
+    raw = array(source(name="breast_cancer").training())
+    last_rows = array(source(name="breast_cancer", scale=["standard", "unit-rows"]).training())
+    np.testing.assert_allclose(np.linalg.norm(last_rows, axis=1), 1.0)
+    last_standard = array(source(name="breast_cancer", scale=["unit-rows", "standard"]).training())
+    rows = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    np.testing.assert_allclose(last_standard, (rows - rows.mean(0)) / rows.std(0), atol=1e-8)
+
+
+def test_unit_interval_spans_the_training_columns_that_are_not_pixels() -> None:
+    scaled = array(source(name="breast_cancer", scale="unit-interval").training())
+    np.testing.assert_allclose(scaled.min(axis=0), 0)
+    np.testing.assert_allclose(scaled.max(axis=0), 1)
+
+
+def test_unit_interval_after_another_step_spans_what_that_step_gave() -> None:
+    scaled = array(source(name="digits", scale=["standard", "unit-interval"]).training())
+    assert scaled.min() == 0.0
+    assert scaled.max() == 1.0
+
+
+def test_shards_are_rows_of_the_training_set_in_the_dtype_asked_for() -> None:
+    data = source(name="digits", scale=["standard", "unit-rows"], bias=2.0)
+    everything = data.training(np.float32)
+    seen = []
+    for client in range(7):
+        shard = data.shard(client, 7, np.float32)
+        assert shard.features.dtype == np.float32
+        np.testing.assert_array_equal(shard.features, everything.features[shard.samples_held])
+        np.testing.assert_array_equal(shard.labels, everything.labels[shard.samples_held])
+        seen.append(shard.samples_held)
+    assert sorted(np.concatenate(seen).tolist()) == list(range(1437))
+
+
+def test_binarise_makes_even_against_odd() -> None:
+    data = source(name="digits", test_fraction=0, binarise={"positive": [0, 2, 4, 6, 8]})
+    np.testing.assert_array_equal(data.labels, load_digits().target % 2 == 0)
+    assert data.problem.classes == 2
+
+
+def test_a_held_out_part_and_the_shard_share_nothing_and_miss_nothing() -> None:
+    keys: dict[str, Any] = {
+        "name": "digits",
+        "partition": {"kind": "dirichlet", "alpha": 0.1, "min_samples": 40},
+    }
+    whole, divided = source(**keys), source(**keys, holdout=0.25)
+    for client in range(10):
+        kept, held_out = divided.shard(client, 10), divided.holdout(client, 10)
+        assert held_out is not None
+        assert whole.holdout(client, 10) is None
+        both = np.concatenate([kept.samples_held, held_out.samples_held])
+        np.testing.assert_array_equal(np.sort(both), whole.shard(client, 10).samples_held)
+        assert held_out.samples == round(0.25 * len(both))
+
+
+def test_a_client_with_one_sample_trains_on_it_and_holds_out_nothing() -> None:
+    data = source(name="digits", samples=12, holdout=0.9)
+    assert [data.shard(client, 12).samples for client in range(12)] == [1] * 12
+    assert data.holdout(0, 12) is None
+
+
+def test_a_subsample_keeps_every_class() -> None:
+    data = source(name="digits", samples=50)
+    assert data.problem.samples == 50
+    assert np.bincount(data.labels).tolist() == [5] * 10
+
+
+def test_the_cells_of_a_grid_make_up_the_matrix() -> None:
+    kind = {"kind": "grid", "sample_groups": 3, "feature_groups": 4, "layout": "quadrants"}
+    data = source(name="digits", scale="unit-interval", bias=10.0, partition=kind)
+    everything = data.training()
+    rebuilt = np.full(everything.features.shape, np.nan)
+    for client in range(12):
+        shard = data.shard(client, 12)
+        assert shard.features_held is not None
+        assert shard.total_features == 65
+        rebuilt[np.ix_(shard.samples_held, shard.features_held)] = array(shard)
+    np.testing.assert_array_equal(rebuilt, everything.features)
+
+
+@pytest.mark.parametrize("bias", [None, 10.0])
+def test_the_values_of_a_ragged_partition_add_up_to_the_matrix(bias: float | None) -> None:
+    kind = {"kind": "ragged", "sample_groups": 3, "feature_groups": 5}
+    data = source(name="digits", scale=["unit-interval", "unit-rows"], bias=bias, partition=kind)
+    everything = data.training()
+    total = np.zeros(everything.features.shape)
+    for client in range(15):
+        shard = data.shard(client, 15)
+        assert shard.features_held is not None
+        np.testing.assert_array_equal(shard.labels, everything.labels[shard.samples_held])
+        total[np.ix_(shard.samples_held, shard.features_held)] += array(shard)
+    np.testing.assert_array_equal(total, everything.features)
+
+
+def test_sparse_features_stay_sparse_through_every_step(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    matrix = sp.csr_array(np.where(rng.random((40, 30)) < 0.2, rng.random((40, 30)) * 5, 0))
+    write_npz(tmp_path / "words" / "data.npz", DataSet(Samples(matrix, np.arange(40) % 2)))
+    keys: dict[str, Any] = {"name": "words", "folders": (tmp_path,), "test_fraction": 0}
+    data = source(**keys, scale=["unit-interval", "unit-rows"], bias=1.0)
+    shard = data.training()
+    assert isinstance(shard.features, sp.csr_array)
+    dense = matrix.toarray() / np.maximum(matrix.toarray().max(axis=0), 1e-300)
+    norms: Any = np.linalg.norm(dense, axis=1, keepdims=True)
+    expected: Any = np.hstack([dense / np.where(norms > 0, norms, 1), np.ones((40, 1))])
+    np.testing.assert_allclose(shard.features.toarray(), expected, rtol=1e-14)
+    with pytest.raises(DataError, match="standard would make every zero"):
+        source(**keys, scale="standard")
+
+
+def test_images_stay_bytes_in_memory(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 5, 5), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", X=pixels, y=np.arange(20) % 2)
+    data = source(file=tmp_path / "x.npz", test_fraction=0, scale="unit-interval")
+    assert data._train.features.dtype == np.uint8
+    assert data.problem.image == (1, 5, 5)
+    np.testing.assert_array_equal(data.training().features, pixels.reshape(20, 25) / 255)
+
+
+def test_regression_labels_stay_numbers(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,y\n" + "".join(f"{i},{i / 2}\n" for i in range(20)))
+    data = source(file=tmp_path / "x.csv", task="regression", partition={"kind": "label-shards"})
+    assert data.problem.classes == 0
+    assert data.labels.dtype == np.float64
+    assert data.shard(0, 3).samples in (5, 6)
+    with pytest.raises(DataError, match=r"set data\.task: regression"):
+        source(file=tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"name": "digits", "samples": 2000}, "data.samples: 2000 given, but digits has 1437"),
+        ({"name": "digits", "test_fraction": 0.9999}, "leaves none to train on"),
+        ({"name": "digits", "binarise": {"positive": ["ten"]}}, "data.binarise.positive names 'ten'"),
+        ({"name": "digits", "binarise": {"positive": list(range(10))}}, "names all classes"),
+        ({"name": "digits", "classes": [1, 2]}, "the label '0' occurs; expected one of 1, 2"),
+        ({"name": "breast_cancer", "task": "regression"}, "is not a number"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_are_refused_by_key(keys: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(DataError) as caught:
+        source(**keys)
+    assert complaint in str(caught.value)
+
+
+def test_a_client_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(DataError, match="expected a number from 0 to 3"):
+        source(name="digits").shard(4, 4)
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> Path:
+    path = tmp_path / "hospital.csv"
+    path.write_text("age,dose,outcome\n3,4,well\n6,8,ill\n0,0,well\n")
+    return path
+
+
+def test_an_own_file_is_one_shard_with_sorted_class_names(hospital: Path) -> None:
+    shard = load_own(hospital, "outcome", scalings=["unit-rows"], bias=1.0, dtype=np.float32)
+    expected: Any = [[0.6, 0.8, 1], [0.6, 0.8, 1], [0, 0, 1]]
+    np.testing.assert_allclose(array(shard), expected, rtol=1e-6)
+    assert shard.labels.tolist() == [1, 0, 1]
+    assert (shard.classes, shard.total_features, shard.features.dtype) == (2, 3, np.dtype(np.float32))
+
+
+def test_an_own_file_may_lack_a_class_that_the_run_names(hospital: Path) -> None:
+    shard = load_own(hospital, "outcome", classes=["dead", "ill", "well"])
+    assert shard.labels.tolist() == [2, 1, 2]
+    assert shard.classes == 3
+
+
+@pytest.mark.parametrize("step", ["standard", "unit-interval"])
+def test_an_own_file_cannot_be_scaled_by_what_only_all_clients_know(hospital: Path, step: Any) -> None:
+    with pytest.raises(DataError, match=r"needs the values of all clients.*use unit-rows"):
+        load_own(hospital, "outcome", scalings=[step])
+
+
+def test_an_own_libsvm_file_takes_the_number_of_features_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "x.svm").write_text("1 2:1\n-1 3:1\n")
+    assert load_own(tmp_path / "x.svm", features=10).total_features == 10
+    with pytest.raises(DataError, match="feature 3 occurs; expected at most 2"):
+        load_own(tmp_path / "x.svm", features=2)
+
+
+def test_the_same_settings_give_the_same_bits() -> None:
+    keys: dict[str, Any] = {"name": "digits", "scale": "standard", "holdout": 0.2, "samples": 500}
+    first, second, other = source(3, **keys), source(3, **keys), source(4, **keys)
+    assert array(first.shard(1, 5)).tobytes() == array(second.shard(1, 5)).tobytes()
+    assert array(first.shard(1, 5)).tobytes() != array(other.shard(1, 5)).tobytes()

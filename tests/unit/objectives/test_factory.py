@@ -1,0 +1,151 @@
+"""From settings to objectives, with data and without."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from common.arrays import Indices, Vector
+from common.data.shard import Shard
+from common.errors import MissingDependencyError, SettingsError
+from common.objectives.factory import build_objective, dimension_of, initial_model, margin_loss
+from common.objectives.losses import Hinge, Logistic, SmoothedHinge, Squared, SquaredHinge
+from common.objectives.metrics import Metrics
+from common.objectives.objective import Objective
+from common.settings.objective import ObjectiveSettings
+
+ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
+
+
+def section(**keys: Any) -> ObjectiveSettings:
+    return ADAPTER.validate_python(keys)
+
+
+def test_every_setting_has_a_description() -> None:
+    sections = [
+        part["properties"] for part in ADAPTER.json_schema()["$defs"].values() if "properties" in part
+    ]
+    assert len(sections) == 5
+    assert all(field.get("description") for fields in sections for field in fields.values())
+
+
+def test_linear_models_use_float64_and_networks_float32_unless_told() -> None:
+    assert section(kind="softmax").dtype == section(kind="smoothed-hinge").dtype == "float64"
+    assert section(kind="mlp").dtype == section(kind="cnn").dtype == "float32"
+    assert section(kind="cnn", dtype="float64").dtype == "float64"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"kind": "perceptron"},
+        {"kind": "hinge", "l2": -1},
+        {"kind": "hinge", "smoothing": 1},
+        {"kind": "smoothed-hinge", "smoothing": 0},
+        {"kind": "mlp", "hidden": 0},
+        {"kind": "logistic", "dtype": "float16"},
+        {"l2": 0.1},
+        {"kind": "own"},
+        {"kind": "own", "name": "Median"},
+    ],
+)
+def test_impossible_settings_are_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        section(**keys)
+
+
+class Median(Objective):
+    """Mean distance to the first feature, as an objective from outside the project."""
+
+    def __init__(self, shard: Shard, l2: float, dtype: str, scale: float = 1.0) -> None:
+        super().__init__(dimension=1, samples=shard.samples, dtype=dtype)
+        self.points = np.asarray(shard.features)[:, 0]
+        self.scale = scale
+
+    def loss(self, w: Vector) -> float:
+        return self.scale * float(np.abs(w - self.points).mean())
+
+    def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
+        return np.array([self.scale * np.sign(w - self.points[rows]).mean()])
+
+    def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
+        return Metrics(self.samples * self.loss(w), None, self.samples)
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> str:
+    module = ModuleType("a_users_module")
+    module.Median = Median  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_users_module", module)
+    return "a_users_module"
+
+
+def test_an_objective_of_ones_own_is_built_by_its_name_with_its_parameters(
+    outside: str, make_shard: Callable[..., Shard]
+) -> None:
+    own = section(kind="own", name=f"{outside}:Median", parameters={"scale": 2.0}, dtype="float32")
+    objective = build_objective(own, make_shard())
+    assert isinstance(objective, Median)
+    assert (objective.scale, objective.dtype.name) == (2.0, "float32")
+    assert dimension_of(own, 5, 2) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("{}:Mean", "subclass of fenchel.Objective"),
+        ("{}.deeper:Median", "no module"),
+        ("math:sqrt", "subclass of fenchel.Objective"),
+    ],
+)
+def test_a_name_that_is_no_objective_is_refused(outside: str, name: str, reason: str) -> None:
+    with pytest.raises(SettingsError, match=rf"objective\.name: .*{reason}"):
+        dimension_of(section(kind="own", name=name.format(outside)), 5, 2)
+
+
+def test_a_model_of_one_score_has_a_weight_for_each_feature_and_softmax_one_for_each_class_too() -> None:
+    assert dimension_of(section(kind="logistic"), 30, 2) == 30
+    assert dimension_of(section(kind="squared"), 30, 0) == 30
+    assert dimension_of(section(kind="softmax"), 784, 10) == 7840
+
+
+def test_linear_models_start_at_zero_in_the_type_of_the_settings() -> None:
+    start = initial_model(section(kind="softmax", dtype="float32"), 4, 3, seed=1)
+    assert start.dtype == np.float32
+    np.testing.assert_array_equal(start, np.zeros(12))
+
+
+def test_each_kind_of_one_score_names_its_loss() -> None:
+    assert margin_loss(section(kind="squared")) == Squared()
+    assert margin_loss(section(kind="logistic")) == Logistic()
+    assert margin_loss(section(kind="hinge")) == Hinge()
+    assert margin_loss(section(kind="smoothed-hinge", smoothing=0.2)) == SmoothedHinge(0.2)
+    assert margin_loss(section(kind="squared-hinge")) == SquaredHinge()
+
+
+@pytest.mark.parametrize("kind", ["softmax", "mlp"])
+def test_a_loss_of_several_scores_is_refused_where_one_is_needed(kind: str) -> None:
+    with pytest.raises(SettingsError, match=rf"objective\.kind: {kind}"):
+        margin_loss(section(kind=kind))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_a_network_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "common.objectives.torch_models", raising=False)
+    with pytest.raises(
+        MissingDependencyError, match=rf"objective\.kind: {kind} .*pip install 'fenchel\[torch\]'"
+    ):
+        dimension_of(section(kind=kind), 784, 10)
+
+
+def test_linear_models_do_not_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "common.objectives.torch_models", raising=False)
+    assert dimension_of(section(kind="softmax"), 784, 10) == 7840

@@ -1,0 +1,100 @@
+"""The abstract objective: mini-batches, and what a subclass gets for nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.arrays import Indices, Vector
+from common.data.shard import Shard
+from common.errors import DataError
+from common.objectives.metrics import Metrics
+from common.objectives.objective import Objective
+
+
+class Distance(Objective):
+    """Mean of ``|w - x|^2 / 2`` for samples 0, 1, 2, ...: what a user's own objective may look like."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(dimension=1, samples=samples)
+
+    def loss(self, w: Vector) -> float:
+        return float(np.mean((w[0] - self.all_rows) ** 2)) / 2
+
+    def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
+        return np.array([w[0] - rows.mean()])
+
+    def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
+        return Metrics(self.samples * self.loss(w), None, self.samples)
+
+
+def draw() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 4))
+def test_every_epoch_visits_every_sample_once(samples: int, batch_size: int, epochs: int) -> None:
+    batches = list(Distance(samples).batches(draw(), epochs=epochs, batch_size=batch_size))
+    a_pass = -(-samples // batch_size)
+    assert len(batches) == epochs * a_pass
+    for epoch in range(epochs):
+        visited = np.concatenate(batches[epoch * a_pass : (epoch + 1) * a_pass])
+        np.testing.assert_array_equal(np.sort(visited), np.arange(samples))
+    assert {rows.size for rows in batches} <= {min(batch_size, samples), samples % batch_size or batch_size}
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 30))
+def test_steps_are_the_beginning_of_the_epochs(samples: int, batch_size: int, steps: int) -> None:
+    objective = Distance(samples)
+    some = list(objective.batches(draw(), steps=steps, batch_size=batch_size))
+    many = list(objective.batches(draw(), epochs=steps, batch_size=batch_size))
+    assert len(some) == steps
+    for one, other in zip(some, many, strict=False):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_epochs_have_different_orders() -> None:
+    first, second = Distance(50).batches(draw(), epochs=2, batch_size=49), None
+    batches = list(first)
+    assert second is None
+    assert not np.array_equal(batches[0], batches[2])
+
+
+def test_full_batches_are_all_rows_and_draw_nothing() -> None:
+    objective, generator = Distance(5), draw()
+    for size in (None, 5, 99):
+        batches = list(objective.batches(generator, steps=3, batch_size=size))
+        assert len(batches) == 3
+        assert all(rows is objective.all_rows for rows in batches)
+    assert generator.random() == draw().random()
+
+
+def test_batches_need_one_length_a_positive_size_and_samples() -> None:
+    objective = Distance(5)
+    with pytest.raises(ValueError, match="either epochs or steps"):
+        objective.batches(draw(), batch_size=2)
+    with pytest.raises(ValueError, match="either epochs or steps"):
+        objective.batches(draw(), epochs=1, steps=1)
+    with pytest.raises(ValueError, match="at least 1"):
+        objective.batches(draw(), epochs=1, batch_size=0)
+    with pytest.raises(DataError, match="without samples"):
+        Distance(0).batches(draw(), epochs=1)
+
+
+def test_an_objective_of_ones_own_needs_three_methods() -> None:
+    objective = Distance(3)
+    assert objective.value(np.zeros(1)) == objective.loss(np.zeros(1)) == 5 / 6
+    assert objective.gradient(np.zeros(1)) == -1
+    assert objective.initial(1) == np.zeros(1)
+    assert objective.penalty(np.ones(1)) == 0
+
+
+def test_nothing_is_claimed_about_an_objective_that_says_nothing() -> None:
+    assert Distance(3).smoothness == math.inf
+    assert Distance(3).strong_convexity == -math.inf
+    with pytest.raises(NotImplementedError, match="Distance"):
+        Distance(3).hessian_vector(np.ones(1), np.ones(1))

@@ -1,0 +1,198 @@
+"""Networks behind the interface of objectives."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from pydantic import TypeAdapter
+
+from common.data.shard import Shard
+from common.errors import DataError, SettingsError
+from common.objectives.factory import dimension_of, initial_model
+from common.objectives.metrics import Metrics
+from common.objectives.objective import Objective
+from common.settings.objective import ObjectiveSettings
+
+torch = pytest.importorskip("torch")
+
+MakeShard = Callable[..., Shard]
+MakeObjective = Callable[..., Objective]
+ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
+ROOT = Path(__file__).parents[3]
+both = pytest.mark.parametrize("kind", ["mlp", "cnn"])
+
+
+def section(**keys: Any) -> ObjectiveSettings:
+    return ADAPTER.validate_python(keys)
+
+
+def test_the_cnn_of_the_drdm_paper_has_794310_parameters() -> None:
+    assert dimension_of(section(kind="cnn"), 784, 10) == 794_310
+
+
+def test_the_mlp_of_the_feddcd_paper_has_no_biases() -> None:
+    assert dimension_of(section(kind="mlp"), 784, 10) == 784 * 32 + 32 * 10
+    assert dimension_of(section(kind="mlp", hidden=5), 784, 10) == 784 * 5 + 5 * 10
+
+
+@both
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_the_gradient_equals_finite_differences_in_float64(
+    make_shard: MakeShard, make_objective: MakeObjective, kind: str, sparse: bool
+) -> None:
+    shard = make_shard(6, 64, 3, seed=1, sparse=sparse)
+    objective = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
+    w, draw, h = objective.initial(2), np.random.default_rng(3), 1e-6
+    gradient = objective.gradient(w)
+    for _ in range(5):
+        u = draw.standard_normal(w.size)
+        u /= np.linalg.norm(u)
+        slope = (objective.value(w + h * u) - objective.value(w - h * u)) / (2 * h)
+        assert gradient @ u == pytest.approx(slope, abs=1e-7)
+
+
+def test_the_mlp_computes_what_its_formula_says(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+    shard = make_shard(7, 5, 3, seed=4)
+    objective = make_objective(shard, kind="mlp", hidden=4, dtype="float64")
+    w = objective.initial(5)
+    first, second = w[:20].reshape(4, 5), w[20:].reshape(3, 4)
+    scores = np.maximum(np.asarray(shard.features) @ first.T, 0) @ second.T
+    losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(7), shard.labels]
+    assert objective.loss(w) == pytest.approx(losses.mean(), rel=1e-12)
+    assert objective.evaluate(w).correct == np.count_nonzero(scores.argmax(axis=1) == shard.labels)
+
+
+def test_biases_and_weights_are_drawn_within_the_bounds_of_their_layer() -> None:
+    start = initial_model(section(kind="cnn", dtype="float64"), 784, 10, seed=1)
+    sizes = [144, 16, 4608, 32, 784_000, 500, 5000, 10]
+    inputs = [9, 9, 144, 144, 1568, 1568, 500, 500]
+    for piece, count in zip(np.split(start, np.cumsum(sizes)[:-1]), inputs, strict=True):
+        bound = 1 / math.sqrt(count)
+        assert 0.6 * bound < np.abs(piece).max() <= bound
+
+
+def test_a_fresh_process_draws_the_same_initial_model() -> None:
+    code = (
+        "import hashlib; from pydantic import TypeAdapter\n"
+        "from common.settings.objective import ObjectiveSettings\n"
+        "from common.objectives.factory import initial_model\n"
+        "settings = TypeAdapter(ObjectiveSettings).validate_python({'kind': 'cnn'})\n"
+        "print(hashlib.sha256(initial_model(settings, 784, 10, 7).tobytes()).hexdigest())"
+    )
+    fresh = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    here = hashlib.sha256(initial_model(section(kind="cnn"), 784, 10, 7).tobytes()).hexdigest()
+    assert fresh.stdout.strip() == here
+
+
+@both
+def test_seeds_differ_and_torchs_own_random_numbers_stay_untouched(kind: str) -> None:
+    before = torch.random.get_rng_state()
+    one, other = (initial_model(section(kind=kind), 64, 3, seed) for seed in (1, 2))
+    assert not np.array_equal(one, other)
+    assert one.dtype == np.float32
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@both
+def test_equal_input_gives_equal_bits_and_is_not_changed(
+    make_shard: MakeShard, make_objective: MakeObjective, kind: str
+) -> None:
+    shard = make_shard(40, 64, 3, seed=6)
+    one, other = (make_objective(shard, kind=kind, l2=0.1) for _ in range(2))
+    w = one.initial(7)
+    w.setflags(write=False)
+    rows = np.array([5, 3, 3, 30])
+    gradient = one.batch_gradient(w, rows)
+    assert gradient.dtype == np.float32
+    np.testing.assert_array_equal(gradient, other.batch_gradient(w, rows))
+    gradient[:] = 0
+    assert np.any(one.batch_gradient(w, rows))
+    assert one.evaluate(w) == other.evaluate(w)
+
+
+@both
+def test_many_samples_go_through_a_network_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, make_shard: MakeShard, make_objective: MakeObjective, kind: str
+) -> None:
+    objective = make_objective(make_shard(11, 64, 3, seed=8), kind=kind, l2=0.1, dtype="float64")
+    w = objective.initial(9)
+    at_once = objective.gradient(w), objective.evaluate(w)
+    monkeypatch.setattr("common.objectives.torch_models.CHUNK", 4)
+    in_pieces = objective.gradient(w), objective.evaluate(w)
+    np.testing.assert_allclose(in_pieces[0], at_once[0], atol=1e-14)
+    assert in_pieces[1].correct == at_once[1].correct
+    assert in_pieces[1].loss == pytest.approx(at_once[1].loss, rel=1e-13)
+
+
+@both
+def test_dense_and_sparse_shards_give_the_same_bits(
+    make_shard: MakeShard, make_objective: MakeObjective, kind: str
+) -> None:
+    shard = make_shard(10, 64, 3, seed=10)
+    dense = make_objective(shard, kind=kind)
+    sparse = make_objective(replace(shard, features=sp.csr_array(shard.features)), kind=kind)
+    w = dense.initial(11)
+    np.testing.assert_array_equal(sparse.gradient(w), dense.gradient(w))
+
+
+@both
+def test_gradient_steps_reduce_the_loss(
+    make_shard: MakeShard, make_objective: MakeObjective, kind: str
+) -> None:
+    objective = make_objective(make_shard(30, 64, 3, seed=12), kind=kind)
+    w = objective.initial(13)
+    before = objective.evaluate(w)
+    for rows in objective.batches(np.random.default_rng(14), epochs=40, batch_size=10):
+        w = w - 0.1 * objective.batch_gradient(w, rows)
+    after = objective.evaluate(w)
+    assert after.loss < 0.5 * before.loss
+    assert (after.accuracy or 0) > 0.8
+
+
+@both
+def test_a_network_without_samples_evaluates_other_shards_but_has_no_gradient(
+    make_shard: MakeShard, make_objective: MakeObjective, kind: str
+) -> None:
+    full = make_shard(5, 64, 3)
+    empty = replace(
+        full, features=full.features[:0], labels=full.labels[:0], samples_held=full.samples_held[:0]
+    )
+    objective = make_objective(empty, kind=kind)
+    w = objective.initial(1)
+    assert objective.evaluate(w) == Metrics(0.0, 0, 0)
+    assert objective.evaluate(w, full) == make_objective(full, kind=kind).evaluate(w)
+    for ask in (objective.loss, objective.gradient):
+        with pytest.raises(DataError, match="without samples"):
+            ask(w)
+
+
+@both
+def test_no_constants_are_claimed_for_a_network(
+    make_shard: MakeShard, make_objective: MakeObjective, kind: str
+) -> None:
+    objective = make_objective(make_shard(5, 64, 3), kind=kind, l2=0.1)
+    assert (objective.smoothness, objective.strong_convexity) == (math.inf, -math.inf)
+
+
+@both
+def test_a_network_refuses_regression_and_names_the_setting(
+    make_shard: MakeShard, make_objective: MakeObjective, kind: str
+) -> None:
+    with pytest.raises(SettingsError, match=rf"objective\.kind: {kind}"):
+        make_objective(make_shard(5, 64, 0), kind=kind)
+
+
+@pytest.mark.parametrize("features", [4, 30, 63])
+def test_the_cnn_refuses_what_is_no_square_image(features: int) -> None:
+    with pytest.raises(SettingsError, match=rf"objective\.kind: cnn .* {features} features"):
+        dimension_of(section(kind="cnn"), features, 10)
