@@ -179,7 +179,7 @@ class Connection:
     async def _work(self, channel: grpc.aio.Channel) -> pb.Farewell | None:
         assert self._worker is not None
         who = self.participant
-        call = channel.stream_stream("/fenchel.v1.Coordinator/Work")(
+        call: grpc.aio.StreamStreamCall[Any, Any] = channel.stream_stream("/fenchel.v1.Coordinator/Work")(
             metadata=((CLIENT_KEY, who.name), (INSTANCE_KEY, self._instance))
         )
         self.on_event(f"{who.name}: working for run {self._run}")

@@ -50,7 +50,7 @@ class Holdings:
         """
         if self.own is not None:
             data = settings.data
-            shard, names = load_own(
+            shard = load_own(
                 self.own.path,
                 self.own.label,
                 task=data.task,
@@ -59,7 +59,7 @@ class Holdings:
                 bias=data.bias,
                 dtype=settings.objective.dtype,
             )
-            return Holding(shard, class_names=names)
+            return Holding(shard)
         source = self._source(settings)
         dtype = settings.objective.dtype
         return Holding(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))

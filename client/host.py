@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threadpoolctl import threadpool_limits
 
 from client.connection import Connection, Participant
+from common.memory import keep_freed_memory
 from proto import fenchel_pb2 as pb
 
 _PARENT_POLL_SECONDS = 0.5
@@ -52,6 +53,7 @@ async def host(
     ParentGoneError
         ``parent`` has died.
     """
+    keep_freed_memory()
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:
         connections = [Connection(who, executor, on_event, on_instruction) for who in participants]
@@ -75,6 +77,6 @@ async def host(
 
 
 async def _watch(parent: int) -> None:
-    while os.getppid() == parent:
+    while os.getppid() == parent:  # noqa: ASYNC110 (nothing but polling tells)
         await asyncio.sleep(_PARENT_POLL_SECONDS)
     raise ParentGoneError

@@ -51,9 +51,8 @@ class Journal:
         self._folder = folder
         self._sync = sync
         self._entries: dict[int, _Entry] = {}
-        if folder is not None and folder.is_dir():
-            for path in sorted(folder.glob(f"*{_SUFFIX}")):
-                self._entries[_sequence(path)] = _load(path, type(initial))
+        for sequence in written(folder):
+            self._entries[sequence] = _load(_path(folder, sequence), type(initial))
 
     @property
     def snapshots(self) -> list[int]:
@@ -88,7 +87,7 @@ class Journal:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}
-            store.write(self._folder / f"{sequence:020d}{_SUFFIX}", values, sync=self._sync)
+            store.write(_path(self._folder, sequence), values, sync=self._sync)
         self._entries[sequence] = entry
 
     def forget_before(self, reach: int) -> None:
@@ -96,14 +95,28 @@ class Journal:
         for sequence in [sequence for sequence in self._entries if sequence < reach]:
             del self._entries[sequence]
             if self._folder is not None:
-                (self._folder / f"{sequence:020d}{_SUFFIX}").unlink(missing_ok=True)
+                _path(self._folder, sequence).unlink(missing_ok=True)
 
 
-def _sequence(path: Path) -> int:
+def written(folder: Path | None) -> list[int]:
+    """Return the instructions whose entries a journal's folder holds, in order.
+
+    Raises
+    ------
+    CheckpointError
+        The folder holds something else.
+    """
+    if folder is None:
+        return []
     try:
-        return int(path.name.removesuffix(_SUFFIX))
-    except ValueError:
-        raise CheckpointError(f"{path}: not a file of a journal; remove it") from None
+        return sorted(int(path.name.removesuffix(_SUFFIX)) for path in folder.glob(f"*{_SUFFIX}"))
+    except ValueError as error:
+        raise CheckpointError(f"{folder}: holds a file that no journal wrote ({error}); remove it") from None
+
+
+def _path(folder: Path | None, sequence: int) -> Path:
+    assert folder is not None
+    return folder / f"{sequence:020d}{_SUFFIX}"
 
 
 def _load(path: Path, kind: type[Any]) -> _Entry:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import statistics
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import grpc
+import numpy as np
 
 from common.credentials import Credentials
+from common.errors import CredentialError, FenchelError, UnreachableError
 from common.frames import FRAME_BYTES
 from common.transport import CLIENT_KEY, options
 from proto import fenchel_pb2 as pb
 from proto.fenchel_pb2_grpc import CoordinatorStub
 
 _KEEPALIVE = 20.0
-_PATIENCE = 10.0  # seconds for the connection, and for each answer
+_PING_PATIENCE = 10.0  # seconds
+_PAYLOAD_PATIENCE = 300.0  # seconds: 4 MiB in flight need so long at 100 kbit/s
 _IN_FLIGHT = 4  # payloads on their way at the same time, so that the link is never idle
+_DISTRUST = ("Tls handshake failed", "verification check failed")  # gRPC has no code for it
 _QUICKEST = 0.1  # share of the pings that the clock offset is read from
 
 
@@ -141,15 +148,17 @@ class _Link:
     channel: grpc.aio.Channel
     name: str
 
-    async def exchange(self, payload: bytes, reply_bytes: int) -> pb.ProbeReply:
-        request = pb.ProbeRequest(payload=payload, reply_bytes=reply_bytes)
+    async def exchange(
+        self, payload: bytes, reply_bytes: int, patience: float = _PAYLOAD_PATIENCE
+    ) -> pb.ProbeReply:
         stub = CoordinatorStub(self.channel)
-        return await stub.Probe(request, timeout=_PATIENCE, metadata=((CLIENT_KEY, self.name),))
+        request = pb.ProbeRequest(payload=payload, reply_bytes=reply_bytes)
+        return await stub.Probe(request, timeout=patience, metadata=((CLIENT_KEY, self.name),))
 
     async def ping(self) -> _Ping:
         sent = time.time_ns()
         started = time.perf_counter_ns()
-        reply = await self.exchange(b"", 0)
+        reply = await self.exchange(b"", 0, _PING_PATIENCE)
         rtt = time.perf_counter_ns() - started
         received = sent + rtt  # by the steady clock: the other one may be set meanwhile
         offset = ((reply.received_unix_ns - sent) + (reply.sent_unix_ns - received)) / 2
@@ -192,7 +201,26 @@ def _result(name: str, server: str, pings: list[_Ping], upload: float, download:
     )
 
 
-def _explained(error: grpc.aio.AioRpcError, server: str) -> UnreachableError | CredentialError:
+def _explained(error: grpc.aio.AioRpcError, server: str) -> FenchelError:
     code, details = error.code(), error.details() or ""
-    print(code, details)
-    return UnreachableError("x")
+    if "WRONG_VERSION_NUMBER" in details:
+        return CredentialError(
+            f"{server} does not speak TLS; if that is meant to be so, leave TLS out here too"
+        )
+    if any(sign in details for sign in _DISTRUST):
+        return CredentialError(
+            f"{server}: its certificate is not accepted ({details}). Both certificates must come from the same "
+            "authority (fenchel certs), and the server's must name the host that is dialled here"
+        )
+    if "failed to connect" in details and "Socket closed" in details:
+        # In TLS 1.3 a client learns of its own certificate's rejection by nothing but the closed connection.
+        return CredentialError(
+            f"{server} closed the connection during the handshake: it does not accept this certificate, which must "
+            "come from the server's authority (fenchel certs), or it speaks TLS and this side does not"
+        )
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return UnreachableError(f"{server} is a gRPC server, but not one of Fenchel")
+    return UnreachableError(
+        f"{server} does not answer ({code.name}: {details}); is the server running, is the address right, and "
+        "does a firewall let this machine dial out to it?"
+    )

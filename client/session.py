@@ -16,7 +16,7 @@ import numpy as np
 
 from client.algorithm import ClientAlgorithm, Place
 from client.algorithms import client_half, require_allowed
-from client.journal import Journal
+from client.journal import Journal, written
 from common.data.shard import Shard
 from common.errors import FenchelError, PayloadError
 from common.frames import Body
@@ -41,13 +41,10 @@ class Holding:
         What it trains on.
     holdout
         Samples of its own that it only evaluates on, if any.
-    class_names
-        Names of the classes, where the labels of its own file are words.
     """
 
     shard: Shard
     holdout: Shard | None = None
-    class_names: tuple[str, ...] = ()
 
     def description(self) -> pb.ShardDescription:
         """Return what the server may know of the data: its shape."""
@@ -57,7 +54,7 @@ class Holding:
             features=shard.total_features,
             classes=shard.classes,
             features_held=shard.features.shape[1],
-            class_names=self.class_names,
+            class_names=shard.class_names,
         )
 
 
@@ -117,9 +114,9 @@ class Session:
 
     def hello(self) -> pb.Hello:
         """Return how this client introduces itself on a new stream."""
-        journal = self._journal or Journal(None, self._folder)
+        snapshots = written(self._folder) if self._journal is None else self._journal.snapshots
         return pb.Hello(
-            shard=self.holding.description(), snapshots=journal.snapshots, stateless=self._half.stateless()
+            shard=self.holding.description(), snapshots=snapshots, stateless=self._half.stateless()
         )
 
     def begin(self, welcome: pb.Welcome) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from client.session import Answer, Session
 from common.errors import JoinRefusedError, WireError
 from common.frames import Assembly, frames, parse
+from common.memory import Recycler
 from common.payload import Buffer, body_bytes
 from common.stream import Stream
 from proto import fenchel_pb2 as pb
@@ -49,6 +50,7 @@ class Worker:
     _partial: _Arrived | None = None
     _running: asyncio.Future[Answer] | None = None
     _inbox: deque[_Arrived] = field(default_factory=deque)
+    _recycler: Recycler = field(default_factory=Recycler)
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
         """Handle instructions until the server says farewell or the stream breaks (``None``).
@@ -126,7 +128,7 @@ class Worker:
             return _Arrived(head, partial.assembly, partial.first_ns)
         if head.resume:
             raise WireError("the server resumed an instruction that this client has no part of")
-        return _Arrived(head, Assembly(size), time.perf_counter_ns())
+        return _Arrived(head, Assembly(size, recycler=self._recycler), time.perf_counter_ns())
 
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
         while True:

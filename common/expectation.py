@@ -106,15 +106,16 @@ def _described(value: Value) -> str:
 def finiteness_problem(array: Array) -> str | None:
     """Say where an array is not finite, or return ``None``.
 
-    A sum is not finite if any entry is not, so one pass without a temporary array decides the usual
-    case; only a sum that overflowed needs the exact look.
+    The sum of squares is not finite if any entry is not, so one fast pass decides the usual case; only
+    a sum that overflowed needs the exact look.
     """
     if array.dtype.kind != "f":
         return None
+    flat = array.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(array.sum()):
+        if np.isfinite(np.dot(flat, flat)):
             return None
-    bad = np.flatnonzero(~np.isfinite(array.reshape(-1)))
+    bad = np.flatnonzero(~np.isfinite(flat))
     if not len(bad):
         return None
     return f"has {len(bad)} values that are not finite, the first at position {bad[0]}"

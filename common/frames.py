@@ -18,6 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from common.errors import WireError
+from common.memory import Recycler
 from common.payload import Buffer, Encoded
 from proto import fenchel_pb2 as pb
 
@@ -200,10 +201,11 @@ class Assembly:
     A body that came whole in its first frame is used as it is, without a copy.
     """
 
-    def __init__(self, size: int, received: int = 0) -> None:
+    def __init__(self, size: int, received: int = 0, recycler: Recycler | None = None) -> None:
         self.size = size
         self.received = received
-        self._buffer: Buffer | None = None
+        self._recycler = recycler or Recycler()
+        self._buffer: memoryview | None = None
 
     @property
     def complete(self) -> bool:
@@ -224,9 +226,9 @@ class Assembly:
             self._buffer = chunk
         else:
             if self._buffer is None:
-                # numpy leaves the memory untouched until bytes arrive, so a liar costs address space only.
-                self._buffer = np.empty(self.size, np.uint8).data
-            self._buffer[self.received : self.received + len(chunk)] = chunk  # type: ignore[index]
+                # The operating system gives pages when bytes arrive, so a liar costs address space only.
+                self._buffer = memoryview(self._recycler.take(self.size))
+            self._buffer[self.received : self.received + len(chunk)] = chunk
         self.received += len(chunk)
 
     def fits(self, chunk: memoryview) -> bool:

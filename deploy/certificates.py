@@ -34,7 +34,7 @@ from common.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
 from common.errors import CredentialError, SettingsError
 
 AUTHORITY_KEY = "authority-key.pem"
-CLAIM = "claimed-by"
+CLAIMS = "claims"
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 397
 
@@ -205,8 +205,8 @@ def make_all(
         raise SettingsError("each client needs a name of its own, but some names are given twice")
     for client in clients:
         _check_client_name(client)
-        if client in ("authority", "server"):
-            raise SettingsError(f"a client cannot be called {client!r}: that folder is the {client}'s")
+        if client in ("authority", "server", CLAIMS):
+            raise SettingsError(f"a client cannot be called {client!r}: that folder has another use")
     authority = folder / "authority"
     if not (keep and (authority / AUTHORITY_KEY).exists()):
         make_authority(authority, name, force=force)
@@ -294,8 +294,9 @@ def describe(folder: Path) -> dict[str, Any]:
 def claim(pool: Path, holder: str) -> str:
     """Take an identity that nobody else has, or the one that this holder has taken before.
 
-    Replicas of one container differ in nothing but their host names, so each takes an identity from a folder
-    that they share: the first without a file ``claimed-by``, which names its holder.
+    Replicas of one container differ in nothing but their host names, so each takes the first identity of a
+    shared folder that is free. A claim is the file ``claims/<client>`` in the pool, which names its holder;
+    the identities themselves are only read.
 
     Parameters
     ----------
@@ -314,60 +315,33 @@ def claim(pool: Path, holder: str) -> str:
     SettingsError
         The pool holds no identity, or none that is free.
     CredentialError
-        The pool cannot be read or written.
+        The pool cannot be read or its claims cannot be written.
     """
-    with _explained(pool, "cannot be used as a pool of identities"):
-        identities = sorted(path for path in pool.iterdir() if _is_client(path))
-        for identity in identities:
-            if _holder(identity) == holder:
-                return identity.name
-        # A link comes into being with its content, so that a claim is never half made.
-        with _scratch(pool, holder) as scratch:
-            for identity in identities:
+    claims = pool / CLAIMS
+    with _explained(claims, "cannot be used for the claims of identities"):
+        names = sorted(
+            path.name for path in pool.iterdir() if (path / KEY).is_file() and path.name != "server"
+        )
+        claims.mkdir(mode=0o700, exist_ok=True)
+        for name in names:
+            if (claims / name).exists() and (claims / name).read_text() == holder:
+                return name
+        # A link comes into being with its content, so no claim is ever half made.
+        draft = claims / f".{secrets.token_hex(8)}"
+        draft.write_text(holder)
+        try:
+            for name in names:
                 with suppress(FileExistsError):
-                    (identity / CLAIM).hardlink_to(scratch)
-                    return identity.name
-    if not identities:
+                    (claims / name).hardlink_to(draft)
+                    return name
+        finally:
+            draft.unlink()
+    if not names:
         raise SettingsError(f"{pool}: holds no client's folder; make some with fenchel certs all")
     raise SettingsError(
-        f"{pool}: all {len(identities)} identities are taken; make more with fenchel certs client, or remove "
-        f"the file {CLAIM} from the folders of clients that are gone for good"
+        f"{pool}: all {len(names)} identities are taken; make more with fenchel certs client, or remove the "
+        f"files of clients that are gone for good from {claims}"
     )
-
-
-def release(pool: Path, holder: str) -> None:
-    """Give back what ``holder`` has claimed, if anything.
-
-    Raises
-    ------
-    CredentialError
-        The pool cannot be read or written.
-    """
-    with _explained(pool, "cannot be used as a pool of identities"):
-        for identity in pool.iterdir():
-            if _is_client(identity) and _holder(identity) == holder:
-                (identity / CLAIM).unlink(missing_ok=True)
-
-
-def _is_client(path: Path) -> bool:
-    return (path / KEY).is_file() and path.name != "server"
-
-
-def _holder(identity: Path) -> str | None:
-    try:
-        return (identity / CLAIM).read_text()
-    except FileNotFoundError:
-        return None
-
-
-@contextmanager
-def _scratch(pool: Path, content: str) -> Iterator[Path]:
-    path = pool / f".{secrets.token_hex(8)}"
-    path.write_text(content)
-    try:
-        yield path
-    finally:
-        path.unlink()
 
 
 # X.509

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -16,6 +17,7 @@ from report.run import Run
 
 Floats = NDArray[np.float64]
 
+_DATE = re.compile(r"^\d{8}-\d{6}-")
 _CODING = ("client_decode_s", "journal_s", "client_encode_s", "decode_s")
 
 
@@ -158,7 +160,8 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
-        spent = [_mean(values[answered]) for values in (compute, coding, network)]
+        spent, coded, sent = (_mean(values[answered]) for values in (compute, coding, network))
+        waiting = max(_mean(total[answered]) - spent - coded - sent, 0.0)
         found.append(
             Costs(
                 name=name,
@@ -174,7 +177,7 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
                 compute_p90=_quantile(compute[answered], 0.9),
                 network_p50=_quantile(network[answered], 0.5),
                 network_p90=_quantile(network[answered], 0.9),
-                mean=Split(*spent, waiting=max(_mean(total[answered]) - sum(spent), 0.0)),
+                mean=Split(spent, coded, sent, waiting),
             )
         )
     # Those that never answered (nan) are the slowest of all.
@@ -208,9 +211,13 @@ def headline(run: Run) -> dict[str, Any]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return a short name for each run: that of its settings if no other run has it, else its id."""
-    names = [str(run.settings_values.get("name") or run.id) for run in runs]
-    return [name if names.count(name) == 1 else run.id for name, run in zip(names, runs, strict=True)]
+    """Return a name for each run, the shortest that no other has: of its settings, its id without the date, its id."""
+    given = [str(run.settings_values.get("name") or run.id) for run in runs]
+    undated = [_DATE.sub("", run.id) for run in runs]
+    return [
+        name if given.count(name) == 1 else short if undated.count(short) == 1 else run.id
+        for name, short, run in zip(given, undated, runs, strict=True)
+    ]
 
 
 def _flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

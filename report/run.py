@@ -166,7 +166,8 @@ class Run:
         """
         path = self._folder.model
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            # A file of one's own: numpy leaves the file that it opens open if its contents are damaged.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 model: Vector = archive["model"]
         except FileNotFoundError:
             raise CheckpointError(

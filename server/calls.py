@@ -28,7 +28,7 @@ class Call:
     phase: str
     round: int
     kind: pb.Kind.ValueType
-    body: Body
+    body: Body | None
     exchange: Exchange | None = None
     queued_unix_ns: int = field(default_factory=time.time_ns)
     queued_ns: int = field(default_factory=time.perf_counter_ns)
@@ -37,11 +37,16 @@ class Call:
     first_received_ns: int = 0
     last_received_ns: int = 0
     decoded_ns: int = 0
+    body_bytes: int = 0
     reply_bytes: int = 0
     wire_down: int = 0
     wire_up: int = 0
     timing: pb.Timing | None = None
     outcome: Outcome = "unanswered"
+
+    def __post_init__(self) -> None:
+        if self.body is not None:
+            self.body_bytes = self.body.size
 
     def head(self, reach: int) -> pb.Instruction:
         """Return the head of the message, without its payload."""

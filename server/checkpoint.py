@@ -126,6 +126,7 @@ def take(run: str, t: int, epoch: int, state: DataclassInstance, members: dict[s
     numbers: dict[int, int] = {}
     for member in members.values():
         for call in member.tells():
+            assert call.body is not None, "a promise is kept until it is confirmed"
             number = numbers.setdefault(id(call.body), len(numbers))
             if f"promise/{number}" not in values:
                 values[f"promise/{number}"] = np.frombuffer(call.body.payload, np.uint8)

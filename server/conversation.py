@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from common.errors import WireError
 from common.frames import Assembly, frames, parse
+from common.memory import Recycler
 from common.payload import body_bytes, decode
 from common.stream import Stream
 from proto import fenchel_pb2 as pb
@@ -38,6 +39,7 @@ class Conversation:
         self._stream = stream
         self._limit = max_message_bytes
         self._arriving: Call | None = None
+        self._recycler = Recycler()
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
         """Converse until either side ends the stream.
@@ -95,7 +97,7 @@ class Conversation:
                 for frame in frames(item):
                     await self._stream.write(frame)
                 return
-            if item.sequence not in self._member.outstanding:
+            if item.body is None:
                 continue  # its deadline passed before it could be sent
             resume = partial.received if partial.sequence == item.sequence else 0
             item.first_sent_ns = time.perf_counter_ns()
@@ -140,7 +142,7 @@ class Conversation:
         """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
         size = body_bytes(reply.payload, self._limit)
         if not reply.resume:
-            return Assembly(size)
+            return Assembly(size, recycler=self._recycler)
         if self._member.partial is None:
             return Assembly(size, received=min(reply.resume, size))  # given up meanwhile: it is discarded
         sequence, assembly = self._member.partial

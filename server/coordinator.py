@@ -307,7 +307,7 @@ class Coordinator:
         """Wait until every connected client has been told that the run is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                while any(member.connected for member in self.members.values()):
+                while any(member.connected for member in self.members.values()):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
 

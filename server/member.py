@@ -89,6 +89,7 @@ class Member:
     def settle(self, call: Call) -> None:
         """Stop waiting for an instruction: it was answered, or its deadline has passed."""
         self.outstanding.pop(call.sequence, None)
+        call.body = None  # the record of the call is kept for the round; its arrays need not be
 
     def tells(self) -> Iterator[Call]:
         """Yield the promises that the client has not confirmed yet, in order."""

@@ -94,7 +94,7 @@ def _row(call: Call) -> tuple[Any, ...]:
         call.sequence,
         call.outcome,
         call.queued_unix_ns / 1e9,
-        call.body.size,
+        call.body_bytes,
         call.reply_bytes,
         call.wire_down,
         call.wire_up,
@@ -145,7 +145,7 @@ class Recorder:
     figures: tuple[str, ...]
     kept_rounds: int = 0
     _rounds: list[tuple[Any, ...]] = field(default_factory=list)
-    _calls: list[Call] = field(default_factory=list)
+    _calls: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         fields = [(name, pa.int64()) for name in _INTEGERS]
@@ -174,7 +174,7 @@ class Recorder:
         figures
             Results of the evaluation, and the algorithm's own.
         """
-        self._calls.extend(calls)
+        self._calls.extend(_row(call) for call in calls)
         own = [call for call in calls if call.kind != pb.INSPECT]
         critical = _critical(own)
         compute, coding, network = (
@@ -188,7 +188,7 @@ class Recorder:
                 for outcome in ("counted", "late", "failed")
             },
             "connected": connected,
-            "bytes_down": sum(call.body.size for call in own),
+            "bytes_down": sum(call.body_bytes for call in own),
             "bytes_up": sum(call.reply_bytes for call in own),
             "wire_down": sum(call.wire_down for call in own),
             "wire_up": sum(call.wire_up for call in own),
@@ -209,7 +209,7 @@ class Recorder:
         rounds, self._rounds = self._rounds, []
         calls, self._calls = self._calls, []
         self._metrics_log.append(rounds)
-        self._calls_log.append([_row(call) for call in calls])
+        self._calls_log.append(calls)
 
     def finish(self) -> None:
         """Write the rest, and turn the tables into Parquet files."""

@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from common.credentials import Credentials
 from common.errors import IdentityInUseError, JoinRefusedError, UnreachableError, WireError
 from common.frames import FRAME_BYTES
+from common.memory import keep_freed_memory
 from common.transport import CLIENT_KEY, INSTANCE_KEY, options
 from proto import fenchel_pb2 as pb
 from server.coordinator import Coordinator, Summary
@@ -74,7 +75,7 @@ class Service:
                 grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters"
             )
         if self._secure:
-            names = context.auth_context().get("x509_common_name", [])
+            names = list(context.auth_context().get("x509_common_name", []))
             certified = names[0].decode(errors="replace") if names else ""
             if certified != claimed:
                 await context.abort(
@@ -200,6 +201,7 @@ async def serve(
         As :meth:`server.coordinator.Coordinator.conduct`.
     """
     keepalive = coordinator.settings.network.keepalive
+    keep_freed_memory()
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1):
         async with listening(coordinator, address, credentials, keepalive) as port:

@@ -70,7 +70,8 @@ def algorithm_settings(name: str) -> type[AlgorithmSettings]:
         )
     if not issubclass(found, AlgorithmSettings):
         raise ValueError(f"{name}: Settings must derive from fenchel.AlgorithmSettings")
-    return found
+    settings: type[AlgorithmSettings] = found
+    return settings
 
 
 def builtin_settings() -> dict[str, type[AlgorithmSettings]]:

@@ -38,6 +38,5 @@ class FedAvgSettings(AlgorithmSettings):
 
     def step_size_at(self, t: int) -> float:
         """Step size of round ``t``, counted from 1."""
-        return (
-            self.step_size / {"constant": 1.0, "inverse-sqrt": t**0.5, "inverse": float(t)}[self.step_decay]
-        )
+        powers = {"constant": 0.0, "inverse-sqrt": 0.5, "inverse": 1.0}
+        return float(self.step_size / t ** powers[self.step_decay])

@@ -28,6 +28,8 @@ class Shard:
         Global positions of the samples, shape (n,); names samples for algorithms that align them.
     features_held
         Global positions of the features, shape (m,); ``None`` when the shard holds all features.
+    class_names
+        Names of the classes, where a client's own file gave them; all clients of a run need the same.
     """
 
     features: Matrix
@@ -36,6 +38,7 @@ class Shard:
     total_features: int
     samples_held: Indices
     features_held: Indices | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:

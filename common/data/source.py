@@ -267,8 +267,9 @@ def load_own(
         If the file cannot be read, has other classes, or a step needs all clients' data.
     """
     dataset = read_file(path, label, features)
-    for step in scalings:
-        if step == "standard" or (step == "unit-interval" and dataset.peak is None):
+    for position, step in enumerate(scalings):
+        pixels = dataset.peak is not None and position == 0
+        if step == "standard" or (step == "unit-interval" and not pixels):
             raise DataError(
                 f"{path}: data.scale: {step} needs the values of all clients, which nobody may see; scale "
                 "the columns of every client's file alike beforehand, or use unit-rows"
@@ -281,7 +282,8 @@ def load_own(
         names = class_names([part.labels], str(path)) if classes is None else tuple(map(str, classes))
         labels = encode(part.labels, names, str(path))
     prepared = scaling.apply(scaling.fit(scalings, part.features, dataset.peak), part.features, dtype, bias)
-    return Shard(prepared, labels, len(names), int(prepared.shape[1]), np.arange(len(part)))
+    width = int(prepared.shape[1])
+    return Shard(prepared, labels, len(names), width, np.arange(len(part)), class_names=names)
 
 
 def _labelled(

@@ -103,11 +103,11 @@ class RunSettings(Section):
         clients = self.clients
         if isinstance(clients, int):
             sampler = self.participation.sampler
-            if isinstance(sampler, FixedSize | Weighted) and sampler.size > clients:
-                if not (isinstance(sampler, Weighted) and sampler.replacement):
-                    raise ValueError(
-                        f"participation.sampler.size is {sampler.size}, but there are only {clients} clients"
-                    )
+            repeats = isinstance(sampler, Weighted) and sampler.replacement
+            if isinstance(sampler, FixedSize | Weighted) and sampler.size > clients and not repeats:
+                raise ValueError(
+                    f"participation.sampler.size is {sampler.size}, but there are only {clients} clients"
+                )
             if isinstance(sampler, Cyclic) and sampler.groups > clients:
                 raise ValueError(
                     f"participation.sampler.groups is {sampler.groups}, but there are only {clients} clients"

@@ -143,7 +143,8 @@ def probe(
     if (not certs) != insecure:
         raise SettingsError("give either --certs DIR (once for each client to probe as) or --insecure")
     identities = [Credentials.load(folder) for folder in certs or []]
-    whom = [(each, common_name(each)) for each in identities] or [(None, "probe")]
+    whom: list[tuple[Credentials | None, str]] = [(each, common_name(each)) for each in identities]
+    whom = whom or [(None, "probe")]
     results = [asyncio.run(measure(server, each, name, pings=pings)) for each, name in whom]
     if as_json:
         print(json.dumps([asdict(result) for result in results], indent=2))  # noqa: T201

@@ -255,3 +255,11 @@ def test_the_same_settings_give_the_same_bits() -> None:
     first, second, other = source(3, **keys), source(3, **keys), source(4, **keys)
     assert array(first.shard(1, 5)).tobytes() == array(second.shard(1, 5)).tobytes()
     assert array(first.shard(1, 5)).tobytes() != array(other.shard(1, 5)).tobytes()
+
+
+def test_own_images_may_be_scaled_by_the_largest_pixel_but_only_as_the_first_step(tmp_path: Path) -> None:
+    pixels = np.full((4, 5, 5), 51, np.uint8)
+    np.savez(tmp_path / "x.npz", X=pixels, y=np.arange(4) % 2)
+    assert (array(load_own(tmp_path / "x.npz", scalings=["unit-interval"])) == 0.2).all()
+    with pytest.raises(DataError, match="unit-interval needs the values of all clients"):
+        load_own(tmp_path / "x.npz", scalings=["unit-rows", "unit-interval"])

@@ -1,0 +1,48 @@
+# What people do every day. Everything happens in .venv; the first call of any target makes it.
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help install torch demo test lint format bench proto lock clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(READY)  ## a .venv with everything for development
+
+$(READY): pyproject.toml requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	touch $@
+
+torch: $(READY)  ## PyTorch, for the neural networks (several hundred MB)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+
+demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live table, a report
+	$(BIN)/fenchel up experiments/quickstart.yaml
+
+test: $(READY)  ## all tests but those that need Docker
+	$(BIN)/python -m pytest -m 'not docker'
+
+lint: $(READY)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## bring the code into form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## measure, and write benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks
+
+proto: $(READY)  ## generate the Python code of the wire contract
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. \
+		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/fenchel.proto
+
+lock: $(READY)  ## write down the versions that are installed
+	$(BIN)/python -m pip freeze --exclude-editable --exclude torch | grep -v ' @ ' > requirements.lock
+
+clean:  ## remove what these targets made
+	rm -rf .venv *.egg-info build .pytest_cache .mypy_cache .ruff_cache .hypothesis

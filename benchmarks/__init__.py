@@ -1,0 +1,1 @@
+"""What is measured against peers and limits; ``make bench`` runs it all."""

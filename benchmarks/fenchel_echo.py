@@ -1,0 +1,75 @@
+"""Runs the echo through Fenchel itself, exactly as ``fenchel up`` does."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from common import tables
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, validate
+from deploy.local import LocalLauncher
+from server.coordinator import Observer
+from server.rounds import Row
+
+
+def settings(clients: int, floats: int, rounds: int, *, reduce: bool = False) -> RunSettings:
+    """Return the settings of an echo run: defaults wherever the measurement does not ask for more."""
+    return validate(
+        {
+            "name": "echo",
+            "rounds": rounds,
+            "clients": clients,
+            "data": {"name": "digits"},
+            "objective": {
+                "kind": "own",
+                "name": "benchmarks.echo:Vacuum",
+                "dtype": "float32",
+                "parameters": {"dimension": floats},
+            },
+            "algorithm": {"name": "benchmarks.echo:Echo", "reduce": reduce},
+            "evaluation": {"server": False, "clients": False},
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an echo run took.
+
+    Attributes
+    ----------
+    seconds
+        Of each round but the first, from its end to the end of the one before: with all bookkeeping.
+    counted
+        Replies of all rounds.
+    """
+
+    seconds: list[float]
+    counted: int
+
+
+def measure(clients: int, processes: int, floats: int, rounds: int, *, secure: bool, reduce: bool = False) -> Measured:
+    """Run the echo and return what it took."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder.create(Path(temporary), "echo")
+        ends: list[float] = []
+
+        def ended(row: Row) -> None:
+            ends.append(row["unix"])
+
+        launcher = LocalLauncher(
+            settings(clients, floats, rounds + 1, reduce=reduce),
+            folder,
+            clients,
+            processes=processes,
+            secure=secure,
+            observer=Observer(row=ended),
+        )
+        asyncio.run(launcher.run())
+        metrics = tables.read(folder.metrics)
+        return Measured(list(np.diff(ends)), int(sum(metrics["counted"].to_pylist())))

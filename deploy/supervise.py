@@ -1,0 +1,113 @@
+"""Keep a server going: begin a run, and go on with it when its process or its container was killed.
+
+``python -m deploy.supervise DIR [WORDS...] -- SETTINGS [WORDS...]`` is ``fenchel server`` with run folders in
+``DIR``. The words before ``--`` are given whenever a server is started (``--listen``, ``--certs``); those
+after it only when a run begins (``--clients``, ``--set``), since a resumed run keeps its settings.
+
+A run in progress is kept in ``DIR/running-HOST``, where HOST is this machine's or container's name, and moves to
+``DIR`` when it is over. So a container that is started again finds the run that it was killed in.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from common.errors import SettingsError
+from common.run_folder import RunFolder
+from deploy.command import INTERRUPTED
+
+_RESTARTS = 10  # what is killed more often will not get through
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """Starts a server as often as it takes to get through a run.
+
+    Attributes
+    ----------
+    runs
+        Where run folders end up.
+    always
+        Words that each server is started with.
+    beginning
+        Words that a run begins with: its settings and what overrides them.
+    command
+        What runs a server.
+    """
+
+    runs: Path
+    always: Sequence[str]
+    beginning: Sequence[str]
+    command: Sequence[str] = (sys.executable, "-m", "deploy.command", "server")
+
+    @property
+    def _mine(self) -> Path:
+        return self.runs / f"running-{os.uname().nodename}"
+
+    def run(self) -> int:
+        """Begin a run, or go on with an interrupted one; return the exit code of the last server.
+
+        Raises
+        ------
+        SettingsError
+            The folder for runs cannot be written.
+        """
+        try:
+            self._mine.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(
+                f"{self.runs}: cannot be written by user {os.getuid()}, group {os.getgid()} ({error.strerror}); make "
+                "the folder before you start, and start as its owner (docs/docker.md: FENCHEL_UID)"
+            ) from None
+        for _ in range(1 + _RESTARTS):
+            code = self._serve()
+            if code >= 0:
+                break
+            print(f"the server was killed by {signal.Signals(-code).name}", file=sys.stderr)  # noqa: T201
+        if code >= 0 and code != INTERRUPTED:
+            self._put_away()
+        return code if code >= 0 else 128 - code
+
+    def _serve(self) -> int:
+        interrupted = [path for path in self._mine.glob("*") if RunFolder(path).checkpoint.exists()]
+        if interrupted:
+            words = ["--resume", str(max(interrupted)), *self.always]
+        else:
+            words = [*self.beginning, "--runs", str(self._mine), *self.always]
+        with subprocess.Popen([*self.command, *words]) as server:
+
+            def stop(number: int, frame: FrameType | None) -> None:
+                server.terminate()
+
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, stop)
+            return server.wait()
+
+    def _put_away(self) -> None:
+        for path in self._mine.glob("*"):
+            path.rename(self.runs / path.name)
+        self._mine.rmdir()
+
+
+def main(words: Sequence[str]) -> int:
+    """Read the words of the command line and supervise."""
+    if not words or "--" not in words:
+        print(__doc__, file=sys.stderr)  # noqa: T201
+        return 2
+    split = words.index("--")
+    try:
+        return Supervisor(Path(words[0]), words[1:split], words[split + 1 :]).run()
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""Fenchel: federated primal-dual learning over a real network.
+
+This module is the public face. A script or notebook brings a federation up and looks at the result::
+
+    import fenchel
+
+    run = fenchel.up("experiments/quickstart.yaml", overrides=["rounds=5"])
+    run.metrics  # a row a round
+
+An algorithm of one's own derives from :class:`Algorithm` and :class:`ClientAlgorithm`, a model of one's own
+from :class:`Objective` (``docs/new-algorithm.md``, ``docs/objectives.md``).
+"""
+
+from __future__ import annotations
+
+from client.algorithm import ClientAlgorithm, answers
+from common.algorithms import AlgorithmSettings
+from common.arrays import Indices, Matrix, Vector
+from common.data.shard import Shard
+from common.errors import FenchelError
+from common.expectation import ArraySpec
+from common.objectives.metrics import Metrics
+from common.objectives.objective import Objective
+from common.payload import SparseVector, Values
+from common.settings.run import RunSettings
+from deploy.launch import up
+from report.run import Run
+from server.algorithm import Algorithm
+from server.fleet import Cohort, Each, Fleet
+from server.replies import Reduced, Replies
+
+__all__ = [
+    "Algorithm",
+    "AlgorithmSettings",
+    "ArraySpec",
+    "ClientAlgorithm",
+    "Cohort",
+    "Each",
+    "FenchelError",
+    "Fleet",
+    "Indices",
+    "Matrix",
+    "Metrics",
+    "Objective",
+    "Reduced",
+    "Replies",
+    "Run",
+    "RunSettings",
+    "Shard",
+    "SparseVector",
+    "Values",
+    "Vector",
+    "answers",
+    "up",
+]

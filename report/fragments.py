@@ -1,0 +1,196 @@
+"""The pieces of the page: tiles, tables and bars of plain HTML.
+
+Everything that comes from a run is escaped here, where it enters the page; functions return finished HTML.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from report import columns, digest
+from report.digest import Costs, Split
+from report.run import Run
+from report.wording import UNKNOWN, bytes_text, count_text, figure_text, plain, seconds_text
+
+_CLIENTS = 20  # rows of the table of clients
+_TILES = ("objective", "test_accuracy", "train_accuracy", "holdout_accuracy", "test_loss", "train_loss")
+_STATES = {"completed": "Completed", "stopped": "Stopped early", "unfinished": "Unfinished"}
+
+
+def text(value: object) -> str:
+    """Return foreign text for use in HTML, also inside an attribute."""
+    return escape(plain(str(value)))
+
+
+def state(run: Run) -> str:
+    """Return the badge that says how a run ended."""
+    return f'<span class="state {run.state}">{_STATES[run.state]}</span>'
+
+
+def headline(run: Run) -> str:
+    """Return one line about the settings, and one about the end if it came early."""
+    about = digest.headline(run)
+    done = (
+        f"{run.rounds:,} of {about['rounds']} rounds"
+        if not run.completed
+        else count_text(run.rounds, "round")
+    )
+    words = [about["algorithm"], about["data"], about["objective"], f"{about['clients']} clients", done]
+    if about["seed"] is not None:
+        words.append(f"seed {about['seed']}")
+    line = " <i>·</i> ".join(text(word) for word in words if word is not None)
+    return f'<p class="about">{line}</p>' + _ending(run)
+
+
+def _ending(run: Run) -> str:
+    if run.reason:
+        return f'<div class="notice stopped"><b>Stopped after round {run.rounds:,}</b><p>{text(run.reason)}</p></div>'
+    if run.state == "unfinished":
+        return (
+            '<div class="notice unfinished"><b>Not finished</b><p>When this page was written the run was still going '
+            "on, or had been killed. It shows every round that had been saved by then.</p></div>"
+        )
+    return ""
+
+
+def tiles(run: Run) -> str:
+    """Return the few numbers that matter most."""
+    traffic = digest.traffic(run.metrics_table)
+    shown = [
+        (columns.title(name), figure_text(name, run.figures[name])) for name in _TILES if name in run.figures
+    ]
+    shown = [
+        *shown[:4],
+        ("Time in rounds", seconds_text(digest.time_split(run.metrics_table).total)),
+        ("To clients", bytes_text(traffic.wire_down)),
+        ("From clients", bytes_text(traffic.wire_up)),
+    ]
+    cells = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in shown)
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def swatch(index: int) -> str:
+    """Return the coloured mark of a run."""
+    return f'<span class="swatch" data-run="{index}"></span>'
+
+
+def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
+    """Return the table with a row for each run: what differs in the settings, and what came out."""
+    differing = digest.differing_settings(runs)
+    known = {name for run in runs for name in run.figures}
+    shown = [name for name in _TILES if name in known][:3]
+    heads = ["<th>Run</th><th>State</th>"]
+    heads += [f'<th class="set">{_key(key)}</th>' for key in differing]
+    heads += [f'<th class="n">{text(columns.title(name))}</th>' for name in shown]
+    heads += [f'<th class="n">{name}</th>' for name in ("Done", "Time", "Bytes")]
+    rows = []
+    for index, (run, name) in enumerate(zip(runs, names, strict=True)):
+        traffic = digest.traffic(run.metrics_table)
+        numbers = [figure_text(figure, run.figures.get(figure, math.nan)) for figure in shown]
+        numbers += [f"{run.rounds:,}", seconds_text(digest.time_split(run.metrics_table).total)]
+        numbers.append(bytes_text(traffic.wire_down + traffic.wire_up))
+        values = (UNKNOWN if given[index] is None else given[index] for given in differing.values())
+        rows.append(
+            f'<td title="{text(run.id)}">{swatch(index)}{text(name)}</td><td>{state(run)}</td>'
+            + "".join(f'<td class="set">{text(value)}</td>' for value in values)
+            + "".join(f'<td class="n">{number}</td>' for number in numbers)
+        )
+    return _table("".join(heads), rows)
+
+
+def _key(key: str) -> str:
+    """Return a setting's dotted key, the section above the last word."""
+    section, _, word = key.rpartition(".")
+    return f"<small>{text(section)}</small>{text(word)}"
+
+
+def bar(split: Split, scale: float) -> str:
+    """Return a stacked bar; ``scale`` is the number of seconds that fills it. Empty if nothing is known."""
+    if not math.isfinite(split.total) or not scale > 0:
+        return ""
+    pieces = "".join(
+        f'<i class="{part}" style="width:{seconds / scale:.3%}" title="{part}: {seconds_text(seconds)}"></i>'
+        for part, seconds in split.parts().items()
+    )
+    return f'<span class="bar">{pieces}</span>'
+
+
+def time_share(split: Split) -> str:
+    """Return the bar of a whole run, with its parts named and counted: the legend of the chart below it."""
+    total = split.total
+    if not total:
+        return ""
+    words = "".join(
+        f'<li><span class="key {part}"></span>{part}<b>{seconds / total:.0%}</b>'
+        f"<span>{seconds_text(seconds)}</span></li>"
+        for part, seconds in split.parts().items()
+    )
+    return f'<div class="share">{bar(split, total)}<ul>{words}</ul></div>'
+
+
+def times(runs: Sequence[Run], names: Sequence[str]) -> str:
+    """Return the table that compares where the time of several runs went, on one scale."""
+    splits = [digest.time_split(run.metrics_table) for run in runs]
+    longest = max(split.total for split in splits)
+    heads = '<th>Run</th><th class="wide"></th>' + "".join(
+        f'<th class="n"><span class="key {part}"></span>{part}</th>' for part in digest.PARTS
+    )
+    rows = [
+        f"<td>{swatch(index)}{text(name)}</td><td>{bar(split, longest)}</td>"
+        + "".join(f'<td class="n">{seconds_text(seconds)}</td>' for seconds in split.parts().values())
+        for index, (split, name) in enumerate(zip(splits, names, strict=True))
+    ]
+    return _table(heads, rows)
+
+
+def phases(costs: Sequence[Costs]) -> str:
+    """Return the table of phases: what an average call was spent on, and how long calls took."""
+    note = (
+        "<p class='note'>Median and p90 are of whole calls, from when an instruction is queued to when its reply is "
+        "decoded. Computation and network are medians, too. Bars are means, on one scale.</p>"
+    )
+    return (
+        _costs("Phase", [(f"{text(one.name)} <small>{text(one.kind)}</small>", one) for one in costs]) + note
+    )
+
+
+def clients(costs: Sequence[Costs]) -> str:
+    """Return the table of clients, the slowest of them if there are many."""
+    note = (
+        f"<p class='note'>The slowest {_CLIENTS} of {len(costs):,} clients.</p>"
+        if len(costs) > _CLIENTS
+        else ""
+    )
+    return _costs("Client", [(text(one.name), one) for one in costs[:_CLIENTS]]) + note
+
+
+def _costs(heading: str, rows: Iterable[tuple[str, Costs]]) -> str:
+    rows = list(rows)
+    longest = max((one.mean.total for _, one in rows if math.isfinite(one.mean.total)), default=0.0)
+    heads = f'<th>{heading}</th><th class="wide">Mean call</th>' + "".join(
+        f'<th class="n">{name}</th>'
+        for name in ("Answered", "Late", "Failed", "Median", "p90", "Computation", "Network")
+    )
+    cells = []
+    for name, one in rows:
+        failed = one.failed + one.unanswered
+        cells.append(
+            f"<td>{name}</td><td>{bar(one.mean, longest)}</td>"
+            f'<td class="n">{one.answered:,}</td>{_misses(one.late)}{_misses(failed)}'
+            + "".join(
+                f'<td class="n">{seconds_text(seconds)}</td>'
+                for seconds in (one.total_p50, one.total_p90, one.compute_p50, one.network_p50)
+            )
+        )
+    return _table(heads, cells)
+
+
+def _misses(count: int) -> str:
+    return f'<td class="n {"bad" if count else "none"}">{count:,}</td>'
+
+
+def _table(heads: str, rows: Iterable[str]) -> str:
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'

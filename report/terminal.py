@@ -1,0 +1,161 @@
+"""A run, or several side by side, in the terminal; and the same as JSON for scripts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from report import columns, digest
+from report.digest import Costs
+from report.run import Run
+from report.wording import UNKNOWN, bytes_text, count_text, figure_text, plain, seconds_text
+
+_SLOWEST = 5  # clients shown for one run
+_STYLES = {"completed": "green", "stopped": "red", "unfinished": "yellow"}
+
+
+def show(runs: Sequence[Run], console: Console) -> None:
+    """Print one run in detail, or several as a table with a row each."""
+    console.print(_one(runs[0]) if len(runs) == 1 else _several(runs))
+
+
+def as_json(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what :func:`show` shows, and more, as values that JSON knows; what is not known is ``None``."""
+    described = {"runs": [_described(run) for run in runs], "differences": digest.differing_settings(runs)}
+    cleaned: dict[str, Any] = _without_nan(described)
+    return cleaned
+
+
+def _described(run: Run) -> dict[str, Any]:
+    metrics = run.metrics_table
+    split = digest.time_split(metrics)
+    return {
+        "id": run.id,
+        "path": str(run.path),
+        "state": run.state,
+        "reason": run.reason,
+        "rounds": run.rounds,
+        "figures": run.figures,
+        "seconds": {
+            "rounds": float(np.nansum(digest.column(metrics, "seconds"))),
+            "evaluation": float(np.nansum(digest.column(metrics, "evaluation_s"))),
+            **split.parts(),
+        },
+        "bytes": asdict(digest.traffic(metrics)),
+        "phases": [asdict(costs) for costs in digest.costs_by(run.calls_table, "phase")],
+        "clients": [asdict(costs) for costs in digest.costs_by(digest.own_calls(run.calls_table), "client")],
+        "settings": run.settings_values,
+    }
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _one(run: Run) -> RenderableType:
+    metrics = run.metrics_table
+    split = digest.time_split(metrics)
+    traffic = digest.traffic(metrics)
+    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    facts.add_column(style="dim")
+    facts.add_column()
+    facts.add_row("state", _state(run))
+    if run.reason:
+        facts.add_row("reason", Text(plain(run.reason)))
+    about = {
+        key: value for key, value in digest.headline(run).items() if value is not None and key != "rounds"
+    }
+    facts.add_row("settings", Text(plain(", ".join(f"{key} {value}" for key, value in about.items()))))
+    facts.add_row("rounds", Text(plain(f"{run.rounds} of {digest.headline(run)['rounds']}")))
+    for name, value in run.figures.items():
+        facts.add_row(Text(plain(columns.title(name).lower())), figure_text(name, value))
+    facts.add_row("time", f"{seconds_text(split.total)} ({_shares(split)})")
+    facts.add_row(
+        "bytes down", f"{bytes_text(traffic.wire_down)}, payload {bytes_text(traffic.payload_down)}"
+    )
+    facts.add_row("bytes up", f"{bytes_text(traffic.wire_up)}, payload {bytes_text(traffic.payload_up)}")
+    parts: list[RenderableType] = [Text(plain(run.id), style="bold"), facts]
+    phases = digest.costs_by(run.calls_table, "phase")
+    if phases:
+        parts += [Text(), _costs("phase", phases)]
+    clients = digest.costs_by(digest.own_calls(run.calls_table), "client")
+    if clients:
+        some = f"slowest {_SLOWEST} of\n{len(clients):,} clients" if len(clients) > _SLOWEST else "client"
+        parts += [Text(), _costs(some, clients[:_SLOWEST])]
+    return Group(*parts)
+
+
+def _shares(split: digest.Split) -> str:
+    total = split.total
+    if not total:
+        return "nothing measured"
+    return ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in split.parts().items())
+
+
+def _costs(heading: str, rows: Sequence[Costs]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column(heading, overflow="fold")
+    for name in ("calls", "missed", "total p50", "p90", "compute p50", "network p50"):
+        table.add_column(name.replace(" ", "\n"), justify="right", vertical="bottom", no_wrap=True)
+    for costs in rows:
+        times = (costs.total_p50, costs.total_p90, costs.compute_p50, costs.network_p50)
+        missed = costs.calls - costs.answered
+        table.add_row(
+            Text(plain(costs.name)),
+            f"{costs.calls:,}",
+            f"{missed:,}",
+            *(seconds_text(time) for time in times),
+        )
+    return table
+
+
+def _several(runs: Sequence[Run]) -> Table:
+    differing = digest.differing_settings(runs)
+    known = {name for run in runs for name in run.figures}
+    # All six losses and accuracies of several runs do not fit beside each other.
+    shown = [name for name in ("objective", "test_accuracy", "train_accuracy") if name in known]
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, caption=count_text(len(runs), "run"), caption_justify="left"
+    )
+    table.add_column("run", overflow="fold")
+    table.add_column("state")
+    for key in differing:
+        table.add_column(Text(plain(key).replace(".", ".\n")), style="cyan", overflow="fold")
+    for heading in ("done", *(columns.title(name).lower() for name in shown), "time", "down", "up"):
+        table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
+    for index, (run, label) in enumerate(zip(runs, digest.labels(runs), strict=True)):
+        traffic = digest.traffic(run.metrics_table)
+        table.add_row(
+            Text(plain(label)),
+            _state(run),
+            *(Text(plain(setting_text(values[index]))) for values in differing.values()),
+            f"{run.rounds:,}",
+            *(figure_text(name, run.figures.get(name, math.nan)) for name in shown),
+            seconds_text(digest.time_split(run.metrics_table).total),
+            bytes_text(traffic.wire_down),
+            bytes_text(traffic.wire_up),
+        )
+    return table
+
+
+def setting_text(value: Any) -> str:
+    """Return the value of one setting in a table's cell."""
+    return UNKNOWN if value is None else str(value)
+
+
+def _state(run: Run) -> Text:
+    return Text(run.state, style=_STYLES[run.state])

@@ -1,0 +1,136 @@
+"""Real server and client processes over TLS, which a test can kill and start again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy.certificates import make_all
+from deploy.names import client_names
+
+PATIENCE = 120.0
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def digest(path: Path) -> str:
+    """Return a hash of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Poll until a condition holds."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {patience:g} s for {what}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Federation:
+    """A server and its clients as processes of this machine."""
+
+    folder: Path
+    settings: Mapping[str, Any]
+    allow: str | None = None
+    port: int = field(default_factory=free_port)
+    server: subprocess.Popen[bytes] | None = None
+    clients: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = client_names(self.settings["clients"])
+        make_all(self.folder / "certs", ["localhost"], self.names)
+        (self.folder / "settings.yaml").write_text(yaml.safe_dump(dict(self.settings)))
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder of the only run."""
+        (found,) = (self.folder / "runs").iterdir()
+        return found
+
+    def process(self, log: str, *words: str) -> subprocess.Popen[bytes]:
+        """Start a fenchel command."""
+        with (self.folder / f"{log}.log").open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "deploy.command", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | {"PYTHONPATH": os.getcwd()},
+            )
+
+    def start_server(self) -> None:
+        """Start the server, or start it again where it was killed."""
+        begun = (self.folder / "runs").is_dir() and any((self.folder / "runs").glob("*/checkpoint/latest"))
+        what = ["--resume", str(self.run_folder)] if begun else [str(self.folder / "settings.yaml")]
+        if not begun:
+            for leftover in (self.folder / "runs").glob("*"):
+                leftover.rename(self.folder / f"stillborn-{leftover.name}")
+            what += ["--runs", str(self.folder / "runs")]
+        self.server = self.process(
+            "server", "server", *what, "--listen", f"127.0.0.1:{self.port}", "--certs", str(self.folder / "certs/server")
+        )
+
+    def start_client(self, name: str) -> None:
+        """Start a client, or start it again where it was killed."""
+        words = ["client", f"localhost:{self.port}", "--certs", str(self.folder / "certs" / name)]
+        words += ["--state", str(self.folder / "state" / name)]
+        words += ["--allow", self.allow] if self.allow else []
+        self.clients[name] = self.process(name, *words)
+
+    def start(self) -> None:
+        """Start everybody."""
+        self.start_server()
+        for name in self.names:
+            self.start_client(name)
+
+    def kill(self, who: str) -> None:
+        """Kill the server or a client as the kernel kills."""
+        process = self.server if who == "server" else self.clients[who]
+        assert process is not None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def restart(self, who: str) -> None:
+        """Start whom :meth:`kill` killed."""
+        if who == "server":
+            self.start_server()
+        else:
+            self.start_client(who)
+
+    def says(self, who: str) -> str:
+        """Return what a process has printed."""
+        return (self.folder / f"{who}.log").read_text(errors="replace")
+
+    def finish(self, patience: float = PATIENCE) -> Path:
+        """Wait for the server to end well; return the run folder."""
+        assert self.server is not None
+        code = self.server.wait(patience)
+        assert code == 0, self.says("server")
+        for name, process in self.clients.items():
+            assert process.wait(30) == 0, self.says(name)
+        return self.run_folder
+
+    def end(self) -> None:
+        """Leave no process behind."""
+        for process in [self.server, *self.clients.values()]:
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()

@@ -1,0 +1,200 @@
+"""The probe measures what a real gRPC server lets it see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+
+import server.service
+from client.probe import probe
+from common.credentials import Credentials
+from common.errors import CredentialError, UnreachableError
+from common.frames import FRAME_BYTES
+from common.transport import options
+from deploy.certificates import make_all
+from proto import fenchel_pb2 as pb
+from server.coordinator import Coordinator
+
+Answer = Callable[[pb.ProbeRequest, Any], Awaitable[pb.ProbeReply]]
+
+
+@asynccontextmanager
+async def serving(
+    credentials: Credentials | None = None,
+    answer: Answer | None = None,
+    *,
+    method: str = "Probe",
+    host: str = "127.0.0.1",
+) -> AsyncIterator[str]:
+    """Serve the project's own service, or a Probe that a test answers itself."""
+    listening = grpc.aio.server(options=options(20.0))
+    if answer is None:
+        service = server.service.Service(cast(Coordinator, None), secure=credentials is not None)
+        handler = service.handler()
+    else:
+        unary = grpc.unary_unary_rpc_method_handler(
+            answer, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString
+        )
+        handler = grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", {method: unary})
+    listening.add_generic_rpc_handlers((handler,))
+    if credentials is None:
+        port = listening.add_insecure_port(f"{host}:0")
+    else:
+        port = listening.add_secure_port(f"{host}:0", credentials.for_server())
+    await listening.start()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        await listening.stop(None)
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    make_all(folder, [], ["north"])
+    return folder
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_server_on_this_machine_is_near_quick_and_of_the_same_time(certs: Path, secure: bool) -> None:
+    theirs = Credentials.load(certs / "server") if secure else None
+    mine = Credentials.load(certs / "north") if secure else None
+    async with serving(theirs) as address:
+        result = await probe(address, mine, "north", pings=30, seconds=0.2)
+    assert (result.client, result.server, result.pings) == ("north", address, 30)
+    assert 0 < result.rtt_p50 <= result.rtt_p90 <= result.rtt_p99 < 1
+    assert 0 < result.jitter < 1
+    assert abs(result.clock_offset) <= result.clock_uncertainty < 0.1
+    assert result.upload > 1e6
+    assert result.download > 1e6
+
+
+async def test_the_clock_offset_is_what_must_be_added_to_the_clients_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ahead = SimpleNamespace(time_ns=lambda: time.time_ns() + 5_000_000_000)
+    monkeypatch.setattr(server.service, "time", ahead)
+    async with serving() as address:
+        result = await probe(address, None, "north", pings=20, seconds=0.0)
+    assert abs(result.clock_offset - 5.0) <= result.clock_uncertainty < 0.1
+
+
+async def test_time_that_the_server_takes_is_in_the_round_trip_but_not_in_the_clocks_uncertainty() -> None:
+    requests = 0
+
+    async def answer(request: pb.ProbeRequest, context: Any) -> pb.ProbeReply:
+        nonlocal requests
+        requests += 1
+        received = time.time_ns()
+        await asyncio.sleep(0.03 if requests % 2 else 0.0)
+        return pb.ProbeReply(received_unix_ns=received, sent_unix_ns=time.time_ns())
+
+    async with serving(answer=answer) as address:
+        result = await probe(address, None, "north", pings=20, seconds=0.0)
+    assert result.rtt_p90 >= 0.03
+    assert result.jitter >= 0.02  # every other round trip is 30 ms longer
+    assert result.clock_uncertainty < 0.01
+
+
+async def test_throughput_counts_payload_bytes_with_several_in_flight() -> None:
+    sent = {"up": 0, "down": 0}
+
+    async def answer(request: pb.ProbeRequest, context: Any) -> pb.ProbeReply:
+        sent["up"] += len(request.payload)
+        sent["down"] += request.reply_bytes
+        if request.payload or request.reply_bytes:
+            await asyncio.sleep(0.05)
+        return pb.ProbeReply(payload=bytes(request.reply_bytes))
+
+    started = time.perf_counter()
+    async with serving(answer=answer) as address:
+        result = await probe(address, None, "north", pings=2, payload_bytes=1000, seconds=0.5)
+    elapsed = time.perf_counter() - started
+    for rate, counted in ((result.upload, sent["up"]), (result.download, sent["down"])):
+        assert rate <= 4 * 1000 / 0.05
+        assert rate * 0.5 <= counted <= rate * elapsed
+        assert rate > 1000 / 0.05  # more than one at a time would allow
+
+
+async def test_a_payload_of_one_mebibyte_is_the_largest_that_is_sent() -> None:
+    largest = 0
+
+    async def answer(request: pb.ProbeRequest, context: Any) -> pb.ProbeReply:
+        nonlocal largest
+        largest = max(largest, len(request.payload), request.reply_bytes)
+        return pb.ProbeReply(payload=bytes(request.reply_bytes))
+
+    async with serving(answer=answer) as address:
+        await probe(address, None, "north", pings=1, payload_bytes=1 << 30, seconds=0.0)
+    assert largest == FRAME_BYTES
+
+
+async def test_a_result_is_a_row_for_json_and_for_people() -> None:
+    async with serving() as address:
+        result = await probe(address, None, "north", pings=2, seconds=0.0)
+    assert json.loads(json.dumps(result.as_dict()))["rtt_p50"] == result.rtt_p50
+    assert result.cells()[0] == "north"
+    assert len(result.cells()) == 8
+
+
+async def test_a_server_that_does_not_answer_is_unreachable() -> None:
+    async with serving() as address:
+        pass
+    with pytest.raises(UnreachableError, match="does not answer"):
+        await probe(address, None, "north")
+
+
+async def test_a_host_that_does_not_exist_is_unreachable() -> None:
+    with pytest.raises(UnreachableError, match="does not answer"):
+        await probe("host.invalid:7443", None, "north")
+
+
+async def test_a_server_of_something_else_is_said_to_be_so() -> None:
+    async def answer(request: pb.ProbeRequest, context: Any) -> pb.ProbeReply:
+        return pb.ProbeReply()
+
+    async with serving(answer=answer, method="Other") as address:
+        with pytest.raises(UnreachableError, match="not one of Fenchel"):
+            await probe(address, None, "north")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "said"),
+    [
+        ("foreign/server", "own/north", "its certificate is not accepted"),
+        ("own/server", "foreign/north", "its certificate is not accepted"),
+        ("own/server", "rejected", "does not accept this certificate"),
+        ("own/server", None, "does not accept this certificate"),
+        (None, "own/north", "does not speak TLS"),
+    ],
+)
+async def test_certificates_that_do_not_fit_are_said_to_be_the_trouble(
+    tmp_path: Path, theirs: str | None, mine: str | None, said: str
+) -> None:
+    make_all(tmp_path / "own", [], ["north"])
+    make_all(tmp_path / "foreign", [], ["north"])
+    own, foreign = tmp_path / "own" / "north", tmp_path / "foreign" / "north"
+    rejected = tmp_path / "rejected"  # trusts the server, which does not trust it
+    rejected.mkdir()
+    for folder, name in ((own, "authority.pem"), (foreign, "certificate.pem"), (foreign, "key.pem")):
+        (rejected / name).write_bytes((folder / name).read_bytes())
+    async with serving(Credentials.load(tmp_path / theirs) if theirs else None) as address:
+        with pytest.raises(CredentialError, match=said):
+            await probe(address, Credentials.load(tmp_path / mine) if mine else None, "north")
+
+
+async def test_a_host_that_the_servers_certificate_does_not_name_is_said_to_be_the_trouble(
+    certs: Path,
+) -> None:
+    async with serving(Credentials.load(certs / "server"), host="127.0.0.2") as address:
+        with pytest.raises(CredentialError, match="must name the host that is dialled"):
+            await probe(address, Credentials.load(certs / "north"), "north")

@@ -1,0 +1,367 @@
+"""Certificates: strict verifiers and gRPC accept the right ones and refuse the others; keys stay private."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import stat
+from concurrent.futures import ProcessPoolExecutor
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from common.credentials import Credentials
+from common.errors import CredentialError, SettingsError
+from deploy import certificates
+from deploy.certificates import (
+    AUTHORITY_KEY,
+    CLAIMS,
+    check_pair,
+    claim,
+    common_name,
+    describe,
+    make_all,
+    make_authority,
+    make_client,
+    make_server,
+)
+
+HOST = "coordinator.example.org"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    make_all(folder, [HOST, "192.0.2.7"], ["north", "south"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("foreign")
+    make_all(folder, [HOST], ["north"])
+    return folder
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+async def answer(server: Credentials, channel: grpc.ChannelCredentials, name: str = "") -> str:
+    """Connect for real; return "" if the server answers, else why not."""
+    listening = grpc.aio.server()
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), listening)
+    port = listening.add_secure_port("127.0.0.1:0", server.for_server())
+    await listening.start()
+    options = (("grpc.ssl_target_name_override", name),) if name else ()
+    try:
+        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", channel, options=options) as dialled:
+            check = dialled.unary_unary(
+                "/grpc.health.v1.Health/Check",
+                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=health_pb2.HealthCheckResponse.FromString,
+            )
+            await check(health_pb2.HealthCheckRequest(), timeout=10)
+    except grpc.aio.AioRpcError as error:
+        return error.details() or error.code().name
+    finally:
+        await listening.stop(None)
+    return ""
+
+
+# What is made
+
+
+def test_one_call_lays_out_a_folder_for_each_side_and_the_authoritys_key_is_in_one_of_them_only(
+    made: Path,
+) -> None:
+    leaf = ("authority.pem", "certificate.pem", "key.pem")
+    expected = {f"{who}/{name}" for who in ("server", "north", "south") for name in leaf}
+    assert files(made) == expected | {"authority/authority.pem", "authority/authority-key.pem"}
+    key = (made / "authority" / AUTHORITY_KEY).read_bytes()
+    assert [path for path in made.rglob("*.pem") if path.read_bytes() == key] == [
+        made / "authority" / AUTHORITY_KEY
+    ]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_only_the_owner_can_read_keys_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        make_all(tmp_path / "certs", [], ["north"])
+    finally:
+        os.umask(before)
+    for name in ("authority", "server", "north"):
+        assert stat.S_IMODE((tmp_path / "certs" / name).stat().st_mode) == 0o700
+    keys = list(tmp_path.rglob("*key.pem"))
+    assert len(keys) == 3
+    assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
+
+
+def test_a_strict_verifier_accepts_the_servers_certificate_for_its_hosts_only(made: Path) -> None:
+    policy = PolicyBuilder().store(Store([certificate(made / "authority" / "authority.pem")]))
+    leaf = certificate(made / "server" / "certificate.pem")
+    for host in (HOST, "localhost"):
+        policy.build_server_verifier(x509.DNSName(host)).verify(leaf, [])
+    with pytest.raises(VerificationError):
+        policy.build_server_verifier(x509.DNSName("other.example.org")).verify(leaf, [])
+
+
+def test_a_strict_verifier_accepts_a_clients_certificate_as_a_clients_only(made: Path) -> None:
+    policy = PolicyBuilder().store(Store([certificate(made / "authority" / "authority.pem")]))
+    policy.build_client_verifier().verify(certificate(made / "north" / "certificate.pem"), [])
+    with pytest.raises(VerificationError):
+        policy.build_client_verifier().verify(certificate(made / "server" / "certificate.pem"), [])
+
+
+def test_a_description_names_subject_hosts_expiry_and_the_authority_on_which_both_sides_agree(
+    made: Path, foreign: Path
+) -> None:
+    server, client = describe(made / "server"), describe(made / "north")
+    assert server["hosts"] == [HOST, "192.0.2.7", "localhost", "127.0.0.1", "::1"]
+    assert (server["role"], client["role"], client["subject"]) == ("server", "client", "north")
+    assert (
+        server["authority_sha256"]
+        == client["authority_sha256"]
+        != describe(foreign / "north")["authority_sha256"]
+    )
+    assert client["expires"] > client["starts"]
+    authority = describe(made / "authority")
+    assert (authority["role"], authority["subject"]) == ("authority", "Fenchel authority")
+    assert authority["expires"] > client["expires"]
+
+
+def test_a_clients_common_name_is_its_id(made: Path) -> None:
+    assert common_name(Credentials.load(made / "south")) == "south"
+
+
+def test_a_leaf_does_not_outlive_its_authority(tmp_path: Path) -> None:
+    make_authority(tmp_path / "authority", "brief", days=2)
+    make_client(tmp_path / "authority", tmp_path / "north", "north", days=100)
+    assert describe(tmp_path / "north")["expires"] == describe(tmp_path / "authority")["expires"]
+
+
+def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
+    make_all(tmp_path, [], ["north"])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.pem")}
+    with pytest.raises(SettingsError, match="is there already; --force"):
+        make_all(tmp_path, [], ["north"])
+    with pytest.raises(SettingsError, match="is there already"):
+        make_client(tmp_path / "authority", tmp_path / "north", "north")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.pem")} == before
+    make_client(tmp_path / "authority", tmp_path / "north", "north", force=True)
+    assert (tmp_path / "north" / "key.pem").read_bytes() != before[tmp_path / "north" / "key.pem"]
+    check_pair(Credentials.load(tmp_path / "north"))
+
+
+def test_a_second_call_that_keeps_what_is_there_makes_only_what_is_missing(tmp_path: Path) -> None:
+    make_all(tmp_path, [], ["north"])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.pem")}
+    make_all(tmp_path, [], ["north", "south"], keep=True)
+    assert {path: path.read_bytes() for path in before} == before
+    check_pair(Credentials.load(tmp_path / "south"))
+
+
+@pytest.mark.parametrize(
+    "host", ["", "http://a", "a:7443", "a b", "-a.org", "a..b", "*", "a.*.org", "x" * 300]
+)
+def test_a_host_that_is_neither_a_name_nor_an_address_is_refused(tmp_path: Path, host: str) -> None:
+    make_authority(tmp_path / "authority", "a")
+    with pytest.raises(SettingsError, match="neither a host name nor an IP address"):
+        make_server(tmp_path / "authority", tmp_path / "server", [host])
+    assert not (tmp_path / "server").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../a", "a b", "x" * 65, "ü", "-a", "authority", "server"]
+)
+def test_a_client_name_that_cannot_be_a_folder_or_a_common_name_is_refused_before_anything_is_made(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(SettingsError):
+        make_all(tmp_path / "certs", [], [name])
+    assert not (tmp_path / "certs").exists()
+
+
+def test_clients_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="given twice"):
+        make_all(tmp_path, [], ["north", "north"])
+
+
+@pytest.mark.parametrize("days", [0, -1, 40000])
+def test_an_impossible_lifetime_is_refused(tmp_path: Path, days: int) -> None:
+    with pytest.raises(SettingsError, match="days"):
+        make_authority(tmp_path, "a", days=days)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_for_people(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CredentialError, match=r"file/authority: cannot be written \("):
+        make_authority(tmp_path / "file" / "authority", "a")
+
+
+def test_an_authority_without_its_key_cannot_sign(tmp_path: Path, made: Path) -> None:
+    with pytest.raises(CredentialError, match=r"authority-key\.pem: cannot be read"):
+        make_client(made / "north", tmp_path / "x", "x")
+
+
+def test_a_key_of_another_authority_cannot_sign(tmp_path: Path, made: Path, foreign: Path) -> None:
+    for folder, name in ((made, "authority.pem"), (foreign, AUTHORITY_KEY)):
+        (tmp_path / name).write_bytes((folder / "authority" / name).read_bytes())
+    with pytest.raises(CredentialError, match="is not the key of"):
+        make_client(tmp_path, tmp_path / "x", "x")
+
+
+def test_an_expired_authority_cannot_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_authority(tmp_path / "authority", "a", days=1)
+    later = certificates._now() + timedelta(days=3)
+    monkeypatch.setattr(certificates, "_now", lambda: later)
+    with pytest.raises(CredentialError, match="expired on"):
+        make_client(tmp_path / "authority", tmp_path / "x", "x")
+
+
+# Whether what a folder holds fits together
+
+
+def test_certificate_key_and_authority_of_one_folder_fit(made: Path) -> None:
+    for name in ("server", "north", "south"):
+        check_pair(Credentials.load(made / name))
+
+
+def test_a_key_of_another_certificate_is_noticed(made: Path) -> None:
+    north, south = Credentials.load(made / "north"), Credentials.load(made / "south")
+    with pytest.raises(CredentialError, match="not a pair"):
+        check_pair(dataclasses.replace(north, key=south.key))
+
+
+def test_another_authority_of_the_same_name_is_noticed(made: Path, foreign: Path) -> None:
+    north, other = Credentials.load(made / "north"), Credentials.load(foreign / "north")
+    with pytest.raises(CredentialError, match="is not signed by the authority beside it"):
+        check_pair(dataclasses.replace(north, authority=other.authority))
+
+
+def test_either_of_two_trusted_authorities_will_do(made: Path, foreign: Path) -> None:
+    north, other = Credentials.load(made / "north"), Credentials.load(foreign / "north")
+    check_pair(dataclasses.replace(north, authority=other.authority + north.authority))
+
+
+@pytest.mark.parametrize(("days", "said"), [(500, "expired on"), (-1, "clock")])
+def test_a_certificate_is_refused_after_its_time_and_before_it(
+    made: Path, monkeypatch: pytest.MonkeyPatch, days: int, said: str
+) -> None:
+    then = certificates._now() + timedelta(days=days)
+    monkeypatch.setattr(certificates, "_now", lambda: then)
+    with pytest.raises(CredentialError, match=said):
+        check_pair(Credentials.load(made / "north"))
+
+
+@pytest.mark.parametrize("part", ["authority", "certificate", "key"])
+def test_damaged_pem_is_an_error_for_people(made: Path, part: str) -> None:
+    north = Credentials.load(made / "north")
+    damaged = getattr(north, part).replace(b"M", b"!", 3)
+    with pytest.raises(CredentialError, match=rf"{part}\.pem: not a"):
+        check_pair(dataclasses.replace(north, **{part: damaged}))
+
+
+# Whether gRPC accepts it
+
+
+async def test_both_sides_of_one_authority_connect(made: Path) -> None:
+    server, client = Credentials.load(made / "server"), Credentials.load(made / "north")
+    assert await answer(server, client.for_channel()) == ""
+    assert await answer(server, client.for_channel(), HOST) == ""
+
+
+async def test_a_host_that_the_servers_certificate_does_not_name_is_not_trusted(made: Path) -> None:
+    server, client = Credentials.load(made / "server"), Credentials.load(made / "north")
+    assert "Hostname Verification" in await answer(server, client.for_channel(), "other.example.org")
+
+
+async def test_a_client_of_another_authority_is_turned_away_even_if_it_trusts_the_server(
+    made: Path, foreign: Path
+) -> None:
+    server, client = Credentials.load(made / "server"), Credentials.load(foreign / "north")
+    trusting = dataclasses.replace(client, authority=server.authority)
+    assert await answer(server, trusting.for_channel()) != ""
+
+
+async def test_a_server_of_another_authority_is_not_trusted(made: Path, foreign: Path) -> None:
+    server, client = Credentials.load(foreign / "server"), Credentials.load(made / "north")
+    assert "CERTIFICATE_VERIFY_FAILED" in await answer(server, client.for_channel())
+
+
+async def test_a_client_without_a_certificate_is_turned_away(made: Path) -> None:
+    server = Credentials.load(made / "server")
+    assert await answer(server, grpc.ssl_channel_credentials(server.authority)) != ""
+
+
+async def test_a_client_cannot_pose_as_the_server_nor_the_server_as_a_client(made: Path) -> None:
+    server, client = Credentials.load(made / "server"), Credentials.load(made / "north")
+    assert "purpose" in await answer(client, client.for_channel())
+    assert await answer(server, server.for_channel()) != ""
+
+
+# Claims
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    make_all(tmp_path, [], ["client-000", "client-001", "client-002"])
+    return tmp_path
+
+
+def test_holders_get_the_lowest_free_identity_each(pool: Path) -> None:
+    assert [claim(pool, holder) for holder in "cab"] == ["client-000", "client-001", "client-002"]
+
+
+def test_a_holder_that_comes_again_gets_its_own_identity_again(pool: Path) -> None:
+    claim(pool, "first")
+    mine = claim(pool, "second")
+    claim(pool, "third")
+    assert claim(pool, "second") == mine == "client-001"
+
+
+def test_a_pool_without_a_free_identity_is_an_error_for_people(pool: Path) -> None:
+    for holder in "abc":
+        claim(pool, holder)
+    with pytest.raises(SettingsError, match="all 3 identities are taken"):
+        claim(pool, "d")
+
+
+def test_the_identities_themselves_may_be_read_only(pool: Path) -> None:
+    before = {path: path.read_bytes() for path in pool.rglob("*.pem")}
+    name = claim(pool, "a")
+    assert files(pool) - {str(path.relative_to(pool)) for path in before} == {f"{CLAIMS}/{name}"}
+
+
+def test_a_folder_without_identities_is_no_pool(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="holds no client's folder"):
+        claim(tmp_path, "a")
+    with pytest.raises(CredentialError, match="cannot be used for the claims"):
+        claim(tmp_path / "missing", "a")
+
+
+def test_processes_that_claim_at_the_same_time_never_get_the_same_identity(tmp_path: Path) -> None:
+    number = 200
+    for index in range(number):
+        identity = tmp_path / f"client-{index:03d}"
+        identity.mkdir()
+        (identity / "key.pem").touch()
+    holders = [f"holder-{index}" for index in range(number)]
+    with ProcessPoolExecutor(8, mp_context=multiprocessing.get_context("spawn")) as processes:
+        names = list(processes.map(partial(claim, tmp_path), holders))
+    assert len(set(names)) == number
+    for holder, name in zip(holders, names, strict=True):
+        assert (tmp_path / CLAIMS / name).read_text() == holder
+    assert len(list((tmp_path / CLAIMS).iterdir())) == number

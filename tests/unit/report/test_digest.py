@@ -1,0 +1,95 @@
+"""Totals and quantiles are those of the tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from report import digest
+from report.run import Run
+
+
+def test_the_parts_of_the_time_add_up_to_the_seconds_of_the_rounds(finished: Run) -> None:
+    split = digest.time_split(finished.metrics_table)
+    assert split.total == pytest.approx(finished.metrics["seconds"].sum(), rel=1e-9)
+    assert min(split.parts().values()) >= 0
+
+
+def test_traffic_is_the_sum_over_rounds(finished: Run) -> None:
+    traffic = digest.traffic(finished.metrics_table)
+    assert traffic.payload_up == 3 * 3 * 640 * 8
+    assert traffic.wire_up > traffic.payload_up
+
+
+def test_costs_of_phases_agree_with_pandas(finished: Run) -> None:
+    for costs in digest.costs_by(finished.calls_table, "phase"):
+        rows = finished.calls[finished.calls["phase"] == costs.name]
+        assert (costs.calls, costs.answered, costs.kind) == (9, 9, rows["kind"].iloc[0])
+        assert costs.total_p50 == pytest.approx(rows["total_s"].median())
+        assert costs.total_p90 == pytest.approx(rows["total_s"].quantile(0.9))
+        assert costs.compute_p90 == pytest.approx(rows["compute_s"].quantile(0.9))
+        assert costs.network_p50 == pytest.approx(rows["network_s"].median())
+        assert costs.mean.total == pytest.approx(rows["total_s"].mean())
+
+
+def test_costs_of_clients_leave_out_the_evaluation(finished: Run) -> None:
+    costs = digest.costs_by(digest.own_calls(finished.calls_table), "client")
+    assert [one.calls for one in costs] == [3, 3, 3]
+    assert {one.kind for one in costs} == {"ask"}
+
+
+def test_a_client_that_never_answers_is_counted_and_comes_first(
+    altered: Callable[..., Run], finished: Run
+) -> None:
+    silent = finished.calls["client"] == "client-001"
+    outcomes = np.where(silent, "unanswered", "counted").tolist()
+    seconds = np.where(silent, math.nan, 0.5).tolist()
+    run = altered(calls={"outcome": outcomes, "total_s": seconds})
+    first, *others = digest.costs_by(digest.own_calls(run.calls_table), "client")
+    assert (first.name, first.calls, first.answered, first.unanswered) == ("client-001", 3, 0, 3)
+    assert math.isnan(first.total_p50)
+    assert all(other.total_p50 == 0.5 for other in others)
+
+
+def test_late_and_failed_answers_do_not_enter_the_times() -> None:
+    outcomes = ["counted", "late", "failed", "told"]
+    calls = {
+        "client": ["a"] * 4,
+        "kind": ["ask"] * 4,
+        "outcome": outcomes,
+        "total_s": [1.0, 100.0, 100.0, 3.0],
+    }
+    (costs,) = digest.costs_by(pa.table(calls), "client")
+    assert (costs.answered, costs.late, costs.failed, costs.total_p50) == (2, 1, 1, 2.0)
+
+
+def test_a_table_without_a_column_gives_nan_and_without_rows_no_costs() -> None:
+    assert np.isnan(digest.column(pa.table({"round": [1, 2]}), "objective")).tolist() == [True, True]
+    assert digest.costs_by(pa.table({"round": pa.array([], pa.int32())}), "phase") == []
+
+
+def test_only_settings_that_differ_are_named(altered: Callable[..., Run], finished: Run) -> None:
+    other = altered(
+        settings=lambda text: text.replace("seed: 7", "seed: 8").replace("name: tiny", "name: other")
+    )
+    assert digest.differing_settings([finished, other]) == {"seed": [7, 8]}
+    assert digest.differing_settings([finished]) == {}
+
+
+def test_a_setting_that_a_run_does_not_have_is_none_there(altered: Callable[..., Run], finished: Run) -> None:
+    other = altered(settings=lambda text: text.replace("  step_size: 0.5\n", ""))
+    assert digest.differing_settings([finished, other]) == {"algorithm.step_size": [0.5, None]}
+
+
+def test_runs_are_called_by_the_shortest_name_that_tells_them_apart(altered: Callable[..., Run]) -> None:
+    first, second = altered("20260101-000000-tiny-aaaa"), altered("20260102-000000-tiny-bbbb")
+    other = altered(
+        "20260103-000000-other-cccc", settings=lambda text: text.replace("name: tiny", "name: other")
+    )
+    assert digest.labels([first, second, other]) == ["tiny-aaaa", "tiny-bbbb", "other"]
+    again = altered("20260104-000000-tiny-aaaa")
+    assert digest.labels([first, again]) == [first.id, again.id]

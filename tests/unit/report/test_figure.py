@@ -1,0 +1,40 @@
+"""The picture is a picture, of any number of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from matplotlib.image import imread
+
+from report.figure import draw
+from report.run import Run
+
+
+def colors(path: Path) -> int:
+    pixels = np.asarray(imread(path))[..., :3].reshape(-1, 3)
+    return len(np.unique((pixels * 255).astype(int), axis=0))
+
+
+def test_a_picture_shows_the_curves_of_one_run_and_of_several(
+    tmp_path: Path, finished: Run, killed: Run, altered: Callable[..., Run]
+) -> None:
+    one = draw([finished], tmp_path / "docs" / "one.png")
+    several = draw([finished, killed, altered("$x^2$ _ <b>")], tmp_path / "several.png")
+    blank = draw([Run(_empty(tmp_path))], tmp_path / "blank.png")
+    assert imread(one).shape[1] == 2 * imread(blank).shape[1]
+    assert colors(several) > colors(one) > colors(blank)
+
+
+def test_the_same_runs_give_the_same_picture(tmp_path: Path, finished: Run) -> None:
+    assert (
+        draw([finished], tmp_path / "a.png").read_bytes() == draw([finished], tmp_path / "b.png").read_bytes()
+    )
+
+
+def _empty(parent: Path) -> Path:
+    folder = parent / "empty"
+    folder.mkdir()
+    (folder / "settings.yaml").write_text("name: empty\n")
+    return folder

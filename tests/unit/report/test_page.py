@@ -1,0 +1,196 @@
+"""The page stands alone, says what is true, and nothing in a run folder becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from report.page import write_report
+from report.run import Run
+
+HOSTILE = "</script></pre><script>alert(1)</script><img src=//x onerror='alert(1)'>\""
+
+
+class Page(HTMLParser):
+    """Elements, texts and scripts of a page, as a browser would take them apart."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.scripts: dict[str, str] = {}
+        self._script: str | None = None
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self._script = dict(attrs).get("id") or f"script {len(self.scripts)}"
+            self.scripts[self._script] = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "script":
+            self._script = None
+
+    def handle_data(self, data: str) -> None:
+        if self._script is None:
+            self.text += data
+        else:
+            self.scripts[self._script] += data
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.scripts["data"])
+
+    @property
+    def tags(self) -> list[str]:
+        return [tag for tag, _ in self.elements]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Any:
+    return lambda *runs: Page(write_report(runs, tmp_path / "pages" / "report.html"))
+
+
+def test_the_page_refers_to_nothing_outside_itself(written: Any, finished: Run, killed: Run) -> None:
+    for page in (written(finished), written(finished, killed)):
+        references = [
+            (tag, name)
+            for tag, given in page.elements
+            for name in given
+            if name in ("src", "href", "action", "data")
+        ]
+        assert references == []
+        assert "link" not in page.tags
+        assert not re.search(r"@import|url\(", page.text)
+
+
+def test_the_page_lets_only_its_own_scripts_run(written: Any, finished: Run) -> None:
+    page = written(finished)
+    (policy,) = [given["content"] for tag, given in page.elements if "http-equiv" in given]
+    allowed = set(re.findall(r"'sha256-([^']+)'", policy))
+    run = [text for name, text in page.scripts.items() if name != "data"]
+    assert {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run} == allowed
+    assert policy.startswith("default-src 'none'")
+
+
+def test_the_page_says_how_the_run_went(written: Any, finished: Run) -> None:
+    page = written(finished)
+    for part in (
+        finished.id,
+        "Completed",
+        "fedavg",
+        "3 clients",
+        "Where the time goes",
+        "client-002",
+        "local_epochs: 1",
+    ):
+        assert part in page.text
+
+
+def test_the_curves_are_those_of_the_table(written: Any, finished: Run) -> None:
+    (run,) = written(finished).data["runs"]
+    curve = run["curves"]["objective"]
+    np.testing.assert_allclose(curve["y"], finished.metrics["objective"], rtol=1e-5)
+    np.testing.assert_allclose(curve["seconds"], finished.metrics["seconds"].cumsum(), rtol=1e-5)
+    wire = finished.metrics["wire_down"] + finished.metrics["wire_up"]
+    np.testing.assert_allclose(curve["bytes"], wire.cumsum(), rtol=1e-5)
+
+
+def test_no_text_of_a_run_becomes_markup(written: Any, altered: Callable[..., Run], finished: Run) -> None:
+    innocent = written(finished, altered()).tags
+    calls = {name: [text + HOSTILE for text in finished.calls[name]] for name in ("client", "phase")}
+    run = altered(HOSTILE.replace("/", "|"), calls=calls, settings=lambda text: text + f"# {HOSTILE}\n")
+    page = written(finished, run)
+    assert page.tags == innocent
+    assert len(page.scripts) == 3
+    assert page.data["runs"][1]["name"] == run.id
+    assert HOSTILE in page.text
+
+
+def test_a_hostile_name_in_the_settings_does_not_end_the_data(
+    written: Any, altered: Callable[..., Run], finished: Run
+) -> None:
+    run = altered(settings=lambda text: text.replace("name: tiny", f"name: {json.dumps(HOSTILE)}"))
+    for page in (written(run), written(finished, run)):
+        assert page.data["runs"][-1]["name"] == HOSTILE
+        assert "img" not in page.tags
+        assert len(page.scripts) == 3
+
+
+def test_a_hostile_reason_is_shown_as_it_is(written: Any, altered: Callable[..., Run]) -> None:
+    page = written(altered(summary={"completed": False, "reason": HOSTILE}))
+    assert "Stopped after round 3" in page.text
+    assert HOSTILE in page.text
+    assert "img" not in page.tags
+
+
+def test_the_page_of_a_killed_run_says_that_it_is_not_finished(written: Any, killed: Run) -> None:
+    page = written(killed)
+    assert "Unfinished" in page.text
+    assert "2 of 3 rounds" in page.text
+
+
+def test_figures_that_are_nowhere_known_are_left_out(
+    written: Any, altered: Callable[..., Run], finished: Run
+) -> None:
+    missing = ["holdout_loss", "holdout_accuracy", "train_accuracy", "network_s"]
+    metrics = finished.metrics_table.drop_columns([*missing, "test_accuracy"])
+    metrics = metrics.append_column("test_accuracy", pa.array([math.nan] * 3))
+    page = written(altered(metrics=metrics))
+    assert [panel["title"] for panel in page.data["panels"]] == ["Objective", "Loss"]
+    assert "ccuracy" not in page.text
+
+
+def test_an_algorithms_own_figures_are_drawn(written: Any, altered: Callable[..., Run]) -> None:
+    page = written(altered(metrics={"dual_gap": [3.0, 2.0, 1.0]}))
+    assert page.data["panels"][-1] == {"title": "Dual gap", "figures": {"": "dual_gap"}, "share": False}
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_run_of_hardly_any_rounds_has_a_page(
+    written: Any, altered: Callable[..., Run], finished: Run, rounds: int
+) -> None:
+    page = written(altered(metrics=finished.metrics_table.slice(0, rounds)))
+    (run,) = page.data["runs"]
+    assert len(run["time"]["round"]) == rounds
+    assert ("No round has been evaluated yet." in page.text) == (rounds == 0)
+
+
+def test_long_runs_of_many_clients_are_aggregated(
+    written: Any, altered: Callable[..., Run], finished: Run
+) -> None:
+    metrics = pa.concat_tables([finished.metrics_table.drop_columns(["round"])] * 2000)
+    metrics = metrics.append_column("round", pa.array(range(1, 6001)))
+    calls = pa.concat_tables([finished.calls_table.drop_columns(["client"])] * 200)
+    calls = calls.append_column(
+        "client", pa.array([f"client-{row % 1000:04}" for row in range(calls.num_rows)])
+    )
+    page = written(altered(metrics=metrics, calls=calls))
+    (run,) = page.data["runs"]
+    assert run["curves"]["objective"]["round"][:: len(run["curves"]["objective"]["round"]) - 1] == [1, 6000]
+    assert len(run["curves"]["objective"]["y"]) == 400
+    assert len(run["time"]["round"]) == 120
+    waiting = np.array(run["time"]["parts"]["waiting"]).mean()
+    assert waiting == pytest.approx(finished.metrics["waiting_s"].mean(), rel=1e-4)
+    assert "The slowest 20 of 1,000 clients" in page.text
+    assert page.tags.count("tr") < 40
+    assert len(page.scripts["data"]) < 300_000
+
+
+def test_the_same_runs_give_the_same_page(tmp_path: Path, finished: Run) -> None:
+    first = write_report([finished], tmp_path / "a.html")
+    second = write_report([Run(finished.path)], tmp_path / "b.html")
+    assert first.read_bytes() == second.read_bytes()

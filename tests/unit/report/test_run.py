@@ -1,0 +1,126 @@
+"""A run folder is read as it is, whatever became of the run."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from common.errors import CheckpointError, SettingsError
+from report import columns
+from report.run import Run
+from server.evaluation import NAMES
+
+
+def test_a_finished_run_tells_its_settings_its_rounds_and_its_last_figures(finished: Run) -> None:
+    assert (finished.completed, finished.state, finished.rounds) == (True, "completed", 3)
+    assert finished.settings.algorithm.name == "fedavg"
+    assert finished.summary is not None
+    assert finished.figures == finished.summary["figures"]
+    assert finished.model.shape == (10 * 64,)
+    assert finished.id == finished.path.name
+
+
+def test_the_report_knows_the_columns_that_a_run_writes(finished: Run) -> None:
+    assert columns.EVALUATION == NAMES
+    assert finished.metrics_table.column_names == [*columns.COUNTS, *columns.TIMES, *columns.EVALUATION]
+
+
+def test_tables_are_data_frames_where_pandas_is_installed(finished: Run) -> None:
+    assert isinstance(finished.metrics, pytest.importorskip("pandas").DataFrame)
+    assert finished.calls.groupby("phase").size()["train"] == 9
+
+
+def test_tables_are_arrow_tables_where_pandas_is_not_installed(
+    finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert importlib.util.find_spec("pandas") is None
+    assert isinstance(finished.metrics, pa.Table)
+    assert isinstance(finished.calls, pa.Table)
+
+
+def test_a_killed_run_keeps_every_round_but_the_one_that_was_being_written(
+    killed: Run, finished: Run
+) -> None:
+    assert (killed.summary, killed.completed, killed.state, killed.rounds) == (None, False, "unfinished", 2)
+    assert killed.metrics_table.equals(finished.metrics_table.slice(0, 2))
+    assert set(killed.calls_table["round"].to_pylist()) == {1, 2}
+    assert killed.figures["objective"] == finished.metrics_table["objective"][1].as_py()
+
+
+def test_a_run_without_a_model_says_how_far_it_came(killed: Run) -> None:
+    with pytest.raises(CheckpointError, match=r"has no model yet.*unfinished after round 2"):
+        _ = killed.model
+
+
+def test_a_damaged_model_is_refused(altered: Callable[..., Run]) -> None:
+    run = altered()
+    (run.path / "model.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(CheckpointError, match="cannot be read as a model"):
+        _ = run.model
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_run_that_has_not_finished_a_round_has_empty_tables(tmp_path: Path, header: bool) -> None:
+    (tmp_path / "settings.yaml").write_text("name: young\n")
+    if header:
+        (tmp_path / "metrics.arrows").touch()
+    run = Run(tmp_path)
+    assert (run.rounds, run.figures, run.calls_table.num_rows) == (0, {}, 0)
+
+
+def test_a_damaged_table_is_refused(altered: Callable[..., Run]) -> None:
+    run = altered()
+    (run.path / "metrics.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(CheckpointError, match="cannot be read as a table"):
+        _ = run.metrics
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_damaged_summary_is_refused(altered: Callable[..., Run], text: str) -> None:
+    run = altered()
+    (run.path / "summary.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"summary\.json"):
+        _ = run.completed
+
+
+def test_a_folder_that_is_no_run_is_refused_with_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"expected the folder of a run.*no settings\.yaml"):
+        Run(tmp_path)
+    with pytest.raises(CheckpointError, match="there is no such folder"):
+        Run(tmp_path / "nowhere")
+
+
+def test_a_run_of_an_unknown_algorithm_is_read_without_importing_it(altered: Callable[..., Run]) -> None:
+    run = altered(settings=lambda text: text.replace("fedavg", "not_installed.anywhere:Method"))
+    assert run.settings_values["algorithm"]["name"] == "not_installed.anywhere:Method"
+    with pytest.raises(SettingsError):
+        _ = run.settings
+
+
+def test_figures_are_the_last_that_are_known(altered: Callable[..., Run]) -> None:
+    unknown = math.nan
+    figures = altered(
+        metrics={"objective": [3.0, 2.0, unknown], "test_loss": [unknown] * 3, "gap": [0.5, 0.25, 0.125]}
+    ).figures
+    assert (figures["objective"], figures["gap"]) == (2.0, 0.125)
+    assert "test_loss" not in figures
+
+
+def test_a_notebook_shows_a_run_without_interpreting_its_texts(altered: Callable[..., Run]) -> None:
+    run = altered("<b>run", summary={"completed": False, "reason": "<script>alert(1)</script>"})
+    shown = run._repr_html_()
+    assert "&lt;script&gt;" in shown
+    assert "<script>" not in shown
+    assert "<b>" not in shown
+
+
+def test_the_model_of_a_run_is_finite(finished: Run) -> None:
+    assert np.isfinite(finished.model).all()

@@ -1,0 +1,86 @@
+"""The terminal shows what matters, and scripts get the same as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from report import terminal
+from report.run import Run
+
+
+def shown(*runs: Run, width: int = 100) -> str:
+    console = Console(file=StringIO(), width=width, force_terminal=False)
+    terminal.show(runs, console)
+    output = console.file
+    assert isinstance(output, StringIO)
+    return output.getvalue()
+
+
+def test_one_run_is_shown_with_its_settings_its_figures_and_its_phases(finished: Run) -> None:
+    text = shown(finished)
+    for part in (
+        finished.id,
+        "completed",
+        "algorithm fedavg",
+        "3 of 3",
+        "test accuracy",
+        "waiting",
+        "train",
+        "client-002",
+    ):
+        assert part in text
+
+
+def test_no_line_is_broken_in_a_terminal_of_eighty_columns(finished: Run) -> None:
+    lines = shown(finished, width=80).splitlines()
+    assert any(line.startswith("fenchel.evaluate") and line.rstrip().endswith("s") for line in lines)
+
+
+def test_several_runs_are_compared_by_what_differs(altered: Callable[..., Run], finished: Run) -> None:
+    other = altered(settings=lambda text: text.replace("step_size: 0.5", "step_size: 0.25"))
+    text = shown(finished, other, width=160)
+    assert "step_size" in text
+    assert "0.25" in text
+    assert "batch_size" not in text
+    assert "2 runs" in text
+
+
+def test_a_run_without_a_round_can_be_shown(killed: Run) -> None:
+    for name in ("metrics", "calls"):
+        (killed.path / f"{name}.arrows").write_bytes(b"")
+    text = shown(Run(killed.path))
+    assert "0 of 3" in text
+    assert "nothing measured" in text
+
+
+def test_names_and_reasons_cannot_steer_the_terminal(altered: Callable[..., Run], finished: Run) -> None:
+    calls = {"client": ["[red]\x1b[2Jclient"] * finished.calls_table.num_rows}
+    run = altered(calls=calls, summary={"completed": False, "reason": "[/bold] no \x1b]0;title\x07"})
+    text = shown(run)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[red]" in text
+    assert "[/bold] no" in text
+
+
+@pytest.mark.parametrize("state", ["finished", "killed"])
+def test_the_json_survives_a_round_trip(state: str, request: pytest.FixtureRequest) -> None:
+    run: Run = request.getfixturevalue(state)
+    values = terminal.as_json([run])
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    (described,) = values["runs"]
+    assert described["rounds"] == run.rounds
+    assert described["figures"] == run.figures
+    assert described["seconds"]["waiting"] == pytest.approx(run.metrics["waiting_s"].sum())
+    assert {phase["name"] for phase in described["phases"]} == {"train", "fenchel.evaluate"}
+
+
+def test_what_is_not_known_is_null_in_the_json(altered: Callable[..., Run], finished: Run) -> None:
+    calls = {"outcome": ["unanswered"] * finished.calls_table.num_rows}
+    (described,) = terminal.as_json([altered(calls=calls)])["runs"]
+    assert described["clients"][0]["total_p50"] is None
