@@ -73,6 +73,8 @@ class Worker:
             return None
         welcome = parse(data).head
         if isinstance(welcome, pb.Farewell):
+            if welcome.completed:
+                return welcome  # the run ended while this client was away
             raise JoinRefusedError(welcome.reason)
         if not isinstance(welcome, pb.Welcome):
             raise WireError("the server did not begin with a welcome")
@@ -133,15 +135,17 @@ class Worker:
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
         while True:
             while self._inbox:
-                instruction = self._inbox.popleft()
-                if self._void(instruction.head):
-                    continue
-                answer = await self._handled(instruction)
-                resume = partial.received if partial.sequence == instruction.head.sequence else 0
-                for frame in frames(answer.head, answer.body, resume):
-                    await stream.write(frame)
+                await self._respond(stream, self._inbox.popleft(), partial)
             arrived.clear()
             await arrived.wait()
+
+    async def _respond(self, stream: Stream, instruction: _Arrived, partial: pb.Partial) -> None:
+        if self._void(instruction.head):
+            return
+        answer = await self._handled(instruction)
+        resume = partial.received if partial.sequence == instruction.head.sequence else 0
+        for frame in frames(answer.head, answer.body, resume):
+            await stream.write(frame)
 
     def _void(self, head: pb.Instruction) -> bool:
         """Whether a later instruction already says that this one's effect will not count."""

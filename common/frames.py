@@ -70,6 +70,11 @@ class Body:
         self._kept: dict[int, bytes] | None = {} if encoded.size <= _KEPT_BYTES else None
         self.inline = encoded.joined() if encoded.size <= _INLINE_BYTES else None
 
+    @property
+    def refers_to_arrays(self) -> bool:
+        """Whether the frames will be made of the arrays' own memory, each time they are sent."""
+        return self._kept is None
+
     def content(self) -> bytes:
         """Return the whole body in one piece."""
         return b"".join(parse(frame).chunk for frame in self.frames())
@@ -120,7 +125,7 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
         The head does not fit a frame (thousands of arrays in one message).
     """
     resume -= resume % CHUNK_BYTES
-    if resume and isinstance(head, pb.Instruction | pb.Reply):
+    if isinstance(head, pb.Instruction | pb.Reply):
         head.resume = resume
     text = head.SerializeToString()
     if body is not None:
@@ -224,7 +229,7 @@ class Assembly:
             raise WireError(f"a message has more than the {self.size:,} bytes that it declared")
         if len(chunk) == self.size:
             self._buffer = chunk
-        else:
+        elif len(chunk):
             if self._buffer is None:
                 # The operating system gives pages when bytes arrive, so a liar costs address space only.
                 self._buffer = memoryview(self._recycler.take(self.size))

@@ -27,16 +27,18 @@ def keep_freed_memory() -> None:
 
 
 class Recycler:
-    """Hands out a buffer again once nobody looks at it any more."""
+    """Hands out a buffer again once nobody looks at it any more; large ones are given back instead."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def take(self, size: int) -> bytearray:
         """Return a buffer of ``size`` bytes with arbitrary contents."""
-        if len(self._buffer) != size or not _is_free(self._buffer):
-            self._buffer = bytearray(size)
-        return self._buffer
+        if len(self._buffer) == size and _is_free(self._buffer):
+            return self._buffer
+        buffer = bytearray(size)
+        self._buffer = buffer if size <= _BLOCK_BYTES else bytearray()
+        return buffer
 
 
 def _is_free(buffer: bytearray) -> bool:

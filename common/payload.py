@@ -30,6 +30,7 @@ Buffer: TypeAlias = bytes | memoryview
 ALIGNMENT = 8
 MAX_ARRAYS = 10_000
 _MAX_DIMENSIONS = 32
+_LARGEST = (1 << 63) - 1  # what a size, an index or an integer may be
 
 _DTYPES: Mapping[pb.DType.ValueType, np.dtype[Any]] = {
     pb.FLOAT64: np.dtype("<f8"),
@@ -153,6 +154,8 @@ def encode(values: Values) -> Encoded:
         elif isinstance(value, bool | np.bool_):
             item.scalar.boolean = bool(value)
         elif isinstance(value, int | np.integer):
+            if not -_LARGEST - 1 <= value <= _LARGEST:
+                raise PayloadError(f"{name!r} is {value}, which does not fit 64 bits")
             item.scalar.integer = int(value)
         elif isinstance(value, float | np.floating):
             item.scalar.real = float(value)
@@ -209,10 +212,15 @@ def _lengths(item: pb.Array) -> tuple[int, ...]:
     if kind == "dense":
         if len(item.dense.shape) > _MAX_DIMENSIONS:
             raise PayloadError(f"array {item.name!r} has {len(item.dense.shape)} dimensions")
-        return (math.prod(item.dense.shape) * _dtype(item.name, item.dense.dtype).itemsize,)
+        itemsize = _dtype(item.name, item.dense.dtype).itemsize
+        # Also an array without entries may not have sides whose product is beyond what numpy can address.
+        if math.prod(side or 1 for side in item.dense.shape) * itemsize > _LARGEST:
+            raise PayloadError(f"array {item.name!r} has the shape {tuple(item.dense.shape)}, which none can have")
+        return (math.prod(item.dense.shape) * itemsize,)
     if kind == "sparse":
         sparse = item.sparse
-        if sparse.count > sparse.size or not sparse.count <= sparse.index_bytes <= 10 * sparse.count:
+        fits = sparse.count <= sparse.size <= _LARGEST
+        if not fits or not sparse.count <= sparse.index_bytes <= 10 * sparse.count:
             raise PayloadError(
                 f"sparse vector {item.name!r}: {sparse.count} entries in {sparse.index_bytes} index bytes "
                 f"do not fit a vector of {sparse.size}"

@@ -45,7 +45,7 @@ def freeze(state: DataclassInstance) -> dict[str, Value]:
         if isinstance(item, list):
             return {"list": [node(entry, f"{path}/{place}") for place, entry in enumerate(item)]}
         if isinstance(item, dict) and all(isinstance(key, str) for key in item):
-            return {"dict": {key: node(entry, f"{path}/{key}") for key, entry in item.items()}}
+            return {"dict": {key: node(entry, f"{path}/{_escaped(key)}") for key, entry in item.items()}}
         raise TypeError(
             f"state field {path!r} is a {type(item).__name__}; arrays, numbers, text, lists and dicts can be kept"
         )
@@ -55,6 +55,11 @@ def freeze(state: DataclassInstance) -> dict[str, Value]:
     }
     values[_STRUCTURE] = json.dumps(structure)
     return values
+
+
+def _escaped(key: str) -> str:
+    """Keep the path of an entry apart from the path of an entry of an entry (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def thaw(kind: type[S], values: Values) -> S:
@@ -71,7 +76,8 @@ def thaw(kind: type[S], values: Values) -> S:
             value = values[node["array"]]
             if isinstance(value, SparseVector):
                 return SparseVector(value.indices.copy(), value.values.copy(), value.size)
-            assert isinstance(value, np.ndarray)
+            if not isinstance(value, np.ndarray):
+                raise TypeError(f"{node['array']!r} is no array")
             return value.copy()
         if "list" in node:
             return [item(entry) for entry in node["list"]]
@@ -82,7 +88,7 @@ def thaw(kind: type[S], values: Values) -> S:
     try:
         structure = json.loads(str(values[_STRUCTURE]))
         return kind(**{name: item(node) for name, node in structure.items()})
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"a stored state does not fit {kind.__qualname__} ({error}); was it written by another version?"
         ) from error

@@ -37,12 +37,14 @@ class TableLog:
         self._path = path
         self._schema = schema
         earlier = read(path) if kept_rounds and exists(path) else None
-        self._file = _growing(path).open("wb")
+        fresh = path.with_suffix(".arrows.new")  # replaces the growing file when it holds what is kept
+        self._file = fresh.open("wb")
         self._writer = pa.ipc.new_stream(self._file, schema)
         if earlier is not None:
             kept = earlier.filter(pa.compute.less_equal(earlier["round"], kept_rounds))
             self._writer.write_table(kept.cast(schema))
             self._file.flush()
+        fresh.replace(_growing(path))
         path.unlink(missing_ok=True)
 
     def append(self, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -87,18 +89,22 @@ def read(path: Path) -> pa.Table:
     CheckpointError
         There is no such table, or it is damaged from the start.
     """
-    growing = _growing(path)
     try:
-        if not growing.exists():
-            return pq.read_table(path)
-        batches = []
-        with pa.OSFile(str(growing)) as file:
-            reader = pa.ipc.open_stream(file)
-            while True:
-                try:
-                    batches.append(reader.read_next_batch())
-                except (StopIteration, pa.ArrowInvalid, OSError):
-                    break  # the end, or a batch that was cut off by a crash
-            return pa.Table.from_batches(batches, reader.schema)
+        try:
+            return _read_growing(_growing(path))
+        except FileNotFoundError:
+            return pq.read_table(path)  # it has ended, perhaps just now
     except (OSError, pa.ArrowInvalid) as error:
         raise CheckpointError(f"{path}: cannot be read as a table ({error})") from None
+
+
+def _read_growing(path: Path) -> pa.Table:
+    batches = []
+    with pa.OSFile(str(path)) as file:
+        reader = pa.ipc.open_stream(file)
+        while True:
+            try:
+                batches.append(reader.read_next_batch())
+            except (StopIteration, pa.ArrowInvalid, OSError):
+                break  # the end, or a batch that was cut off by a crash
+        return pa.Table.from_batches(batches, reader.schema)

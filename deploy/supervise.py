@@ -93,6 +93,7 @@ class Supervisor:
     def _put_away(self) -> None:
         for path in self._mine.glob("*"):
             path.rename(self.runs / path.name)
+            print(f"moved to    {self.runs / path.name}", file=sys.stderr)  # noqa: T201
         self._mine.rmdir()
 
 

@@ -91,20 +91,25 @@ class Conversation:
                 self._arriving.exchange.interrupted(member.name)
 
     async def _write(self, queue: asyncio.Queue[Call | pb.Farewell], partial: pb.Partial) -> None:
-        while True:
-            item = await queue.get()
-            if isinstance(item, pb.Farewell):
-                for frame in frames(item):
-                    await self._stream.write(frame)
-                return
-            if item.body is None:
-                continue  # its deadline passed before it could be sent
-            resume = partial.received if partial.sequence == item.sequence else 0
-            item.first_sent_ns = time.perf_counter_ns()
-            for frame in frames(item.head(self._member.reach), item.body, resume):
+        # No variable here holds on to what was sent: its arrays may be large, and the next may be long in coming.
+        while await self._send(await queue.get(), partial):
+            pass
+
+    async def _send(self, item: Call | pb.Farewell, partial: pb.Partial) -> bool:
+        """Send one message; return whether others may follow."""
+        if isinstance(item, pb.Farewell):
+            for frame in frames(item):
                 await self._stream.write(frame)
-                item.wire_down += len(frame)
-            item.last_sent_ns = time.perf_counter_ns()
+            return False
+        if item.body is None:
+            return True  # its deadline passed before it could be sent
+        resume = partial.received if partial.sequence == item.sequence else 0
+        item.first_sent_ns = time.perf_counter_ns()
+        for frame in frames(item.head(self._member.reach), item.body, resume):
+            await self._stream.write(frame)
+            item.wire_down += len(frame)
+        item.last_sent_ns = time.perf_counter_ns()
+        return True
 
     async def _read(self) -> None:
         reply: pb.Reply | None = None
@@ -137,6 +142,7 @@ class Conversation:
                 else:
                     log.info("client %s: a reply came too late and does not count", self._member.name)
                 reply, call, self._arriving, self._member.partial = None, None, None, None
+                assembly = Assembly(0)  # let go of the body
 
     def _opened(self, reply: pb.Reply) -> Assembly:
         """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""

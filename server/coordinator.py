@@ -121,6 +121,7 @@ class Coordinator:
         self.members: dict[str, Member] = {} if resume is None else resume.restore()
         self._described = asyncio.Event()
         self._over: pb.Farewell | None = None
+        folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
 
     # What the transport calls
 
@@ -294,7 +295,9 @@ class Coordinator:
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
         summary = Summary(self.folder.id, not reason, done, seconds, reason, figures)
-        self.folder.summary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
+        temporary = self.folder.summary.with_suffix(".new")
+        temporary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
+        temporary.replace(self.folder.summary)
         self._over = pb.Farewell(completed=not reason, reason=reason)
         self._described.set()  # let those who still wait for the others hear the farewell
         for member in self.members.values():

@@ -37,6 +37,13 @@ def _for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
     }
 
 
+def _freeze(values: Mapping[str, Value | Each[Value]]) -> None:
+    """Make arrays read-only that are being sent without a copy, so that a change cannot slip into a message."""
+    for value in values.values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+
+
 @dataclass
 class Fleet:
     """The clients of a run.
@@ -169,7 +176,8 @@ class Cohort:
         deadline, min_replies
             Default: from ``participation``.
         **values
-            Sent to each client; an :class:`Each` holds a different value for each.
+            Sent to each client; an :class:`Each` holds a different value for each. Arrays of more than
+            64 MiB for everybody are sent without a copy and become read-only.
 
         Raises
         ------
@@ -260,5 +268,7 @@ class Cohort:
                 yield client, Body(encode(_for_client(values, client)))
         else:
             shared = Body(encode(_for_client(values, "")))
+            if shared.refers_to_arrays:
+                _freeze(values)
             for client in self.clients:
                 yield client, shared

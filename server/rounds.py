@@ -123,6 +123,7 @@ class Rounds:
         self.recorder.flush()
         sync = self.settings.checkpoint.sync
         await asyncio.to_thread(checkpoints.save, self.folder.checkpoint, checkpoint, sync=sync)
+        checkpoint.values.clear()  # the thread pool holds on to its last task; its arrays may be large
         for name, kept in checkpoint.members.items():
             self.fleet.members[name].reach = kept["base"]
         now = time.perf_counter()

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import settings
 from pydantic import TypeAdapter
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
@@ -17,10 +16,6 @@ from common.data.shard import Shard
 from common.objectives.factory import build_objective
 from common.objectives.objective import Objective
 from common.settings.objective import ObjectiveSettings
-
-# How long an example takes says more about the machine's other work than about the code.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 MakeShard: TypeAlias = Callable[..., Shard]
 MakeObjective: TypeAlias = Callable[..., Objective]

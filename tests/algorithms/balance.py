@@ -1,0 +1,107 @@
+"""An algorithm whose clients' states must add up to zero, and whose final model shows every one of them.
+
+Each client i holds y_i. A round asks a cohort to propose y_i plus something of its own, tells it to shift by
+the mean of what was proposed, and tells everybody to remember that mean. An instruction that is lost, or done
+twice, or done in another order, changes the final model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import PositiveInt
+
+from client.algorithm import ClientAlgorithm, answers
+from common.algorithms import AlgorithmSettings
+from common.arrays import Vector
+from common.expectation import ArraySpec
+from common.payload import Values
+from server.algorithm import Algorithm
+
+NAME = "tests.algorithms.balance:Balance"
+
+
+class BalanceSettings(AlgorithmSettings):
+    """What a test varies."""
+
+    length: PositiveInt = 5
+    """Entries of each y_i: many of them make messages of several frames."""
+
+
+class Balance(Algorithm):
+    """Server half."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """Also keeps a trace of all rounds."""
+
+        trace: Vector
+
+    Settings = BalanceSettings
+    settings: BalanceSettings
+
+    def initial_state(self, model: Vector) -> Any:
+        return self.State(model, np.zeros(self.settings.length))
+
+    async def start(self) -> None:
+        await self.fleet.all().tell("remember", mean=np.ones(self.settings.length))
+
+    async def round(self, t: int) -> None:
+        returns = {"difference": ArraySpec(np.float64, (self.settings.length,))}
+        proposals = await self.sample().ask("propose", t=t, returns=returns)
+        mean = proposals.mean("difference")
+        await proposals.cohort.tell("shift", mean=mean)
+        await self.fleet.all().tell("remember", mean=mean)
+        self.state.trace = 0.5 * self.state.trace + mean
+
+    async def finish(self) -> None:
+        length = self.settings.length
+        returns = {name: ArraySpec(np.float64, (length,)) for name in ("dual", "memory")}
+        shown = await self.fleet.all().ask("show", returns=returns)
+        rows = [self.state.trace, *(shown.values_of("dual")), *(shown.values_of("memory"))]
+        self.model = np.concatenate([np.asarray(row) for row in rows])
+
+
+class BalanceClient(ClientAlgorithm):
+    """Client half."""
+
+    @dataclass
+    class State:
+        """y_i, what was proposed last, and what was remembered."""
+
+        dual: Vector
+        proposal: Vector
+        memory: Vector
+
+    settings: BalanceSettings
+    hold_up: ClassVar[Callable[[str, int], threading.Event | None]] = staticmethod(lambda client, t: None)
+    """Lets a test hold up a client's proposal of a round until an event."""
+
+    def initial_state(self) -> Any:
+        return self.State(*(np.zeros(self.settings.length) for _ in range(3)))
+
+    @answers("propose")
+    def propose(self, t: int) -> Values:
+        event = self.hold_up(self.client, t)
+        if event is not None:
+            event.wait()
+        pull = self.generator("pull").standard_normal(self.settings.length)
+        self.state.proposal = 0.9 * self.state.dual + pull / t
+        return {"difference": self.state.proposal - self.state.dual}
+
+    @answers("shift")
+    def shift(self, mean: Vector) -> None:
+        self.state.dual = self.state.proposal - mean
+
+    @answers("remember")
+    def remember(self, mean: Vector) -> None:
+        self.state.memory *= 0.7
+        self.state.memory += mean
+
+    @answers("show")
+    def show(self) -> Values:
+        return {"dual": self.state.dual, "memory": self.state.memory}

@@ -1,0 +1,209 @@
+"""A federation in one process whose connections break, whose clients restart and whose server is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from client.holdings import Holdings
+from client.session import Session
+from client.work import Worker
+from common.arrays import Vector
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, from_json, outside_code
+from common.version import PROTOCOL
+from deploy.inprocess import MemoryStream
+from deploy.names import client_names
+from proto import fenchel_pb2 as pb
+from server.checkpoint import Checkpoint
+from server.coordinator import Coordinator, Observer, open_resumed
+
+
+@dataclass
+class Faults:
+    """What goes wrong, drawn from a seed.
+
+    Attributes
+    ----------
+    chance
+        Source of all draws.
+    breaks
+        How often each client's stream breaks.
+    kills
+        How often the server is killed.
+    frames
+        A stream breaks, and the server dies, at most so many frames after it began.
+    """
+
+    chance: random.Random
+    breaks: int = 0
+    kills: int = 0
+    frames: int = 20
+
+    def moment(self) -> int:
+        return self.chance.randint(1, self.frames)
+
+
+@dataclass
+class Line:
+    """The client's side of a stream that breaks after some frames, in either direction."""
+
+    inner: MemoryStream
+    tick: Callable[[], None] = lambda: None
+    left: int | None = None
+    broken: bool = False
+
+    async def read(self) -> bytes | None:
+        if self.broken:
+            return None
+        frame = await self.inner.read()
+        self._pass()
+        return None if self.broken else frame
+
+    async def write(self, frame: bytes) -> None:
+        self._pass()
+        if not self.broken:
+            await self.inner.write(frame)
+
+    def _pass(self) -> None:
+        self.tick()
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                self.break_off()
+
+    def break_off(self) -> None:
+        """Let nothing pass any more, and wake up who waits."""
+        self.broken = True
+        with contextlib.suppress(asyncio.QueueFull):
+            self.inner.incoming.put_nowait(None)
+
+
+class Killed(Exception):
+    """The server was killed."""
+
+
+@dataclass
+class Federation:
+    """Runs a federation to its end, through all faults.
+
+    Attributes
+    ----------
+    on_row
+        Told the figures of each round.
+    executor
+        Where clients compute; ``None``: on the event loop.
+    """
+
+    settings: RunSettings
+    folder: RunFolder
+    faults: Faults = field(default_factory=lambda: Faults(random.Random(0)))
+    observer: Observer = field(default_factory=Observer)
+    executor: Executor | None = None
+    workers: dict[str, Worker] = field(default_factory=dict)
+    broken: int = 0
+    rebuilt: int = 0
+    killed: int = 0
+    _breaks_left: dict[str, int] = field(default_factory=dict)
+    _holdings: Holdings = field(default_factory=Holdings)
+    _lines: dict[str, Line] = field(default_factory=dict)
+    _ticks_to_death: int | None = None
+
+    def run(self) -> Vector:
+        """Return the final model."""
+        assert isinstance(self.settings.clients, int)
+        names = client_names(self.settings.clients)
+        self._breaks_left = dict.fromkeys(names, self.faults.breaks)
+        resume: Checkpoint | None = None
+        while True:
+            try:
+                asyncio.run(self._life(names, resume))
+            except Killed:
+                self.killed += 1
+                resume = open_resumed(self.folder)
+                continue
+            return load_model(self.folder)
+
+    async def _life(self, names: list[str], resume: Checkpoint | None) -> None:
+        """Let a server process live until the run is over or it is killed."""
+        coordinator = Coordinator(self.settings, self.folder, resume=resume, observer=self.observer)
+        self._ticks_to_death = self.faults.moment() if self.killed < self.faults.kills else None
+        death = asyncio.Event()
+        conducting = asyncio.create_task(coordinator.conduct())
+        clients = [asyncio.create_task(self._client(coordinator, name, death)) for name in names]
+        dying = asyncio.create_task(death.wait())
+        everybody = asyncio.gather(conducting, *clients)
+        try:
+            await asyncio.wait({everybody, dying}, return_when=asyncio.FIRST_COMPLETED)
+            if death.is_set() and not everybody.done():
+                for line in self._lines.values():
+                    line.break_off()
+                raise Killed
+            everybody.result()
+        finally:
+            for task in (dying, conducting, *clients):
+                task.cancel()
+            await asyncio.gather(dying, conducting, *clients, return_exceptions=True)
+            with contextlib.suppress(BaseException):
+                everybody.exception()
+
+    def _tick(self, death: asyncio.Event) -> None:
+        if self._ticks_to_death is not None and self.folder.checkpoint.exists():
+            self._ticks_to_death -= 1
+            if self._ticks_to_death <= 0:
+                death.set()
+
+    async def _client(self, coordinator: Coordinator, name: str, death: asyncio.Event) -> None:
+        chance = self.faults.chance
+        while True:
+            worker = await self._joined(coordinator, name)
+            pair = MemoryStream()
+            line = self._lines[name] = Line(pair, lambda: self._tick(death))
+            if self._breaks_left[name]:
+                self._breaks_left[name] -= 1
+                line.left = self.faults.moment()
+            serving = asyncio.create_task(coordinator.work(name, name.encode(), pair.other_side()))
+            try:
+                farewell = await worker.work(line)
+                if farewell is not None:
+                    return
+                self.broken += 1
+                if chance.random() < 0.5:
+                    self.workers.pop(name, None)  # the process died
+                    self.rebuilt += 1
+                for _ in range(chance.choice([0, 3, 30, 300])):
+                    await asyncio.sleep(0)  # it stays away for a while, and the server may not have noticed
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+
+    async def _joined(self, coordinator: Coordinator, name: str) -> Worker:
+        request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode())
+        reply = await coordinator.join(request)
+        assert reply.HasField("assignment")
+        if name not in self.workers:
+            settings = from_json(reply.settings)
+            holding = self._holdings.of(settings, reply.assignment.index, reply.assignment.clients)
+            folder = self.folder.journals / reply.run / name
+            self.workers[name] = Worker(
+                Session(name, settings, holding, folder, outside_code(settings)), self.executor
+            )
+        return self.workers[name]
+
+
+def load_model(folder: RunFolder) -> Vector:
+    with np.load(folder.model) as archive:
+        model: Vector = archive["model"]
+    return model
+
+
+def undisturbed(settings: RunSettings, parent: Path) -> Vector:
+    """Return the final model of a run in which nothing goes wrong."""
+    return Federation(settings, RunFolder.create(parent, "undisturbed")).run()

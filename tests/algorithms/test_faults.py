@@ -1,0 +1,75 @@
+"""Whatever breaks, and whenever: the final model is that of an undisturbed run, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings
+from tests.algorithms.balance import NAME
+from tests.algorithms.federation import Faults, Federation, undisturbed
+from tests.conftest import MakeSettings
+
+CLIENTS = 4
+
+
+def imbalance(model: np.ndarray) -> float:
+    """Return how far the clients' duals are from adding up to zero."""
+    rows = model.reshape(1 + 2 * CLIENTS, -1)
+    return float(np.abs(rows[1 : 1 + CLIENTS].sum(axis=0)).max())
+
+
+def settings_of(make_settings: MakeSettings, *, length: int, rounds: int) -> RunSettings:
+    return make_settings(
+        rounds=rounds,
+        clients=CLIENTS,
+        algorithm={"name": NAME, "length": length},
+        participation={"sampler": {"kind": "fixed", "size": 2}},
+        evaluation={"every": 3, "server": False},
+    )
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory, make_settings: MakeSettings) -> dict[int, np.ndarray]:
+    """Final models of undisturbed runs, by the length of a message."""
+    return {
+        length: undisturbed(settings_of(make_settings, length=length, rounds=rounds), tmp_path_factory.mktemp("calm"))
+        for length, rounds in ROUNDS.items()
+    }
+
+
+SHORT, LONG = 5, 300_000  # a reply of one frame, and one of three
+ROUNDS = {SHORT: 8, LONG: 3}
+
+
+@pytest.mark.parametrize("length", [SHORT, LONG])
+def test_an_undisturbed_run_keeps_the_balance(calm: dict[int, np.ndarray], length: int) -> None:
+    assert imbalance(calm[length]) < 1e-12
+    assert np.abs(calm[length]).max() > 0.1
+
+
+@pytest.mark.parametrize("length", [SHORT, LONG])
+@pytest.mark.parametrize(
+    ("breaks", "kills"), [(3, 0), (0, 2), (3, 2)], ids=["broken streams", "killed servers", "both"]
+)
+@pytest.mark.parametrize("seed", range(8))
+def test_faults_at_random_moments_do_not_change_a_bit(
+    seed: int,
+    breaks: int,
+    kills: int,
+    length: int,
+    calm: dict[int, np.ndarray],
+    make_settings: MakeSettings,
+    tmp_path: Path,
+) -> None:
+    settings = settings_of(make_settings, length=length, rounds=ROUNDS[length])
+    faults = Faults(random.Random(f"{seed} {breaks} {kills} {length}"), breaks, kills, frames=25)
+    federation = Federation(settings, RunFolder.create(tmp_path, "disturbed"), faults)
+    model = federation.run()
+    assert federation.killed == kills
+    assert federation.broken >= breaks
+    assert model.tobytes() == calm[length].tobytes()

@@ -1,0 +1,38 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from common.settings.run import RunSettings, validate
+
+# How long an example takes says more about the machine's other work than about the code.
+settings.register_profile(
+    "no deadline", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("no deadline")
+
+MakeSettings: TypeAlias = Callable[..., RunSettings]
+
+
+@pytest.fixture(scope="session")
+def make_settings() -> MakeSettings:
+    """Settings of a small run; keywords replace whole sections."""
+
+    def make(**sections: Any) -> RunSettings:
+        basis: dict[str, Any] = {
+            "name": "small",
+            "seed": 7,
+            "rounds": 2,
+            "clients": 3,
+            "data": {"name": "digits", "samples": 120, "scale": "unit-interval"},
+            "objective": {"kind": "softmax", "l2": 1e-3},
+            "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5},
+        }
+        return validate(basis | sections)
+
+    return make

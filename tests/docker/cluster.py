@@ -1,0 +1,138 @@
+"""A federation in containers, brought up with the project's own docker-compose.yml."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+
+_KILL = """
+import os, pathlib
+pid = "1"
+while children := pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    pid = children[0]
+os.kill(int(pid), 9)
+"""
+
+
+def command(*words: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run a command and return its output; a failure shows what it said."""
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env=os.environ | (environment or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.fail(f"{' '.join(words)} ended with code {done.returncode}:\n{done.stdout[-6000:]}")
+    return done.stdout
+
+
+def model_bytes(folder: Path) -> bytes:
+    """Return the model's bytes; those of the archive around it depend on the patch version of Python."""
+    with zipfile.ZipFile(RunFolder(folder).model) as archive:
+        return archive.read("model.npy")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One coordinator and its clients, under a project name of their own.
+
+    Attributes
+    ----------
+    compose
+        What docker-compose is called with.
+    project
+        The name of this cluster.
+    environment
+        What docker-compose.yml reads.
+    runs
+        The folder on the host.
+    """
+
+    compose: Sequence[str]
+    project: str
+    environment: Mapping[str, str]
+    runs: Path
+
+    def do(self, *words: str) -> str:
+        """Call docker-compose."""
+        return command(*self.compose, "-p", self.project, *words, environment=self.environment)
+
+    def up(self, clients: int) -> None:
+        """Bring the cluster up and return when all containers have been started."""
+        self.do("up", "--detach", "--no-build", "--scale", f"client={clients}")
+
+    def down(self) -> None:
+        """Leave nothing behind."""
+        self.do("down", "--volumes", "--remove-orphans", "--timeout", "1")
+
+    def containers(self, service: str) -> list[str]:
+        """Return the ids of a service's containers, also of those that have ended."""
+        ours = f"label=com.docker.compose.project={self.project}"
+        theirs = f"label=com.docker.compose.service={service}"
+        return command("docker", "ps", "-a", "-q", "--filter", ours, "--filter", theirs).split()
+
+    def network(self) -> str:
+        """Return the id of the network between the containers."""
+        ours = f"label=com.docker.compose.project={self.project}"
+        return command("docker", "network", "ls", "-q", "--filter", ours).strip()
+
+    def inspect(self, container: str) -> dict[str, Any]:
+        """Return what the engine knows of a container."""
+        found: dict[str, Any] = json.loads(command("docker", "inspect", container))[0]
+        return found
+
+    def kill_process(self, container: str) -> None:
+        """Kill the client or server in a container as the kernel kills; what watches over it stays."""
+        # If that ends the container, it ends this command too: its exit code says nothing.
+        subprocess.run(["docker", "exec", container, "python", "-c", _KILL], check=False)
+
+    def logs(self, service: str) -> str:
+        """Return what a service's containers have said."""
+        return self.do("logs", "--no-color", service)
+
+    def rounds(self) -> int:
+        """Return the last round that the server has told of."""
+        told = [words.split()[0] for words in self.logs("server").split(" round ")[1:]]
+        return max((int(word) for word in told if word.isdigit()), default=0)
+
+    def wait(self, done: Callable[[], bool], what: str, patience: float = 120.0) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + patience
+        while not done():
+            if time.monotonic() > deadline:
+                pytest.fail(f"not after {patience:g} s: {what}\n{self.do('logs', '--no-color', '--tail=40')}")
+            time.sleep(0.1)
+
+    def wait_for_round(self, number: int) -> None:
+        """Wait until the server has told of a round."""
+        self.wait(lambda: self.rounds() >= number, f"round {number}")
+
+    def finished(self) -> dict[str, int]:
+        """Wait until all containers have ended; return their exit codes by name."""
+        ours = [each for service in ("certs", "server", "client") for each in self.containers(service)]
+        self.wait(
+            lambda: all(self.inspect(each)["State"]["Status"] == "exited" for each in ours), "the end of all"
+        )
+        return {found["Name"]: found["State"]["ExitCode"] for found in map(self.inspect, ours)}
+
+    def run_folder(self) -> Path:
+        """Return the folder of the only run, which is over."""
+        (folder,) = self.runs.iterdir()
+        return folder

@@ -1,0 +1,122 @@
+"""Eight clients in containers: the same bits as in one process, through kills and a lost network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.run_folder import RunFolder
+from common.settings.run import load
+from deploy.inprocess import run_in_process
+from deploy.names import client_names
+from tests.docker.cluster import ROOT, Cluster, command, model_bytes
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
+
+CLIENTS = 8
+QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
+LEDGER = "tests.cluster.ledger:Ledger"  # its clients keep state: one lost or repeated reply changes the model
+
+Bring = Callable[..., Cluster]
+
+
+async def without_docker(settings: Path, parent: Path) -> bytes:
+    folder = RunFolder.create(parent, "without-docker")
+    await run_in_process(load(settings, [f"clients={CLIENTS}"]), folder)
+    return model_bytes(folder.path)
+
+
+@pytest.fixture
+def ledger(bring: Bring, tmp_path: Path) -> Callable[[int], tuple[Cluster, Path]]:
+    """Describes a cluster that does so many rounds of the ledger."""
+
+    def describe(rounds: int) -> tuple[Cluster, Path]:
+        settings = {
+            "name": "ledger",
+            "seed": 11,
+            "rounds": rounds,
+            "clients": CLIENTS,
+            "data": {"name": "digits"},
+            "objective": {"kind": "softmax"},
+            "algorithm": {"name": LEDGER, "nap": 0.01},
+            "participation": {"sampler": {"kind": "fixed", "size": 4}, "deadline": 120.0},
+            "evaluation": {"server": False, "clients": False},
+        }
+        path = tmp_path / "ledger.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        brings = {"environment": {"PYTHONPATH": "/own"}, "volumes": [f"{ROOT / 'tests'}:/own/tests:ro"]}
+        overlay = tmp_path / "overlay.yml"
+        overlay.write_text(yaml.safe_dump({"services": {"server": brings, "client": brings}}))
+        cluster = bring(
+            FENCHEL_SETTINGS=str(path),
+            FENCHEL_CLIENTS=str(CLIENTS),
+            FENCHEL_CLIENT_OPTIONS=f"--allow {LEDGER}",
+            COMPOSE_FILE=os.pathsep.join((str(ROOT / "docker-compose.yml"), str(overlay))),
+        )
+        return cluster, path
+
+    return describe
+
+
+async def test_eight_scaled_clients_do_the_quickstart_and_leave_the_model_of_one_process_on_the_host(
+    bring: Bring, tmp_path: Path
+) -> None:
+    cluster = bring(FENCHEL_CLIENTS="auto")
+    cluster.up(CLIENTS)
+    codes = cluster.finished()
+    assert len(codes) == CLIENTS + 2
+    assert set(codes.values()) == {0}
+    folder = cluster.run_folder()
+    assert folder.stat().st_uid == os.getuid()
+    for name in ("settings.yaml", "metrics.parquet", "calls.parquet", "report.html", "log.jsonl"):
+        assert (folder / name).exists()
+    assert json.loads((folder / "summary.json").read_text())["completed"] is True
+    took_part = {
+        line.split("| ")[1].split(":")[0] for line in cluster.logs("client").splitlines() if "working" in line
+    }
+    assert took_part == set(client_names(CLIENTS))
+    assert model_bytes(folder) == await without_docker(QUICKSTART, tmp_path)
+
+
+async def test_killed_containers_and_processes_go_on_where_they_were_and_not_a_bit_of_the_model_changes(
+    ledger: Callable[[int], tuple[Cluster, Path]], tmp_path: Path
+) -> None:
+    cluster, settings = ledger(600)
+    cluster.up(CLIENTS)
+    (server,) = cluster.containers("server")
+    client, other, *_ = cluster.containers("client")
+    cluster.wait_for_round(20)
+    cluster.kill_process(client)
+    cluster.wait(lambda: cluster.inspect(client)["RestartCount"] == 1, "the restart of a client")
+    cluster.wait_for_round(cluster.rounds() + 20)
+    command("docker", "kill", other, server)
+    command("docker", "start", server, other)
+    cluster.wait_for_round(cluster.rounds() + 20)
+    cluster.kill_process(server)
+    cluster.wait(lambda: "the server was killed by SIGKILL" in cluster.logs("server"), "the server's restart")
+    assert cluster.rounds() < 600, "the run was over before all kills: give it more rounds"
+    assert set(cluster.finished().values()) == {0}
+    assert model_bytes(cluster.run_folder()) == await without_docker(settings, tmp_path)
+
+
+async def test_a_client_that_is_cut_off_the_network_for_a_while_comes_back_and_not_a_bit_of_the_model_changes(
+    ledger: Callable[[int], tuple[Cluster, Path]], tmp_path: Path
+) -> None:
+    cluster, settings = ledger(300)
+    cluster.up(CLIENTS)
+    client = cluster.containers("client")[0]
+    cluster.wait_for_round(20)
+    command("docker", "network", "disconnect", cluster.network(), client)
+    await asyncio.sleep(8)
+    reached = cluster.rounds()
+    await asyncio.sleep(2)
+    assert cluster.rounds() == reached < 300  # the others wait for it
+    command("docker", "network", "connect", cluster.network(), client)
+    assert set(cluster.finished().values()) == {0}
+    assert model_bytes(cluster.run_folder()) == await without_docker(settings, tmp_path)

@@ -1,0 +1,103 @@
+"""A reply is what was asked for, or an error that names the first difference."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from common.errors import PayloadError
+from common.expectation import ArraySpec, Expectation, Expected, check, finiteness_problem
+from common.payload import SparseVector, Value
+
+MODEL = np.zeros(3)
+OPEN = ArraySpec(np.float64, (None, 2))
+THIN = ArraySpec(np.float64, (5,), sparse=True)
+
+
+def sparse(values: list[float], size: int = 5, dtype: str = "float64") -> SparseVector:
+    return SparseVector(np.arange(len(values)), np.array(values, dtype), size)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.ones(3), MODEL),
+        (np.ones((0, 2)), OPEN),
+        (np.ones((7, 2)), OPEN),
+        (np.ones(5), THIN),
+        (sparse([1.0]), THIN),
+        (np.array([True]), ArraySpec(np.bool_, (1,))),
+        (np.ones((), np.float32), ArraySpec(np.dtype("float32"), ())),
+        (True, bool),
+        (3, int),
+        (3.0, float),
+        (3, float),
+        ("x", str),
+    ],
+)
+def test_what_was_asked_for_is_accepted(value: Value, expected: Expected) -> None:
+    check({"x": value}, {"x": expected}, "client-1")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "told"),
+    [
+        (np.ones(4), MODEL, r"has shape \(4,\), expected \(3,\)"),
+        (np.ones((3, 1)), MODEL, "has shape"),
+        (np.ones((2, 3)), OPEN, r"expected \('any', 2\)"),
+        (np.ones(3, np.float32), MODEL, "has dtype float32, expected float64"),
+        (np.ones(3, np.int64), MODEL, "has dtype int64"),
+        (np.array([1.0, np.nan, 0.0]), MODEL, "1 values that are not finite, the first at position 1"),
+        (np.array([np.inf, 0.0, -np.inf]), MODEL, "2 values that are not finite, the first at position 0"),
+        (sparse([1.0], 3), MODEL, "is sparse"),
+        (sparse([1.0], 6), THIN, "has shape"),
+        (sparse([np.nan]), THIN, "not finite"),
+        (sparse([1.0], dtype="float32"), THIN, "has dtype"),
+        (1.0, MODEL, "is a float, expected an array"),
+        (np.ones(3), float, "is an array, expected a float"),
+        (sparse([1.0]), int, "is an array, expected a int"),
+        (True, int, "is the bool True"),
+        (1, bool, "is the int 1"),
+        (True, float, "is the bool True"),
+        (1.0, int, "is the float 1.0"),
+        ("1", int, "is the str '1'"),
+        (float("nan"), float, "is nan"),
+        (float("-inf"), float, "is -inf"),
+    ],
+)
+def test_anything_else_is_refused_and_the_error_says_from_whom(
+    value: Value, expected: Expected, told: str
+) -> None:
+    with pytest.raises(PayloadError, match=f"client-1, round 4: 'x' .*{told}"):
+        check({"x": value}, {"x": expected}, "client-1, round 4")
+
+
+@pytest.mark.parametrize("names", [(), ("x",), ("y",), ("x", "y", "z")])
+def test_no_name_may_be_missing_or_new(names: tuple[str, ...]) -> None:
+    expectation: Expectation = {"x": float, "y": float}
+    with pytest.raises(PayloadError, match=r"expected \['x', 'y'\]"):
+        check(dict.fromkeys(names, 1.0), expectation, "client-1")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_finite_values_whose_squares_overflow_are_finite(dtype: str) -> None:
+    array = np.full(9, np.finfo(dtype).max, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert finiteness_problem(array) is None
+        array[7] = np.nan
+        assert "position 7" in (finiteness_problem(array) or "")
+
+
+@given(
+    array=st.sampled_from(["float16", "float32", "float64"]).flatmap(
+        lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    )
+)
+def test_the_fast_check_agrees_with_numpy(array: np.ndarray) -> None:
+    assert (finiteness_problem(array) is None) == bool(np.isfinite(array).all())

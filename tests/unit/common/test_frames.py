@@ -1,0 +1,277 @@
+"""Frames written and read by hand are the protobuf library's own, and stay within 1 MiB."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from common import frames as module
+from common.errors import WireError
+from common.frames import CHUNK_BYTES, FRAME_BYTES, Assembly, Body, Head, frames, parse
+from common.memory import Recycler
+from common.payload import Encoded, encode
+from proto import fenchel_pb2 as pb
+
+INLINE = 64 << 10
+SIZES = sorted(
+    {
+        0,
+        8,
+        *(edge + step for edge in (INLINE, CHUNK_BYTES, FRAME_BYTES) for step in (-8, 0, 8)),
+        *(2 * CHUNK_BYTES + step for step in (-8, 0, 8)),
+        3 * CHUNK_BYTES + 1000,
+    }
+)
+
+
+def encoded_of(size: int) -> Encoded:
+    """A body of so many bytes, in pieces of uneven length, whose bytes differ from place to place."""
+    content = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    first = size // 3 // 8 * 8
+    return encode({"a": content[:first], "b": content[first:], "label": "uneven"})
+
+
+def field_name(head: Head) -> str:
+    return type(head).__name__.lower()
+
+
+def assembled(sent: list[bytes], head_type: type[Head]) -> tuple[Head, bytes]:
+    """Put a message together with the protobuf library alone."""
+    parsed = [pb.Frame.FromString(frame) for frame in sent]
+    kinds = [frame.WhichOneof("head") for frame in parsed]
+    assert kinds[0] is not None
+    assert kinds[1:] == [None] * (len(parsed) - 1)
+    head = getattr(parsed[0], kinds[0])
+    assert isinstance(head, head_type)
+    return head, b"".join(frame.chunk for frame in parsed)
+
+
+HEADS: st.SearchStrategy[Head] = st.one_of(
+    st.builds(
+        pb.Instruction,
+        phase=st.text(max_size=20),
+        round=st.integers(0, 2**32 - 1),
+        kind=st.sampled_from([pb.ASK, pb.TELL, pb.INSPECT]),
+        sequence=st.integers(0, 2**64 - 1),
+        base=st.integers(0, 2**64 - 1),
+        reach=st.integers(0, 2**64 - 1),
+    ),
+    st.builds(
+        pb.Reply,
+        sequence=st.integers(0, 2**64 - 1),
+        failure=st.text(max_size=50),
+        timing=st.builds(pb.Timing, compute_ns=st.integers(-(2**63), 2**63 - 1)),
+    ),
+)
+BARE_HEADS: st.SearchStrategy[Head] = st.one_of(
+    st.builds(
+        pb.Hello,
+        snapshots=st.lists(st.integers(0, 2**64 - 1), max_size=5),
+        stateless=st.booleans(),
+        shard=st.builds(pb.ShardDescription, class_names=st.lists(st.text(max_size=5), max_size=3)),
+    ),
+    st.builds(pb.Welcome, features=st.integers(0, 2**64 - 1), classes=st.integers(0, 2**32 - 1)),
+    st.builds(pb.Farewell, completed=st.booleans(), reason=st.text()),
+    HEADS,
+)
+
+
+@given(head=BARE_HEADS)
+def test_a_message_without_arrays_is_one_frame_that_protobuf_reads(head: Head) -> None:
+    sent = list(frames(head))
+    assert len(sent) == 1
+    read, body = assembled(sent, type(head))
+    assert (read, body) == (head, b"")
+    assert parse(sent[0]).head == head
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("head", [pb.Instruction(phase="train", sequence=3), pb.Reply(sequence=3)])
+def test_protobuf_reads_a_message_of_any_size_from_frames_of_one_mebibyte(head: Head, size: int) -> None:
+    encoded = encoded_of(size)
+    sent = list(frames(head, Body(encoded)))
+    assert max(map(len, sent)) <= FRAME_BYTES
+    read, body = assembled(sent, type(head))
+    assert isinstance(read, pb.Instruction | pb.Reply)
+    assert read.payload == encoded.descriptor
+    read.ClearField("payload")
+    assert read == head
+    assert body == encoded.joined()
+    assert b"".join(parse(frame).chunk for frame in sent) == body
+
+
+@given(head=HEADS, chunk=st.binary(max_size=300), values=st.dictionaries(st.text(min_size=1), st.floats()))
+def test_what_protobuf_writes_is_read(head: Head, chunk: bytes, values: dict[str, float]) -> None:
+    assert isinstance(head, pb.Instruction | pb.Reply)
+    head.payload.CopyFrom(encode(values).descriptor)
+    frame = pb.Frame(chunk=chunk)
+    getattr(frame, field_name(head)).CopyFrom(head)
+    parsed = parse(frame.SerializeToString())
+    assert parsed.head == head
+    assert bytes(parsed.chunk) == chunk
+
+
+def test_a_frame_may_be_exactly_one_mebibyte() -> None:
+    room = FRAME_BYTES - len(pb.Frame(chunk=bytes(1 << 20)).SerializeToString()) + (1 << 20)
+    full = pb.Frame(chunk=bytes(room)).SerializeToString()
+    assert len(full) == FRAME_BYTES
+    assert len(parse(full).chunk) == room
+    with pytest.raises(WireError, match="at most"):
+        parse(full + b"\0")
+
+
+def test_a_small_body_travels_in_the_first_frame() -> None:
+    assert len(list(frames(pb.Reply(sequence=1), Body(encoded_of(INLINE))))) == 1
+    assert len(list(frames(pb.Reply(sequence=1), Body(encoded_of(INLINE + 8))))) == 2
+
+
+@pytest.mark.parametrize("received", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES])
+def test_a_resumed_message_goes_on_at_the_last_whole_chunk(received: int) -> None:
+    encoded = encoded_of(3 * CHUNK_BYTES + 1000)
+    kept = received // CHUNK_BYTES * CHUNK_BYTES
+    head, rest = assembled(list(frames(pb.Reply(sequence=1), Body(encoded), received)), pb.Reply)
+    assert isinstance(head, pb.Reply)
+    assert head.resume == kept
+    assert rest == encoded.joined()[kept:]
+
+
+def test_a_message_sent_again_from_its_beginning_announces_no_resumption() -> None:
+    head, body = pb.Reply(sequence=1), Body(encoded_of(2 * CHUNK_BYTES))
+    list(frames(head, body, CHUNK_BYTES))
+    again, content = assembled(list(frames(head, body)), pb.Reply)
+    assert isinstance(again, pb.Reply)
+    assert again.resume == 0
+    assert len(content) == 2 * CHUNK_BYTES
+
+
+def test_all_receivers_of_a_broadcast_get_the_identical_frames() -> None:
+    body = Body(encoded_of(3 * CHUNK_BYTES))
+    first, *others = (
+        list(frames(pb.Instruction(phase="train", sequence=client), body))[1:] for client in range(4)
+    )
+    assert len(first) == 3
+    for other in others:
+        assert all(mine is theirs for mine, theirs in zip(first, other, strict=True))
+    assert next(frames(pb.Instruction(sequence=9), body, CHUNK_BYTES)) != first[0]
+    assert list(body.frames(CHUNK_BYTES))[0] is first[1]
+
+
+def test_a_body_whose_frames_are_kept_lets_go_of_its_arrays() -> None:
+    array = np.zeros(CHUNK_BYTES // 4)
+    gone = weakref.ref(array)
+    body = Body(encode({"w": array}))
+    del array
+    gc.collect()
+    assert gone() is not None
+    sent = list(body.frames())
+    gc.collect()
+    assert gone() is None
+    assert list(body.frames()) == sent
+
+
+def test_the_frames_of_a_very_large_body_are_made_anew_for_each_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KEPT_BYTES", CHUNK_BYTES)
+    encoded = encoded_of(2 * CHUNK_BYTES)
+    body = Body(encoded)
+    once, twice = list(body.frames()), list(body.frames())
+    assert once == twice
+    assert once[0] is not twice[0]
+    assert body.content() == encoded.joined()
+
+
+def test_a_head_too_large_for_a_frame_is_refused_when_it_is_sent() -> None:
+    with pytest.raises(WireError, match="fewer arrays"):
+        list(frames(pb.Reply(failure="x" * FRAME_BYTES)))
+
+
+@example(cuts=[])
+@given(cuts=st.lists(st.integers(0, 4000), max_size=6))
+def test_an_assembly_gives_back_what_was_cut_anywhere(cuts: list[int]) -> None:
+    content = np.random.default_rng(0).integers(0, 256, 4000, np.uint8).tobytes()
+    assembly = Assembly(len(content))
+    edges = [0, *sorted(cuts), len(content)]
+    for start, stop in zip(edges, edges[1:], strict=False):
+        assert assembly.received == start
+        assembly.add(memoryview(content)[start:stop])
+    assert assembly.complete
+    assert bytes(assembly.body()) == content
+
+
+def test_a_body_that_came_in_one_piece_is_not_copied() -> None:
+    content = np.arange(100, dtype=np.uint8)
+    assembly = Assembly(100)
+    assert assembly.fits(content.data)
+    assembly.add(content.data)
+    assert np.shares_memory(np.frombuffer(assembly.body(), np.uint8), content)
+
+
+def test_more_bytes_than_declared_are_refused() -> None:
+    assembly = Assembly(10)
+    assembly.add(memoryview(bytes(6)))
+    with pytest.raises(WireError, match="more than the 10 bytes"):
+        assembly.add(memoryview(bytes(5)))
+
+
+def test_a_rewound_assembly_takes_the_later_bytes_again() -> None:
+    assembly = Assembly(6)
+    assembly.add(memoryview(b"abXX"))
+    assembly.rewind(2)
+    assembly.add(memoryview(b"cdef"))
+    assert bytes(assembly.body()) == b"abcdef"
+    with pytest.raises(WireError, match="only 6 have arrived"):
+        assembly.rewind(7)
+
+
+def test_a_discarded_body_is_counted_and_not_kept() -> None:
+    assembly = Assembly(1 << 60)
+    for _ in range(3):
+        assembly.discard(memoryview(bytes(100)))
+    assert assembly.received == 300
+    assert not assembly.complete
+
+
+def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
+    recycler = Recycler()
+    buffer = recycler.take(1000)
+    assert recycler.take(1000) is buffer
+    view = np.frombuffer(buffer, np.uint8)[10:20]
+    assert recycler.take(1000) is not buffer
+    del view
+    assert recycler.take(1200) is not buffer
+    assert len(recycler.take(1200)) == 1200
+
+
+def test_a_body_is_not_overwritten_by_the_one_after_it() -> None:
+    recycler = Recycler()
+
+    def received(fill: int) -> np.ndarray:
+        assembly = Assembly(1000, recycler=recycler)
+        for _ in range(10):
+            assembly.add(memoryview(bytes([fill]) * 100))
+        return np.frombuffer(assembly.body(), np.uint8)
+
+    bodies = [received(fill) for fill in range(4)]
+    assert [set(body.tolist()) for body in bodies] == [{0}, {1}, {2}, {3}]
+
+
+@given(order=st.lists(st.integers(0, 2), max_size=30))
+def test_a_view_that_is_still_alive_is_never_overwritten(order: list[int]) -> None:
+    recycler, stamps = Recycler(), count(1)
+    alive: list[tuple[np.ndarray, int]] = []
+    for action in order:
+        if action == 0 and alive:
+            alive.pop(0)
+            continue
+        buffer, stamp = recycler.take(64 if action else 128), next(stamps)
+        view = np.frombuffer(buffer, np.uint8)
+        view[:] = stamp
+        alive.append((view, stamp))
+        del buffer
+        for kept, expected in alive:
+            assert (kept == expected).all()

@@ -1,0 +1,274 @@
+"""Whatever is encoded comes back as it was, and a descriptor that lies is refused before it costs anything."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from common.errors import PayloadError
+from common.payload import MAX_ARRAYS, SparseVector, Value, Values, body_bytes, decode, encode
+from proto import fenchel_pb2 as pb
+
+DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool")
+GENEROUS = 1 << 30
+FAR = 1 << 62
+
+
+def travelled(values: Values) -> dict[str, Value]:
+    """Return the values as a receiver sees them."""
+    encoded = encode(values)
+    descriptor = pb.Payload.FromString(encoded.descriptor.SerializeToString())
+    body = encoded.joined()
+    assert len(body) == encoded.size == body_bytes(descriptor, GENEROUS)
+    return decode(descriptor, body)
+
+
+def same_array(mine: Any, theirs: Any) -> bool:
+    """Whether two arrays agree to the bit, nan included."""
+    return (
+        isinstance(theirs, np.ndarray)
+        and mine.dtype.newbyteorder("<") == theirs.dtype
+        and mine.shape == theirs.shape
+        and mine.astype(theirs.dtype).tobytes() == theirs.tobytes()
+    )
+
+
+def same(mine: Value, theirs: Value) -> bool:
+    if isinstance(mine, SparseVector):
+        return (
+            isinstance(theirs, SparseVector)
+            and mine.size == theirs.size
+            and same_array(mine.indices, theirs.indices)
+            and same_array(mine.values, theirs.values)
+        )
+    if isinstance(mine, np.ndarray):
+        return same_array(mine, theirs)
+    return type(mine) is type(theirs) and (mine == theirs or mine != mine)
+
+
+def sparse(indices: list[int], size: int, dtype: str = "float64") -> SparseVector:
+    return SparseVector(np.array(indices, np.int64), np.arange(len(indices)).astype(dtype), size)
+
+
+ARRAYS = st.sampled_from(DTYPES).flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
+)
+SPARSE = st.builds(
+    lambda indices, room, dtype: sparse(sorted(indices), max(indices, default=-1) + 1 + room, dtype),
+    st.sets(st.one_of(st.integers(0, 300), st.integers(FAR - 300, FAR + 300), st.integers(0, 2 * FAR - 3))),
+    st.integers(0, 1),
+    st.sampled_from(DTYPES),
+)
+SCALARS: st.SearchStrategy[bool | int | float | str] = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text()
+)
+VALUES = st.dictionaries(st.text(min_size=1), st.one_of(ARRAYS, SPARSE, SCALARS), max_size=5)
+
+
+@given(values=VALUES)
+@example(values={"empty": np.empty((0, 3)), "scalar": np.array(2.5), "none": sparse([], 0)})
+def test_any_values_come_back_as_they_were(values: dict[str, Value]) -> None:
+    back = travelled(values)
+    assert list(back) == list(values)
+    for name, value in values.items():
+        assert same(value, back[name]), (name, value, back[name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (0, 5), (2, 3, 4), (1,) * 30])
+def test_every_dtype_and_shape_comes_back(dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.ones(shape, dtype)
+    assert same(array, travelled({"x": array})["x"])
+
+
+def test_arrays_in_another_layout_arrive_as_their_values() -> None:
+    table = np.arange(12.0).reshape(3, 4)
+    big_endian = table.astype(">f8")
+    back = travelled({"transposed": table.T, "strided": table[:, ::2], "big": big_endian})
+    np.testing.assert_array_equal(back["transposed"], table.T)
+    np.testing.assert_array_equal(back["strided"], table[:, ::2])
+    np.testing.assert_array_equal(back["big"], table)
+
+
+def test_decoded_arrays_are_read_only_views_of_the_body() -> None:
+    encoded = encode({"w": np.arange(5.0), "s": sparse([1, 3], 9)})
+    body = bytearray(encoded.joined())
+    back = decode(encoded.descriptor, memoryview(body))
+    dense, thin = back["w"], back["s"]
+    assert isinstance(dense, np.ndarray)
+    assert isinstance(thin, SparseVector)
+    for array in (dense, thin.values):
+        assert np.shares_memory(array, np.frombuffer(body, np.uint8))
+        assert not array.flags.writeable
+
+
+def test_encoding_refers_to_the_array_and_copies_nothing() -> None:
+    array = np.zeros(100)
+    (segment,) = encode({"w": array}).segments
+    assert np.shares_memory(np.frombuffer(segment, np.uint8), array)
+
+
+def test_each_array_starts_at_a_multiple_of_eight_bytes() -> None:
+    values: Values = {"a": np.ones(3, np.uint8), "b": sparse([0, 200], 300, "float16"), "c": np.ones(2)}
+    encoded = encode(values)
+    body = np.frombuffer(encoded.joined(), np.uint8)
+    for value in decode(encoded.descriptor, body.data).values():
+        array = value.values if isinstance(value, SparseVector) else value
+        assert isinstance(array, np.ndarray)
+        assert (array.ctypes.data - body.ctypes.data) % 8 == 0
+
+
+def test_a_sparse_vector_knows_its_dense_form() -> None:
+    np.testing.assert_array_equal(sparse([1, 3], 5).dense(), [0.0, 0.0, 0.0, 1.0, 0.0])
+
+
+def test_close_indices_cost_one_byte_each() -> None:
+    close = encode({"s": sparse(list(range(0, 12_700, 127)), 20_000)})
+    assert close.descriptor.arrays[0].sparse.index_bytes == 100
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint64", "complex128", "longdouble", "U3", "O", "M8[s]"])
+def test_a_dtype_that_cannot_travel_is_refused_by_name(dtype: str) -> None:
+    with pytest.raises(PayloadError, match="'gradient' has dtype"):
+        encode({"gradient": np.zeros(2, dtype)})
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"": 1.0}, "needs a name"),
+        ({"x": None}, "'x' is a NoneType"),
+        ({"x": [1.0]}, "'x' is a list"),
+        ({"x": 1 << 63}, "'x'"),
+        ({"x": -(1 << 63) - 1}, "'x'"),
+        ({"x": sparse([3, 3], 9)}, "increase strictly"),
+        ({"x": sparse([3, 2], 9)}, "increase strictly"),
+        ({"x": sparse([-1, 2], 9)}, "increase strictly"),
+        ({"x": sparse([8, 9], 9)}, "within 0..8"),
+        ({"x": SparseVector(np.array([1]), np.ones(2), 9)}, "values for"),
+        ({"x": SparseVector(np.array([1.0]), np.ones(1), 9)}, "int64"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_travel_is_refused_when_it_is_sent(values: Values, told: str) -> None:
+    with pytest.raises(PayloadError, match=told):
+        encode(values)
+
+
+def dense_item(dtype: int = pb.FLOAT64, shape: tuple[int, ...] = (2,), name: str = "x") -> pb.Array:
+    return pb.Array(name=name, dense=pb.Dense(dtype=dtype, shape=shape))  # type: ignore[arg-type]
+
+
+def sparse_item(size: int, count: int, index_bytes: int) -> pb.Array:
+    return pb.Array(
+        name="x", sparse=pb.Sparse(dtype=pb.FLOAT64, size=size, count=count, index_bytes=index_bytes)
+    )
+
+
+HUGE = 1 << 40
+LIES = {
+    "a body of another size": pb.Payload(body_bytes=8, arrays=[dense_item()]),
+    "a body without arrays": pb.Payload(body_bytes=8),
+    "a name twice": pb.Payload(body_bytes=32, arrays=[dense_item(), dense_item()]),
+    "no name": pb.Payload(body_bytes=16, arrays=[dense_item(name="")]),
+    "an unspecified dtype": pb.Payload(body_bytes=16, arrays=[dense_item(0)]),
+    "an unknown dtype": pb.Payload(body_bytes=16, arrays=[dense_item(99)]),
+    "a shape beyond the limit": pb.Payload(body_bytes=HUGE * 8, arrays=[dense_item(shape=(HUGE,))]),
+    "a shape whose size overflows 64 bits": pb.Payload(body_bytes=0, arrays=[dense_item(shape=(1 << 32,) * 2)]),
+    "an empty array with a side that no array can have": pb.Payload(arrays=[dense_item(shape=(0, 1 << 63))]),
+    "an empty array with sides whose product overflows": pb.Payload(
+        arrays=[dense_item(shape=(0, 1 << 40, 1 << 40))]
+    ),
+    "too many dimensions": pb.Payload(body_bytes=8, arrays=[dense_item(shape=(1,) * 33)]),
+    "more entries than the vector is long": pb.Payload(body_bytes=24, arrays=[sparse_item(1, 2, 2)]),
+    "fewer index bytes than indices": pb.Payload(body_bytes=24, arrays=[sparse_item(9, 2, 1)]),
+    "more index bytes than indices can take": pb.Payload(body_bytes=40, arrays=[sparse_item(9, 2, 21)]),
+    "index bytes without indices": pb.Payload(body_bytes=8, arrays=[sparse_item(9, 0, 8)]),
+    "a vector longer than an index can say": pb.Payload(body_bytes=16, arrays=[sparse_item(1 << 63, 1, 1)]),
+    "no content": pb.Payload(arrays=[pb.Array(name="x")]),
+    "a scalar without a value": pb.Payload(arrays=[pb.Array(name="x", scalar=pb.Scalar())]),
+    "too many arrays": pb.Payload(
+        arrays=[pb.Array(name=str(i), scalar=pb.Scalar(real=1)) for i in range(MAX_ARRAYS + 1)]
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_descriptor_that_lies_is_refused_before_anything_is_allocated(lie: str) -> None:
+    descriptor = LIES[lie]
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadError):
+            body_bytes(descriptor, GENEROUS)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 21
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    descriptor = encode({"w": np.zeros(10)}).descriptor
+    assert body_bytes(descriptor, 80) == 80
+    with pytest.raises(PayloadError, match="max_message_bytes"):
+        body_bytes(descriptor, 79)
+
+
+@pytest.mark.parametrize("change", [lambda body: body[:-1], lambda body: body + b"\0", lambda body: b""])
+def test_a_body_of_another_length_than_declared_is_refused(change: Callable[[bytes], bytes]) -> None:
+    encoded = encode({"w": np.arange(3.0)})
+    with pytest.raises(PayloadError, match="were declared"):
+        decode(encoded.descriptor, change(encoded.joined()))
+
+
+@pytest.mark.parametrize("octet", [2, 128, 255])
+def test_a_boolean_is_zero_or_one_and_nothing_else(octet: int) -> None:
+    dense = encode({"flags": np.ones(3, bool)})
+    with pytest.raises(PayloadError, match="'flags' has bytes other than 0 and 1"):
+        decode(dense.descriptor, dense.joined().replace(b"\1", bytes([octet]), 1))
+    thin = encode({"flags": sparse([5, 7], 9, "bool")})
+    body = bytearray(thin.joined())
+    body[9] = octet
+    with pytest.raises(PayloadError, match="'flags' has bytes other than 0 and 1"):
+        decode(thin.descriptor, body)
+
+
+def with_indices(packed: bytes, count: int, size: int = 1 << 62) -> tuple[pb.Payload, bytes]:
+    """Return a sparse vector of uint8 whose index bytes are these."""
+    body = packed + bytes(-len(packed) % 8)
+    body += bytes(count) + bytes(-count % 8)
+    thin = pb.Sparse(dtype=pb.UINT8, size=size, count=count, index_bytes=len(packed))
+    return pb.Payload(body_bytes=len(body), arrays=[pb.Array(name="x", sparse=thin)]), body
+
+
+@pytest.mark.parametrize(
+    ("packed", "count", "size"),
+    [
+        (b"\x05\x00", 2, 9),  # the same index twice
+        (b"\x09", 1, 9),  # beyond the end
+        (b"\x05\x04", 2, 9),  # the sum is beyond the end
+        (b"\x85", 1, 1 << 62),  # cut off
+        (b"\x05\x85", 1, 1 << 62),  # cut off after the last one
+        (b"\x05\x01\x01", 2, 9),  # more numbers than entries
+        (b"\x85\x01", 2, 1 << 62),  # fewer numbers than entries
+        (b"\xff" * 9 + b"\x01", 1, 1 << 62),  # beyond 63 bits
+        ((b"\xff" * 8 + b"\x7f") * 2, 2, (1 << 63) - 1),  # the sum overflows
+        ((b"\xff" * 8 + b"\x7f") * 2 + b"\x02", 3, (1 << 63) - 1),  # and comes back from there
+    ],
+)
+def test_indices_out_of_order_or_range_are_refused(packed: bytes, count: int, size: int) -> None:
+    descriptor, body = with_indices(packed, count, size)
+    body_bytes(descriptor, GENEROUS)
+    with pytest.raises(PayloadError, match="sparse vector 'x'"):
+        decode(descriptor, body)
+
+
+def test_the_largest_index_that_fits_is_accepted() -> None:
+    descriptor, body = with_indices(b"\xfe" + b"\xff" * 7 + b"\x7f", 1, (1 << 63) - 1)
+    found = decode(descriptor, body)["x"]
+    assert isinstance(found, SparseVector)
+    assert found.indices.tolist() == [(1 << 63) - 2]

@@ -1,0 +1,95 @@
+"""A stored file is the old one or the new one, whole, or a CheckpointError says what is wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import store
+from common.errors import CheckpointError
+from common.payload import SparseVector, Value
+
+VALUES: dict[str, Value] = {
+    "model": np.arange(6.0).reshape(2, 3),
+    "thin": SparseVector(np.array([1, 1000]), np.array([0.5, 1.5]), 5000),
+    "round": 7,
+    "text": "so far",
+}
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "state"
+    store.write(path, VALUES)
+    return path
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_was_written_is_read(tmp_path: Path, sync: bool) -> None:
+    store.write(tmp_path / "state", VALUES, sync=sync)
+    back = store.read(tmp_path / "state")
+    assert back["round"] == 7
+    assert back["text"] == "so far"
+    np.testing.assert_array_equal(back["model"], VALUES["model"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state"]
+
+
+def test_a_file_of_no_values_is_one() -> None:
+    path = Path(os.devnull)
+    with pytest.raises(CheckpointError, match="not a file that Fenchel wrote"):
+        store.read(path)
+
+
+def test_nothing_at_all_can_be_stored(tmp_path: Path) -> None:
+    store.write(tmp_path / "empty", {})
+    assert store.read(tmp_path / "empty") == {}
+
+
+def test_a_file_cut_at_any_byte_is_refused(written: Path) -> None:
+    whole = written.read_bytes()
+    for length in range(len(whole)):
+        written.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=str(written)):
+            store.read(written)
+
+
+def test_a_file_with_more_bytes_than_were_written_is_refused(written: Path) -> None:
+    written.write_bytes(written.read_bytes() + b"\0")
+    with pytest.raises(CheckpointError, match="checksum"):
+        store.read(written)
+
+
+@given(data=st.data())
+def test_a_file_with_any_byte_changed_is_refused(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "state"
+    store.write(path, VALUES)
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError):
+        store.read(path)
+
+
+def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            store.read(path)
+
+
+def test_a_write_that_breaks_off_leaves_the_old_file(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, target: Path) -> Path:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        store.write(written, {"round": 8})
+    monkeypatch.undo()
+    assert store.read(written)["round"] == 7
+    store.write(written, {"round": 9})
+    assert store.read(written) == {"round": 9}

@@ -1,0 +1,118 @@
+"""A table can be read at any moment, whatever was cut off, and a resumed run goes on with it."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from common import tables
+from common.errors import CheckpointError
+from common.tables import TableLog
+
+SCHEMA = pa.schema([("round", pa.int64()), ("loss", pa.float64()), ("phase", pa.string())])
+
+
+def rows(*rounds: int) -> list[tuple[int, float, str]]:
+    return [(t, 1.0 / t, f"phase {t}") for t in rounds]
+
+
+def rounds_of(path: Path) -> list[int]:
+    return tables.read(path)["round"].to_pylist()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.parquet"
+
+
+def grown(path: Path, *batches: tuple[int, ...]) -> list[int]:
+    """Write a table and leave it growing; return the length of its file after each batch."""
+    log = TableLog(path, SCHEMA)
+    lengths = []
+    for batch in batches:
+        log.append(rows(*batch))
+        lengths.append(path.with_suffix(".arrows").stat().st_size)
+    log.close()
+    return lengths
+
+
+def test_a_growing_table_shows_every_row_that_was_appended(path: Path) -> None:
+    log = TableLog(path, SCHEMA)
+    for t in (1, 2, 3):
+        log.append(rows(t))
+        assert rounds_of(path) == list(range(1, t + 1))
+    log.append([])
+    assert tables.read(path).to_pylist()[1] == {"round": 2, "loss": 0.5, "phase": "phase 2"}
+    log.close()
+
+
+def test_a_finished_table_is_one_parquet_file(path: Path) -> None:
+    log = TableLog(path, SCHEMA)
+    log.append(rows(1, 2))
+    log.finish()
+    assert [file.name for file in path.parent.iterdir()] == ["metrics.parquet"]
+    assert rounds_of(path) == [1, 2]
+    assert tables.exists(path)
+
+
+def test_a_table_cut_at_any_byte_is_readable_up_to_the_last_whole_batch(path: Path) -> None:
+    lengths = grown(path, (1,), (2, 3), (4,))
+    growing = path.with_suffix(".arrows")
+    whole = growing.read_bytes()
+    for length in range(len(whole), -1, -1):
+        growing.write_bytes(whole[:length])
+        expected = [[], [1], [1, 2, 3], [1, 2, 3, 4]][sum(length >= each for each in lengths)]
+        try:
+            assert rounds_of(path) == expected
+        except CheckpointError:
+            assert length < lengths[0], "only a table without a whole batch may be unreadable"
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_resumed_table_drops_the_rounds_that_are_done_again(path: Path, finished: bool) -> None:
+    grown(path, (1,), (2,), (3, 4))
+    if finished:
+        TableLog(path, SCHEMA, kept_rounds=4).finish()
+    log = TableLog(path, SCHEMA, kept_rounds=2)
+    assert rounds_of(path) == [1, 2]
+    log.append(rows(3))
+    log.finish()
+    assert rounds_of(path) == [1, 2, 3]
+
+
+def test_a_run_that_starts_again_from_its_beginning_keeps_no_row(path: Path) -> None:
+    grown(path, (1, 2))
+    log = TableLog(path, SCHEMA)
+    log.append(rows(1))
+    log.close()
+    assert rounds_of(path) == [1]
+
+
+def test_a_crash_while_a_table_is_resumed_loses_no_row(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grown(path, (1, 2))
+
+    def crash(self: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as crashing, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # who crashes closes nothing
+        crashing.setattr(Path, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            TableLog(path, SCHEMA, kept_rounds=2)
+        gc.collect()
+    assert rounds_of(path) == [1, 2]
+    TableLog(path, SCHEMA, kept_rounds=1).close()
+    assert rounds_of(path) == [1]
+
+
+def test_no_table_and_a_damaged_one_are_refused(path: Path) -> None:
+    assert not tables.exists(path)
+    with pytest.raises(CheckpointError, match="cannot be read as a table"):
+        tables.read(path)
+    path.write_bytes(b"not a table")
+    with pytest.raises(CheckpointError, match="cannot be read as a table"):
+        tables.read(path)

@@ -1,0 +1,546 @@
+"""The documentation is true: links, commands, settings, code and tables are checked against the project.
+
+``python tests/unit/test_documentation.py`` writes the tables of ``docs/settings.md`` anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+import yaml
+
+import fenchel
+from common import errors, store
+from common.algorithms import builtin_settings
+from common.data.source import DataSource
+from common.objectives.factory import build_objective
+from common.randomness import generator
+from common.run_folder import RunFolder
+from common.settings.data import IidPartition
+from common.settings.run import json_schema, load, validate
+from deploy import command
+from deploy.names import client_names
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+EXPERIMENTS = sorted((ROOT / "experiments").rglob("*.yaml"))
+SETTINGS_PAGE = ROOT / "docs" / "settings.md"
+NEW_ALGORITHM = ROOT / "docs" / "new-algorithm.md"
+SHELL = ("", "sh", "bash", "shell", "console")
+RUN_KEYS = frozenset(fenchel.RunSettings.model_fields)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; ``caption`` is the last line of text before it."""
+
+    page: str
+    line: int
+    language: str
+    caption: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@cache
+def blocks(page: Path) -> tuple[Block, ...]:
+    found: list[Block] = []
+    fence, start, caption, inside = "", 0, "", list[str]()
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        mark = re.match(r"\s*```(\S*)", line)
+        if mark and not start:
+            fence, start, inside = mark[1], number, []
+        elif mark:
+            found.append(Block(name_of(page), start, fence, caption, "\n".join(inside) + "\n"))
+            start = 0
+        elif start:
+            inside.append(line)
+        elif line.strip():
+            caption = line.strip()
+    assert not start, f"{page}:{start}: a fenced block has no end"
+    return tuple(found)
+
+
+def all_blocks(*languages: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks(page) if block.language in languages]
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^\s*```.*?^\s*```\s*$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments that headings can be linked by, as common hosts of repositories make them."""
+    headings = re.findall(r"^#+\s+(.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", prose(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (fragment and fragment not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+def test_the_index_of_the_documentation_names_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
+    pages = {page for page in PAGES if page.is_relative_to(index.parent) and page != index}
+    assert pages <= linked
+
+
+# Commands
+
+
+def cli() -> Any:
+    if not command.app.registered_commands:
+        command.register()
+    return typer.main.get_command(command.app)
+
+
+def parse_command(words: list[str], *, complete: bool) -> None:
+    """Let typer parse a command as if it were about to run; raise what it finds wrong.
+
+    ``complete``: also refuse a command that lacks an argument.
+    """
+    current, path = cli(), "fenchel"
+    while words and hasattr(current, "commands"):
+        if words[0] in ("-h", "--help"):
+            return
+        path = f"{path} {words[0]}"
+        current, words = current.commands[words[0]], words[1:]
+    if "--help" in words or (not complete and hasattr(current, "commands")):
+        return
+    try:
+        current.make_context(path, words)
+    except Exception as error:
+        if complete or type(error).__name__ != "MissingParameter":
+            raise AssertionError(f"{path}: {error}") from error
+
+
+def shell_commands(text: str) -> Iterator[list[str]]:
+    """The words of every simple command in a block of shell commands, without redirections."""
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set("|&;<>"):
+                if words:
+                    yield words
+                words = []
+            else:
+                words.append(word)
+
+
+def fenchel_words(words: list[str]) -> list[str] | None:
+    """What follows ``fenchel`` in a command, or ``None`` if it is another command."""
+    words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
+    if words[:1] == ["fenchel"] or (words and words[0].endswith("/fenchel")):
+        return words[1:]
+    if words[1:3] == ["-m", "deploy.command"]:
+        return words[3:]
+    return None
+
+
+@pytest.mark.parametrize("block", all_blocks(*SHELL), ids=str)
+def test_every_printed_command_parses(block: Block) -> None:
+    for words in shell_commands(block.text) if "fenchel " in block.text else ():
+        given = fenchel_words(words)
+        # "NAME..." and "[WORD]" stand for something in a synopsis; they are words like any other to the parser.
+        if given is not None:
+            parse_command([word.removesuffix("...") for word in given], complete=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_in_the_text_exists_with_its_options(page: Path) -> None:
+    for words in re.findall(r"(?<!`)`fenchel ([^`]+)`", prose(page)):
+        parse_command(shlex.split(words), complete=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_make_target_in_a_page_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = page.read_text()
+    named = set(re.findall(r"`make ([a-z-]+)`", text)) | set(
+        re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
+    )
+    assert named <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_file_of_the_project_that_a_page_names_exists(page: Path) -> None:
+    folders = "proto|common|server|client|deploy|report|tests|experiments|benchmarks|docs"
+    named = re.findall(rf"`((?:{folders})/[\w./-]*)`", prose(page))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+# Settings and code
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name_of)
+def test_every_experiment_is_valid(path: Path) -> None:
+    load(path)
+
+
+@pytest.mark.parametrize("block", all_blocks("yaml", "yml"), ids=str)
+def test_every_piece_of_settings_in_a_page_is_valid(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = yaml.safe_load(block.text)
+    if not isinstance(values, dict) or not values.keys() <= RUN_KEYS:
+        return  # of something else, such as a compose file
+    if block.page == name_of(NEW_ALGORITHM):
+        write_example(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "feddual", raising=False)
+    whole = yaml.safe_load((ROOT / "experiments" / "quickstart.yaml").read_text())
+    validate(whole | values, str(block))
+
+
+@pytest.mark.parametrize("block", all_blocks("python", "py"), ids=str)
+def test_every_piece_of_python_compiles(block: Block) -> None:
+    compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_every_public_name_that_a_page_uses_exists() -> None:
+    used = {
+        name
+        for page in PAGES
+        for name in re.findall(r"(?<![\w./-])fenchel\.([A-Za-z]\w*)", page.read_text())
+        if name not in ("evaluate", "proto", "py", "schema", "v1")
+    }
+    assert {name for name in used if not hasattr(fenchel, name)} == set()
+
+
+# Exit codes
+
+
+def table_rows(text: str) -> list[list[str]]:
+    rows = [line.strip().strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows if not set("".join(row)) <= set("-: ")]
+
+
+def error_classes(
+    kind: type[errors.FenchelError] = errors.FenchelError,
+) -> Iterator[type[errors.FenchelError]]:
+    for each in kind.__subclasses__():
+        if each.__module__ == errors.__name__:
+            yield each
+            yield from error_classes(each)
+
+
+def test_the_page_of_exit_codes_lists_every_class_with_its_code() -> None:
+    rows = table_rows((ROOT / "docs" / "exit-codes.md").read_text())[1:]
+    listed = {(name, int(row[0])) for row in rows for name in re.findall(r"`(\w+Error)`", row[1])}
+    assert listed == {(kind.__name__, kind.exit_code) for kind in error_classes()}
+    codes = [int(row[0]) for row in rows]
+    assert codes == sorted({0, 1, 2, command.INTERRUPTED, *(kind.exit_code for kind in error_classes())})
+
+
+# docs/settings.md
+
+_BEGIN, _END = "<!-- tables: begin -->", "<!-- tables: end -->"
+
+
+def described(node: Mapping[str, Any]) -> str:
+    """The type of a setting, as a reader would say it."""
+    if "const" in node:
+        return f"`{node['const']}`"
+    if "enum" in node:
+        return ", ".join(f"`{value}`" for value in node["enum"])
+    options = node.get("anyOf", [])
+    if options:
+        return " or ".join(dict.fromkeys(described(option) for option in options))
+    if "$ref" in node or "oneOf" in node:
+        return "section"
+    kind = node.get("type")
+    if kind == "array":
+        items = node.get("items") or {"anyOf": node["prefixItems"]}
+        return f"list of {described(items)}"
+    if kind == "object":
+        return "mapping"
+    if kind == "string" and node.get("format") == "path":
+        return "path"
+    bounds = [
+        f"{sign} {node[key]:g}"
+        for key, sign in (
+            ("minimum", "≥"),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "≤"),
+            ("exclusiveMaximum", "<"),
+        )
+        if key in node and node[key] < 1 << 62
+    ]
+    names = {"string": "text", "boolean": "`true` or `false`", "null": "`null`", None: "any"}
+    return " ".join([names.get(kind, str(kind)), *bounds])
+
+
+def default_of(node: Mapping[str, Any], required: bool) -> str:
+    if required:
+        return "required"
+    if "default" not in node or isinstance(node["default"], dict):
+        return ""
+    value = node["default"]
+    return (
+        f"`{value}`"
+        if isinstance(value, str)
+        else f"`{yaml.safe_dump(value, default_flow_style=True).split()[0]}`"
+    )
+
+
+def section(title: str, node: Mapping[str, Any], prefix: str, defs: Mapping[str, Any]) -> Iterator[str]:
+    """The tables of a section and of the sections in it."""
+    yield f"### {title}\n"
+    properties, required = node["properties"], node.get("required", [])
+    chosen = {
+        key for key, value in properties.items() if prefix and key in ("kind", "name") and "const" in value
+    }
+    about = [properties[key].get("description") for key in chosen] + [node.get("description")]
+    if prefix and any(about):
+        text = next(text for text in about if text).splitlines()[0].rstrip(".")
+        yield f"{text[0].upper()}{text[1:]}.\n"
+    if properties.keys() > chosen:
+        yield "| key | type | default | meaning |\n|---|---|---|---|"
+    inner: list[tuple[str, str, Mapping[str, Any]]] = []
+    for key in sorted(
+        properties.keys() - chosen, key=lambda key: (key != "kind", list(properties).index(key))
+    ):
+        value, name = properties[key], prefix + key
+        parts = variants(value, defs)
+        meaning = value.get("description") or (parts[0][1].get("description", "") if len(parts) == 1 else "")
+        cells = [
+            f"`{name}`",
+            "section" if parts else described(value),
+            default_of(value, key in required),
+            " ".join(meaning.split()).replace("|", "\\|"),
+        ]
+        yield f"| {' | '.join(cells)} |"
+        inner += [(name, label, part) for label, part in parts]
+    if properties.keys() > chosen:
+        yield ""
+    for name, label, part in inner:
+        yield from section(f"`{name}`" + (f" with {label}" if label else ""), part, f"{name}.", defs)
+
+
+def variants(node: Mapping[str, Any], defs: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The sections that a key may hold: one, or one for each value of ``kind`` or ``name``."""
+    options = (
+        node.get("oneOf") or node.get("anyOf") or ([node] if "$ref" in node or "properties" in node else [])
+    )
+    found = []
+    for option in options:
+        part = defs[option["$ref"].rpartition("/")[2]] if "$ref" in option else option
+        if "properties" not in part or part.get("title") == "an algorithm of one's own":
+            continue
+        tags = [
+            f"`{key}: {value}`"
+            for key in ("kind", "name")
+            for value in [part["properties"].get(key, {})]
+            for value in [value.get("const") or " | ".join(value.get("enum", []))]
+            if value
+        ]
+        found.append((tags[0].replace("|", "or") if tags else "", part))
+    return found
+
+
+def settings_tables() -> str:
+    schema = json_schema()
+    return "\n".join(section("The run", schema, "", schema["$defs"])).rstrip() + "\n"
+
+
+def with_tables(page: str) -> str:
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n\n{settings_tables()}\n{_END}{after}"
+
+
+def test_the_tables_of_the_settings_are_those_of_the_code() -> None:
+    page = SETTINGS_PAGE.read_text()
+    assert page == with_tables(page), f"run: python {name_of(Path(__file__).resolve())}"
+
+
+def test_the_page_of_settings_names_every_key() -> None:
+    page = SETTINGS_PAGE.read_text()
+    schema = json_schema()
+    sections = [
+        schema,
+        *schema["$defs"].values(),
+        *(each.model_json_schema() for each in builtin_settings().values()),
+    ]
+    keys = {key for each in sections for key in each.get("properties", {})}
+    assert {key for key in keys if not re.search(rf"[`.]{key}`", page)} == set()
+
+
+# docs/new-algorithm.md
+
+
+def write_example(folder: Path) -> None:
+    """Write the files that the page shows, each captioned with its name."""
+    for block in blocks(NEW_ALGORITHM):
+        if re.fullmatch(r"`[\w.]+`", block.caption):
+            (folder / block.caption.strip("`")).write_text(block.text)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    write_example(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    sys.modules.pop("feddual", None)
+    yield tmp_path
+    sys.modules.pop("feddual", None)
+
+
+def through_the_command_line(*options: str) -> fenchel.Run:
+    words = [sys.executable, "-m", "deploy.command", "up", "feddual.yaml", "--runs", "real", *options]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    (folder,) = Path("real").iterdir()
+    return fenchel.Run(folder)
+
+
+def test_the_example_algorithm_is_short(example: Path) -> None:
+    assert len((example / "feddual.py").read_text().splitlines()) < 60
+
+
+@pytest.mark.cluster
+def test_the_example_algorithm_gives_the_same_model_in_real_processes_and_in_one(example: Path) -> None:
+    real = through_the_command_line("--set", "rounds=6")
+    here = fenchel.up("feddual.yaml", overrides=["rounds=6"], in_process=True)
+    assert real.model.tobytes() == here.model.tobytes()
+    objectives = real.metrics_table["objective"].to_numpy()
+    assert len(objectives) == 6
+    assert np.all(np.diff(objectives) < 0)
+    assert objectives[-1] < 0.11  # it is 0.69 at the initial model
+    assert np.isfinite(real.figures["disagreement"])
+
+
+def test_the_duals_of_the_example_add_up_to_zero(example: Path) -> None:
+    run = fenchel.up("feddual.yaml", overrides=["rounds=4"], in_process=True)
+    source = DataSource.open(run.settings.data, run.settings.seed)
+    total, largest = np.zeros(31), 0.0
+    for part, client in zip(source.parts(4), client_names(4), strict=True):
+        newest = max((RunFolder(run.path).journals / run.id / client).glob("*.state"))
+        dual = store.read(newest)["state/dual"]
+        assert isinstance(dual, np.ndarray)
+        total += len(part.samples) * dual
+        largest = max(largest, float(np.abs(dual).max()))
+    assert largest > 0.01
+    assert np.abs(total).max() < 1e-12 * 455
+
+
+def test_the_example_algorithm_ends_below_federated_averaging(example: Path) -> None:
+    own = fenchel.up("feddual.yaml", in_process=True)
+    averaging = yaml.safe_load((example / "feddual.yaml").read_text())
+    averaging["algorithm"] = {"name": "fedavg", "local_steps": 100, "step_size": 0.1}
+    other = fenchel.up(averaging, in_process=True)
+    assert round(own.figures["objective"], 4) == 0.0970  # the figures that the page gives
+    assert round(other.figures["objective"], 4) == 0.0976
+
+
+# docs/algorithms/fedavg.md
+
+
+def averaged(**changes: Any) -> fenchel.Run:
+    """A short run of FedAvg on breast_cancer; ``algorithm_...`` changes a setting of the algorithm."""
+    values: dict[str, Any] = {
+        "rounds": 3,
+        "clients": 5,
+        "data": {
+            "name": "breast_cancer",
+            "scale": "standard",
+            "samples": 400,
+            "partition": {"kind": "dirichlet", "alpha": 0.5},
+        },
+        "objective": {"kind": "logistic", "l2": 0.1},
+        "algorithm": {"name": "fedavg", "step_size": 0.5},
+    }
+    for key, value in changes.items():
+        if key.startswith("algorithm_"):
+            values["algorithm"][key.removeprefix("algorithm_")] = value
+        else:
+            values[key] = value
+    return fenchel.up(values, in_process=True)
+
+
+def whole_objective(run: fenchel.Run) -> fenchel.Objective:
+    """The objective on all training samples, as if one client held them."""
+    everything = run.settings.data.model_copy(update={"partition": IidPartition(kind="iid")})
+    source = DataSource.open(everything, run.settings.seed)
+    return build_objective(run.settings.objective, source.shard(0, 1, np.dtype(np.float64)))
+
+
+def test_one_full_batch_everywhere_is_gradient_descent_whatever_the_partition(in_folder: Path) -> None:
+    run = averaged(algorithm_batch_size=None, algorithm_local_epochs=1)
+    objective = whole_objective(run)
+    w = np.zeros(objective.dimension)
+    for _ in range(3):
+        w -= 0.5 * objective.gradient(w)
+    np.testing.assert_allclose(run.model, w, rtol=0, atol=1e-12)
+
+
+def test_one_client_is_mini_batch_gradient_descent(in_folder: Path) -> None:
+    run = averaged(clients=1, data={"name": "breast_cancer", "scale": "standard"}, algorithm_local_epochs=2)
+    objective = whole_objective(run)
+    w = np.zeros(objective.dimension)
+    for t in (1, 2, 3):
+        draws = generator(run.settings.seed, client_names(1)[0], t, "batches")
+        for batch in objective.batches(draws, epochs=2, batch_size=32):
+            w -= 0.5 * objective.batch_gradient(w, batch)
+    np.testing.assert_allclose(run.model, w, rtol=0, atol=1e-14)
+
+
+def test_so_many_steps_are_the_same_as_so_many_epochs(in_folder: Path) -> None:
+    same_size = {"name": "breast_cancer", "scale": "standard", "samples": 400}
+    epochs = averaged(data=same_size, algorithm_local_epochs=2)
+    steps = averaged(data=same_size, algorithm_local_steps=2 * -(-80 // 32))
+    assert epochs.model.tobytes() == steps.model.tobytes()
+    uniform = averaged(data=same_size, algorithm_local_epochs=2, algorithm_weighting="uniform")
+    np.testing.assert_allclose(uniform.model, epochs.model, rtol=0, atol=1e-14)
+
+
+if __name__ == "__main__":
+    SETTINGS_PAGE.write_text(with_tables(SETTINGS_PAGE.read_text()))
