@@ -49,12 +49,15 @@ class Call:
             self.body_bytes = self.body.size
 
     def head(self, reach: int) -> pb.Instruction:
-        """Return the head of the message, without its payload."""
+        """Return the head of the message, without its payload.
+
+        A promise counts in a checkpoint before it is kept, so its own base may lie before ``reach``.
+        """
         return pb.Instruction(
             phase=self.phase,
             round=self.round,
             kind=self.kind,
             sequence=self.sequence,
             base=self.base,
-            reach=reach,
+            reach=min(reach, self.base),
         )

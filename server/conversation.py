@@ -69,6 +69,7 @@ class Conversation:
         if isinstance(answer, pb.Farewell):
             return
         member = self._member
+        member.confirm(hello)
         queue: asyncio.Queue[Call | pb.Farewell] = asyncio.Queue()
         for call in member.outstanding.values():
             queue.put_nowait(call)

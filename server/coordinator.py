@@ -299,6 +299,7 @@ class Coordinator:
         temporary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
         temporary.replace(self.folder.summary)
         self._over = pb.Farewell(completed=not reason, reason=reason)
+        self.enrolment.end(f"run {self.folder.id} is over: {reason or 'all rounds are done'}")
         self._described.set()  # let those who still wait for the others hear the farewell
         for member in self.members.values():
             member.say_farewell(self._over)

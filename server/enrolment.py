@@ -32,6 +32,7 @@ class Enrolment:
         self._newest = time.monotonic()
         self._complete = asyncio.Event()
         self._indices: dict[str, int] = {}
+        self._refusal = ""
         if names:
             self._close()
 
@@ -81,7 +82,14 @@ class Enrolment:
                 await self._complete.wait()
         except TimeoutError:
             return None
+        if self._refusal:
+            raise JoinRefusedError(self._refusal)
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
+
+    def end(self, reason: str) -> None:
+        """Refuse everybody from now on: the run is over."""
+        self._refusal = reason
+        self._complete.set()
 
     def _close(self) -> None:
         self._indices = {name: index for index, name in enumerate(self.names)}

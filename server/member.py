@@ -101,7 +101,21 @@ class Member:
             return True
         kept = {0, *hello.snapshots}
         first = next(self.tells(), None)
-        return self.base in kept if first is None else first.base in kept or first.sequence in kept
+        if first is None:
+            return self.base in kept
+        return first.base in kept or any(call.sequence in kept for call in self.tells())
+
+    def confirm(self, hello: pb.Hello) -> None:
+        """Settle the promises that a client has kept before the last one that its journal holds.
+
+        Each builds on the one before it, so that one in the journal proves those before it done. The
+        journal may have dropped them, where a checkpoint made the last promise the base.
+        """
+        tells = list(self.tells())
+        held = [place for place, call in enumerate(tells) if call.sequence in hello.snapshots]
+        for call in tells[: held[-1] if held else 0]:
+            call.outcome = "told"
+            self.settle(call)
 
     def lose(self, reason: str) -> None:
         """Take the client out of the run: its state cannot be restored."""

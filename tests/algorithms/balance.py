@@ -21,6 +21,7 @@ from common.arrays import Vector
 from common.expectation import ArraySpec
 from common.payload import Values
 from server.algorithm import Algorithm
+from server.replies import Reduced, Replies
 
 NAME = "tests.algorithms.balance:Balance"
 
@@ -30,6 +31,8 @@ class BalanceSettings(AlgorithmSettings):
 
     length: PositiveInt = 5
     """Entries of each y_i: many of them make messages of several frames."""
+    fold: bool = False
+    """Whether proposals are folded as they arrive."""
 
 
 class Balance(Algorithm):
@@ -52,7 +55,12 @@ class Balance(Algorithm):
 
     async def round(self, t: int) -> None:
         returns = {"difference": ArraySpec(np.float64, (self.settings.length,))}
-        proposals = await self.sample().ask("propose", t=t, returns=returns)
+        cohort = self.sample()
+        proposals: Replies | Reduced
+        if self.settings.fold:
+            proposals = await cohort.reduce("propose", t=t, returns=returns)
+        else:
+            proposals = await cohort.ask("propose", t=t, returns=returns)
         mean = proposals.mean("difference")
         await proposals.cohort.tell("shift", mean=mean)
         await self.fleet.all().tell("remember", mean=mean)

@@ -40,15 +40,22 @@ class Faults:
         How often the server is killed.
     frames
         A stream breaks, and the server dies, at most so many frames after it began.
+    lag
+        A frame waits for at most so many turns of the event loop: replies arrive in another order.
     """
 
     chance: random.Random
     breaks: int = 0
     kills: int = 0
     frames: int = 20
+    lag: int = 0
 
     def moment(self) -> int:
         return self.chance.randint(1, self.frames)
+
+    async def pause(self) -> None:
+        for _ in range(self.chance.randint(0, self.lag)):
+            await asyncio.sleep(0)
 
 
 @dataclass
@@ -56,6 +63,7 @@ class Line:
     """The client's side of a stream that breaks after some frames, in either direction."""
 
     inner: MemoryStream
+    faults: Faults
     tick: Callable[[], None] = lambda: None
     left: int | None = None
     broken: bool = False
@@ -64,6 +72,7 @@ class Line:
         if self.broken:
             return None
         frame = await self.inner.read()
+        await self.faults.pause()
         self._pass()
         return None if self.broken else frame
 
@@ -116,18 +125,18 @@ class Federation:
     _lines: dict[str, Line] = field(default_factory=dict)
     _ticks_to_death: int | None = None
 
-    def run(self) -> Vector:
-        """Return the final model."""
+    def run(self, *, resume: bool = False) -> Vector:
+        """Return the final model of a new run, or of one that goes on from the checkpoint in its folder."""
         assert isinstance(self.settings.clients, int)
         names = client_names(self.settings.clients)
         self._breaks_left = dict.fromkeys(names, self.faults.breaks)
-        resume: Checkpoint | None = None
+        checkpoint = open_resumed(self.folder) if resume else None
         while True:
             try:
-                asyncio.run(self._life(names, resume))
+                asyncio.run(self._life(names, checkpoint))
             except Killed:
                 self.killed += 1
-                resume = open_resumed(self.folder)
+                checkpoint = open_resumed(self.folder)
                 continue
             return load_model(self.folder)
 
@@ -161,11 +170,22 @@ class Federation:
                 death.set()
 
     async def _client(self, coordinator: Coordinator, name: str, death: asyncio.Event) -> None:
+        unnoticed: list[asyncio.Task[None]] = []  # streams that the server still believes in
+        try:
+            await self._come_and_go(coordinator, name, death, unnoticed)
+        finally:
+            for serving in unnoticed:
+                serving.cancel()
+            await asyncio.gather(*unnoticed, return_exceptions=True)
+
+    async def _come_and_go(
+        self, coordinator: Coordinator, name: str, death: asyncio.Event, unnoticed: list[asyncio.Task[None]]
+    ) -> None:
         chance = self.faults.chance
         while True:
             worker = await self._joined(coordinator, name)
             pair = MemoryStream()
-            line = self._lines[name] = Line(pair, lambda: self._tick(death))
+            line = self._lines[name] = Line(pair, self.faults, lambda: self._tick(death))
             if self._breaks_left[name]:
                 self._breaks_left[name] -= 1
                 line.left = self.faults.moment()
@@ -179,10 +199,13 @@ class Federation:
                     self.workers.pop(name, None)  # the process died
                     self.rebuilt += 1
                 for _ in range(chance.choice([0, 3, 30, 300])):
-                    await asyncio.sleep(0)  # it stays away for a while, and the server may not have noticed
+                    await asyncio.sleep(0)  # it stays away for a while
             finally:
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
+                unnoticed.append(serving)
+                if chance.random() < 0.5:
+                    noticed = unnoticed.pop(0)
+                    noticed.cancel()
+                    await asyncio.gather(noticed, return_exceptions=True)
 
     async def _joined(self, coordinator: Coordinator, name: str) -> Worker:
         request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode())

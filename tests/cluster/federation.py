@@ -53,6 +53,7 @@ class Federation:
     port: int = field(default_factory=free_port)
     server: subprocess.Popen[bytes] | None = None
     clients: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.names = client_names(self.settings["clients"])
@@ -68,13 +69,15 @@ class Federation:
     def process(self, log: str, *words: str) -> subprocess.Popen[bytes]:
         """Start a fenchel command."""
         with (self.folder / f"{log}.log").open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "deploy.command", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=os.environ | {"PYTHONPATH": os.getcwd()},
             )
+        self.started.append(process)
+        return process
 
     def start_server(self) -> None:
         """Start the server, or start it again where it was killed."""
@@ -130,7 +133,6 @@ class Federation:
 
     def end(self) -> None:
         """Leave no process behind."""
-        for process in [self.server, *self.clients.values()]:
-            if process is not None and process.poll() is None:
-                process.kill()
-                process.wait()
+        for process in self.started:
+            process.kill()
+            process.wait()

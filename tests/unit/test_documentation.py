@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -153,8 +154,10 @@ def parse_command(words: list[str], *, complete: bool) -> None:
 
 def shell_commands(text: str) -> Iterator[list[str]]:
     """The words of every simple command in a block of shell commands, without redirections."""
-    for line in text.replace("\\\n", " ").splitlines():
-        lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
+    lines = text.replace("\\\n", " ").splitlines()
+    prompted = [line[2:] for line in lines if line.startswith("$ ")]  # then the other lines are output
+    for line in prompted or lines:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
         lexer.whitespace_split = True
         words: list[str] = []
         for word in [*lexer, ";"]:
@@ -456,6 +459,24 @@ def test_the_example_algorithm_gives_the_same_model_in_real_processes_and_in_one
     assert np.all(np.diff(objectives) < 0)
     assert objectives[-1] < 0.11  # it is 0.69 at the initial model
     assert np.isfinite(real.figures["disagreement"])
+
+
+@pytest.mark.cluster
+def test_the_printed_command_finds_the_module_in_the_folder_and_nothing_there_stands_in_for_fenchels_own(
+    example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH")
+    for name in ("client", "common", "deploy", "proto", "report", "server"):
+        (example / f"{name}.py").write_text("raise RuntimeError('not this one')\n")
+    script = str(Path(sys.executable).with_name("fenchel"))
+    done = subprocess.run(
+        [script, "up", "feddual.yaml", "--set", "rounds=2", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["completed"]
 
 
 def test_the_duals_of_the_example_add_up_to_zero(example: Path) -> None:
