@@ -99,7 +99,15 @@ async def measure(
     shares = [clients // processes + (place < clients % processes) for place in range(processes)]
     started = [
         subprocess.Popen(  # noqa: ASYNC220 (starting takes no time that matters)
-            [sys.executable, "-m", "benchmarks.bare_echo", str(port), str(share), str(size), str(certificates or "")]
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.bare_echo",
+                str(port),
+                str(share),
+                str(size),
+                str(certificates or ""),
+            ]
         )
         for share in shares
     ]
@@ -128,7 +136,9 @@ async def _clients(port: int, count: int, size: int, certificates: str) -> None:
             from common.credentials import Credentials
 
             credentials = Credentials.load(Path(certificates) / "client-000")
-            channel = grpc.aio.secure_channel(f"localhost:{port}", credentials.for_channel(), options=_OPTIONS)
+            channel = grpc.aio.secure_channel(
+                f"localhost:{port}", credentials.for_channel(), options=_OPTIONS
+            )
         else:
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS)
         async with channel:
@@ -151,5 +161,3 @@ async def _clients(port: int, count: int, size: int, certificates: str) -> None:
 if __name__ == "__main__":
     _port, _count, _size, _certificates = sys.argv[1:]
     asyncio.run(_clients(int(_port), int(_count), int(_size), _certificates))
-
-

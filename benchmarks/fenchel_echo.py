@@ -53,7 +53,9 @@ class Measured:
     counted: int
 
 
-def measure(clients: int, processes: int, floats: int, rounds: int, *, secure: bool, reduce: bool = False) -> Measured:
+def measure(
+    clients: int, processes: int, floats: int, rounds: int, *, secure: bool, reduce: bool = False
+) -> Measured:
     """Run the echo and return what it took."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary), "echo")

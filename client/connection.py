@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 import time
@@ -14,13 +15,14 @@ from typing import Any
 
 import grpc
 
+from client.algorithms import require_allowed
 from client.backoff import Backoff
 from client.holdings import Holdings
 from client.session import Session
 from client.work import Worker
 from common.credentials import Credentials
 from common.errors import CredentialError, JoinRefusedError, UnreachableError
-from common.settings.run import from_json
+from common.settings.run import from_json, outside_code
 from common.transport import CLIENT_KEY, INSTANCE_KEY, options
 from common.version import PROTOCOL, software
 from proto import fenchel_pb2 as pb
@@ -170,6 +172,9 @@ class Connection:
 
     def _ready(self, reply: pb.JoinReply) -> Worker:
         who = self.participant
+        # Before the settings are validated, which imports the code that they name.
+        for name in outside_code(json.loads(reply.settings)):
+            require_allowed(name, who.allowed)
         settings = from_json(reply.settings)
         holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name

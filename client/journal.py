@@ -51,7 +51,7 @@ class Journal:
         self._folder = folder
         self._sync = sync
         self._entries: dict[int, _Entry] = {}
-        for sequence in written(folder):
+        for sequence in _written(folder):
             self._entries[sequence] = _load(_path(folder, sequence), type(initial))
 
     @property
@@ -98,14 +98,8 @@ class Journal:
                 _path(self._folder, sequence).unlink(missing_ok=True)
 
 
-def written(folder: Path | None) -> list[int]:
-    """Return the instructions whose entries a journal's folder holds, in order.
-
-    Raises
-    ------
-    CheckpointError
-        The folder holds something else.
-    """
+def _written(folder: Path | None) -> list[int]:
+    """Return the instructions whose entries a journal's folder holds, in order."""
     if folder is None:
         return []
     try:

@@ -14,18 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from client.algorithm import ClientAlgorithm, Place
+from client.algorithm import Place
 from client.algorithms import client_half, require_allowed
-from client.journal import Journal, written
+from client.journal import Journal
 from common.data.shard import Shard
 from common.errors import FenchelError, PayloadError
 from common.frames import Body
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
 from common.payload import Buffer, Value, Values, decode, encode
 from common.phases import EVALUATE
-from common.settings.run import RunSettings
+from common.settings.run import RunSettings, outside_code
 from proto import fenchel_pb2 as pb
 
 log = logging.getLogger("fenchel.client")
@@ -101,36 +100,26 @@ class Session:
         self.client = client
         self.settings = settings
         self.holding = holding
+        for name in outside_code(settings.model_dump()):
+            require_allowed(name, allowed)
         self._half = client_half(settings.algorithm.name, allowed)
-        if settings.objective.kind == "own":
-            require_allowed(settings.objective.name, allowed)
-        self._folder = None if self._half.stateless() else journal_folder
-        self._algorithm: ClientAlgorithm | None = None
-        self._objective: Objective | None = None
-        self._holdout: Objective | None = None
-        self._journal: Journal | None = None
+        self._objective = build_objective(settings.objective, holding.shard)
+        self._holdout = build_objective(settings.objective, holding.holdout) if holding.holdout else None
+        self._algorithm = self._half(Place(client, settings.seed, settings.algorithm, self._objective))
+        stateless = self._half.stateless()
+        initial = self._half.State() if stateless else self._algorithm.initial_state()
+        self._journal = Journal(initial, None if stateless else journal_folder, sync=settings.checkpoint.sync)
+        self._algorithm.state = self._journal.state_after(0)
         self._live = 0  # the instruction after which self._algorithm.state is the state
         self._last: tuple[int, Answer] | None = None
 
     def hello(self) -> pb.Hello:
         """Return how this client introduces itself on a new stream."""
-        snapshots = written(self._folder) if self._journal is None else self._journal.snapshots
         return pb.Hello(
-            shard=self.holding.description(), snapshots=snapshots, stateless=self._half.stateless()
+            shard=self.holding.description(),
+            snapshots=self._journal.snapshots,
+            stateless=self._half.stateless(),
         )
-
-    def begin(self, welcome: pb.Welcome) -> None:
-        """Build the objective and the algorithm's half, once the shape of the whole problem is known."""
-        if self._algorithm is not None:
-            return
-        settings = self.settings
-        self._objective = build_objective(settings.objective, self.holding.shard)
-        if self.holding.holdout is not None:
-            self._holdout = build_objective(settings.objective, self.holding.holdout)
-        self._algorithm = self._half(Place(self.client, settings.seed, settings.algorithm, self._objective))
-        initial = self._half.State() if self._half.stateless() else self._algorithm.initial_state()
-        self._journal = Journal(initial, self._folder, sync=settings.checkpoint.sync)
-        self._algorithm.state = self._journal.state_after(0)
 
     def handle(self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing) -> Answer:
         """Handle one instruction: restore its base, answer it, record the outcome.
@@ -138,7 +127,6 @@ class Session:
         A failure of the algorithm becomes a reply that says so; the next instruction's base undoes
         whatever it left behind.
         """
-        assert self._journal is not None
         self._journal.forget_before(instruction.reach)
         stored = self._stored(instruction.sequence)
         if stored is not None:
@@ -157,7 +145,6 @@ class Session:
         return answer
 
     def _stored(self, sequence: int) -> Answer | None:
-        assert self._journal is not None
         if self._last is not None and self._last[0] == sequence:
             return self._last[1]
         reply = self._journal.reply_to(sequence)
@@ -168,14 +155,14 @@ class Session:
         )
 
     def _answered(self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing) -> Answer:
-        assert self._algorithm is not None
-        assert self._journal is not None
         lap = _stopwatch()
         values = decode(instruction.payload, body)
         timing.decode_ns = lap()
         if instruction.kind == pb.INSPECT:
             reply = self._inspect(instruction.phase, values)
             timing.compute_ns = lap()
+            encoded = Body(encode(reply))
+            timing.encode_ns = lap()
         else:
             if not self._half.stateless() and self._live != instruction.base:
                 if self._live > instruction.base:
@@ -190,12 +177,12 @@ class Session:
             if instruction.kind == pb.TELL and reply:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()
+            encoded = Body(encode(reply))  # before anything is recorded: a reply that cannot travel is a failure
+            timing.encode_ns = lap()
             if not self._half.stateless():
                 self._journal.record(instruction.sequence, self._algorithm.state, reply)
             self._live = instruction.sequence
             timing.journal_ns = lap()
-        encoded = Body(encode(reply))
-        timing.encode_ns = lap()
         return Answer(pb.Reply(sequence=instruction.sequence, timing=timing), encoded)
 
     def _inspect(self, phase: str, values: Values) -> Values:
@@ -204,7 +191,6 @@ class Session:
         model = values.get("model")
         if not isinstance(model, np.ndarray):
             raise PayloadError(f"phase {phase!r} takes an array named 'model', got {sorted(values)}")
-        assert self._objective is not None
         own = self._objective.evaluate(model)
         held = self._holdout.evaluate(model) if self._holdout is not None else Metrics(0.0, 0, 0)
         return _sums("", own) | _sums("holdout_", held)

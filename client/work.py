@@ -78,8 +78,6 @@ class Worker:
             raise JoinRefusedError(welcome.reason)
         if not isinstance(welcome, pb.Welcome):
             raise WireError("the server did not begin with a welcome")
-        await self._off_loop(lambda: self.session.begin(welcome))
-
         self._inbox.clear()
         arrived = asyncio.Event()
         reading = asyncio.create_task(self._read(stream, arrived))
@@ -172,9 +170,3 @@ class Worker:
             return handle()
         self._running = asyncio.get_running_loop().run_in_executor(self.executor, handle)
         return await asyncio.shield(self._running)
-
-    async def _off_loop(self, work: Callable[[], None]) -> None:
-        if self.executor is None:
-            work()
-        else:
-            await asyncio.get_running_loop().run_in_executor(self.executor, work)

@@ -70,6 +70,12 @@ class Body:
         self._kept: dict[int, bytes] | None = {} if encoded.size <= _KEPT_BYTES else None
         self.inline = encoded.joined() if encoded.size <= _INLINE_BYTES else None
 
+    def detach(self) -> None:
+        """Make all frames now, unless the body is too large for that: from here on the arrays may change."""
+        if self._kept is not None:
+            for start in range(0, self.size, CHUNK_BYTES):
+                self._frame(start)
+
     @property
     def refers_to_arrays(self) -> bool:
         """Whether the frames will be made of the arrays' own memory, each time they are sent."""

@@ -215,7 +215,9 @@ def _lengths(item: pb.Array) -> tuple[int, ...]:
         itemsize = _dtype(item.name, item.dense.dtype).itemsize
         # Also an array without entries may not have sides whose product is beyond what numpy can address.
         if math.prod(side or 1 for side in item.dense.shape) * itemsize > _LARGEST:
-            raise PayloadError(f"array {item.name!r} has the shape {tuple(item.dense.shape)}, which none can have")
+            raise PayloadError(
+                f"array {item.name!r} has the shape {tuple(item.dense.shape)}, which none can have"
+            )
         return (math.prod(item.dense.shape) * itemsize,)
     if kind == "sparse":
         sparse = item.sparse

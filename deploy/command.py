@@ -7,9 +7,11 @@ person can act on is one paragraph on standard error and an exit code (``docs/ex
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -34,6 +36,15 @@ app = typer.Typer(
 )
 
 
+def find_own_modules() -> None:
+    """Let settings name modules in the current folder; it comes last, so nothing there can stand in for ours."""
+    for package in ("proto", "common", "server", "client", "report"):
+        importlib.import_module(package)
+    here = str(Path.cwd())
+    if "" not in sys.path and here not in sys.path:
+        sys.path.append(here)
+
+
 def register() -> None:
     """Add the commands to the application."""
     from deploy.commands import certs, data, inspect, run
@@ -47,6 +58,7 @@ def register() -> None:
 def main() -> NoReturn:
     """Run the command line and exit."""
     log_to_terminal(logging.WARNING)
+    find_own_modules()
     register()
     try:
         # Outside of standalone mode typer returns the code of typer.Exit, and raises what went wrong.

@@ -82,7 +82,9 @@ async def run_in_process(
     with threadpool_limits(1):
         async with asyncio.TaskGroup() as tasks:
             for name in client_names(number):
-                tasks.create_task(_client(coordinator, name, holdings, folder, outside_code(settings)))
+                tasks.create_task(
+                    _client(coordinator, name, holdings, folder, outside_code(settings.model_dump()))
+                )
             conducting = tasks.create_task(coordinator.conduct())
     return conducting.result()
 

@@ -167,11 +167,11 @@ class LocalLauncher:
             await asyncio.gather(serving, *clients, return_exceptions=True)
 
     def _arguments(self, names: Sequence[str], server: str, certificates: Path) -> list[str]:
-        arguments = [sys.executable, "-m", "deploy.command", "client", server]
+        arguments = [sys.executable, "-P", "-m", "deploy.command", "client", server]
         arguments += ["--certs", str(certificates)] if self.secure else ["--insecure"]
         arguments += ["--sessions", str(len(names)), "--first", str(int(names[0].rpartition("-")[2]))]
         arguments += ["--state", str(self.folder.journals), "--parent", str(os.getpid())]
-        for name in outside_code(self.settings):
+        for name in outside_code(self.settings.model_dump()):
             arguments += ["--allow", name]
         return arguments
 

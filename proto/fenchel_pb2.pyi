@@ -344,11 +344,7 @@ class Welcome(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    FEATURES_FIELD_NUMBER: _builtins.int
-    CLASSES_FIELD_NUMBER: _builtins.int
     PARTIAL_FIELD_NUMBER: _builtins.int
-    features: _builtins.int
-    classes: _builtins.int
     @_builtins.property
     def partial(self) -> Global___Partial:
         """a reply that broke off in the middle"""
@@ -356,13 +352,11 @@ class Welcome(_message.Message):
     def __init__(
         self,
         *,
-        features: _builtins.int = ...,
-        classes: _builtins.int = ...,
         partial: Global___Partial | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "features", b"features", "partial", b"partial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -167,7 +167,7 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
                 name=name,
                 kind=kinds.pop() if len(kinds) == 1 else "",
                 calls=rows.size,
-                answered=int(np.isin(mine, ["counted", "told"]).sum()),
+                answered=int(np.isin(mine, ["counted", "told", "promised"]).sum()),
                 late=int((mine == "late").sum()),
                 failed=int((mine == "failed").sum()),
                 unanswered=int((mine == "unanswered").sum()),

@@ -12,7 +12,8 @@ from proto import fenchel_pb2 as pb
 if TYPE_CHECKING:
     from server.exchange import Exchange
 
-Outcome = Literal["counted", "late", "failed", "unanswered", "told"]
+Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
+"""What became of a call. A told one is ``promised`` until the client confirms it."""
 
 
 @dataclass(slots=True)
@@ -47,6 +48,8 @@ class Call:
     def __post_init__(self) -> None:
         if self.body is not None:
             self.body_bytes = self.body.size
+        if self.kind == pb.TELL:
+            self.outcome = "promised"
 
     def head(self, reach: int) -> pb.Instruction:
         """Return the head of the message, without its payload.

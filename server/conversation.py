@@ -123,7 +123,7 @@ class Conversation:
                     raise WireError("a client sent a message that does not belong here")
                 reply = frame.head
                 call = self._member.outstanding.get(reply.sequence)
-                assembly = self._opened(reply)
+                assembly = self._opened(reply, awaited=call is not None)
                 if call is not None:
                     call.first_received_ns = time.perf_counter_ns()
                     self._arriving = call
@@ -145,14 +145,14 @@ class Conversation:
                 reply, call, self._arriving, self._member.partial = None, None, None, None
                 assembly = Assembly(0)  # let go of the body
 
-    def _opened(self, reply: pb.Reply) -> Assembly:
+    def _opened(self, reply: pb.Reply, awaited: bool) -> Assembly:
         """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
         size = body_bytes(reply.payload, self._limit)
         if not reply.resume:
             return Assembly(size, recycler=self._recycler)
-        if self._member.partial is None:
+        if not awaited:
             return Assembly(size, received=min(reply.resume, size))  # given up meanwhile: it is discarded
-        sequence, assembly = self._member.partial
+        sequence, assembly = self._member.partial or (0, Assembly(0))
         if sequence != reply.sequence or assembly.size != size:
             raise WireError("a client resumed a reply that the server has no part of")
         assembly.rewind(reply.resume)

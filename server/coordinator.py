@@ -183,8 +183,7 @@ class Coordinator:
         await self._described.wait()
         if self._over is not None:
             return self._over
-        features, classes = self._shape()
-        return pb.Welcome(features=features, classes=classes)
+        return pb.Welcome()
 
     def _misfit(self, member: Member, shard: pb.ShardDescription) -> str:
         """Say why a client's data does not fit the run; empty if it does."""
@@ -304,7 +303,7 @@ class Coordinator:
         for member in self.members.values():
             member.say_farewell(self._over)
         if reason:
-            log.error("the run stopped after round %d: %s", done, reason)
+            log.info("the run stopped after round %d: %s", done, reason)
         return summary
 
     async def farewells(self, patience: float = 5.0) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -37,13 +39,6 @@ def _for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
     }
 
 
-def _freeze(values: Mapping[str, Value | Each[Value]]) -> None:
-    """Make arrays read-only that are being sent without a copy, so that a change cannot slip into a message."""
-    for value in values.values():
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False
-
-
 @dataclass
 class Fleet:
     """The clients of a run.
@@ -71,6 +66,13 @@ class Fleet:
     def present(self) -> list[Member]:
         """Members that are not lost, in order of ids."""
         return [member for member in self.members.values() if member.lost is None]
+
+    async def kept_promises(self, patience: float) -> None:
+        """Wait until every client that is connected has done what it was told, or ``patience`` has passed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while any(member.connected and member.outstanding for member in self.members.values()):
+                    await asyncio.sleep(0.005)  # noqa: ASYNC110 (happens once a run)
 
     def check_lost(self) -> None:
         """Stop the run if a client is lost and the settings do not say to go on without it.
@@ -226,6 +228,7 @@ class Cohort:
         """
         fleet = self.fleet
         for client, body in self._bodies(values):
+            body.detach()  # it may be sent much later
             if fleet.members[client].lost is None:
                 fleet.calls.append(fleet.members[client].post(phase, fleet.round, pb.TELL, body))
 
@@ -249,7 +252,9 @@ class Cohort:
 
         patience = deadline or fleet.participation.deadline
         exchange = Exchange(phase, fleet.round, collector, checked, patience)
+        bodies = set()
         for client, body in self._bodies(values):
+            bodies.add(body)
             member = fleet.members[client]
             if member.lost is None:
                 call = member.post(phase, fleet.round, kind, body, exchange)
@@ -258,6 +263,8 @@ class Cohort:
             else:
                 collector.skip(client)
         answered = await exchange.finish(min_replies or fleet.participation.min_replies)
+        for body in bodies:
+            body.detach()  # somebody who did not answer in time may still be receiving it
         fleet.check_lost()
         return list(answered)
 
@@ -265,10 +272,18 @@ class Cohort:
         """Yield each client's body; what is the same for all is encoded once."""
         if any(isinstance(value, Each) for value in values.values()):
             for client in self.clients:
-                yield client, Body(encode(_for_client(values, client)))
+                yield client, _body(_for_client(values, client))
         else:
-            shared = Body(encode(_for_client(values, "")))
-            if shared.refers_to_arrays:
-                _freeze(values)
+            shared = _body(_for_client(values, ""))
             for client in self.clients:
                 yield client, shared
+
+
+def _body(values: dict[str, Value]) -> Body:
+    """Encode values; arrays that will be sent without a copy become read-only, so that no change slips in."""
+    body = Body(encode(values))
+    if body.refers_to_arrays:
+        for value in values.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+    return body

@@ -18,7 +18,7 @@ def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
     ``None`` stands for zero. A block at a time, so that no temporary array of full length is needed.
     """
     if total is None:
-        return array.copy() if weight == 1.0 else (array * array.dtype.type(weight))
+        return array.copy() if weight == 1.0 else np.asarray(array * array.dtype.type(weight))
     if weight == 1.0:
         total += array
         return total

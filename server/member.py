@@ -67,9 +67,9 @@ class Member:
 
         A told one counts from now on. An asked one counts once :meth:`count` says so.
         """
-        if exchange is not None and any(call.exchange is not None for call in self.outstanding.values()):
+        if any(call.exchange is not None for call in self.outstanding.values()):
             raise RuntimeError(
-                f"client {self.name} was asked {phase!r} while another question to it is open: "
+                f"phase {phase!r} is for client {self.name}, to which another question is still open: "
                 "await one exchange with a client before the next"
             )
         call = Call(self.name, self.next_sequence, self.base, phase, t, kind, body, exchange)

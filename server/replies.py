@@ -129,12 +129,13 @@ class Reduced:
         if size <= _SMALL_BYTES or client in self._held:
             return
         turn = asyncio.get_running_loop().create_future()
-        self._queue[client] = size, turn
+        waiting = self._queue[client] = size, turn
         self._grant()
         try:
             await turn
         finally:
-            self._queue.pop(client, None)
+            if self._queue.get(client) is waiting:  # and not that of a later stream of this client
+                del self._queue[client]
 
     def _grant(self) -> None:
         for client, (size, turn) in list(self._queue.items()):

@@ -72,6 +72,7 @@ class Rounds:
         for t in range(self.done + 1, self.settings.rounds + 1):
             await self._round(t)
         await self.algorithm.finish()
+        await self.fleet.kept_promises(self.settings.participation.deadline)
         await self._save(wait=True)
         save_model(self.folder.model, self.algorithm.model)
 

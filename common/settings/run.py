@@ -53,9 +53,6 @@ class Network(Section):
     settle: PositiveFloat = Field(
         5.0, description="with clients: auto, seconds without a newcomer after which the run begins"
     )
-    retry_for: PositiveFloat = Field(
-        600.0, description="seconds that a client goes on trying to reach a server that does not answer"
-    )
     keepalive: PositiveFloat = Field(
         20.0, description="seconds between keepalive pings on an idle connection"
     )
@@ -133,13 +130,17 @@ class RunSettings(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
-def outside_code(settings: RunSettings) -> list[str]:
-    """Return what the settings name of code from outside the project, as ``package.module:Class``."""
-    named = [
-        settings.algorithm.name,
-        *([settings.objective.name] if settings.objective.kind == "own" else []),
-    ]
-    return [name for name in named if is_outside(name)]
+def outside_code(values: Mapping[str, Any]) -> list[str]:
+    """Return what settings name of code from outside the project, as ``package.module:Class``.
+
+    Parameters
+    ----------
+    values
+        Settings as a mapping, not validated: validating them imports that code.
+    """
+    sections = (values.get("algorithm"), values.get("objective"))
+    names = [section.get("name") for section in sections if isinstance(section, Mapping)]
+    return [name for name in names if isinstance(name, str) and is_outside(name)]
 
 
 def validate(values: Mapping[str, Any], source: str = "settings") -> RunSettings:

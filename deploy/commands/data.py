@@ -17,7 +17,7 @@ app = typer.Typer(
     help="Data sets: list, fetch, import, and show how a run divides one.", no_args_is_help=True
 )
 
-_MAX_COLUMNS = 24  # clients that a terminal table shows; the picture shows all
+_COLUMN_WIDTH = 6  # of a client in the terminal; the picture has room for all clients
 
 
 @app.command("list")
@@ -109,7 +109,7 @@ def show(
     table = partition_table(DataSource.open(chosen.data, chosen.seed), chosen.clients)
     shown = Table(title=table.title, box=None, header_style="dim", pad_edge=False)
     shown.add_column("class")
-    number = min(chosen.clients, _MAX_COLUMNS)
+    number = min(chosen.clients, max(4, (console.width - 20) // _COLUMN_WIDTH))
     for client in range(number):
         shown.add_column(str(client), justify="right")
     for name, counts in zip(table.class_names, table.counts, strict=True):

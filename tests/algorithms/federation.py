@@ -16,8 +16,9 @@ from client.holdings import Holdings
 from client.session import Session
 from client.work import Worker
 from common.arrays import Vector
+from common.errors import JoinRefusedError
 from common.run_folder import RunFolder
-from common.settings.run import RunSettings, from_json, outside_code
+from common.settings.run import RunSettings, from_json
 from common.version import PROTOCOL
 from deploy.inprocess import MemoryStream
 from deploy.names import client_names
@@ -183,7 +184,11 @@ class Federation:
     ) -> None:
         chance = self.faults.chance
         while True:
-            worker = await self._joined(coordinator, name)
+            try:
+                worker = await self._joined(coordinator, name)
+            except JoinRefusedError as refusal:
+                assert "all rounds are done" in str(refusal)
+                return
             pair = MemoryStream()
             line = self._lines[name] = Line(pair, self.faults, lambda: self._tick(death))
             if self._breaks_left[name]:
@@ -216,7 +221,7 @@ class Federation:
             holding = self._holdings.of(settings, reply.assignment.index, reply.assignment.clients)
             folder = self.folder.journals / reply.run / name
             self.workers[name] = Worker(
-                Session(name, settings, holding, folder, outside_code(settings)), self.executor
+                Session(name, settings, holding, folder, [settings.algorithm.name]), self.executor
             )
         return self.workers[name]
 

@@ -96,6 +96,6 @@ def test_a_round_with_too_few_replies_stops_the_run_and_says_so(
         finally:
             release.set()
     monkeypatch.undo()
-    resumed = Federation(settings, folder, workers=federation.workers).run(resume=True)
+    resumed = Federation(settings, folder).run(resume=True)
     expected = simulated(settings.seed, dict.fromkeys(range(1, ROUNDS + 1), NAMES))
     np.testing.assert_allclose(resumed, expected, rtol=0, atol=1e-14)

@@ -74,7 +74,7 @@ class Federation:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=os.environ | {"PYTHONPATH": os.getcwd()},
+                env=os.environ | {"PYTHONPATH": str(Path.cwd())},
             )
         self.started.append(process)
         return process
@@ -88,7 +88,13 @@ class Federation:
                 leftover.rename(self.folder / f"stillborn-{leftover.name}")
             what += ["--runs", str(self.folder / "runs")]
         self.server = self.process(
-            "server", "server", *what, "--listen", f"127.0.0.1:{self.port}", "--certs", str(self.folder / "certs/server")
+            "server",
+            "server",
+            *what,
+            "--listen",
+            f"127.0.0.1:{self.port}",
+            "--certs",
+            str(self.folder / "certs/server"),
         )
 
     def start_client(self, name: str) -> None:

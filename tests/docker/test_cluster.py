@@ -20,15 +20,16 @@ from tests.docker.cluster import ROOT, Cluster, command, model_bytes
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 CLIENTS = 8
+ROUNDS = 400
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
 LEDGER = "tests.cluster.ledger:Ledger"  # its clients keep state: one lost or repeated reply changes the model
 
 Bring = Callable[..., Cluster]
 
 
-async def without_docker(settings: Path, parent: Path) -> bytes:
+async def without_docker(settings: Path, parent: Path, *overrides: str) -> bytes:
     folder = RunFolder.create(parent, "without-docker")
-    await run_in_process(load(settings, [f"clients={CLIENTS}"]), folder)
+    await run_in_process(load(settings, [f"clients={CLIENTS}", *overrides]), folder)
     return model_bytes(folder.path)
 
 
@@ -87,7 +88,7 @@ async def test_eight_scaled_clients_do_the_quickstart_and_leave_the_model_of_one
 async def test_killed_containers_and_processes_go_on_where_they_were_and_not_a_bit_of_the_model_changes(
     ledger: Callable[[int], tuple[Cluster, Path]], tmp_path: Path
 ) -> None:
-    cluster, settings = ledger(600)
+    cluster, settings = ledger(ROUNDS)
     cluster.up(CLIENTS)
     (server,) = cluster.containers("server")
     client, other, *_ = cluster.containers("client")
@@ -100,15 +101,15 @@ async def test_killed_containers_and_processes_go_on_where_they_were_and_not_a_b
     cluster.wait_for_round(cluster.rounds() + 20)
     cluster.kill_process(server)
     cluster.wait(lambda: "the server was killed by SIGKILL" in cluster.logs("server"), "the server's restart")
-    assert cluster.rounds() < 600, "the run was over before all kills: give it more rounds"
+    assert cluster.rounds() < ROUNDS, "the run was over before all kills: give it more rounds"
     assert set(cluster.finished().values()) == {0}
-    assert model_bytes(cluster.run_folder()) == await without_docker(settings, tmp_path)
+    assert model_bytes(cluster.run_folder()) == await without_docker(settings, tmp_path, "algorithm.nap=0.0")
 
 
 async def test_a_client_that_is_cut_off_the_network_for_a_while_comes_back_and_not_a_bit_of_the_model_changes(
     ledger: Callable[[int], tuple[Cluster, Path]], tmp_path: Path
 ) -> None:
-    cluster, settings = ledger(300)
+    cluster, settings = ledger(ROUNDS)
     cluster.up(CLIENTS)
     client = cluster.containers("client")[0]
     cluster.wait_for_round(20)
@@ -116,7 +117,7 @@ async def test_a_client_that_is_cut_off_the_network_for_a_while_comes_back_and_n
     await asyncio.sleep(8)
     reached = cluster.rounds()
     await asyncio.sleep(2)
-    assert cluster.rounds() == reached < 300  # the others wait for it
+    assert cluster.rounds() == reached < ROUNDS  # the others wait for it
     command("docker", "network", "connect", cluster.network(), client)
     assert set(cluster.finished().values()) == {0}
-    assert model_bytes(cluster.run_folder()) == await without_docker(settings, tmp_path)
+    assert model_bytes(cluster.run_folder()) == await without_docker(settings, tmp_path, "algorithm.nap=0.0")

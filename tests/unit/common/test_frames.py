@@ -76,7 +76,7 @@ BARE_HEADS: st.SearchStrategy[Head] = st.one_of(
         stateless=st.booleans(),
         shard=st.builds(pb.ShardDescription, class_names=st.lists(st.text(max_size=5), max_size=3)),
     ),
-    st.builds(pb.Welcome, features=st.integers(0, 2**64 - 1), classes=st.integers(0, 2**32 - 1)),
+    st.builds(pb.Welcome, partial=st.builds(pb.Partial, received=st.integers(0, 2**64 - 1))),
     st.builds(pb.Farewell, completed=st.booleans(), reason=st.text()),
     HEADS,
 )

@@ -1,0 +1,56 @@
+"""What every benchmark program has in common: its flags, its table, its last line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+Figures: TypeAlias = dict[str, Any]
+"""What a program measured: ``rows`` (the table) and single figures."""
+
+
+def run(doc: str, measure: Callable[[bool], Figures]) -> None:
+    """Run a benchmark from the command line.
+
+    Parameters
+    ----------
+    doc
+        What it measures.
+    measure
+        Called with whether ``--quick`` was given.
+    """
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--quick", action="store_true", help="less of it: under 50 s on two cores")
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
+    words = parser.parse_args()
+    allow_many_sockets()
+    figures = measure(words.quick)
+    print(markdown(figures["rows"]))
+    for name, figure in figures.items():
+        if name != "rows":
+            print(f"{name}: {figure}")
+    if words.json:
+        print(json.dumps(figures))
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a Markdown table."""
+    titles = list(rows[0])
+    lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
+    lines += ["| " + " | ".join(str(row[title]) for title in titles) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def allow_many_sockets() -> None:
+    """Raise the limit of open files as far as this user may: every client is a socket."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def progress(words: str) -> None:
+    """Tell on standard error what is going on."""
+    print(words, file=sys.stderr, flush=True)

@@ -1,0 +1,85 @@
+"""A thousand clients in one run: FedAvg on digits, each client with its own TLS connection.
+
+Measured: seconds of a round, as a ratio to a bare asyncio gRPC echo with as many streams (over TLS, and
+without), the peak memory of the server's process, and whether any reply was missed. Limits: 3 times the
+round of the bare echo, 500 MB, no reply missed. ``--quick`` takes 200 clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import tempfile
+from pathlib import Path
+
+from benchmarks import bare_echo
+from benchmarks.memory import PeakMemory
+from benchmarks.program import Figures, progress, run
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, validate
+from deploy.certificates import make_all
+from deploy.local import LocalLauncher
+from deploy.names import client_names
+from server.coordinator import Observer
+from server.rounds import Row
+
+_MODEL_BYTES = 65 * 10 * 8  # softmax on 64 pixels and a bias, 10 classes, float64
+
+
+def settings(clients: int, rounds: int) -> RunSettings:
+    """Return the settings: every client takes one step on its one or two digits."""
+    return validate(
+        {
+            "name": "scale",
+            "rounds": rounds,
+            "clients": clients,
+            "data": {"name": "digits", "scale": "unit-interval", "bias": 1.0},
+            "objective": {"kind": "softmax"},
+            "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5},
+            "evaluation": {"every": rounds, "clients": False},
+        }
+    )
+
+
+def measure(quick: bool) -> Figures:
+    """Measure Fenchel, then the peer."""
+    clients, processes, rounds = (200, 4, 10) if quick else (1000, 20, 20)
+    table: list[Row] = []
+    progress(f"{clients} clients in {processes} processes")
+    with tempfile.TemporaryDirectory() as temporary, PeakMemory() as memory:
+        folder = RunFolder.create(Path(temporary), "scale")
+        launcher = LocalLauncher(
+            settings(clients, rounds),
+            folder,
+            clients,
+            processes=processes,
+            observer=Observer(row=table.append),
+        )
+        asyncio.run(launcher.run())
+    ends = [row["unix"] for row in table]
+    ours = statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
+    with tempfile.TemporaryDirectory() as temporary:
+        progress("bare echo")
+        certificates = Path(temporary) / "certificates"
+        make_all(certificates, ["localhost"], client_names(1))
+        over_tls = statistics.median(
+            asyncio.run(bare_echo.measure(clients, processes, _MODEL_BYTES, rounds, certificates))
+        )
+        plain = statistics.median(asyncio.run(bare_echo.measure(clients, processes, _MODEL_BYTES, rounds)))
+    figures = {
+        "clients": clients,
+        "round s": round(ours, 4),
+        "bare echo TLS s": round(over_tls, 4),
+        "bare echo s": round(plain, 4),
+        "ratio": round(ours / over_tls, 2),
+        "ratio to plain": round(ours / plain, 2),
+        "server MB": round(memory.peak / 1e6),
+        "missed": int(sum(row["asked"] - row["counted"] for row in table)),
+        "accuracy": round(table[-1]["test_accuracy"], 4),
+    }
+    return {"rows": [figures]}
+
+
+if __name__ == "__main__":
+    run(__doc__ or "", measure)

@@ -1,0 +1,201 @@
+"""FedAvg is gradient descent on the pooled data where it must be, and the same bits whenever it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import LogisticRegression
+
+from common.arrays import Vector
+from common.data.shard import Shard
+from common.data.source import DataSource
+from common.objectives.factory import build_objective
+from common.objectives.metrics import Metrics
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings
+from deploy.inprocess import run_in_process
+from server.coordinator import Summary
+from tests.algorithms.federation import Faults, Federation, load_model
+from tests.conftest import MakeSettings
+
+UNEQUAL = {"name": "digits", "samples": 200, "scale": "unit-interval", "partition": {"kind": "dirichlet", "alpha": 0.3}}
+CLIENTS = 3
+
+
+def run(settings: RunSettings, parent: Path) -> tuple[Summary, RunFolder]:
+    folder = RunFolder.create(parent, settings.name)
+    return asyncio.run(run_in_process(settings, folder)), folder
+
+
+def final_model(settings: RunSettings, parent: Path) -> Vector:
+    return load_model(run(settings, parent)[1])
+
+
+def pooled(settings: RunSettings) -> Shard:
+    return DataSource.open(settings.data, settings.seed).training(settings.objective.dtype)
+
+
+def descended(settings: RunSettings, steps: int, step_size: float) -> Vector:
+    """Gradient descent on the pooled data, without any client."""
+    objective = build_objective(settings.objective, pooled(settings))
+    w = objective.initial(settings.seed)
+    for _ in range(steps):
+        w = w - step_size * objective.gradient(w)
+    return w
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7])
+@pytest.mark.parametrize("data", [UNEQUAL, {"name": "breast_cancer", "scale": "standard", "bias": 1.0}])
+def test_one_full_local_step_of_all_clients_is_a_step_of_gradient_descent_on_the_pooled_data(
+    data: dict[str, Any], rounds: int, make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    settings = make_settings(rounds=rounds, data=data)
+    expected = descended(settings, rounds, step_size=0.5)
+    np.testing.assert_allclose(final_model(settings, tmp_path), expected, rtol=0, atol=1e-12)
+    assert np.abs(expected).max() > 1e-3
+
+
+def test_uniform_weights_are_not_those_of_the_pooled_data(make_settings: MakeSettings, tmp_path: Path) -> None:
+    algorithm = {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5, "weighting": "uniform"}
+    settings = make_settings(rounds=1, data=UNEQUAL, algorithm=algorithm)
+    source = DataSource.open(settings.data, settings.seed)
+    objectives = [
+        build_objective(settings.objective, source.shard(index, CLIENTS, "float64")) for index in range(CLIENTS)
+    ]
+    sizes = {objective.samples for objective in objectives}
+    assert len(sizes) > 1
+    start = objectives[0].initial(settings.seed)
+    expected = -0.5 * sum((objective.gradient(start) for objective in objectives), np.zeros_like(start)) / CLIENTS
+    model = final_model(settings, tmp_path)
+    np.testing.assert_allclose(model, expected, rtol=0, atol=1e-12)
+    assert np.abs(model - descended(settings, 1, step_size=0.5)).max() > 1e-3
+
+
+@pytest.mark.parametrize(("local_steps", "rounds", "gap"), [(1, 120, 1e-7), (5, 40, 2e-3)])
+def test_independent_shards_reach_the_optimum_of_scikit_learn(
+    local_steps: int, rounds: int, gap: float, make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    l2 = 0.2
+    settings = make_settings(
+        rounds=rounds,
+        data={"name": "digits", "samples": 600, "scale": "unit-interval"},
+        objective={"kind": "softmax", "l2": l2},
+        algorithm={"name": "fedavg", "local_steps": local_steps, "batch_size": None, "step_size": 0.5},
+        evaluation={"every": rounds},
+    )
+    shard = pooled(settings)
+    assert not isinstance(shard.features, sp.csr_array)
+    solver = LogisticRegression(C=1 / (l2 * shard.samples), fit_intercept=False, tol=1e-10, max_iter=10_000)
+    solver.fit(shard.features, shard.labels)
+    objective = build_objective(settings.objective, shard)
+    optimum = objective.value(solver.coef_.ravel())
+    summary, folder = run(settings, tmp_path)
+    assert optimum - 1e-9 < summary.figures["objective"] < optimum + gap
+    assert summary.figures["objective"] == pytest.approx(objective.value(load_model(folder)), abs=1e-12)
+
+
+@pytest.fixture
+def stochastic(make_settings: MakeSettings) -> RunSettings:
+    return make_settings(
+        rounds=4,
+        clients=5,
+        data=UNEQUAL,
+        objective={"kind": "softmax", "dtype": "float32"},
+        algorithm={"name": "fedavg", "local_epochs": 2, "batch_size": 8, "step_size": 0.3},
+        participation={"sampler": {"kind": "fraction", "fraction": 0.6}},
+    )
+
+
+def test_the_same_settings_give_the_same_bits(stochastic: RunSettings, tmp_path: Path) -> None:
+    first, second = (run(stochastic, tmp_path)[1].model.read_bytes() for _ in range(2))
+    assert first == second
+    other = stochastic.model_copy(update={"seed": 8})
+    assert run(other, tmp_path)[1].model.read_bytes() != first
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_in_which_replies_arrive_changes_no_bit(
+    seed: int, stochastic: RunSettings, tmp_path: Path
+) -> None:
+    faults = Faults(random.Random(seed), lag=40)
+    model = Federation(stochastic, RunFolder.create(tmp_path, "lagging"), faults).run()
+    assert model.tobytes() == final_model(stochastic, tmp_path).tobytes()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_breaks_and_kills_change_no_bit(seed: int, stochastic: RunSettings, tmp_path: Path) -> None:
+    faults = Faults(random.Random(seed), breaks=2, kills=2, lag=10)
+    model = Federation(stochastic, RunFolder.create(tmp_path, "disturbed"), faults).run()
+    assert model.tobytes() == final_model(stochastic, tmp_path).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "asked"),
+    [
+        ({"kind": "all"}, {4}),
+        ({"kind": "fixed", "size": 3}, {3}),
+        ({"kind": "fraction", "fraction": 0.5}, {2}),
+        ({"kind": "bernoulli", "probability": 0.5}, {1, 2, 3, 4}),
+        ({"kind": "cyclic", "groups": 3}, {1, 2}),
+        ({"kind": "weighted", "size": 2}, {2}),
+        ({"kind": "weighted", "size": 6, "replacement": True}, {1, 2, 3, 4}),
+    ],
+)
+def test_every_sampler_asks_as_many_clients_as_it_says(
+    sampler: dict[str, Any], asked: set[int], make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    settings = make_settings(rounds=6, clients=4, participation={"sampler": sampler})
+    summary, folder = run(settings, tmp_path)
+    metrics = pq.read_table(folder.metrics)
+    assert summary.completed
+    assert set(metrics["asked"].to_pylist()) <= asked
+    assert metrics["asked"].to_pylist() == metrics["counted"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"data": UNEQUAL | {"holdout": 0.2}},
+        {"data": {"name": "breast_cancer", "scale": "standard"}, "objective": {"kind": "logistic", "l2": 0.1}},
+        {"data": {"file": "houses.csv", "task": "regression"}, "objective": {"kind": "squared", "l2": 0.1}},
+    ],
+    ids=["softmax", "logistic", "regression"],
+)
+def test_the_figures_are_those_of_the_pooled_data(
+    sections: dict[str, Any], make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    houses = np.random.default_rng(0).standard_normal((50, 4))
+    np.savetxt("houses.csv", houses, delimiter=",", header="rooms,age,distance,label", comments="")
+    algorithm = {"name": "fedavg", "local_epochs": 1, "batch_size": 16, "step_size": 0.02}
+    settings = make_settings(algorithm=algorithm, **sections)
+    source = DataSource.open(settings.data, settings.seed)
+    summary, folder = run(settings, tmp_path)
+    model = load_model(folder)
+    shards = [source.shard(index, CLIENTS, "float64") for index in range(CLIENTS)]
+    held = [shard for index in range(CLIENTS) if (shard := source.holdout(index, CLIENTS, "float64"))]
+    assert bool(held) == bool(settings.data.holdout)
+
+    def metrics(parts: list[Shard]) -> Metrics:
+        return reduce(Metrics.__add__, (build_objective(settings.objective, part).evaluate(model) for part in parts))
+
+    test = source.test("float64")
+    expected = {"train": metrics(shards)}
+    expected |= {"holdout": metrics(held)} if held else {}
+    expected |= {"test": metrics([test])} if test is not None else {}
+    figures = {}
+    for name, each in expected.items():
+        figures[f"{name}_loss"] = each.loss
+        if each.accuracy is not None:
+            figures[f"{name}_accuracy"] = each.accuracy
+    penalty = build_objective(settings.objective, shards[0]).penalty(model)
+    figures["objective"] = expected["train"].loss + penalty
+    assert summary.figures == pytest.approx(figures, abs=1e-12)

@@ -1,0 +1,187 @@
+"""A handler is called with what it takes, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from client.algorithm import ClientAlgorithm, Place, answers
+from client.algorithms import client_half
+from client.backoff import Backoff
+from common.algorithms import AlgorithmSettings
+from common.arrays import Indices, Vector
+from common.errors import PayloadError, PhaseError, SettingsError
+from common.objectives.objective import Objective
+from common.payload import SparseVector, Value, Values
+
+
+class Half(ClientAlgorithm):
+    @dataclass
+    class State:
+        dual: Vector
+        control: Vector
+
+    @answers("everything")
+    def everything(
+        self,
+        model: Vector,
+        rows: Indices,
+        thin: SparseVector,
+        count: int,
+        rate: float,
+        flag: bool,
+        name: str,
+        extra: Vector | None = None,
+        anything: Any = 0,
+    ) -> Values:
+        return {"name": name, "round": self.round}
+
+    @answers("nothing")
+    def nothing(self) -> None:
+        return None
+
+    @answers("list")
+    def list(self) -> Values:
+        return cast(Values, [1.0])
+
+    def helper(self) -> None:
+        """Answers nothing."""
+
+
+class Unfilled(ClientAlgorithm):
+    @dataclass
+    class State:
+        steps: int
+
+
+@pytest.fixture
+def half(monkeypatch: pytest.MonkeyPatch) -> Half:
+    class Stub:
+        dimension = 3
+        dtype = np.dtype("float32")
+
+    return Half(Place("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub())))
+
+
+COMPLETE: Mapping[str, Value] = {
+    "model": np.zeros(3),
+    "rows": np.zeros(2, np.int64),
+    "thin": SparseVector(np.array([0]), np.ones(1), 3),
+    "count": 1,
+    "rate": 0.5,
+    "flag": True,
+    "name": "x",
+}
+
+
+def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
+    assert half.answer("everything", 4, COMPLETE) == {"name": "x", "round": 4}
+    assert half.answer("everything", 5, {**COMPLETE, "extra": np.ones(2), "anything": "goes"})["round"] == 5
+    assert half.answer("everything", 5, {**COMPLETE, "model": np.zeros(3, np.float32), "rate": 1})["round"] == 5
+    assert half.answer("nothing", 5, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("model", 1.0, "is a float, expected an array"),
+        ("model", np.zeros(3, np.int64), "has dtype int64, expected floating"),
+        ("model", np.array([0.0, np.nan]), "not finite"),
+        ("model", COMPLETE["thin"], "is a SparseVector, expected an array"),
+        ("rows", np.zeros(2), "has dtype float64, expected int64"),
+        ("thin", np.zeros(3), "is a ndarray, expected a sparse vector"),
+        ("count", 1.0, "is a float, expected a int"),
+        ("count", True, "is a bool, expected a int"),
+        ("rate", "0.5", "is a str, expected a float"),
+        ("flag", 1, "is a int, expected a bool"),
+        ("name", 1, "is a int, expected a str"),
+        ("extra", 1, "is a int, expected an array"),
+        ("rate", float("nan"), "not finite"),
+        ("thin", SparseVector(np.array([0]), np.array([np.inf]), 3), "not finite"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_its_name(half: Half, name: str, value: Value, told: str) -> None:
+    with pytest.raises(PayloadError, match=f"phase 'everything': '{name}' .*{told}"):
+        half.answer("everything", 1, {**COMPLETE, name: value})
+
+
+@pytest.mark.parametrize("change", [{"unknown": 1.0}, {"self": 1.0}])
+def test_a_value_that_a_handler_does_not_take_is_refused(half: Half, change: dict[str, Value]) -> None:
+    with pytest.raises(PayloadError, match="do both sides run the same version"):
+        half.answer("everything", 1, {**COMPLETE, **change})
+
+
+@pytest.mark.parametrize("missing", COMPLETE)
+def test_a_value_that_is_missing_is_noticed(half: Half, missing: str) -> None:
+    values = {name: value for name, value in COMPLETE.items() if name != missing}
+    with pytest.raises(PayloadError, match="takes .*got"):
+        half.answer("everything", 1, values)
+
+
+@pytest.mark.parametrize("phase", ["helper", "answer", "__init__", ""])
+def test_only_what_is_marked_answers(half: Half, phase: str) -> None:
+    with pytest.raises(PhaseError, match=r"only \['everything', 'list', 'nothing'\]"):
+        half.answer(phase, 1, {})
+
+
+def test_a_handler_must_return_named_values(half: Half) -> None:
+    with pytest.raises(PhaseError, match="returned a list"):
+        half.answer("list", 1, {})
+
+
+def test_a_state_of_vectors_starts_from_zeros_of_the_model(half: Half) -> None:
+    state = half.initial_state()
+    assert (state.dual.shape, state.dual.dtype) == ((3,), np.float32)
+    assert not np.shares_memory(state.dual, state.control)
+    assert not half.stateless()
+
+
+def test_a_state_of_something_else_must_be_filled_by_its_algorithm() -> None:
+    unfilled = Unfilled(Place("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None)))
+    unfilled.objective = cast(Objective, type("Stub", (), {"dimension": 1, "dtype": np.dtype("f8")}))
+    with pytest.raises(TypeError, match="State.steps is no Vector: override initial_state"):
+        unfilled.initial_state()
+
+
+def test_random_numbers_depend_on_client_round_and_purpose(half: Half) -> None:
+    def drawn(t: int, purpose: str) -> float:
+        half.round = t
+        return float(half.generator(purpose).random())
+
+    assert drawn(1, "batches") == drawn(1, "batches")
+    assert len({drawn(t, purpose) for t in (1, 2) for purpose in ("batches", "noise")}) == 4
+
+
+def test_an_algorithm_that_this_version_does_not_have_is_named() -> None:
+    with pytest.raises(SettingsError, match="'fedfuture', which this version does not have"):
+        client_half("fedfuture")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("tests.unit.client.tally:Elsewhere", "must derive from"),
+        ("tests.unit.client.tally:Nowhere", "has no 'NowhereClient'"),
+        ("no_such_package.module:Half", "there is no module"),
+    ],
+)
+def test_what_is_no_client_half_is_refused(name: str, told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        client_half(name, [name])
+
+
+def test_waits_grow_up_to_a_bound_and_start_again_after_a_success() -> None:
+    backoff = Backoff(first=0.1, longest=5.0)
+    for attempt in range(80):
+        bound = min(0.1 * 2.0**attempt, 5.0)
+        assert bound / 2 <= backoff.next() <= bound
+    backoff.reset()
+    assert backoff.next() <= 0.1
+
+
+def test_clients_that_lost_the_same_server_do_not_return_together() -> None:
+    assert len({Backoff().next() for _ in range(50)}) > 40

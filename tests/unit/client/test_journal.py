@@ -1,0 +1,134 @@
+"""A journal gives back every state that may still be wanted, also to the process after this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.journal import Journal
+from common.arrays import Vector
+from common.errors import CheckpointError, LostStateError
+
+
+@dataclass
+class State:
+    dual: Vector
+
+
+@dataclass
+class Other:
+    weights: Vector
+
+
+def state(value: float) -> State:
+    return State(np.full(2, value))
+
+
+def value_after(journal: Journal, base: int) -> float:
+    return float(journal.state_after(base).dual[0])
+
+
+@pytest.fixture(params=["memory", "folder"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path / "journal" if request.param == "folder" else None
+
+
+@pytest.fixture
+def journal(folder: Path | None) -> Journal:
+    """Three instructions, after which the dual is ten times their number."""
+    journal = Journal(state(0.0), folder)
+    for sequence in (3, 5, 9):
+        journal.record(sequence, state(10.0 * sequence), {"reply": float(sequence)})
+    return journal
+
+
+@pytest.mark.parametrize(("base", "value"), [(0, 0.0), (3, 30.0), (5, 50.0), (9, 90.0)])
+def test_every_base_that_is_kept_can_be_restored(journal: Journal, base: int, value: float) -> None:
+    assert journal.snapshots == [3, 5, 9]
+    assert value_after(journal, base) == value
+
+
+def test_a_restored_state_is_a_copy_of_its_own(journal: Journal) -> None:
+    for base in (0, 5):
+        journal.state_after(base).dual[:] = -1
+        assert value_after(journal, base) >= 0
+
+
+def test_what_changes_after_it_was_recorded_changes_nothing_here(folder: Path | None) -> None:
+    journal = Journal(state(0.0), folder)
+    current = state(1.0)
+    journal.record(1, current, {"dual": current.dual})
+    current.dual[:] = 99
+    assert value_after(journal, 1) == 1.0
+    reply = journal.reply_to(1)
+    assert reply is not None
+    np.testing.assert_array_equal(np.asarray(reply["dual"]), [1.0, 1.0])
+
+
+def test_a_base_that_is_not_kept_is_lost(journal: Journal) -> None:
+    with pytest.raises(LostStateError, match=r"after instruction 4 is gone.*\[3, 5, 9\]"):
+        journal.state_after(4)
+    with pytest.raises(LostStateError, match="holds nothing"):
+        Journal(state(0.0)).state_after(1)
+
+
+def test_the_reply_to_an_instruction_is_kept_with_it(journal: Journal) -> None:
+    assert journal.reply_to(5) == {"reply": 5.0}
+    assert journal.reply_to(4) is None
+
+
+@pytest.mark.parametrize(("reach", "left"), [(0, [3, 5, 9]), (3, [3, 5, 9]), (4, [5, 9]), (9, [9]), (10, [])])
+def test_what_no_checkpoint_can_lead_back_to_is_forgotten(
+    journal: Journal, folder: Path | None, reach: int, left: list[int]
+) -> None:
+    journal.forget_before(reach)
+    assert journal.snapshots == left
+    assert value_after(journal, 0) == 0.0
+    if folder is not None:
+        assert len(list(folder.iterdir())) == len(left)
+
+
+def test_another_process_finds_everything_that_was_recorded(tmp_path: Path) -> None:
+    journal = Journal(state(0.0), tmp_path / "journal", sync=True)
+    for sequence in (3, 1 << 33, 12):
+        journal.record(sequence, state(float(sequence)), {"note": "done", "dual": np.ones(3)})
+    again = Journal(state(0.0), tmp_path / "journal")
+    assert again.snapshots == [3, 12, 1 << 33]
+    for sequence in (3, 12, 1 << 33):
+        assert value_after(again, sequence) == sequence
+        reply = again.reply_to(sequence)
+        assert reply is not None
+        assert reply["note"] == "done"
+    again.forget_before(12)
+    assert Journal(state(0.0), tmp_path / "journal").snapshots == [12, 1 << 33]
+
+
+def test_an_entry_that_was_being_written_when_the_process_died_is_not_there(tmp_path: Path) -> None:
+    Journal(state(0.0), tmp_path).record(3, state(1.0), {})
+    (tmp_path / f"{5:020d}.state.new").write_bytes(b"half")
+    assert Journal(state(0.0), tmp_path).snapshots == [3]
+
+
+def test_a_damaged_entry_is_refused_by_its_path(tmp_path: Path) -> None:
+    Journal(state(0.0), tmp_path).record(3, state(1.0), {})
+    (entry,) = tmp_path.iterdir()
+    content = bytearray(entry.read_bytes())
+    content[len(content) // 2] ^= 1
+    entry.write_bytes(content)
+    with pytest.raises(CheckpointError, match=entry.name):
+        Journal(state(0.0), tmp_path)
+
+
+def test_an_entry_of_another_version_of_the_algorithm_is_refused(tmp_path: Path) -> None:
+    Journal(state(0.0), tmp_path).record(3, state(1.0), {})
+    with pytest.raises(CheckpointError, match="another version"):
+        Journal(Other(np.zeros(2)), tmp_path)
+
+
+def test_a_file_that_no_journal_wrote_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.state").touch()
+    with pytest.raises(CheckpointError, match="no journal wrote"):
+        Journal(state(0.0), tmp_path)

@@ -1,0 +1,241 @@
+"""A session handles every instruction exactly once, whatever the network and the process do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from client.session import Answer, Holding, Session
+from common.data.shard import Shard
+from common.errors import SettingsError
+from common.expectation import check
+from common.payload import Value, Values, body_bytes, decode, encode
+from common.phases import EVALUATE, EVALUATION
+from proto import fenchel_pb2 as pb
+from tests.conftest import MakeSettings
+from tests.unit.client.tally import NAME, TallyClient
+
+MakeSession: TypeAlias = Callable[..., Session]
+
+
+def holding() -> Holding:
+    features = np.arange(8.0).reshape(4, 2)
+    return Holding(Shard(features, np.array([0, 1, 1, 0]), 2, 2, np.arange(4)))
+
+
+@pytest.fixture
+def make_session(make_settings: MakeSettings, tmp_path: Path) -> MakeSession:
+    """A session; one made after another finds its journal."""
+
+    def make(name: str = NAME, allowed: Collection[str] = (NAME,), **sections: Any) -> Session:
+        settings = make_settings(algorithm={"name": name}, objective={"kind": "logistic"}, **sections)
+        return Session("client-0", settings, holding(), tmp_path / "journal", allowed)
+
+    TallyClient.computed.clear()
+    return make
+
+
+@pytest.fixture
+def session(make_session: MakeSession) -> Session:
+    return make_session()
+
+
+def handled(
+    session: Session,
+    phase: str,
+    sequence: int,
+    base: int,
+    *,
+    kind: pb.Kind.ValueType = pb.ASK,
+    reach: int = 0,
+    t: int = 1,
+    **values: Value,
+) -> Answer:
+    encoded = encode(values)
+    instruction = pb.Instruction(
+        payload=encoded.descriptor, phase=phase, round=t, kind=kind, sequence=sequence, base=base, reach=reach
+    )
+    answer = session.handle(instruction, encoded.joined(), pb.Timing())
+    assert answer.head.sequence == sequence
+    return answer
+
+
+def values_of(answer: Answer) -> Values:
+    assert not answer.head.failure, answer.head.failure
+    assert answer.body is not None
+    descriptor = pb.Payload.FromString(answer.body.payload)
+    body_bytes(descriptor, 1 << 20)
+    return decode(descriptor, answer.body.content())
+
+
+def add(session: Session, amount: float, sequence: int, base: int, reach: int = 0) -> float:
+    answer = values_of(handled(session, "add", sequence, base, reach=reach, amount=amount))
+    total = answer["total"]
+    assert isinstance(total, np.ndarray)
+    return float(total[0])
+
+
+def double(session: Session, sequence: int, base: int) -> None:
+    assert values_of(handled(session, "double", sequence, base, kind=pb.TELL)) == {}
+
+
+def test_instructions_that_count_build_on_each_other(session: Session) -> None:
+    assert add(session, 1.0, sequence=1, base=0) == 1.0
+    assert add(session, 2.0, sequence=2, base=1) == 3.0
+    double(session, sequence=3, base=2)
+    assert add(session, 0.5, sequence=4, base=3) == 6.5
+    assert session.hello().snapshots == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_repeated_instruction_gets_the_same_bytes_without_being_computed_again(
+    make_session: MakeSession, restart: bool
+) -> None:
+    session = make_session()
+    add(session, 1.0, sequence=1, base=0)
+    first = handled(session, "add", 2, 1, amount=2.0)
+    session = make_session() if restart else session
+    TallyClient.computed.clear()
+    again = handled(session, "add", 2, 1, amount=2.0)
+    assert TallyClient.computed == []
+    assert first.body is not None
+    assert again.body is not None
+    assert (again.body.payload, again.body.content()) == (first.body.payload, first.body.content())
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_older_instruction_is_answered_from_the_journal_too(make_session: MakeSession, restart: bool) -> None:
+    session = make_session()
+    add(session, 1.0, sequence=1, base=0)
+    double(session, sequence=2, base=1)
+    add(session, 1.0, sequence=3, base=2)
+    session = make_session() if restart else session
+    double(session, sequence=2, base=1)
+    assert add(session, 1.0, sequence=4, base=3) == 4.0
+    assert TallyClient.computed == ["add", "double", "add", "add"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_answer_that_was_not_counted_is_undone(make_session: MakeSession, restart: bool) -> None:
+    session = make_session()
+    add(session, 1.0, sequence=1, base=0)
+    add(session, 100.0, sequence=2, base=1)
+    session = make_session() if restart else session
+    assert add(session, 2.0, sequence=3, base=1) == 3.0
+    assert add(session, 5.0, sequence=4, base=0) == 5.0
+
+
+@pytest.mark.parametrize("restarts", range(5))
+def test_a_restart_at_any_moment_changes_nothing(make_session: MakeSession, restarts: int) -> None:
+    session = make_session()
+    steps: list[Callable[[Session], object]] = [
+        lambda session: add(session, 1.0, sequence=1, base=0),
+        lambda session: double(session, sequence=2, base=1),
+        lambda session: add(session, 100.0, sequence=3, base=2),
+        lambda session: double(session, sequence=4, base=2),
+        lambda session: add(session, 0.5, sequence=5, base=4, reach=2),
+    ]
+    for place, step in enumerate(steps):
+        if place == restarts:
+            session = make_session()
+        last = step(session)
+    assert last == 4.5
+    assert session.hello().snapshots == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind", "told"),
+    [
+        ("stumble", pb.ASK, "ArithmeticError: the step was too long"),
+        ("stumble", pb.TELL, "ArithmeticError: the step was too long"),
+        ("misfit", pb.ASK, "has dtype complex128"),
+        ("talkative", pb.TELL, "was told, not asked"),
+        ("unknown", pb.ASK, "answers no phase 'unknown'"),
+        ("add", pb.ASK, r"takes \['amount'\], got \[\]"),
+        ("nothing.of.this", pb.INSPECT, "knows no inspection"),
+        (EVALUATE, pb.INSPECT, "takes an array named 'model'"),
+    ],
+)
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_failure_is_told_and_leaves_no_trace(
+    make_settings: MakeSettings, tmp_path: Path, folder: bool, phase: str, kind: pb.Kind.ValueType, told: str
+) -> None:
+    settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
+    session = Session("client-0", settings, holding(), tmp_path / "journal" if folder else None, [NAME])
+    add(session, 1.0, sequence=1, base=0)
+    for _ in range(2):
+        answer = handled(session, phase, 2, 1, kind=kind)
+        assert answer.body is None
+        assert told.replace("\\", "") in answer.head.failure
+    assert session.hello().snapshots == [1]
+    assert add(session, 2.0, sequence=3, base=1) == 3.0
+
+
+def test_a_base_that_is_gone_is_a_failure_and_not_a_wrong_answer(session: Session) -> None:
+    add(session, 1.0, sequence=1, base=0)
+    assert "after instruction 7 is gone" in handled(session, "add", 8, 7, amount=1.0).head.failure
+    assert add(session, 1.0, sequence=9, base=1) == 2.0
+
+
+def test_a_body_that_cannot_be_decoded_is_a_failure(session: Session) -> None:
+    encoded = encode({"amount": np.ones(3)})
+    instruction = pb.Instruction(payload=encoded.descriptor, phase="add", kind=pb.ASK, sequence=1)
+    answer = session.handle(instruction, encoded.joined()[:-8], pb.Timing())
+    assert "were declared" in answer.head.failure
+
+
+def test_what_lies_before_the_reach_is_forgotten(session: Session) -> None:
+    for sequence in range(1, 5):
+        add(session, 1.0, sequence=sequence, base=sequence - 1)
+    add(session, 1.0, sequence=5, base=4, reach=3)
+    assert session.hello().snapshots == [3, 4, 5]
+
+
+def test_evaluation_returns_sums_and_changes_nothing(session: Session) -> None:
+    add(session, 1.0, sequence=1, base=0)
+    answer = values_of(handled(session, EVALUATE, 2, 1, kind=pb.INSPECT, model=np.array([0.5, -0.5])))
+    check(answer, EVALUATION, "client-0")
+    assert (answer["samples"], answer["holdout_samples"]) == (4, 0)
+    assert session.hello().snapshots == [1]
+    assert add(session, 2.0, sequence=3, base=1) == 3.0
+
+
+def test_an_algorithm_without_state_writes_no_journal(
+    make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    settings = make_settings(objective={"kind": "logistic"})
+    session = Session("client-0", settings, holding(), tmp_path / "journal")
+    model = np.zeros(2)
+    trained = handled(session, "train", 1, 0, model=model)
+    assert values_of(trained)["samples"] == 4
+    assert handled(session, "train", 1, 0, model=model) is trained
+    hello = session.hello()
+    assert hello.stateless
+    assert list(hello.snapshots) == []
+    assert list(tmp_path.iterdir()) == []
+    assert model.tolist() == [0.0, 0.0]
+
+
+def test_the_server_learns_only_the_form_of_the_data(session: Session) -> None:
+    shard = session.hello().shard
+    assert (shard.samples, shard.features, shard.classes, shard.features_held) == (4, 2, 2, 2)
+
+
+def test_code_from_outside_runs_only_where_a_person_allowed_it(make_session: MakeSession) -> None:
+    with pytest.raises(SettingsError, match=f"--allow {NAME}"):
+        make_session(allowed=())
+    with pytest.raises(SettingsError, match="--allow"):
+        make_session(allowed=("tests.unit.client.tally:Other",))
+    make_session(allowed=(NAME,))
+
+
+def test_an_objective_from_outside_runs_only_where_a_person_allowed_it(
+    make_settings: MakeSettings
+) -> None:
+    settings = make_settings(objective={"kind": "own", "name": "tests.unit.client.tally:Elsewhere"})
+    with pytest.raises(SettingsError, match="--allow tests.unit.client.tally:Elsewhere"):
+        Session("client-0", settings, holding())

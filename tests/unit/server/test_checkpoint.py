@@ -1,0 +1,146 @@
+"""A checkpoint gives back the state, the clients and the promises as they were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common import store
+from common.arrays import Vector
+from common.errors import CheckpointError
+from common.frames import Body
+from common.payload import Values, encode
+from proto import fenchel_pb2 as pb
+from server import checkpoint as module
+from server.checkpoint import Checkpoint, load, save, take
+from server.member import EPOCH_BITS, Member
+from tests.unit.server.conftest import MakeMember
+
+
+@dataclass
+class State:
+    model: Vector
+    trace: list[float]
+
+
+def state() -> State:
+    return State(np.arange(3.0), [1.0, 2.0])
+
+
+@pytest.fixture
+def members(make_member: MakeMember) -> dict[str, Member]:
+    return {name: make_member(name, index) for index, name in enumerate(["a", "b", "c"])}
+
+
+def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
+    save(folder / "latest", checkpoint, sync=False)
+    return load(folder / "latest")
+
+
+def content(call: Any) -> tuple[bytes, bytes]:
+    return call.body.payload, call.body.content()
+
+
+def test_state_and_clients_come_back(members: dict[str, Member], tmp_path: Path) -> None:
+    members["a"].base = 7
+    members["b"].lost = "its journal is gone"
+    members["c"].shard = pb.ShardDescription(samples=1 << 40, class_names=["yes", "no"])
+    back = through_a_file(take("run-1", 4, 2, state(), members), tmp_path)
+    assert (back.run, back.round, back.epoch) == ("run-1", 4, 2)
+    thawed = back.state(State)
+    np.testing.assert_array_equal(thawed.model, [0.0, 1.0, 2.0])
+    assert thawed.trace == [1.0, 2.0]
+    restored = back.restore()
+    assert list(restored) == ["a", "b", "c"]
+    for name, member in restored.items():
+        mine = members[name]
+        assert (member.index, member.base, member.lost) == (mine.index, mine.base, mine.lost)
+        assert member.shard == mine.shard
+        assert member.outstanding == {}
+        assert not member.connected
+
+
+def test_instructions_of_a_resumed_run_are_numbered_above_all_earlier_ones(
+    members: dict[str, Member], tmp_path: Path
+) -> None:
+    numbers = []
+    for epoch in range(3):
+        members = through_a_file(take("run-1", 4, epoch, state(), members), tmp_path).restore()
+        numbers.append(members["a"].next_sequence)
+        members["a"].next_sequence += 1000
+    assert numbers == [(epoch + 1 << EPOCH_BITS) + 1 for epoch in range(3)]
+
+
+VALUES: list[Values] = [
+    {"center": np.arange(5.0), "round": 3},
+    {"round": 3, "note": "no arrays"},
+    {},
+    {"center": np.arange(300_000.0)},
+]
+
+
+@pytest.mark.parametrize("values", VALUES, ids=["arrays", "numbers", "nothing", "several frames"])
+def test_promises_come_back_and_one_to_several_clients_is_stored_once(
+    values: Values, members: dict[str, Member], tmp_path: Path
+) -> None:
+    shared, own = Body(encode(values)), Body(encode({"x": 1.0}))
+    for member in members.values():
+        member.post("shift", 4, pb.TELL, shared)
+    members["b"].post("mark", 4, pb.TELL, own)
+    checkpoint = through_a_file(take("run-1", 4, 0, state(), members), tmp_path)
+    assert len([name for name in checkpoint.values if name.endswith("/body")]) == 2
+    restored = checkpoint.restore()
+    for name, member in restored.items():
+        mine, back = list(members[name].tells()), list(member.tells())
+        assert [(call.sequence, call.base, call.phase, call.round, call.kind) for call in back] == [
+            (call.sequence, call.base, call.phase, call.round, call.kind) for call in mine
+        ]
+        assert [content(call) for call in back] == [content(call) for call in mine]
+        assert member.base == members[name].base
+    assert restored["a"].outstanding[1].body is restored["c"].outstanding[1].body
+    again = through_a_file(take("run-1", 4, 1, state(), restored), tmp_path)
+    assert again.promises == checkpoint.promises
+
+
+def test_questions_are_not_kept(members: dict[str, Member], tmp_path: Path) -> None:
+    call = members["a"].post("shift", 4, pb.TELL, Body(encode({})))
+    members["a"].settle(call)
+    assert take("run-1", 4, 0, state(), members).promises == ()
+
+
+def test_a_checkpoint_does_not_change_with_the_state_after_it(members: dict[str, Member]) -> None:
+    current = state()
+    checkpoint = take("run-1", 1, 0, current, members)
+    current.model += 100
+    assert not checkpoint.is_large
+    np.testing.assert_array_equal(checkpoint.state(State).model, [0.0, 1.0, 2.0])
+
+
+def test_a_large_state_is_referred_to_and_says_so(
+    members: dict[str, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LARGE_BYTES", 8)
+    current = state()
+    checkpoint = take("run-1", 1, 0, current, members)
+    assert checkpoint.is_large
+    assert checkpoint.values["state/model"] is current.model
+
+
+def test_a_state_of_another_algorithm_is_refused(members: dict[str, Member]) -> None:
+    @dataclass
+    class Other:
+        dual: Vector
+
+    with pytest.raises(CheckpointError, match="another version"):
+        take("run-1", 1, 0, state(), members).state(Other)
+
+
+@pytest.mark.parametrize("about", [None, "", "nonsense", "[]", "{}", '{"run": "r", "promises": [{"client": "a"}]}', "3"])
+def test_a_file_that_is_no_checkpoint_is_refused(about: str | None, tmp_path: Path) -> None:
+    store.write(tmp_path / "latest", {} if about is None else {"about": about})
+    with pytest.raises(CheckpointError, match="not a checkpoint of this version"):
+        load(tmp_path / "latest")

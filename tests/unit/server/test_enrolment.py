@@ -1,0 +1,113 @@
+"""Who may take part: the right version, its own name, and nobody after the run has begun."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from common.errors import IdentityInUseError, JoinRefusedError, RunStoppedError
+from common.version import PROTOCOL
+from proto import fenchel_pb2 as pb
+from server import enrolment as module
+from server.enrolment import Enrolment
+
+SETTLE = 0.02
+
+
+def request(client: str, instance: bytes = b"first", protocol: int = PROTOCOL) -> pb.JoinRequest:
+    return pb.JoinRequest(protocol=protocol, client=client, instance=instance, software="fenchel 9")
+
+
+async def joined(enrolment: Enrolment, *clients: str) -> list[pb.Assignment | None]:
+    return await asyncio.gather(*(enrolment.join(request(client), False) for client in clients))
+
+
+async def test_places_follow_the_order_of_ids_whatever_the_order_of_joining() -> None:
+    enrolment = Enrolment(3, SETTLE)
+    places = await joined(enrolment, "c", "a", "b")
+    assert [(place.index, place.clients) for place in places if place] == [(2, 3), (0, 3), (1, 3)]
+    assert await enrolment.completed(1.0) == ["a", "b", "c"]
+
+
+async def test_a_client_whose_fleet_is_not_complete_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
+    enrolment = Enrolment(2, SETTLE)
+    assert await joined(enrolment, "a") == [None]
+    assert await joined(enrolment, "a") == [None]
+    assert len(enrolment.instances) == 1
+    place, again = await joined(enrolment, "b", "a")
+    assert place
+    assert again
+    assert (place.index, again.index) == (1, 0)
+
+
+async def test_an_open_fleet_is_complete_when_nobody_new_has_come_for_a_while() -> None:
+    enrolment = Enrolment(None, SETTLE)
+    completing = asyncio.create_task(enrolment.completed(30.0))
+    places = await joined(enrolment, "b", "a")
+    assert [place.clients for place in places if place] == [2, 2]
+    assert await completing == ["a", "b"]
+
+
+async def test_an_open_fleet_of_nobody_is_never_complete() -> None:
+    with pytest.raises(RunStoppedError, match="0 of any number of clients joined within 0.1 s.*nobody"):
+        await Enrolment(None, SETTLE).completed(0.1)
+
+
+async def test_a_fleet_that_stays_incomplete_stops_the_run_and_names_who_is_there() -> None:
+    enrolment = Enrolment(2, SETTLE)
+    waiting = asyncio.create_task(joined(enrolment, "a"))
+    with pytest.raises(RunStoppedError, match="1 of 2 clients.*: a. Are the others started"):
+        await enrolment.completed(0.05)
+    waiting.cancel()
+
+
+async def test_a_stranger_is_refused_once_the_run_has_begun() -> None:
+    enrolment = Enrolment(1, SETTLE)
+    await joined(enrolment, "a")
+    with pytest.raises(JoinRefusedError, match="'b' is none of them"):
+        await enrolment.join(request("b"), False)
+    assert (await joined(enrolment, "a")) != [None]
+
+
+async def test_another_version_of_the_protocol_is_refused_with_what_to_do() -> None:
+    with pytest.raises(JoinRefusedError, match=f"speaks protocol {PROTOCOL}, client 'a' .*speaks {PROTOCOL + 1}; install"):
+        await Enrolment(1, SETTLE).join(request("a", protocol=PROTOCOL + 1), False)
+
+
+async def test_a_name_that_is_connected_belongs_to_the_process_that_uses_it() -> None:
+    enrolment = Enrolment(1, SETTLE)
+    await joined(enrolment, "a")
+    with pytest.raises(IdentityInUseError, match="'a' is in use"):
+        await enrolment.join(request("a", b"second"), True)
+    assert enrolment.instances["a"] == b"first"
+    assert await enrolment.join(request("a"), True)  # the server has not noticed that its stream broke
+
+
+async def test_a_client_that_was_started_anew_takes_its_place_again() -> None:
+    enrolment = Enrolment(1, SETTLE)
+    await joined(enrolment, "a")
+    assert await enrolment.join(request("a", b"second"), False)
+    assert enrolment.instances["a"] == b"second"
+
+
+async def test_a_resumed_run_knows_its_clients_and_takes_nobody_else() -> None:
+    enrolment = Enrolment(None, SETTLE, names=("b", "a"))
+    assert enrolment.expected == 2
+    assert await enrolment.completed(1.0) == ["a", "b"]
+    place = await enrolment.join(request("b", b"new"), False)
+    assert place
+    assert (place.index, place.clients) == (1, 2)
+    with pytest.raises(JoinRefusedError, match="none of them"):
+        await enrolment.join(request("c"), False)
+
+
+async def test_a_run_that_is_over_refuses_everybody_and_says_so() -> None:
+    enrolment = Enrolment(2, SETTLE)
+    waiting = asyncio.create_task(joined(enrolment, "a"))
+    while not enrolment.instances:
+        await asyncio.sleep(0)
+    enrolment.end("the run is over")
+    with pytest.raises(JoinRefusedError, match="the run is over"):
+        await waiting

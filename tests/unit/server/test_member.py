@@ -1,0 +1,183 @@
+"""The record of a client knows which instruction counts last, and which promises are not confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from common.errors import PayloadError
+from common.payload import Values
+from proto import fenchel_pb2 as pb
+from server.calls import Call
+from server.exchange import Exchange
+from server.member import Member
+from server.replies import Gathered
+from tests.unit.server.conftest import body
+
+
+def accept(client: str, values: Values) -> None:
+    """Find nothing wrong with a reply."""
+
+
+def exchange_of() -> Exchange:
+    return Exchange("train", 1, Gathered(), accept, 1.0)
+
+
+def ask(member: Member, exchange: Exchange | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
+    exchange = exchange or exchange_of()
+    call = member.post("train", 1, kind, body(), exchange)
+    exchange.expect(member, call)
+    return call
+
+
+def tell(member: Member) -> Call:
+    return member.post("shift", 1, pb.TELL, body())
+
+
+def answered(member: Member, call: Call) -> None:
+    assert call.exchange is not None
+    call.exchange.receive(call, {})
+    member.settle(call)
+
+
+def test_sequence_numbers_increase_and_a_counted_answer_becomes_the_base(member: Member) -> None:
+    first = ask(member)
+    assert (first.sequence, first.base, member.base) == (1, 0, 0)
+    answered(member, first)
+    second = ask(member)
+    assert (second.sequence, second.base) == (2, 1)
+
+
+def test_an_answer_that_did_not_count_is_not_the_base(member: Member) -> None:
+    failed = ask(member)
+    assert failed.exchange is not None
+    failed.exchange.fail(failed, "no")
+    assert (member.base, member.outstanding) == (0, {})
+    assert (ask(member).sequence, ask_base(member)) == (2, 0)
+
+
+def ask_base(member: Member) -> int:
+    (call,) = member.outstanding.values()
+    return call.base
+
+
+def test_a_promise_counts_as_soon_as_it_is_made(member: Member) -> None:
+    calls = [tell(member), tell(member)]
+    assert [(call.sequence, call.base) for call in calls] == [(1, 0), (2, 1)]
+    assert member.base == 2
+    assert list(member.tells()) == calls
+    assert ask(member).base == 2
+
+
+def test_an_inspection_changes_no_base(member: Member) -> None:
+    call = ask(member, kind=pb.INSPECT)
+    answered(member, call)
+    assert (member.base, member.next_sequence) == (0, 2)
+
+
+@pytest.mark.parametrize("kind", [pb.ASK, pb.TELL, pb.INSPECT])
+def test_nothing_is_posted_while_a_question_is_open(member: Member, kind: pb.Kind.ValueType) -> None:
+    ask(member)
+    with pytest.raises(RuntimeError, match="another question is still open"):
+        member.post("shift", 1, kind, body(), None if kind == pb.TELL else exchange_of())
+
+
+def test_a_settled_call_lets_go_of_its_body(member: Member) -> None:
+    call = ask(member)
+    assert call.body is not None
+    size = call.body.size
+    member.settle(call)
+    assert call.body is None
+    assert call.body_bytes == size
+
+
+def test_an_instruction_is_queued_for_the_open_stream_only(member: Member) -> None:
+    tell(member)
+    assert not member.connected
+    member.queue = asyncio.Queue()
+    later = tell(member)
+    assert member.connected
+    assert member.queue.get_nowait() is later
+    assert member.queue.empty()
+
+
+def hello(*snapshots: int, stateless: bool = False) -> pb.Hello:
+    return pb.Hello(snapshots=snapshots, stateless=stateless)
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "possible"),
+    [((), False), ((1,), False), ((2,), True), ((1, 2), True), ((2, 3), True), ((3,), False)],
+)
+def test_a_client_must_still_have_the_state_that_counts(
+    member: Member, snapshots: tuple[int, ...], possible: bool
+) -> None:
+    answered(member, ask(member))
+    answered(member, ask(member))
+    assert member.can_restore(hello(*snapshots)) == possible
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "possible", "left"),
+    [
+        ((), False, [2, 3, 4]),
+        ((1,), True, [2, 3, 4]),
+        ((1, 2), True, [2, 3, 4]),
+        ((2,), True, [2, 3, 4]),
+        ((2, 3), True, [3, 4]),
+        ((3, 4), True, [4]),
+        ((4, 5), True, [4]),
+        ((5,), False, [2, 3, 4]),
+    ],
+)
+def test_a_promise_in_the_journal_proves_those_before_it_kept(
+    member: Member, snapshots: tuple[int, ...], possible: bool, left: list[int]
+) -> None:
+    answered(member, ask(member))
+    for _ in range(3):
+        tell(member)
+    assert member.can_restore(hello(*snapshots)) == possible
+    member.confirm(hello(*snapshots))
+    assert list(member.outstanding) == left
+
+
+def test_a_client_without_state_can_always_come_back(member: Member) -> None:
+    answered(member, ask(member))
+    tell(member)
+    assert member.can_restore(hello(stateless=True))
+    member.confirm(hello(stateless=True))
+    assert len(member.outstanding) == 1
+
+
+def test_an_instruction_never_asks_to_forget_its_own_base(member: Member) -> None:
+    answered(member, ask(member))
+    promises = [tell(member), tell(member)]
+    member.reach = member.base  # a checkpoint was written before the promises were kept
+    assert [call.head(member.reach).reach for call in promises] == [1, 2]
+    assert ask(member).head(member.reach).reach == 3
+
+
+def test_a_lost_client_answers_nothing_more(member: Member) -> None:
+    tell(member)
+    call = ask(member)
+    member.lose("its journal is gone")
+    assert member.lost == "its journal is gone"
+    assert member.outstanding == {}
+    assert call.exchange is not None
+    assert call.exchange.failures == {"client-0": "its journal is gone"}
+    assert not call.exchange.is_open_for(call)
+
+
+def test_a_reply_that_is_refused_does_not_count(member: Member) -> None:
+    def refuse(client: str, values: Values) -> None:
+        raise PayloadError("wrong shape")
+
+    exchange = Exchange("train", 1, Gathered(), refuse, 1.0)
+    call = ask(member, exchange)
+    with pytest.raises(PayloadError):
+        exchange.receive(call, {"x": np.ones(1)})
+    assert exchange.is_open_for(call)
+    assert (member.base, exchange.answered) == (0, [])
+    assert exchange.failures == {}

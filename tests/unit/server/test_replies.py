@@ -1,0 +1,235 @@
+"""Replies are combined in the order of client ids, to the bit, whatever order they arrive in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.payload import Value
+from server.fleet import Cohort
+from server.folding import accumulate, divided
+from server.replies import Gathered, Reduced, Replies
+
+NOBODY = cast(Cohort, None)
+MIB = 1 << 20
+
+
+def replies_of(clients: int, dtype: str = "float64", entries: int = 7) -> dict[str, dict[str, Value]]:
+    random = np.random.default_rng(clients)
+    return {
+        f"client-{i:03d}": {
+            "model": (random.standard_normal(entries) * 10.0 ** random.integers(-6, 6)).astype(dtype),
+            "loss": float(random.standard_normal()),
+            "samples": int(random.integers(1, 100)),
+        }
+        for i in range(clients)
+    }
+
+
+async def reduced(replies: Mapping[str, dict[str, Value]], order: list[str], weight: str | None) -> Reduced:
+    collector = Reduced(sorted(replies), weight, buffer_bytes=1)
+    for client in order:
+        await collector.admit(client, 100)
+        collector.add(client, replies[client])
+    return collector
+
+
+@pytest.mark.parametrize("entries", [1, 1 << 16, (1 << 16) + 1, 200_001])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_blockwise_sum_is_the_plain_sum(dtype: str, entries: int) -> None:
+    arrays = [np.random.default_rng(i).standard_normal(entries).astype(dtype) for i in range(3)]
+    weights = [0.1, 3.0, 1.0]
+    total: np.ndarray | None = None
+    plain = np.zeros(entries, dtype)
+    for array, weight in zip(arrays, weights, strict=True):
+        before = array.copy()
+        total = accumulate(total, array, weight)
+        plain = plain + array * np.dtype(dtype).type(weight)
+        np.testing.assert_array_equal(array, before)
+    assert total is not None
+    assert total.dtype == dtype
+    np.testing.assert_array_equal(total, plain)
+    np.testing.assert_array_equal(divided(total, 3.0), plain / np.dtype(dtype).type(3))
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 3.0), (1.0, 3.0), (2.0, 1.0)])
+def test_numbers_without_shape_are_summed_like_arrays(weights: tuple[float, float]) -> None:
+    total = accumulate(accumulate(None, np.asarray(5.0), weights[0]), np.asarray(7.0), weights[1])
+    assert float(total) == 5 * weights[0] + 7 * weights[1]
+
+
+def test_replies_are_a_mapping_in_the_order_of_ids() -> None:
+    given = replies_of(4)
+    replies = Replies(dict(reversed(given.items())), NOBODY)
+    assert list(replies) == sorted(given)
+    assert len(replies) == 4
+    assert replies["client-002"] is given["client-002"]
+    assert replies.values_of("samples") == [given[client]["samples"] for client in sorted(given)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_means_are_those_of_numpy(dtype: str) -> None:
+    given = replies_of(9, dtype)
+    replies = Replies(given, NOBODY)
+    models = np.array([given[client]["model"] for client in sorted(given)])
+    samples = np.array([given[client]["samples"] for client in sorted(given)], np.float64)
+    losses = np.array([given[client]["loss"] for client in sorted(given)])
+    rtol = 1e-5 if dtype == "float32" else 1e-13
+    mean, weighted = replies.mean("model"), replies.weighted_mean("model", "samples")
+    assert mean.dtype == weighted.dtype == dtype
+    np.testing.assert_allclose(mean, models.mean(axis=0), rtol=rtol)
+    np.testing.assert_allclose(weighted, np.average(models, axis=0, weights=samples), rtol=rtol)
+    np.testing.assert_allclose(replies.mean("loss"), losses.mean(), rtol=1e-13)
+    np.testing.assert_allclose(
+        replies.weighted_mean("loss", "samples"), np.average(losses, weights=samples), rtol=1e-13
+    )
+    np.testing.assert_array_equal(models, np.array([given[client]["model"] for client in sorted(given)]))
+
+
+@pytest.mark.parametrize("weight", [None, "samples"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@given(order=st.permutations(sorted(replies_of(6))))
+def test_folding_in_any_order_gives_the_bits_of_the_collected_mean(
+    dtype: str, weight: str | None, order: list[str]
+) -> None:
+    given = replies_of(6, dtype)
+    replies = Replies({client: given[client] for client in order}, NOBODY)
+    folded = asyncio.run(reduced(given, order, weight))
+    for name in ("model", "loss"):
+        collected = replies.mean(name) if weight is None else replies.weighted_mean(name, weight)
+        assert np.asarray(folded.mean(name)).tobytes() == np.asarray(collected).tobytes()
+        assert np.asarray(folded.mean(name)).dtype == collected.dtype
+    if weight is None:
+        assert folded.sum("model").tobytes() == replies.sum("model").tobytes()
+        assert folded.weight == 6
+    else:
+        assert folded.weight == sum(cast(int, reply["samples"]) for reply in given.values())
+
+
+def test_a_mean_leaves_the_sum_as_it_is() -> None:
+    folded = asyncio.run(reduced(replies_of(3), sorted(replies_of(3)), None))
+    before = folded.sum("model").copy()
+    folded.mean("model")
+    np.testing.assert_array_equal(folded.sum("model"), before)
+
+
+@pytest.mark.parametrize("value", ["text", None])
+def test_what_has_no_mean_is_refused_by_name(value: Value) -> None:
+    with pytest.raises(TypeError, match="'note'"):
+        Replies({"a": {"note": value}}, NOBODY).mean("note")
+    with pytest.raises(TypeError, match="a weight must be a number"):
+        Replies({"a": {"x": 1.0, "note": value}}, NOBODY).weighted_mean("x", "note")
+
+
+def test_all_whole_replies_are_admitted_at_once() -> None:
+    gathered = Gathered()
+    asyncio.run(gathered.admit("a", 1 << 60))
+    gathered.add("a", {"x": 1.0})
+    gathered.skip("b")
+    assert gathered.replies == {"a": {"x": 1.0}}
+
+
+CLIENTS = [f"client-{i}" for i in range(6)]
+BUFFER = 4 * MIB
+ARRIVALS = st.tuples(
+    st.permutations(CLIENTS),
+    st.lists(st.integers(0, 6), min_size=6, max_size=6),
+    st.sets(st.sampled_from(CLIENTS)),
+)
+
+
+@settings(max_examples=200)
+@given(arrival=ARRIVALS)
+def test_no_order_and_no_size_of_replies_ends_in_a_deadlock_or_fills_the_memory(
+    arrival: tuple[list[str], list[int], set[str]],
+) -> None:
+    order, mebibytes, skipped = arrival
+    sizes = {client: size * MIB for client, size in zip(CLIENTS, mebibytes, strict=True)}
+
+    async def scenario() -> Reduced:
+        collector = Reduced(CLIENTS, None, BUFFER)
+        held: dict[str, int] = {}
+
+        async def arrive(client: str) -> None:
+            await collector.admit(client, sizes[client])
+            if sizes[client] > MIB:
+                held[client] = sizes[client]
+            others = [size for other, size in held.items() if size > BUFFER or other != client]
+            assert sum(others) <= BUFFER + max(held.values(), default=0)
+            await asyncio.sleep(0)
+            if client in skipped:
+                collector.skip(client)
+            else:
+                collector.add(client, {"x": np.array([float(CLIENTS.index(client) + 1)])})
+            held.pop(client, None)
+
+        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+            for client in order:
+                tasks.create_task(arrive(client))
+        return collector
+
+    collector = asyncio.run(scenario())
+    present = [client for client in CLIENTS if client not in skipped]
+    assert collector.weight == len(present)
+    if present:
+        assert float(collector.sum("x")[0]) == sum(CLIENTS.index(client) + 1 for client in present)
+
+
+async def settled() -> None:
+    """Let every task run until it waits."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_reply_beyond_the_buffer_waits_until_its_turn_or_until_there_is_room() -> None:
+    collector = Reduced(["a", "b", "c"], None, BUFFER)
+    await collector.admit("c", 3 * MIB)
+    waiting = asyncio.create_task(collector.admit("b", 3 * MIB))
+    await settled()
+    assert not waiting.done()
+    await collector.admit("a", 100 * MIB)  # the next one is never held back
+    collector.add("a", {"x": np.ones(1)})
+    await settled()
+    assert waiting.done()
+
+
+async def test_a_small_reply_is_never_held_back() -> None:
+    collector = Reduced(["a", "b", "c"], None, 1)
+    await collector.admit("c", MIB)
+
+
+async def test_a_client_that_comes_back_keeps_its_room() -> None:
+    collector = Reduced(["a", "b", "c"], None, BUFFER)
+    await collector.admit("c", 4 * MIB)
+    await collector.admit("c", 4 * MIB)
+
+
+async def test_room_that_was_given_to_a_client_that_failed_is_free_again() -> None:
+    collector = Reduced(["a", "b", "c"], None, BUFFER)
+    await collector.admit("c", 4 * MIB)
+    waiting = asyncio.create_task(collector.admit("b", 4 * MIB))
+    await settled()
+    assert not waiting.done()
+    collector.skip("c")
+    await settled()
+    assert waiting.done()
+
+
+async def test_the_end_of_an_old_stream_does_not_forget_the_new_one() -> None:
+    collector = Reduced(["a", "b", "c"], None, BUFFER)
+    await collector.admit("c", 4 * MIB)
+    old = asyncio.create_task(collector.admit("b", 4 * MIB))
+    await settled()
+    new = asyncio.create_task(collector.admit("b", 4 * MIB))
+    await settled()
+    old.cancel()
+    await settled()
+    collector.skip("a")
+    async with asyncio.timeout(5):
+        await new

@@ -1,0 +1,149 @@
+"""Cohorts have the size and the distribution that the settings say, and depend on nothing but the key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from common.errors import SettingsError
+from common.randomness import generator
+from common.settings.participation import (
+    AllClients,
+    Bernoulli,
+    Cyclic,
+    FixedSize,
+    Fraction,
+    Sampler,
+    Weighted,
+)
+from server.sampling import draw, fraction_size
+
+DRAWS = 4000
+SIGNIFICANT = 1e-4
+WEIGHTS = np.array([1.0, 2.0, 3.0, 4.0])
+
+
+def drawn(sampler: Sampler, t: int, weights: np.ndarray = WEIGHTS, seed: int = 5) -> tuple[int, ...]:
+    return tuple(draw(sampler, weights, t, generator(seed, "server", t, "cohort")))
+
+
+def many(sampler: Sampler) -> Counter[tuple[int, ...]]:
+    return Counter(drawn(sampler, t) for t in range(1, DRAWS + 1))
+
+
+def fits(observed: list[int], expected: list[float]) -> bool:
+    total = sum(expected)
+    return float(chisquare(observed, [DRAWS * each / total for each in expected]).pvalue) > SIGNIFICANT
+
+
+SAMPLERS: list[Sampler] = [
+    AllClients(),
+    FixedSize(size=2),
+    Fraction(fraction=0.5),
+    Bernoulli(probability=0.4),
+    Cyclic(groups=3),
+    Weighted(size=2),
+    Weighted(size=7, replacement=True),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.kind)
+def test_a_draw_is_increasing_and_repeats_itself_for_the_same_key(sampler: Sampler) -> None:
+    for t in range(1, 30):
+        cohort = drawn(sampler, t)
+        assert cohort
+        assert list(cohort) == sorted(cohort)
+        assert set(cohort) <= set(range(4))
+        assert drawn(sampler, t) == cohort
+        if not (isinstance(sampler, Weighted) and sampler.replacement):
+            assert len(set(cohort)) == len(cohort)
+
+
+def test_all_clients_are_all() -> None:
+    assert drawn(AllClients(), 3) == (0, 1, 2, 3)
+
+
+def test_every_subset_of_fixed_size_is_equally_likely() -> None:
+    counted = many(FixedSize(size=2))
+    subsets = list(combinations(range(4), 2))
+    assert set(counted) == set(subsets)
+    assert fits([counted[subset] for subset in subsets], [1.0] * 6)
+
+
+@given(fraction=st.floats(0.001, 1.0), n=st.integers(1, 300))
+def test_a_fraction_is_rounded_half_up_to_at_least_one(fraction: float, n: int) -> None:
+    size = fraction_size(Fraction(fraction=fraction), n)
+    assert 1 <= size <= n
+    assert size == 1 or abs(size - fraction * n) <= 0.5
+    assert len(drawn(Fraction(fraction=fraction), 1, np.ones(n))) == size
+
+
+@pytest.mark.parametrize(("fraction", "n", "size"), [(0.5, 5, 3), (0.1, 4, 1), (0.1, 25, 3), (1.0, 9, 9)])
+def test_halves_are_rounded_up(fraction: float, n: int, size: int) -> None:
+    assert fraction_size(Fraction(fraction=fraction), n) == size
+
+
+def test_bernoulli_draws_each_client_independently_and_never_nobody() -> None:
+    p = 0.4
+    counted = many(Bernoulli(probability=p))
+    subsets = [subset for size in range(1, 5) for subset in combinations(range(4), size)]
+    assert () not in counted
+    assert fits(
+        [counted[subset] for subset in subsets],
+        [p ** len(subset) * (1 - p) ** (4 - len(subset)) for subset in subsets],
+    )
+
+
+def test_groups_take_turns_and_differ_by_one_client_at_most() -> None:
+    sampler = Cyclic(groups=3)
+    assert [drawn(sampler, t) for t in range(1, 8)] == [(0, 1), (2,), (3,), (0, 1), (2,), (3,), (0, 1)]
+    wide = [drawn(sampler, t, np.ones(11)) for t in (1, 2, 3)]
+    assert sorted(sum(wide, ())) == list(range(11))
+    assert sorted(map(len, wide)) == [3, 4, 4]
+
+
+def test_weighted_draws_with_replacement_are_proportional_to_the_weights() -> None:
+    counted = Counter(client for cohort in many(Weighted(size=1, replacement=True)).elements() for client in cohort)
+    assert fits([counted[client] for client in range(4)], list(WEIGHTS))
+    assert any(len(set(cohort)) < 3 for cohort in many(Weighted(size=3, replacement=True)))
+
+
+def test_weighted_draws_without_replacement_follow_successive_sampling() -> None:
+    counted = many(Weighted(size=2))
+    share = WEIGHTS / WEIGHTS.sum()
+    subsets = list(combinations(range(4), 2))
+    expected = [share[i] * share[j] / (1 - share[i]) + share[j] * share[i] / (1 - share[j]) for i, j in subsets]
+    assert fits([counted[subset] for subset in subsets], expected)
+
+
+def test_a_client_without_weight_is_never_drawn() -> None:
+    for t in range(1, 50):
+        assert drawn(Weighted(size=2), t, np.array([1.0, 0.0, 1.0])) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "weights", "told"),
+    [
+        (FixedSize(size=5), [1.0] * 4, "only 4 can be drawn"),
+        (Weighted(size=3), [1.0, 0.0, 1.0, 0.0], "only 2 can be drawn"),
+        (Weighted(size=1), [0.0, 0.0], "not all zero"),
+        (Weighted(size=1), [1.0, -1.0], "not negative"),
+        (Weighted(size=1), [1.0, np.nan], "finite"),
+        (Weighted(size=1), [1.0, np.inf], "finite"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(sampler: Sampler, weights: list[float], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        drawn(sampler, 1, np.array(weights))
+
+
+def test_rounds_and_seeds_draw_differently() -> None:
+    sampler = FixedSize(size=5)
+    cohorts = {drawn(sampler, t, np.ones(40), seed) for t in range(20) for seed in range(5)}
+    assert len(cohorts) == 100
