@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import os
-import platform
 import subprocess
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 
+from benchmarks.machine import description
 from benchmarks.program import markdown
 
 _PROGRAMS = ("round_trip", "scale", "large_model")
-_LIBRARIES = ("fenchel", "grpcio", "protobuf", "numpy", "scipy", "pyarrow")
-
-
-def _machine() -> str:
-    model = "unknown processor"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    return f"{os.cpu_count()} cores of {model}, {memory:.0f} GB; {platform.system()}, Python {platform.python_version()}"
 
 
 def main() -> None:
@@ -32,8 +19,7 @@ def main() -> None:
     pages = [
         "# Measured",
         "",
-        f"{datetime.date.today()}, {_machine()}.",
-        ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES) + ".",
+        f"{description()}.",
         "",
         "Made by `make bench`. The machine is shared: compare ratios, which come from the same run.",
     ]

@@ -188,12 +188,12 @@ def _mismatch_one(value: Value, hint: Any) -> str | None:
             return f"has dtype {value.dtype}, expected {wanted.__name__}"
         return finiteness_problem(value)
     if hint is SparseVector:
-        return (
-            None
-            if isinstance(value, SparseVector)
-            else f"is a {type(value).__name__}, expected a sparse vector"
-        )
+        if not isinstance(value, SparseVector):
+            return f"is a {type(value).__name__}, expected a sparse vector"
+        return finiteness_problem(value.values)
     if isinstance(hint, type):
+        if isinstance(value, float) and not np.isfinite(value):
+            return f"is {value}, which is not finite"
         if type(value) is hint or (hint is float and type(value) is int):
             return None
         return f"is a {type(value).__name__}, expected a {hint.__name__}"

@@ -177,7 +177,7 @@ class Session:
             if instruction.kind == pb.TELL and reply:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()
-            encoded = Body(encode(reply))  # before anything is recorded: a reply that cannot travel is a failure
+            encoded = Body(encode(reply))  # a reply that cannot travel is a failure, and leaves no record
             timing.encode_ns = lap()
             if not self._half.stateless():
                 self._journal.record(instruction.sequence, self._algorithm.state, reply)

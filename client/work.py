@@ -95,6 +95,7 @@ class Worker:
 
     async def _read(self, stream: Stream, arrived: asyncio.Event) -> pb.Farewell | None:
         current: _Arrived | None = None
+        begun = self._partial  # what the hello of this stream has announced; others may come before it goes on
         limit = self.session.settings.network.max_message_bytes
         while (data := await stream.read()) is not None:
             frame = parse(data)
@@ -103,7 +104,7 @@ class Worker:
             if frame.head is not None:
                 if not isinstance(frame.head, pb.Instruction) or current is not None:
                     raise WireError("the server sent a message that does not belong here")
-                current = self._opened(frame.head, limit)
+                current = self._opened(frame.head, begun, limit)
             elif current is None:
                 raise WireError("the server sent data that belongs to no instruction")
             current.assembly.add(frame.chunk)
@@ -117,9 +118,8 @@ class Worker:
                 self._partial = current
         return None
 
-    def _opened(self, head: pb.Instruction, limit: int) -> _Arrived:
+    def _opened(self, head: pb.Instruction, partial: _Arrived | None, limit: int) -> _Arrived:
         size = body_bytes(head.payload, limit)
-        partial = self._partial
         known = (
             partial is not None and partial.head.sequence == head.sequence and partial.assembly.size == size
         )

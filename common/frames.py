@@ -27,6 +27,7 @@ _OVERHEAD = 16  # tags and lengths of a frame's two fields
 _HEAD_LIMIT = FRAME_BYTES - _OVERHEAD
 CHUNK_BYTES = FRAME_BYTES - 64
 _INLINE_BYTES = 64 << 10  # up to here a body is copied into each receiver's first frame
+_TOGETHER_BYTES = 32 << 20  # up to here a body may be there twice for a moment
 _KEPT_BYTES = 64 << 20  # up to here a broadcast's frames are made once and kept
 
 Head: TypeAlias = pb.Hello | pb.Welcome | pb.Instruction | pb.Reply | pb.Farewell
@@ -210,12 +211,28 @@ class Assembly:
     """The body of one incoming message, collected from chunks.
 
     A body that came whole in its first frame is used as it is, without a copy.
+
+    Parameters
+    ----------
+    size
+        Bytes of the body, which a check has allowed.
+    received
+        Bytes that are not wanted, because nobody waits for this body any more.
+    recycler
+        Where the memory comes from.
+    together
+        Copy the chunks together in :meth:`body`, which may then run in a thread, and not as they arrive.
+        A large body is copied as it arrives all the same, since it should not be there twice.
     """
 
-    def __init__(self, size: int, received: int = 0, recycler: Recycler | None = None) -> None:
+    def __init__(
+        self, size: int, received: int = 0, recycler: Recycler | None = None, *, together: bool = False
+    ) -> None:
         self.size = size
         self.received = received
         self._recycler = recycler or Recycler()
+        self._together = together and size <= _TOGETHER_BYTES
+        self._chunks: list[memoryview] = []
         self._buffer: memoryview | None = None
 
     @property
@@ -229,18 +246,26 @@ class Assembly:
         Raises
         ------
         WireError
-            More bytes than the message declared.
+            More bytes than the message declared, or more than there is memory for.
         """
         if self.received + len(chunk) > self.size:
             raise WireError(f"a message has more than the {self.size:,} bytes that it declared")
         if len(chunk) == self.size:
             self._buffer = chunk
+        elif self._together:
+            self._chunks.append(chunk)
         elif len(chunk):
             if self._buffer is None:
-                # The operating system gives pages when bytes arrive, so a liar costs address space only.
-                self._buffer = memoryview(self._recycler.take(self.size))
+                self._buffer = self._memory()
             self._buffer[self.received : self.received + len(chunk)] = chunk
         self.received += len(chunk)
+
+    def _memory(self) -> memoryview:
+        # The operating system gives pages when bytes arrive, so a liar costs address space only.
+        try:
+            return self._recycler.take(self.size)
+        except MemoryError:
+            raise WireError(f"there is no memory for a message of {self.size:,} bytes") from None
 
     def fits(self, chunk: memoryview) -> bool:
         """Whether this chunk is the whole body."""
@@ -251,20 +276,34 @@ class Assembly:
         self.received += len(chunk)
 
     def rewind(self, received: int) -> None:
-        """Go back to the first ``received`` bytes; the sender goes on from there.
+        """Go back to the first ``received`` bytes, a multiple of ``CHUNK_BYTES``; the sender goes on from there.
 
         Raises
         ------
         WireError
-            Not so much had arrived.
+            Not so much had arrived, or not in chunks of that size.
         """
         if received > self.received:
             raise WireError(
                 f"a message goes on at byte {received:,}, but only {self.received:,} have arrived"
             )
+        if self._together:
+            while sum(len(chunk) for chunk in self._chunks) > received:
+                self._chunks.pop()
+            if sum(len(chunk) for chunk in self._chunks) != received:
+                raise WireError(f"a message goes on at byte {received:,}, in the middle of a chunk")
         self.received = received
 
     def body(self) -> Buffer:
         """Return the whole body."""
         assert self.complete
+        if self._chunks:
+            self._buffer = self._memory()
+            whole = np.frombuffer(self._buffer, np.uint8)
+            start = 0
+            for chunk in self._chunks:
+                # numpy copies without holding the interpreter's lock; slices of memoryviews would hold it.
+                whole[start : start + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                start += len(chunk)
+            self._chunks = []
         return b"" if self._buffer is None else self._buffer

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import sys
 
+import numpy as np
+
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _BLOCK_BYTES = 32 << 20  # the largest threshold that glibc takes
@@ -30,22 +32,20 @@ class Recycler:
     """Hands out a buffer again once nobody looks at it any more; large ones are given back instead."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._buffer = np.empty(0, np.uint8)
 
-    def take(self, size: int) -> bytearray:
-        """Return a buffer of ``size`` bytes with arbitrary contents."""
-        if len(self._buffer) == size and _is_free(self._buffer):
-            return self._buffer
-        buffer = bytearray(size)
-        self._buffer = buffer if size <= _BLOCK_BYTES else bytearray()
-        return buffer
+    def take(self, size: int) -> memoryview:
+        """Return a buffer of ``size`` bytes with arbitrary contents; fresh pages come when they are written.
 
-
-def _is_free(buffer: bytearray) -> bool:
-    """Whether no array and no memoryview refers to the buffer: only then can its length change."""
-    try:
-        buffer.append(0)
-        buffer.pop()
-    except BufferError:
-        return False
-    return True
+        Raises
+        ------
+        MemoryError
+            There is not so much memory.
+        """
+        # Every array and memoryview of the buffer holds a reference to it; two are this method's own.
+        if self._buffer.size == size and sys.getrefcount(self._buffer) <= 2:
+            return self._buffer.data
+        buffer = np.empty(size, np.uint8)
+        if size <= _BLOCK_BYTES:
+            self._buffer = buffer
+        return buffer.data

@@ -284,7 +284,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "starts": certificate.not_valid_before_utc.isoformat(),
         "expires": certificate.not_valid_after_utc.isoformat(),
         "authority": _common_name(authority),
-        "authority_sha256": authority.fingerprint(hashes.SHA256()).hex(":"),
+        "authority_sha256": authority.fingerprint(hashes.SHA256()).hex(" ", 2),
     }
 
 

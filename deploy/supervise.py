@@ -17,13 +17,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from common.errors import SettingsError
 from common.run_folder import RunFolder
 from deploy.command import INTERRUPTED
 
-_RESTARTS = 10  # what is killed more often will not get through
+_RESTARTS = 10  # a server that is killed more often will not get through
 
 
 @dataclass(frozen=True)
@@ -70,43 +69,47 @@ class Supervisor:
             code = self._serve()
             if code >= 0:
                 break
-            print(f"the server was killed by {signal.Signals(-code).name}", file=sys.stderr)  # noqa: T201
+            _say(f"the server was killed by {signal.Signals(-code).name}")
         if code >= 0 and code != INTERRUPTED:
             self._put_away()
         return code if code >= 0 else 128 - code
 
     def _serve(self) -> int:
-        interrupted = [path for path in self._mine.glob("*") if RunFolder(path).checkpoint.exists()]
+        interrupted = [path for path in self._mine.iterdir() if RunFolder(path).checkpoint.exists()]
         if interrupted:
             words = ["--resume", str(max(interrupted)), *self.always]
         else:
             words = [*self.beginning, "--runs", str(self._mine), *self.always]
         with subprocess.Popen([*self.command, *words]) as server:
-
-            def stop(number: int, frame: FrameType | None) -> None:
+            try:
+                return server.wait()
+            except KeyboardInterrupt:
                 server.terminate()
-
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, stop)
-            return server.wait()
+                server.wait()
+                return INTERRUPTED
 
     def _put_away(self) -> None:
-        for path in self._mine.glob("*"):
+        for path in self._mine.iterdir():
             path.rename(self.runs / path.name)
-            print(f"moved to    {self.runs / path.name}", file=sys.stderr)  # noqa: T201
+            _say(f"moved to    {self.runs / path.name}")
         self._mine.rmdir()
 
 
+def _say(words: str) -> None:
+    print(words, file=sys.stderr)  # noqa: T201
+
+
 def main(words: Sequence[str]) -> int:
-    """Read the words of the command line and supervise."""
-    if not words or "--" not in words:
-        print(__doc__, file=sys.stderr)  # noqa: T201
-        return 2
+    """Read the words of the command line, supervise, and return the exit code."""
+    if not words or "--" not in words[1:]:
+        _say(__doc__ or "")
+        return SettingsError.exit_code
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # containers are stopped so: as by Ctrl-C
     split = words.index("--")
     try:
         return Supervisor(Path(words[0]), words[1:split], words[split + 1 :]).run()
     except SettingsError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        _say(f"error: {error}")
         return error.exit_code
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from common.errors import WireError
 from common.frames import Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import body_bytes, decode
+from common.payload import Value, body_bytes, decode
 from common.stream import Stream
 from proto import fenchel_pb2 as pb
 from server.calls import Call
@@ -19,6 +19,8 @@ from server.exchange import Exchange
 from server.member import Member
 
 log = logging.getLogger("fenchel.server")
+
+_SMALL_BYTES = 256 << 10  # replies up to here are decoded at once, larger ones in a thread
 
 
 class Conversation:
@@ -61,6 +63,8 @@ class Conversation:
         if not isinstance(hello, pb.Hello):
             raise WireError("a client did not begin with a hello")
         answer = await admit(hello)
+        if isinstance(answer, pb.Welcome):
+            await self._take_over()
         if isinstance(answer, pb.Welcome) and self._member.partial is not None:
             sequence, assembly = self._member.partial
             answer.partial.sequence, answer.partial.received = sequence, assembly.received
@@ -90,6 +94,13 @@ class Conversation:
                 await asyncio.gather(reading, writing, return_exceptions=True)
             if self._arriving is not None and self._arriving.exchange is not None:
                 self._arriving.exchange.interrupted(member.name)
+
+    async def _take_over(self) -> None:
+        """End the conversation on an older stream: the client has left it, even if it seems to be open."""
+        older, self._member.serving = self._member.serving, asyncio.current_task()
+        if older is not None and older is not self._member.serving:
+            older.cancel()
+            await asyncio.wait([older])
 
     async def _write(self, queue: asyncio.Queue[Call | pb.Farewell], partial: pb.Partial) -> None:
         # No variable here holds on to what was sent: its arrays may be large, and the next may be long in coming.
@@ -139,17 +150,18 @@ class Conversation:
                 self._member.partial = (call.sequence, assembly)
             if assembly.complete:
                 if call is not None:
-                    self._received(call, reply, assembly)
+                    self._member.partial = None  # should the stream break while it is decoded, it comes again
+                    await self._received(call, reply, assembly)
                 else:
                     log.info("client %s: a reply came too late and does not count", self._member.name)
-                reply, call, self._arriving, self._member.partial = None, None, None, None
+                reply, call, self._arriving = None, None, None
                 assembly = Assembly(0)  # let go of the body
 
     def _opened(self, reply: pb.Reply, awaited: bool) -> Assembly:
         """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
         size = body_bytes(reply.payload, self._limit)
         if not reply.resume:
-            return Assembly(size, recycler=self._recycler)
+            return Assembly(size, recycler=self._recycler, together=True)
         if not awaited:
             return Assembly(size, received=min(reply.resume, size))  # given up meanwhile: it is discarded
         sequence, assembly = self._member.partial or (0, Assembly(0))
@@ -158,7 +170,7 @@ class Conversation:
         assembly.rewind(reply.resume)
         return assembly
 
-    def _received(self, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
+    async def _received(self, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
         call.last_received_ns = time.perf_counter_ns()
         call.reply_bytes = assembly.size
         call.timing = reply.timing
@@ -170,16 +182,27 @@ class Conversation:
         elif reply.failure:
             exchange.fail(call, reply.failure)
         else:
-            self._answered(exchange, call, reply, assembly)
+            await self._answered(exchange, call, reply, assembly)
         self._member.settle(call)
 
-    def _answered(self, exchange: Exchange, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
-        try:
+    async def _answered(self, exchange: Exchange, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
+        def checked() -> dict[str, Value]:
             values = decode(reply.payload, assembly.body())
             call.decoded_ns = time.perf_counter_ns()
-            exchange.receive(call, values)
+            exchange.check(call.client, values)
+            return values
+
+        try:
+            # Copying and checking a large reply would keep the others waiting.
+            values = checked() if assembly.size < _SMALL_BYTES else await asyncio.to_thread(checked)
         except WireError as error:
-            exchange.fail(call, str(error))
+            if exchange.is_open_for(call):
+                exchange.fail(call, str(error))
+            return
+        if exchange.is_open_for(call):
+            exchange.receive(call, values)
+        else:
+            call.outcome = "late"
 
     def _told(self, call: Call, reply: pb.Reply) -> None:
         call.outcome = "failed" if reply.failure else "told"

@@ -16,7 +16,7 @@ import numpy as np
 from common.data.shard import Shard
 from common.data.source import DataSource
 from common.errors import CheckpointError, FenchelError, JoinRefusedError, RunStoppedError
-from common.objectives.factory import initial_model
+from common.objectives.factory import dimension_of, initial_model
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
 from common.stream import Stream
@@ -115,6 +115,9 @@ class Coordinator:
         self._epoch = 0 if resume is None else resume.epoch + 1
         self._half = server_half(settings.algorithm.name)
         self._source = None if settings.own_data else DataSource.open(settings.data, settings.seed)
+        if self._source is not None:
+            problem = self._source.problem
+            dimension_of(settings.objective, problem.features, problem.classes)  # refuses what does not fit
         expected = None if settings.clients == "auto" else settings.clients
         names = () if resume is None else tuple(resume.members)
         self.enrolment = Enrolment(expected, settings.network.settle, names)

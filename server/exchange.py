@@ -62,7 +62,7 @@ class Exchange:
         self.answered: list[str] = []
         self.failures: dict[str, str] = {}
         self._collector = collector
-        self._check = check
+        self.check = check
         self._deadline = deadline
         self._waiting: dict[str, tuple[Member, Call]] = {}
         self._arriving: set[str] = set()
@@ -91,14 +91,7 @@ class Exchange:
             self._drop(client)
 
     def receive(self, call: Call, values: dict[str, Value]) -> None:
-        """Count a reply.
-
-        Raises
-        ------
-        PayloadError
-            It is not what was asked for.
-        """
-        self._check(call.client, values)
+        """Count a reply that :attr:`check` has accepted."""
         member, _ = self._waiting.pop(call.client)
         self._arriving.discard(call.client)
         call.outcome = "counted"

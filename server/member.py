@@ -52,6 +52,8 @@ class Member:
     outstanding: dict[int, Call] = field(default_factory=dict)
     queue: asyncio.Queue[Call | pb.Farewell] | None = None
     """Feeds the stream that is open now; ``None`` while the client is away."""
+    serving: asyncio.Task[None] | None = None
+    """Converses on the client's latest stream."""
     partial: tuple[int, Assembly] | None = None
     """Sequence and beginning of a reply whose stream broke."""
 

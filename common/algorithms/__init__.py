@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -17,7 +17,15 @@ from common.settings.section import Section
 
 
 class AlgorithmSettings(Section):
-    """Base of the settings of all algorithms; a subclass adds the parameters of its paper."""
+    """Base of the settings of all algorithms; a subclass adds the parameters of its paper.
+
+    Attributes
+    ----------
+    splits_features
+        Whether the algorithm works where clients hold different features of the same samples.
+    """
+
+    splits_features: ClassVar[bool] = False
 
     name: str = Field(description="the algorithm")
 

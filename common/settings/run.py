@@ -20,7 +20,7 @@ from pydantic import (
 
 from common.algorithms import AlgorithmSettings, algorithm_settings, builtin_settings, is_outside
 from common.errors import SettingsError
-from common.settings.data import DataSettings
+from common.settings.data import DataSettings, GridPartition, RaggedPartition
 from common.settings.objective import ObjectiveSettings
 from common.settings.participation import Cyclic, FixedSize, Participation, Weighted
 from common.settings.section import Section, settings_error
@@ -92,7 +92,7 @@ class RunSettings(Section):
         if isinstance(value, AlgorithmSettings):
             return value
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-            raise ValueError("expected a mapping with a name, such as {name: fedavg}")
+            raise ValueError(f"expected a mapping with a name, such as {{name: fedavg}}, given {value!r}")
         return algorithm_settings(value["name"]).model_validate(dict(value))
 
     @model_validator(mode="after")
@@ -114,6 +114,24 @@ class RunSettings(Section):
                     f"participation.min_replies is {self.participation.min_replies}, "
                     f"but there are only {clients} clients"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _features_fit(self) -> Self:
+        partition = self.data.partition
+        if not isinstance(partition, GridPartition | RaggedPartition):
+            return self
+        groups = partition.sample_groups, partition.feature_groups
+        if isinstance(self.clients, int) and self.clients != groups[0] * groups[1]:
+            raise ValueError(
+                f"data.partition: {groups[0]} sample groups times {groups[1]} feature groups are "
+                f"{groups[0] * groups[1]} clients, but clients is {self.clients}"
+            )
+        if groups[1] > 1 and not self.algorithm.splits_features:
+            raise ValueError(
+                f"data.partition.feature_groups is {groups[1]}, but {self.algorithm.name} needs clients that hold "
+                "whole samples; use feature_groups: 1, or an algorithm for data that is split by features"
+            )
         return self
 
     @property

@@ -17,7 +17,7 @@ class Section(BaseModel):
 
 def _place(location: tuple[int | str, ...]) -> str:
     """Dotted key of an error, without the tags that pydantic inserts for unions."""
-    return ".".join(str(part) for part in location) or "(the whole file)"
+    return ".".join(str(part) for part in location)
 
 
 def _given(value: Any) -> str:
@@ -49,6 +49,10 @@ def settings_error(error: ValidationError, source: str) -> SettingsError:
             )
         elif problem["type"] == "missing":
             lines.append(f"{key}: required, but not given")
+        elif problem["type"] == "value_error":
+            # A check of our own: its words say what was given.
+            own = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{key}: {own}" if problem["loc"] else own)
         else:
             lines.append(f"{key}: {problem['msg']} (given {_given(problem['input'])})")
     return SettingsError(f"{source}: " + "\n  ".join(lines if len(lines) == 1 else ["", *lines]))

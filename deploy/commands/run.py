@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,9 +16,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from common.errors import CheckpointError, SettingsError
+from common.errors import CheckpointError, FenchelError, SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, load
+from deploy.logs import log_to_file
 from server.coordinator import Summary
 
 T = TypeVar("T")
@@ -86,6 +89,18 @@ def _interruptible(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(guarded())
 
 
+@contextmanager
+def _kept_if_begun(folder: RunFolder, resumed: bool) -> Iterator[None]:
+    """Write a run's log, and remove the folder of a run that was refused before it could begin."""
+    try:
+        with log_to_file(folder.log):
+            yield
+    except FenchelError:
+        if not resumed and not folder.summary.exists():
+            shutil.rmtree(folder.path)
+        raise
+
+
 def _finished(console: Console, folder: RunFolder, summary: Summary, as_json: bool) -> None:
     """Write the report, and say how it went."""
     from report.page import write_report
@@ -118,7 +133,6 @@ def up(
     """Bring a federation up on this machine: a server and its clients, over TLS, until the run is done."""
     from deploy.display import Display
     from deploy.local import LocalLauncher
-    from deploy.logs import log_to_file
     from server.coordinator import open_resumed
 
     chosen, folder = _chosen(settings, overrides, clients, resume)
@@ -128,7 +142,7 @@ def up(
         raise SettingsError("clients: auto means whoever joins; say how many to start with --clients N")
     folder = folder or RunFolder.create(runs, chosen.name)
     console = Console(stderr=as_json)
-    with Display(console, folder.id, chosen.rounds) as display, log_to_file(folder.log):
+    with Display(console, folder.id, chosen.rounds) as display, _kept_if_begun(folder, resume is not None):
         launcher = LocalLauncher(
             chosen,
             folder,
@@ -157,7 +171,6 @@ def server(
     """Coordinate one run for clients that dial in."""
     from common.credentials import Credentials
     from deploy.display import Display
-    from deploy.logs import log_to_file
     from server.coordinator import Coordinator, open_resumed
     from server.service import serve
 
@@ -169,7 +182,7 @@ def server(
     folder = folder or RunFolder.create(runs, chosen.name)
     folder.settings.write_text(chosen.to_yaml())
     console = Console(stderr=as_json)
-    with Display(console, folder.id, chosen.rounds) as display, log_to_file(folder.log):
+    with Display(console, folder.id, chosen.rounds) as display, _kept_if_begun(folder, resume is not None):
         coordinator = Coordinator(chosen, folder, resume=checkpoint, observer=display.observer())
 
         def listening(port: int) -> None:

@@ -8,7 +8,7 @@ twice, or done in another order, changes the final model.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -86,17 +86,16 @@ class BalanceClient(ClientAlgorithm):
         memory: Vector
 
     settings: BalanceSettings
-    hold_up: ClassVar[Callable[[str, int], threading.Event | None]] = staticmethod(lambda client, t: None)
-    """Lets a test hold up a client's proposal of a round until an event."""
+    held_up: ClassVar[Mapping[tuple[str, int], threading.Event]] = {}
+    """Clients and rounds whose proposal waits for an event."""
 
     def initial_state(self) -> Any:
         return self.State(*(np.zeros(self.settings.length) for _ in range(3)))
 
     @answers("propose")
     def propose(self, t: int) -> Values:
-        event = self.hold_up(self.client, t)
-        if event is not None:
-            event.wait()
+        if (self.client, t) in self.held_up:
+            self.held_up[self.client, t].wait()
         pull = self.generator("pull").standard_normal(self.settings.length)
         self.state.proposal = 0.9 * self.state.dual + pull / t
         return {"difference": self.state.proposal - self.state.dual}

@@ -149,9 +149,9 @@ class Federation:
         conducting = asyncio.create_task(coordinator.conduct())
         clients = [asyncio.create_task(self._client(coordinator, name, death)) for name in names]
         dying = asyncio.create_task(death.wait())
-        everybody = asyncio.gather(conducting, *clients)
+        everybody = asyncio.ensure_future(asyncio.gather(conducting, *clients))
         try:
-            await asyncio.wait({everybody, dying}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([everybody, dying], return_when=asyncio.FIRST_COMPLETED)
             if death.is_set() and not everybody.done():
                 for line in self._lines.values():
                     line.break_off()

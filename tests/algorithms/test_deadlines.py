@@ -31,7 +31,8 @@ def simulated(seed: int, cohorts: Mapping[int, Sequence[str]]) -> Vector:
     trace = np.zeros(LENGTH)
     for t, cohort in cohorts.items():
         proposal = {
-            name: 0.9 * dual[name] + generator(seed, name, t, "pull").standard_normal(LENGTH) / t for name in cohort
+            name: 0.9 * dual[name] + generator(seed, name, t, "pull").standard_normal(LENGTH) / t
+            for name in cohort
         }
         mean = np.sum([proposal[name] - dual[name] for name in cohort], axis=0) / len(cohort)
         for name in cohort:
@@ -61,14 +62,11 @@ def test_what_a_client_did_too_late_is_undone(
 ) -> None:
     release = threading.Event()
 
-    def hold_up(client: str, t: int) -> threading.Event | None:
-        return release if (client, t) == (SLOW, 2) else None
-
     def on_row(row: Mapping[str, float]) -> None:
         if row["round"] == 2:
             release.set()
 
-    monkeypatch.setattr(BalanceClient, "hold_up", staticmethod(hold_up))
+    monkeypatch.setattr(BalanceClient, "held_up", {(SLOW, 2): release})
     folder = RunFolder.create(tmp_path, "late")
     with ThreadPoolExecutor(len(NAMES)) as executor:
         federation = Federation(settings, folder, observer=Observer(row=on_row), executor=executor)
@@ -82,9 +80,7 @@ def test_a_round_with_too_few_replies_stops_the_run_and_says_so(
     settings: RunSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr(
-        BalanceClient, "hold_up", staticmethod(lambda client, t: release if client == SLOW else None)
-    )
+    monkeypatch.setattr(BalanceClient, "held_up", {(SLOW, 1): release})
     participation = settings.participation.model_copy(update={"min_replies": 3, "deadline": 0.2})
     strict = settings.model_copy(update={"participation": participation})
     folder = RunFolder.create(tmp_path, "strict")

@@ -51,7 +51,9 @@ def test_an_undisturbed_run_keeps_the_balance(calm: dict[int, np.ndarray], lengt
     assert np.abs(calm[length]).max() > 0.1
 
 
-@pytest.mark.parametrize(("length", "seed"), [*((SHORT, seed) for seed in range(10)), *((LONG, seed) for seed in range(4))])
+@pytest.mark.parametrize(
+    ("length", "seed"), [*((SHORT, seed) for seed in range(10)), *((LONG, seed) for seed in range(4))]
+)
 @pytest.mark.parametrize(
     ("breaks", "kills"), [(3, 0), (0, 2), (3, 2)], ids=["broken streams", "killed servers", "both"]
 )

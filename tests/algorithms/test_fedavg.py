@@ -26,7 +26,12 @@ from server.coordinator import Summary
 from tests.algorithms.federation import Faults, Federation, load_model
 from tests.conftest import MakeSettings
 
-UNEQUAL = {"name": "digits", "samples": 200, "scale": "unit-interval", "partition": {"kind": "dirichlet", "alpha": 0.3}}
+UNEQUAL = {
+    "name": "digits",
+    "samples": 200,
+    "scale": "unit-interval",
+    "partition": {"kind": "dirichlet", "alpha": 0.3},
+}
 CLIENTS = 3
 
 
@@ -63,17 +68,28 @@ def test_one_full_local_step_of_all_clients_is_a_step_of_gradient_descent_on_the
     assert np.abs(expected).max() > 1e-3
 
 
-def test_uniform_weights_are_not_those_of_the_pooled_data(make_settings: MakeSettings, tmp_path: Path) -> None:
-    algorithm = {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5, "weighting": "uniform"}
+def test_uniform_weights_are_not_those_of_the_pooled_data(
+    make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    algorithm = {
+        "name": "fedavg",
+        "local_steps": 1,
+        "batch_size": None,
+        "step_size": 0.5,
+        "weighting": "uniform",
+    }
     settings = make_settings(rounds=1, data=UNEQUAL, algorithm=algorithm)
     source = DataSource.open(settings.data, settings.seed)
     objectives = [
-        build_objective(settings.objective, source.shard(index, CLIENTS, "float64")) for index in range(CLIENTS)
+        build_objective(settings.objective, source.shard(index, CLIENTS, "float64"))
+        for index in range(CLIENTS)
     ]
     sizes = {objective.samples for objective in objectives}
     assert len(sizes) > 1
     start = objectives[0].initial(settings.seed)
-    expected = -0.5 * sum((objective.gradient(start) for objective in objectives), np.zeros_like(start)) / CLIENTS
+    expected = (
+        -0.5 * sum((objective.gradient(start) for objective in objectives), np.zeros_like(start)) / CLIENTS
+    )
     model = final_model(settings, tmp_path)
     np.testing.assert_allclose(model, expected, rtol=0, atol=1e-12)
     assert np.abs(model - descended(settings, 1, step_size=0.5)).max() > 1e-3
@@ -164,7 +180,10 @@ def test_every_sampler_asks_as_many_clients_as_it_says(
     "sections",
     [
         {"data": UNEQUAL | {"holdout": 0.2}},
-        {"data": {"name": "breast_cancer", "scale": "standard"}, "objective": {"kind": "logistic", "l2": 0.1}},
+        {
+            "data": {"name": "breast_cancer", "scale": "standard"},
+            "objective": {"kind": "logistic", "l2": 0.1},
+        },
         {"data": {"file": "houses.csv", "task": "regression"}, "objective": {"kind": "squared", "l2": 0.1}},
     ],
     ids=["softmax", "logistic", "regression"],
@@ -185,7 +204,9 @@ def test_the_figures_are_those_of_the_pooled_data(
     assert bool(held) == bool(settings.data.holdout)
 
     def metrics(parts: list[Shard]) -> Metrics:
-        return reduce(Metrics.__add__, (build_objective(settings.objective, part).evaluate(model) for part in parts))
+        return reduce(
+            Metrics.__add__, (build_objective(settings.objective, part).evaluate(model) for part in parts)
+        )
 
     test = source.test("float64")
     expected = {"train": metrics(shards)}

@@ -34,35 +34,31 @@ async def without_docker(settings: Path, parent: Path, *overrides: str) -> bytes
 
 
 @pytest.fixture
-def ledger(bring: Bring, tmp_path: Path) -> Callable[[int], tuple[Cluster, Path]]:
-    """Describes a cluster that does so many rounds of the ledger."""
-
-    def describe(rounds: int) -> tuple[Cluster, Path]:
-        settings = {
-            "name": "ledger",
-            "seed": 11,
-            "rounds": rounds,
-            "clients": CLIENTS,
-            "data": {"name": "digits"},
-            "objective": {"kind": "softmax"},
-            "algorithm": {"name": LEDGER, "nap": 0.01},
-            "participation": {"sampler": {"kind": "fixed", "size": 4}, "deadline": 120.0},
-            "evaluation": {"server": False, "clients": False},
-        }
-        path = tmp_path / "ledger.yaml"
-        path.write_text(yaml.safe_dump(settings))
-        brings = {"environment": {"PYTHONPATH": "/own"}, "volumes": [f"{ROOT / 'tests'}:/own/tests:ro"]}
-        overlay = tmp_path / "overlay.yml"
-        overlay.write_text(yaml.safe_dump({"services": {"server": brings, "client": brings}}))
-        cluster = bring(
-            FENCHEL_SETTINGS=str(path),
-            FENCHEL_CLIENTS=str(CLIENTS),
-            FENCHEL_CLIENT_OPTIONS=f"--allow {LEDGER}",
-            COMPOSE_FILE=os.pathsep.join((str(ROOT / "docker-compose.yml"), str(overlay))),
-        )
-        return cluster, path
-
-    return describe
+def ledger(bring: Bring, tmp_path: Path) -> tuple[Cluster, Path]:
+    """A cluster whose clients keep state, and its settings."""
+    settings = {
+        "name": "ledger",
+        "seed": 11,
+        "rounds": ROUNDS,
+        "clients": CLIENTS,
+        "data": {"name": "digits"},
+        "objective": {"kind": "softmax"},
+        "algorithm": {"name": LEDGER, "nap": 0.01},
+        "participation": {"sampler": {"kind": "fixed", "size": 4}, "deadline": 120.0},
+        "evaluation": {"server": False, "clients": False},
+    }
+    path = tmp_path / "ledger.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    brings = {"environment": {"PYTHONPATH": "/own"}, "volumes": [f"{ROOT / 'tests'}:/own/tests:ro"]}
+    overlay = tmp_path / "overlay.yml"
+    overlay.write_text(yaml.safe_dump({"services": {"server": brings, "client": brings}}))
+    cluster = bring(
+        FENCHEL_SETTINGS=str(path),
+        FENCHEL_CLIENTS=str(CLIENTS),
+        FENCHEL_CLIENT_OPTIONS=f"--allow {LEDGER}",
+        COMPOSE_FILE=os.pathsep.join((str(ROOT / "docker-compose.yml"), str(overlay))),
+    )
+    return cluster, path
 
 
 async def test_eight_scaled_clients_do_the_quickstart_and_leave_the_model_of_one_process_on_the_host(
@@ -86,9 +82,9 @@ async def test_eight_scaled_clients_do_the_quickstart_and_leave_the_model_of_one
 
 
 async def test_killed_containers_and_processes_go_on_where_they_were_and_not_a_bit_of_the_model_changes(
-    ledger: Callable[[int], tuple[Cluster, Path]], tmp_path: Path
+    ledger: tuple[Cluster, Path], tmp_path: Path
 ) -> None:
-    cluster, settings = ledger(ROUNDS)
+    cluster, settings = ledger
     cluster.up(CLIENTS)
     (server,) = cluster.containers("server")
     client, other, *_ = cluster.containers("client")
@@ -107,9 +103,9 @@ async def test_killed_containers_and_processes_go_on_where_they_were_and_not_a_b
 
 
 async def test_a_client_that_is_cut_off_the_network_for_a_while_comes_back_and_not_a_bit_of_the_model_changes(
-    ledger: Callable[[int], tuple[Cluster, Path]], tmp_path: Path
+    ledger: tuple[Cluster, Path], tmp_path: Path
 ) -> None:
-    cluster, settings = ledger(ROUNDS)
+    cluster, settings = ledger
     cluster.up(CLIENTS)
     client = cluster.containers("client")[0]
     cluster.wait_for_round(20)

@@ -81,7 +81,9 @@ COMPLETE: Mapping[str, Value] = {
 def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
     assert half.answer("everything", 4, COMPLETE) == {"name": "x", "round": 4}
     assert half.answer("everything", 5, {**COMPLETE, "extra": np.ones(2), "anything": "goes"})["round"] == 5
-    assert half.answer("everything", 5, {**COMPLETE, "model": np.zeros(3, np.float32), "rate": 1})["round"] == 5
+    assert (
+        half.answer("everything", 5, {**COMPLETE, "model": np.zeros(3, np.float32), "rate": 1})["round"] == 5
+    )
     assert half.answer("nothing", 5, {}) == {}
 
 
@@ -104,7 +106,9 @@ def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
         ("thin", SparseVector(np.array([0]), np.array([np.inf]), 3), "not finite"),
     ],
 )
-def test_a_value_of_another_kind_is_refused_by_its_name(half: Half, name: str, value: Value, told: str) -> None:
+def test_a_value_of_another_kind_is_refused_by_its_name(
+    half: Half, name: str, value: Value, told: str
+) -> None:
     with pytest.raises(PayloadError, match=f"phase 'everything': '{name}' .*{told}"):
         half.answer("everything", 1, {**COMPLETE, name: value})
 

@@ -108,7 +108,9 @@ def test_a_repeated_instruction_gets_the_same_bytes_without_being_computed_again
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_an_older_instruction_is_answered_from_the_journal_too(make_session: MakeSession, restart: bool) -> None:
+def test_an_older_instruction_is_answered_from_the_journal_too(
+    make_session: MakeSession, restart: bool
+) -> None:
     session = make_session()
     add(session, 1.0, sequence=1, base=0)
     double(session, sequence=2, base=1)
@@ -204,9 +206,7 @@ def test_evaluation_returns_sums_and_changes_nothing(session: Session) -> None:
     assert add(session, 2.0, sequence=3, base=1) == 3.0
 
 
-def test_an_algorithm_without_state_writes_no_journal(
-    make_settings: MakeSettings, tmp_path: Path
-) -> None:
+def test_an_algorithm_without_state_writes_no_journal(make_settings: MakeSettings, tmp_path: Path) -> None:
     settings = make_settings(objective={"kind": "logistic"})
     session = Session("client-0", settings, holding(), tmp_path / "journal")
     model = np.zeros(2)
@@ -233,9 +233,7 @@ def test_code_from_outside_runs_only_where_a_person_allowed_it(make_session: Mak
     make_session(allowed=(NAME,))
 
 
-def test_an_objective_from_outside_runs_only_where_a_person_allowed_it(
-    make_settings: MakeSettings
-) -> None:
+def test_an_objective_from_outside_runs_only_where_a_person_allowed_it(make_settings: MakeSettings) -> None:
     settings = make_settings(objective={"kind": "own", "name": "tests.unit.client.tally:Elsewhere"})
     with pytest.raises(SettingsError, match="--allow tests.unit.client.tally:Elsewhere"):
         Session("client-0", settings, holding())

@@ -7,6 +7,7 @@ import weakref
 from itertools import count
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -131,7 +132,9 @@ def test_a_small_body_travels_in_the_first_frame() -> None:
     assert len(list(frames(pb.Reply(sequence=1), Body(encoded_of(INLINE + 8))))) == 2
 
 
-@pytest.mark.parametrize("received", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES])
+@pytest.mark.parametrize(
+    "received", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES]
+)
 def test_a_resumed_message_goes_on_at_the_last_whole_chunk(received: int) -> None:
     encoded = encoded_of(3 * CHUNK_BYTES + 1000)
     kept = received // CHUNK_BYTES * CHUNK_BYTES
@@ -175,7 +178,9 @@ def test_a_body_whose_frames_are_kept_lets_go_of_its_arrays() -> None:
     assert list(body.frames()) == sent
 
 
-def test_the_frames_of_a_very_large_body_are_made_anew_for_each_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_frames_of_a_very_large_body_are_made_anew_for_each_receiver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_KEPT_BYTES", CHUNK_BYTES)
     encoded = encoded_of(2 * CHUNK_BYTES)
     body = Body(encoded)
@@ -238,13 +243,33 @@ def test_a_discarded_body_is_counted_and_not_kept() -> None:
 
 def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
     recycler = Recycler()
-    buffer = recycler.take(1000)
-    assert recycler.take(1000) is buffer
-    view = np.frombuffer(buffer, np.uint8)[10:20]
-    assert recycler.take(1000) is not buffer
+
+    def place(size: int = 1 << 20) -> int:
+        return int(np.frombuffer(recycler.take(size), np.uint8).ctypes.data)
+
+    first = place()
+    assert place() == first
+    view = np.frombuffer(recycler.take(1 << 20), np.uint8)[10:20]
+    second = place()
+    assert second != first
+    assert place() == second
     del view
-    assert recycler.take(1200) is not buffer
+    assert place() == second
     assert len(recycler.take(1200)) == 1200
+
+
+def test_a_message_that_is_announced_costs_no_memory_before_it_arrives() -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    assembly = Assembly(1 << 30)
+    assembly.add(memoryview(b"x"))
+    assert process.memory_info().rss - before < 64 << 20
+    assert assembly.received == 1
+
+
+def test_a_message_beyond_all_memory_is_refused() -> None:
+    with pytest.raises(WireError, match="there is no memory"):
+        Assembly(1 << 60).add(memoryview(b"x"))
 
 
 def test_a_body_is_not_overwritten_by_the_one_after_it() -> None:

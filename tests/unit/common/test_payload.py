@@ -180,7 +180,9 @@ LIES = {
     "an unspecified dtype": pb.Payload(body_bytes=16, arrays=[dense_item(0)]),
     "an unknown dtype": pb.Payload(body_bytes=16, arrays=[dense_item(99)]),
     "a shape beyond the limit": pb.Payload(body_bytes=HUGE * 8, arrays=[dense_item(shape=(HUGE,))]),
-    "a shape whose size overflows 64 bits": pb.Payload(body_bytes=0, arrays=[dense_item(shape=(1 << 32,) * 2)]),
+    "a shape whose size overflows 64 bits": pb.Payload(
+        body_bytes=0, arrays=[dense_item(shape=(1 << 32,) * 2)]
+    ),
     "an empty array with a side that no array can have": pb.Payload(arrays=[dense_item(shape=(0, 1 << 63))]),
     "an empty array with sides whose product overflows": pb.Payload(
         arrays=[dense_item(shape=(0, 1 << 40, 1 << 40))]
@@ -234,7 +236,7 @@ def test_a_boolean_is_zero_or_one_and_nothing_else(octet: int) -> None:
     body = bytearray(thin.joined())
     body[9] = octet
     with pytest.raises(PayloadError, match="'flags' has bytes other than 0 and 1"):
-        decode(thin.descriptor, body)
+        decode(thin.descriptor, bytes(body))
 
 
 def with_indices(packed: bytes, count: int, size: int = 1 << 62) -> tuple[pb.Payload, bytes]:

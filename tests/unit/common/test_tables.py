@@ -21,7 +21,8 @@ def rows(*rounds: int) -> list[tuple[int, float, str]]:
 
 
 def rounds_of(path: Path) -> list[int]:
-    return tables.read(path)["round"].to_pylist()
+    rounds: list[int] = tables.read(path)["round"].to_pylist()
+    return rounds
 
 
 @pytest.fixture

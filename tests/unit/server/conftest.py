@@ -24,7 +24,9 @@ def make_member() -> MakeMember:
     """A member of the fleet, by name."""
 
     def make(name: str = "client-0", index: int = 0) -> Member:
-        return Member(name, index, shard=pb.ShardDescription(samples=3, features=2, classes=2, features_held=2))
+        return Member(
+            name, index, shard=pb.ShardDescription(samples=3, features=2, classes=2, features_held=2)
+        )
 
     return make
 

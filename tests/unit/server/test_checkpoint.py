@@ -139,7 +139,9 @@ def test_a_state_of_another_algorithm_is_refused(members: dict[str, Member]) -> 
         take("run-1", 1, 0, state(), members).state(Other)
 
 
-@pytest.mark.parametrize("about", [None, "", "nonsense", "[]", "{}", '{"run": "r", "promises": [{"client": "a"}]}', "3"])
+@pytest.mark.parametrize(
+    "about", [None, "", "nonsense", "[]", "{}", '{"run": "r", "promises": [{"client": "a"}]}', "3"]
+)
 def test_a_file_that_is_no_checkpoint_is_refused(about: str | None, tmp_path: Path) -> None:
     store.write(tmp_path / "latest", {} if about is None else {"about": about})
     with pytest.raises(CheckpointError, match="not a checkpoint of this version"):

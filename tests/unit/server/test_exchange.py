@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import pytest
 
@@ -18,22 +20,34 @@ PATIENCE = 60.0
 NAMES = ("client-0", "client-1", "client-2")
 
 
-class Asked:
-    """Three clients that were asked, and a collector that notes what it is given."""
+class Noting(Gathered):
+    """Notes who is not awaited any more."""
 
-    def __init__(self, make_member: MakeMember, deadline: float = PATIENCE) -> None:
-        self.collector = Gathered()
+    def __init__(self) -> None:
+        super().__init__()
         self.skipped: list[str] = []
-        self.collector.skip = self.skipped.append  # type: ignore[method-assign]
-        self.exchange = Exchange("train", 4, self.collector, self._check, deadline)
+        self.noted = asyncio.Event()
+
+    def skip(self, client: str) -> None:
+        self.skipped.append(client)
+        self.noted.set()
+
+
+def accept(client: str, values: Values) -> None:
+    """Find nothing wrong with a reply."""
+
+
+class Asked:
+    """Three clients that were asked."""
+
+    def __init__(self, make_member: MakeMember, deadline: float) -> None:
+        self.collector = Noting()
+        self.exchange = Exchange("train", 4, self.collector, accept, deadline)
         self.members = {name: make_member(name, index) for index, name in enumerate(NAMES)}
         self.calls: dict[str, Call] = {}
         for name, member in self.members.items():
             self.calls[name] = member.post("train", 4, pb.ASK, body(), self.exchange)
             self.exchange.expect(member, self.calls[name])
-
-    def _check(self, client: str, values: Values) -> None:
-        """Find nothing wrong."""
 
     def reply(self, name: str) -> None:
         values: dict[str, Value] = {"x": float(NAMES.index(name))}
@@ -43,17 +57,27 @@ class Asked:
     def open(self) -> list[str]:
         return [name for name, call in self.calls.items() if self.exchange.is_open_for(call)]
 
+    async def overdue(self) -> asyncio.Task[Sequence[str]]:
+        """Let the deadline pass while the last client's reply arrives and the first one's has arrived."""
+        await self.exchange.arriving(self.calls["client-2"], 100)
+        self.reply("client-0")
+        finishing = asyncio.create_task(self.exchange.finish(1))
+        async with asyncio.timeout(PATIENCE):
+            await self.collector.noted.wait()
+        assert self.open() == ["client-2"]
+        assert not finishing.done()
+        return finishing
+
+
+MakeAsked: TypeAlias = Callable[..., Asked]
+
 
 @pytest.fixture
-def make_asked(make_member: MakeMember) -> type[Asked]:
-    class Made(Asked):
-        def __init__(self, deadline: float = PATIENCE) -> None:
-            super().__init__(make_member, deadline)
-
-    return Made  # type: ignore[return-value]
+def make_asked(make_member: MakeMember) -> MakeAsked:
+    return lambda deadline=PATIENCE: Asked(make_member, deadline)
 
 
-async def test_all_answers_are_awaited_and_listed_in_the_order_of_ids(make_asked: type[Asked]) -> None:
+async def test_all_answers_are_awaited_and_listed_in_the_order_of_ids(make_asked: MakeAsked) -> None:
     asked = make_asked()
     finishing = asyncio.create_task(asked.exchange.finish(1))
     for name in reversed(NAMES):
@@ -66,43 +90,34 @@ async def test_all_answers_are_awaited_and_listed_in_the_order_of_ids(make_asked
     assert {call.outcome for call in asked.calls.values()} == {"counted"}
 
 
-async def test_who_misses_the_deadline_is_left_out(make_asked: type[Asked]) -> None:
+async def test_who_misses_the_deadline_is_left_out(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     asked.reply("client-1")
     assert await asked.exchange.finish(1) == ["client-1"]
     assert asked.open() == []
-    assert asked.skipped == ["client-0", "client-2"]
+    assert asked.collector.skipped == ["client-0", "client-2"]
     assert asked.members["client-0"].base == 0
     assert asked.members["client-0"].outstanding == {}
     assert asked.calls["client-0"].body is None
 
 
-async def test_a_reply_that_is_arriving_at_the_deadline_still_counts(make_asked: type[Asked]) -> None:
+async def test_a_reply_that_is_arriving_at_the_deadline_still_counts(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
-    await asked.exchange.arriving(asked.calls["client-2"], 100)
-    asked.reply("client-0")
-    finishing = asyncio.create_task(asked.exchange.finish(1))
-    async with asyncio.timeout(PATIENCE):
-        while asked.open() != ["client-2"]:
-            await asyncio.sleep(0.001)
-    assert not finishing.done()
+    finishing = await asked.overdue()
     asked.reply("client-2")
     assert await finishing == ["client-0", "client-2"]
 
 
-async def test_a_reply_whose_stream_breaks_after_the_deadline_does_not_count(make_asked: type[Asked]) -> None:
+async def test_a_reply_whose_stream_breaks_after_the_deadline_does_not_count(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
-    await asked.exchange.arriving(asked.calls["client-2"], 100)
-    asked.reply("client-0")
-    finishing = asyncio.create_task(asked.exchange.finish(1))
-    async with asyncio.timeout(PATIENCE):
-        while asked.open() != ["client-2"]:
-            await asyncio.sleep(0.001)
+    finishing = await asked.overdue()
     asked.exchange.interrupted("client-2")
     assert await finishing == ["client-0"]
 
 
-async def test_a_reply_whose_stream_breaks_before_the_deadline_may_come_again(make_asked: type[Asked]) -> None:
+async def test_a_reply_whose_stream_breaks_before_the_deadline_may_come_again(
+    make_asked: MakeAsked,
+) -> None:
     asked = make_asked()
     await asked.exchange.arriving(asked.calls["client-2"], 100)
     asked.exchange.interrupted("client-2")
@@ -112,7 +127,7 @@ async def test_a_reply_whose_stream_breaks_before_the_deadline_may_come_again(ma
     assert await asked.exchange.finish(3) == list(NAMES)
 
 
-async def test_a_failure_is_told_and_nobody_waits_for_it(make_asked: type[Asked]) -> None:
+async def test_a_failure_is_told_and_nobody_waits_for_it(make_asked: MakeAsked) -> None:
     asked = make_asked()
     asked.exchange.fail(asked.calls["client-0"], "diverged")
     asked.reply("client-1")
@@ -122,9 +137,11 @@ async def test_a_failure_is_told_and_nobody_waits_for_it(make_asked: type[Asked]
     assert asked.calls["client-0"].outcome == "failed"
 
 
-@pytest.mark.parametrize(("min_replies", "answers", "enough"), [(1, 1, True), (2, 1, False), (3, 3, True), (9, 3, True)])
+@pytest.mark.parametrize(
+    ("min_replies", "answers", "enough"), [(1, 1, True), (2, 1, False), (3, 3, True), (9, 3, True)]
+)
 async def test_fewer_than_min_replies_stop_the_run_and_at_most_all_are_needed(
-    make_asked: type[Asked], min_replies: int, answers: int, enough: bool
+    make_asked: MakeAsked, min_replies: int, answers: int, enough: bool
 ) -> None:
     asked = make_asked()
     finishing = asyncio.create_task(asked.exchange.finish(min_replies))
@@ -140,16 +157,16 @@ async def test_fewer_than_min_replies_stop_the_run_and_at_most_all_are_needed(
             await finishing
 
 
-async def test_no_reply_at_all_stops_the_run(make_asked: type[Asked]) -> None:
+async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     with pytest.raises(TooFewRepliesError, match="0 of 3 clients"):
         await asked.exchange.finish(1)
-    empty = Exchange("train", 4, Gathered(), asked._check, PATIENCE)
+    empty = Exchange("train", 4, Gathered(), accept, PATIENCE)
     with pytest.raises(TooFewRepliesError, match="0 of 0 clients"):
         await empty.finish(1)
 
 
-async def test_a_call_of_another_exchange_is_not_open_here(make_asked: type[Asked]) -> None:
+async def test_a_call_of_another_exchange_is_not_open_here(make_asked: MakeAsked) -> None:
     first, second = make_asked(), make_asked()
     assert first.exchange.is_open_for(first.calls["client-0"])
     assert not first.exchange.is_open_for(second.calls["client-0"])

@@ -176,8 +176,9 @@ def test_a_reply_that_is_refused_does_not_count(member: Member) -> None:
 
     exchange = Exchange("train", 1, Gathered(), refuse, 1.0)
     call = ask(member, exchange)
-    with pytest.raises(PayloadError):
-        exchange.receive(call, {"x": np.ones(1)})
-    assert exchange.is_open_for(call)
+    with pytest.raises(PayloadError) as refused:
+        exchange.check(call.client, {"x": np.ones(1)})
+    exchange.fail(call, str(refused.value))
+    assert not exchange.is_open_for(call)
     assert (member.base, exchange.answered) == (0, [])
-    assert exchange.failures == {}
+    assert exchange.failures == {member.name: "wrong shape"}

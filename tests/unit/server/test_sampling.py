@@ -109,7 +109,9 @@ def test_groups_take_turns_and_differ_by_one_client_at_most() -> None:
 
 
 def test_weighted_draws_with_replacement_are_proportional_to_the_weights() -> None:
-    counted = Counter(client for cohort in many(Weighted(size=1, replacement=True)).elements() for client in cohort)
+    counted = Counter(
+        client for cohort in many(Weighted(size=1, replacement=True)).elements() for client in cohort
+    )
     assert fits([counted[client] for client in range(4)], list(WEIGHTS))
     assert any(len(set(cohort)) < 3 for cohort in many(Weighted(size=3, replacement=True)))
 
@@ -118,7 +120,9 @@ def test_weighted_draws_without_replacement_follow_successive_sampling() -> None
     counted = many(Weighted(size=2))
     share = WEIGHTS / WEIGHTS.sum()
     subsets = list(combinations(range(4), 2))
-    expected = [share[i] * share[j] / (1 - share[i]) + share[j] * share[i] / (1 - share[j]) for i, j in subsets]
+    expected = [
+        share[i] * share[j] / (1 - share[i]) + share[j] * share[i] / (1 - share[j]) for i, j in subsets
+    ]
     assert fits([counted[subset] for subset in subsets], expected)
 
 

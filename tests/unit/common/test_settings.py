@@ -1,0 +1,280 @@
+"""What cannot be accepted is refused by key, with what was given and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.errors import SettingsError
+from common.settings.run import RunSettings, from_json, json_schema, load, validate
+
+ROOT = Path(__file__).parents[3]
+QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
+GOOD: dict[str, Any] = {
+    "rounds": 3,
+    "clients": 4,
+    "data": {"name": "digits"},
+    "objective": {"kind": "softmax"},
+    "algorithm": {"name": "fedavg"},
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """Return good settings with one key, dotted, set to something else."""
+    values = {key: dict(section) if isinstance(section, dict) else section for key, section in GOOD.items()}
+    *outer, last = path.split(".")
+    section = values
+    for key in outer:
+        section = section.setdefault(key, {})
+    section[last] = value
+    return values
+
+
+def test_good_settings_are_accepted_with_their_defaults() -> None:
+    settings = validate(GOOD)
+    assert (settings.seed, settings.participation.sampler.kind, settings.network.keepalive) == (
+        0,
+        "all",
+        20.0,
+    )
+    assert not settings.own_data
+    assert validate(changed("data.name", "own")).own_data
+    assert validate(changed("clients", "auto")).clients == "auto"
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "allowed"),
+    [
+        ("rounds", 0, "greater than 0"),
+        ("rounds", "many", "valid integer"),
+        ("rounds", 2.5, "valid integer"),
+        ("clients", 0, "greater than 0"),
+        ("clients", "all", "'auto'"),
+        ("seed", -1, "greater than or equal to 0"),
+        ("seed", 1 << 63, "less than"),
+        ("name", "../elsewhere", "match pattern"),
+        ("name", "", "match pattern"),
+        ("data.partition", {"kind": "moon"}, "'dirichlet'"),
+        ("data.holdout", 1, "less than 1"),
+        ("objective.kind", "cubic", "'softmax'"),
+        ("objective.l2", -1, "greater than or equal to 0"),
+        ("objective.l2", float("nan"), "finite number"),
+        ("objective.dtype", "float16", "'float64' or 'float32'"),
+        ("objective", "softmax", "valid dictionary"),
+        ("algorithm", "fedavg", "expected a mapping with a name"),
+        ("algorithm.name", 3, "expected a mapping with a name"),
+        ("algorithm.name", "fedmagic", "known: fedavg"),
+        ("algorithm.step_size", 0, "greater than 0"),
+        ("algorithm.step_size", float("inf"), "finite number"),
+        ("algorithm.batch_size", -3, "greater than 0"),
+        ("algorithm.weighting", "votes", "'samples' or 'uniform'"),
+        ("participation.deadline", 0, "greater than 0"),
+        ("participation.min_replies", 0, "greater than 0"),
+        ("participation.on_lost_state", "pray", "'stop' or 'continue'"),
+        ("participation.sampler", {"kind": "lottery"}, "'bernoulli'"),
+        ("participation.sampler", {"kind": "fraction", "fraction": 1.5}, "less than or equal to 1"),
+        ("participation.sampler", {"kind": "bernoulli", "probability": 0}, "greater than 0"),
+        ("evaluation.every", 0, "greater than 0"),
+        ("checkpoint.sync", "perhaps", "valid boolean"),
+        ("network.max_message_bytes", 0, "greater than 0"),
+        ("network.reply_buffer_bytes", -1, "greater than 0"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key_and_what_is_allowed(
+    key: str, given: Any, allowed: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        validate(changed(key, given))
+    text = str(caught.value)
+    assert key.split(".")[0] in text
+    assert key.split(".")[-1] in text or key == "algorithm.name"
+    assert allowed in text
+    shown = list(given.values())[-1] if isinstance(given, dict) else given
+    assert repr(shown) in text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "round",
+        "data.nmae",
+        "objective.l1",
+        "algorithm.learning_rate",
+        "participation.dead_line",
+        "network.port",
+    ],
+)
+def test_an_unknown_key_is_refused_by_its_place(key: str) -> None:
+    with pytest.raises(SettingsError, match=r"unknown key \(given 'x'\); check its spelling") as caught:
+        validate(changed(key, "x"))
+    assert key.split(".")[-1] in str(caught.value)
+
+
+@pytest.mark.parametrize("key", GOOD)
+def test_a_required_key_that_is_missing_is_named(key: str) -> None:
+    with pytest.raises(SettingsError, match=f"settings: {key}: required, but not given"):
+        validate({name: value for name, value in GOOD.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"participation": {"sampler": {"kind": "fixed", "size": 5}}},
+            "sampler.size is 5, but there are only 4 clients",
+        ),
+        ({"participation": {"sampler": {"kind": "weighted", "size": 5}}}, "sampler.size is 5"),
+        ({"participation": {"sampler": {"kind": "cyclic", "groups": 5}}}, "sampler.groups is 5"),
+        ({"participation": {"min_replies": 5}}, "min_replies is 5, but there are only 4"),
+        (
+            {"algorithm": {"name": "fedavg", "local_epochs": 1, "local_steps": 1}},
+            "give local_epochs or local_steps, not both",
+        ),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        validate(GOOD | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"participation": {"sampler": {"kind": "weighted", "size": 5, "replacement": True}}},
+        {"participation": {"sampler": {"kind": "fixed", "size": 5}}, "clients": "auto"},
+        {"participation": {"sampler": {"kind": "cyclic", "groups": 4}}},
+    ],
+)
+def test_keys_that_only_seem_to_contradict_each_other_are_accepted(changes: dict[str, Any]) -> None:
+    validate(GOOD | changes)
+
+
+def test_several_wrong_keys_are_all_named_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        validate(GOOD | {"rounds": 0, "seed": -1, "nmae": "x"})
+    assert [key in str(caught.value) for key in ("rounds:", "seed:", "nmae:")] == [True] * 3
+
+
+def test_settings_survive_json_and_yaml(tmp_path: Path) -> None:
+    settings = load(QUICKSTART)
+    assert from_json(settings.to_json()) == settings
+    path = tmp_path / "settings.yaml"
+    path.write_text(settings.to_yaml())
+    assert load(path) == settings
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(validate(GOOD), "rounds", 5)  # noqa: B010
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(GOOD))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("override", "read"),
+    [
+        ("rounds=7", lambda settings: settings.rounds == 7),
+        ("participation.deadline=1.5", lambda settings: settings.participation.deadline == 1.5),
+        ("objective={kind: logistic, l2: 0.1}", lambda settings: settings.objective.l2 == 0.1),
+        (
+            "participation.sampler={kind: fixed, size: 2}",
+            lambda settings: settings.participation.sampler.size == 2,
+        ),
+        ("data.partition.kind=label-shards", lambda settings: settings.data.partition.per_client == 2),
+        ("algorithm.batch_size=null", lambda settings: settings.algorithm.batch_size is None),
+        ("name=a=b", None),
+        ("name=x", lambda settings: settings.name == "x"),
+    ],
+)
+def test_an_override_replaces_one_key(path: Path, override: str, read: Any) -> None:
+    if read is None:
+        with pytest.raises(SettingsError, match="given 'a=b'"):
+            load(path, [override])
+    else:
+        assert read(load(path, [override]))
+
+
+def test_the_last_override_counts(path: Path) -> None:
+    assert load(path, ["rounds=7", "rounds=8"]).rounds == 8
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("rounds", "expected key=value"),
+        ("=3", "expected key=value"),
+        ("rounds=[", "not valid YAML"),
+        ("rounds.more=3", "'rounds' is 3, not a section"),
+        ("rounds=none", "rounds: .*given 'none'"),
+        ("nonsense.deep.down=1", "nonsense: unknown key"),
+    ],
+)
+def test_a_wrong_override_is_refused(path: Path, override: str, told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        load(path, [override])
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"rounds: [", "not valid YAML"),
+        (b"\xff\xfe\x00", "not valid YAML"),
+        (b"- 1\n- 2\n", "expected a mapping of settings, found list"),
+        (b"", "expected a mapping of settings, found NoneType"),
+        (b"!!python/object/apply:os.system ['true']", "not valid YAML"),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_refused_by_its_path(path: Path, content: bytes, told: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=f"{path}: {told}"):
+        load(path)
+
+
+def test_a_file_that_is_not_there_is_refused_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere.yaml: cannot be read \(No such file"):
+        load(tmp_path / "nowhere.yaml")
+
+
+def test_the_schema_for_editors_describes_the_quickstart() -> None:
+    schema, values = json_schema(), yaml.safe_load(QUICKSTART.read_text())
+    try:
+        import jsonschema  # type: ignore[import-untyped, unused-ignore, import-not-found]
+    except ModuleNotFoundError:
+        assert set(values) <= set(schema["properties"])
+        assert set(schema["required"]) <= set(values)
+        fedavg = next(
+            each for each in schema["properties"]["algorithm"]["anyOf"] if each["title"] == "fedavg"
+        )
+        assert set(values["algorithm"]) <= set(fedavg["properties"])
+    else:
+        jsonschema.validate(values, schema)
+
+
+def references(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        own = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
+        return own.union(*map(references, node.values()))
+    if isinstance(node, list):
+        return set().union(*map(references, node))
+    return set()
+
+
+def test_every_reference_of_the_schema_leads_somewhere() -> None:
+    schema = json_schema()
+    assert references(schema) <= {f"#/$defs/{name}" for name in schema["$defs"]}
+
+
+def test_every_setting_of_a_run_is_explained() -> None:
+    fields = RunSettings.model_fields
+    sections = {name: field.annotation for name, field in fields.items() if field.description is None}
+    for name, section in sections.items():
+        assert section is not None
+        assert section.__doc__, name

@@ -1,0 +1,172 @@
+"""The house keeps its plan: imports go one way, heavy libraries stay in their rooms, stubs are fresh."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("proto", "common", "server", "client", "deploy", "report")
+MAY_IMPORT = {
+    "proto": {"proto"},
+    "common": {"proto", "common"},
+    "server": {"proto", "common", "server"},
+    "client": {"proto", "common", "client"},
+    "report": {"proto", "common", "report"},
+    "deploy": {"proto", "common", "server", "client", "report", "deploy"},
+}
+"""Who may import whom. The command line shows reports; a report never brings anything up."""
+
+ROOMS = {
+    "torch": {"common/objectives/torch_models.py"},
+    "docker": set[str](),
+    "ray": set[str](),
+    "plotly": {"report/charts.py", "report/fragments.py", "report/page.py"},
+    "matplotlib": {"report/figure.py", "common/data/table.py"},
+    "pandas": set[str](),
+}
+"""The modules that may import a heavy or optional library."""
+
+EAGER = {"torch": "common/objectives/torch_models.py"}
+"""The one module that may import a heavy library at its top, because it is itself imported lazily."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import statement somewhere in the project."""
+
+    place: str
+    module: str
+    lazy: bool
+
+    @property
+    def top(self) -> str:
+        return self.module.partition(".")[0]
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def place_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def handwritten() -> list[Path]:
+    return [path for path in sources() if "_pb2" not in path.name]
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    """Yield every import that runs: those for type checkers alone are left out."""
+
+    def walk(node: ast.AST, lazy: bool) -> Iterator[Import]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from walk(other, lazy)
+            return
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(place_of(path), alias.name, lazy)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{place_of(path)}: relative imports hide where a name comes from"
+            yield Import(place_of(path), node.module or "", lazy)
+        inner = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, inner)
+
+    yield from walk(ast.parse(path.read_text()), False)
+
+
+def all_imports() -> list[Import]:
+    return [found for path in sources() for found in imports_of(path)]
+
+
+def test_there_is_a_project_to_look_at() -> None:
+    assert len(handwritten()) > 50
+    assert {path.relative_to(ROOT).parts[0] for path in sources()} == set(PACKAGES)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_one_way_only(package: str) -> None:
+    ours = {*PACKAGES, "fenchel", "tests", "benchmarks"}
+    wrong = [
+        f"{found.place} imports {found.module}"
+        for found in all_imports()
+        if found.place.startswith(f"{package}/") and found.top in ours - MAY_IMPORT[package]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("library", ROOMS)
+def test_a_heavy_library_is_imported_in_its_room_only_and_when_it_is_needed(library: str) -> None:
+    found = [each for each in all_imports() if each.top == library]
+    assert {each.place for each in found} <= ROOMS[library]
+    assert [each.place for each in found if not each.lazy and each.place != EAGER.get(library)] == []
+
+
+def test_the_room_of_torch_is_entered_lazily() -> None:
+    entering = [each for each in all_imports() if each.module == "common.objectives.torch_models"]
+    assert entering
+    assert all(each.lazy for each in entering)
+
+
+@pytest.mark.parametrize("path", handwritten(), ids=place_of)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring
+    assert len(docstring) > 10
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    empty = {"utils", "util", "helpers", "helper", "misc", "manager", "managers", "tools", "base", "core"}
+    assert [place_of(path) for path in sources() if path.stem in empty or path.parent.name in empty] == []
+
+
+def recorded_versions() -> dict[str, str]:
+    """Return the versions of the generators that the stubs name."""
+    python = (ROOT / "proto" / "fenchel_pb2.py").read_text()
+    grpc = (ROOT / "proto" / "fenchel_pb2_grpc.py").read_text()
+    protobuf = re.search(r"Protobuf Python Version: (\S+)", python)
+    tools = re.search(r"GRPC_GENERATED_VERSION = '([^']+)'", grpc)
+    assert protobuf
+    assert tools
+    return {"protobuf": protobuf[1], "grpcio-tools": tools[1]}
+
+
+def protoc(*arguments: str) -> None:
+    tools = pytest.importorskip("grpc_tools.protoc", reason="grpcio-tools is not installed")
+    plugin = Path(sys.executable).with_name("protoc-gen-mypy")
+    if not plugin.exists():
+        pytest.skip("mypy-protobuf is not installed beside this Python")
+    assert (
+        tools.main(["protoc", f"--plugin=protoc-gen-mypy={plugin}", *arguments, "proto/fenchel.proto"]) == 0
+    )
+
+
+def test_the_stubs_are_those_of_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    folder = str(tmp_path)
+    outputs = ("--python_out", "--grpc_python_out", "--mypy_out", "--mypy_grpc_out")
+    grpc_plugin = Path(sys.executable).with_name("protoc-gen-mypy_grpc")
+    protoc("-I.", f"--plugin=protoc-gen-mypy_grpc={grpc_plugin}", *(f"{each}={folder}" for each in outputs))
+    made = sorted((tmp_path / "proto").iterdir())
+    version = re.search(
+        r"Protobuf Python Version: (\S+)", (tmp_path / "proto" / "fenchel_pb2.py").read_text()
+    )
+    assert version
+    found = {"protobuf": version[1], "grpcio-tools": metadata.version("grpcio-tools")}
+    if found != recorded_versions():
+        pytest.skip(f"the stubs were made by {recorded_versions()}, here are {found}")
+    kept = sorted(path for path in (ROOT / "proto").iterdir() if "_pb2" in path.name and path.is_file())
+    assert [path.name for path in made] == [path.name for path in kept]
+    for mine, theirs in zip(made, kept, strict=True):
+        assert mine.read_bytes() == theirs.read_bytes(), (
+            f"{theirs.name} is not what fenchel.proto says; regenerate it"
+        )
