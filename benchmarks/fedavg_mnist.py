@@ -27,7 +27,7 @@ def rounds_to(accuracies: list[float], target: float) -> int | None:
 
 def measure(quick: bool) -> Figures:
     """Run the experiment for one seed, or for three."""
-    rows = []
+    rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as temporary:
         runs = []
         for seed in (1,) if quick else (1, 2, 3):

@@ -132,16 +132,15 @@ class Connection:
         async with self._channel() as channel:
             while True:
                 try:
-                    if await self._joined(channel):
-                        farewell = await self._work(channel)
-                        if farewell is not None:
-                            return farewell
-                        self.on_event(f"{who.name}: the connection to {who.server} broke; coming back")
-                    continue
+                    if not await self._joined(channel):
+                        continue
+                    farewell = await self._work(channel)
+                    if farewell is not None:
+                        return farewell
+                    self.on_event(f"{who.name}: the connection to {who.server} broke; coming back")
                 except grpc.aio.AioRpcError as error:
                     self._judge(error)
-                wait = self._backoff.next()
-                await asyncio.sleep(wait)
+                await asyncio.sleep(self._backoff.next())
 
     def _channel(self) -> grpc.aio.Channel:
         who = self.participant

@@ -77,6 +77,6 @@ async def host(
 
 
 async def _watch(parent: int) -> None:
-    while os.getppid() == parent:  # noqa: ASYNC110 (nothing but polling tells)
+    while os.getppid() == parent:
         await asyncio.sleep(_PARENT_POLL_SECONDS)
     raise ParentGoneError

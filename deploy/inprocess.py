@@ -78,15 +78,23 @@ async def run_in_process(
     folder.settings.write_text(settings.to_yaml())
     coordinator = Coordinator(settings, folder, resume=resume, observer=observer)
     holdings = Holdings()
-    # One thread for linear algebra, as in every client process: sums must not depend on the machine's cores.
-    with threadpool_limits(1):
-        async with asyncio.TaskGroup() as tasks:
-            for name in client_names(number):
-                tasks.create_task(
-                    _client(coordinator, name, holdings, folder, outside_code(settings.model_dump()))
-                )
-            conducting = tasks.create_task(coordinator.conduct())
+    allowed = outside_code(settings.model_dump())
+    try:
+        # One thread for linear algebra, as in every client process: sums must not depend on the machine's cores.
+        with threadpool_limits(1):
+            async with asyncio.TaskGroup() as tasks:
+                for name in client_names(number):
+                    tasks.create_task(_client(coordinator, name, holdings, folder, allowed))
+                conducting = tasks.create_task(coordinator.conduct())
+    except BaseExceptionGroup as group:
+        raise _first(group) from None
     return conducting.result()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group, as separate processes would have shown it."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _client(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.credentials import Credentials
-from common.errors import RunStoppedError
+from common.errors import RunStoppedError, SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, outside_code
 from deploy.certificates import make_all
@@ -118,6 +118,11 @@ class LocalLauncher:
         FenchelError
             The run stopped early.
         """
+        if self.settings.own_data:
+            raise SettingsError(
+                "data.name: own means that clients on other machines bring their files; start fenchel server, and "
+                "fenchel client --data FILE there (docs/separate-machines.md)"
+            )
         self.folder.settings.write_text(self.settings.to_yaml())
         coordinator = Coordinator(self.settings, self.folder, resume=self.resume, observer=self.observer)
         names = client_names(self.clients)

@@ -135,8 +135,7 @@ def _several(runs: Sequence[Run]) -> Table:
     table.add_column("run", overflow="fold", min_width=12)
     table.add_column("state", min_width=9)
     for key in differing:
-        heading = Text(plain(key).replace(".", ".\n"))
-        table.add_column(heading, style="cyan", overflow="fold", min_width=6)
+        table.add_column(Text(plain(key).replace(".", ".\n")), style="cyan", overflow="fold", min_width=6)
     for heading in ("done", *(columns.title(name).lower() for name in shown), "time", "down", "up"):
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     for index, (run, label) in enumerate(zip(runs, digest.labels(runs), strict=True)):

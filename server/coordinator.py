@@ -242,6 +242,9 @@ class Coordinator:
         except asyncio.CancelledError:
             reason = "interrupted"
             raise
+        except Exception:
+            log.exception("a defect, of Fenchel or of the algorithm")
+            raise
         finally:
             if rounds is not None:
                 rounds.close(completed=not reason)
@@ -313,7 +316,7 @@ class Coordinator:
         """Wait until every connected client has been told that the run is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                while any(member.connected for member in self.members.values()):  # noqa: ASYNC110
+                while any(member.connected for member in self.members.values()):
                     await asyncio.sleep(0.02)
 
 

@@ -72,7 +72,7 @@ class Fleet:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while any(member.connected and member.outstanding for member in self.members.values()):
-                    await asyncio.sleep(0.005)  # noqa: ASYNC110 (happens once a run)
+                    await asyncio.sleep(0.005)
 
     def check_lost(self) -> None:
         """Stop the run if a client is lost and the settings do not say to go on without it.

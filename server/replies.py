@@ -70,7 +70,13 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         return divided(self.sum(name), len(self))
 
     def weighted_mean(self, name: str, weight: str) -> Array:
-        """Return the mean over the replies, weighted by another of their values."""
+        """Return the mean over the replies, weighted by another of their values.
+
+        Raises
+        ------
+        ZeroDivisionError
+            The weights add up to zero.
+        """
         total: Array | None = None
         weights = 0.0
         for reply in self._replies.values():
@@ -78,6 +84,8 @@ class Replies(Mapping[str, Mapping[str, Value]]):
             total = accumulate(total, _array(name, reply[name]), factor)
             weights += factor
         assert total is not None, "an exchange has at least one reply"
+        if not weights:
+            raise ZeroDivisionError(f"the weights of {name!r}, called {weight!r}, add up to zero")
         return divided(total, weights)
 
 
@@ -179,7 +187,15 @@ class Reduced:
         return self._totals[name]
 
     def mean(self, name: str) -> Array:
-        """Return the (weighted) mean of an array over the replies, a new array."""
+        """Return the (weighted) mean of an array over the replies, a new array.
+
+        Raises
+        ------
+        ZeroDivisionError
+            The weights add up to zero.
+        """
         total = self._totals[name]
+        if not self._weights:
+            raise ZeroDivisionError(f"the weights of {name!r} add up to zero")
         mean: Array = np.divide(total, total.dtype.type(self._weights))
         return mean

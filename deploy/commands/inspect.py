@@ -110,10 +110,9 @@ def report(
 ) -> None:
     """Show one run, or compare several: a table here, and a self-contained HTML page."""
     from report.page import write_report
+    from report.run import Run
     from report.terminal import as_json as described
     from report.terminal import show
-
-    from report.run import Run
 
     found = [Run(path) for path in runs]
     if as_json:

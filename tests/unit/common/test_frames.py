@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 import psutil
@@ -162,7 +162,7 @@ def test_all_receivers_of_a_broadcast_get_the_identical_frames() -> None:
     for other in others:
         assert all(mine is theirs for mine, theirs in zip(first, other, strict=True))
     assert next(frames(pb.Instruction(sequence=9), body, CHUNK_BYTES)) != first[0]
-    assert list(body.frames(CHUNK_BYTES))[0] is first[1]
+    assert next(iter(body.frames(CHUNK_BYTES))) is first[1]
 
 
 def test_a_body_whose_frames_are_kept_lets_go_of_its_arrays() -> None:
@@ -201,7 +201,7 @@ def test_an_assembly_gives_back_what_was_cut_anywhere(cuts: list[int]) -> None:
     content = np.random.default_rng(0).integers(0, 256, 4000, np.uint8).tobytes()
     assembly = Assembly(len(content))
     edges = [0, *sorted(cuts), len(content)]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         assert assembly.received == start
         assembly.add(memoryview(content)[start:stop])
     assert assembly.complete

@@ -1,0 +1,112 @@
+"""A client takes up its stream again where it broke, and does not compute what cannot count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from client.session import Holding, Session
+from client.work import Worker
+from common.data.shard import Shard
+from common.frames import CHUNK_BYTES, Body, frames, parse
+from common.payload import Values, encode
+from deploy.inprocess import MemoryStream
+from proto import fenchel_pb2 as pb
+from tests.conftest import MakeSettings
+from tests.unit.client.tally import NAME, TallyClient
+
+WELCOME = next(frames(pb.Welcome()))
+FAREWELL = next(frames(pb.Farewell(completed=True)))
+LARGE: Values = {"amount": np.zeros(CHUNK_BYTES // 4)}
+
+
+def instruction(
+    sequence: int, phase: str, values: Values, *, base: int = 0, tell: bool = False, resume: int = 0
+) -> Iterator[bytes]:
+    head = pb.Instruction(phase=phase, sequence=sequence, base=base, kind=pb.TELL if tell else pb.ASK)
+    return frames(head, Body(encode(values)), resume)
+
+
+@pytest.fixture
+def worker(make_settings: MakeSettings) -> Worker:
+    settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
+    shard = Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4))
+    TallyClient.computed.clear()
+    return Worker(Session("client-0", settings, Holding(shard), None, [NAME]))
+
+
+async def conversed(worker: Worker, *sent: bytes, answers: int) -> tuple[pb.Hello, list[pb.Reply]]:
+    """Send frames, await so many answers, and break the stream; return the hello and the answers."""
+    stream = MemoryStream()
+    server = stream.other_side()
+    working = asyncio.create_task(worker.work(stream))
+    replies: list[pb.Reply] = []
+    async with asyncio.timeout(20):
+        first = await server.read()
+        assert first is not None
+        hello = parse(first).head
+        assert isinstance(hello, pb.Hello)
+        for frame in sent:
+            await server.write(frame)
+        while len(replies) < answers:
+            data = await server.read()
+            assert data is not None
+            head = parse(data).head
+            assert isinstance(head, pb.Reply)
+            replies.append(head)
+        server.outgoing.put_nowait(None)
+        assert await working is None
+    return hello, replies
+
+
+async def test_an_instruction_that_broke_off_goes_on_after_those_that_come_again(worker: Worker) -> None:
+    beginning = list(instruction(2, "add", LARGE, base=1))[:2]
+    hello, replies = await conversed(
+        worker, WELCOME, *instruction(1, "double", {}, tell=True), *beginning, answers=1
+    )
+    assert not hello.HasField("partial")
+    assert [reply.sequence for reply in replies] == [1]
+    again = [
+        *instruction(1, "double", {}, tell=True),
+        *instruction(2, "add", LARGE, base=1, resume=CHUNK_BYTES),
+    ]
+    hello, replies = await conversed(worker, WELCOME, *again, answers=2)
+    assert (hello.partial.sequence, hello.partial.received) == (2, CHUNK_BYTES)
+    assert [reply.sequence for reply in replies] == [1, 2]
+    assert "is a ndarray, expected a float" in replies[1].failure
+    assert TallyClient.computed == ["double"]
+
+
+async def test_an_instruction_that_broke_off_may_start_again_from_its_beginning(worker: Worker) -> None:
+    await conversed(worker, WELCOME, *list(instruction(1, "add", LARGE))[:2], answers=0)
+    _, replies = await conversed(worker, WELCOME, *instruction(1, "add", LARGE), answers=1)
+    assert "is a ndarray, expected a float" in replies[0].failure
+
+
+async def test_a_question_whose_answer_cannot_count_any_more_is_not_computed(worker: Worker) -> None:
+    questions = [*instruction(1, "add", {"amount": 1.0}), *instruction(2, "add", {"amount": 2.0})]
+    _, replies = await conversed(worker, WELCOME, *questions, answers=1)
+    assert [reply.sequence for reply in replies] == [2]
+    assert TallyClient.computed == ["add"]
+
+
+async def test_a_promise_is_kept_whatever_comes_after_it(worker: Worker) -> None:
+    told = [*instruction(1, "double", {}, tell=True), *instruction(2, "double", {}, base=1, tell=True)]
+    _, replies = await conversed(
+        worker, WELCOME, *told, *instruction(3, "add", {"amount": 1.0}, base=2), answers=3
+    )
+    assert [reply.sequence for reply in replies] == [1, 2, 3]
+    assert TallyClient.computed == ["double", "double", "add"]
+
+
+async def test_a_farewell_ends_the_work(worker: Worker) -> None:
+    stream = MemoryStream()
+    for frame in (WELCOME, FAREWELL):
+        await stream.other_side().write(frame)
+    async with asyncio.timeout(20):
+        farewell = await worker.work(stream)
+    assert farewell is not None
+    assert farewell.completed
