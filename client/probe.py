@@ -69,9 +69,14 @@ class ProbeResult:
     def cells(self) -> tuple[str, ...]:
         """Return a table's row for people: client, p50, p90, p99, jitter, clock offset, up, down."""
         times = (self.rtt_p50, self.rtt_p90, self.rtt_p99, self.jitter)
-        offset = f"{self.clock_offset * 1e3:+.2f} ± {self.clock_uncertainty * 1e3:.2f} ms"
-        rates = (f"{rate / 1e6:.1f} MB/s" for rate in (self.upload, self.download))
-        return (self.client, *(f"{seconds * 1e3:.2f} ms" for seconds in times), offset, *rates)
+        offset = f"{self.clock_offset * 1e3:+.2f}±{self.clock_uncertainty * 1e3:.2f} ms"
+        rates = (rate / 1e6 for rate in (self.upload, self.download))
+        return (
+            self.client,
+            *(f"{seconds * 1e3:.2f} ms" for seconds in times),
+            offset,
+            *(f"{rate:.{0 if rate >= 100 else 2}f} MB/s" for rate in rates),
+        )
 
 
 @dataclass(frozen=True)

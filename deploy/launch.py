@@ -8,9 +8,12 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.console import Console
+
 from common.errors import SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, load, validate
+from deploy.data import ensure
 from deploy.inprocess import run_in_process
 from deploy.local import LocalLauncher
 from server.coordinator import Observer
@@ -65,6 +68,7 @@ def up(
     chosen = _settings(settings, overrides, clients)
     if not isinstance(chosen.clients, int):
         raise SettingsError("clients: auto means whoever joins; give clients=N")
+    ensure(chosen.data, Console(stderr=True))
     folder = RunFolder.create(Path(runs), chosen.name)
     observer = observer or Observer()
     if in_process:

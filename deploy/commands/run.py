@@ -19,6 +19,7 @@ from rich.console import Console
 from common.errors import CheckpointError, FenchelError, SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, load
+from deploy.data import ensure
 from deploy.logs import log_to_file
 from server.coordinator import Summary
 
@@ -140,8 +141,9 @@ def up(
     number = len(checkpoint.members) if checkpoint is not None else chosen.clients
     if not isinstance(number, int):
         raise SettingsError("clients: auto means whoever joins; say how many to start with --clients N")
-    folder = folder or RunFolder.create(runs, chosen.name)
     console = Console(stderr=as_json)
+    ensure(chosen.data, console)
+    folder = folder or RunFolder.create(runs, chosen.name)
     with Display(console, folder.id, chosen.rounds) as display, _kept_if_begun(folder, resume is not None):
         launcher = LocalLauncher(
             chosen,
@@ -179,9 +181,10 @@ def server(
         raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
     credentials = None if certs is None else Credentials.load(certs)
     checkpoint = None if folder is None else open_resumed(folder)
+    console = Console(stderr=as_json)
+    ensure(chosen.data, console)
     folder = folder or RunFolder.create(runs, chosen.name)
     folder.settings.write_text(chosen.to_yaml())
-    console = Console(stderr=as_json)
     with Display(console, folder.id, chosen.rounds) as display, _kept_if_begun(folder, resume is not None):
         coordinator = Coordinator(chosen, folder, resume=checkpoint, observer=display.observer())
 

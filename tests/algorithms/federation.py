@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -149,9 +150,10 @@ class Federation:
         conducting = asyncio.create_task(coordinator.conduct())
         clients = [asyncio.create_task(self._client(coordinator, name, death)) for name in names]
         dying = asyncio.create_task(death.wait())
-        everybody = asyncio.ensure_future(asyncio.gather(conducting, *clients))
+        everybody = asyncio.gather(conducting, *clients)
+        ends: tuple[asyncio.Future[Any], ...] = everybody, dying
         try:
-            await asyncio.wait([everybody, dying], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if death.is_set() and not everybody.done():
                 for line in self._lines.values():
                     line.break_off()

@@ -158,5 +158,6 @@ def test_an_assembly_takes_chunks_in_any_manner_or_refuses_them(
                 assembly.add(memoryview(piece))
             elif action == "r":
                 assembly.rewind(len(piece))
-            if assembly.complete and assembly.received:
+            if assembly.complete:
                 assert len(assembly.body()) == size
+                break

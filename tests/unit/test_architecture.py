@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -28,7 +29,7 @@ ROOMS = {
     "torch": {"common/objectives/torch_models.py"},
     "docker": set[str](),
     "ray": set[str](),
-    "plotly": {"report/charts.py", "report/fragments.py", "report/page.py"},
+    "plotly": {"report/page.py"},
     "matplotlib": {"report/figure.py", "common/data/table.py"},
     "pandas": set[str](),
 }
@@ -84,6 +85,7 @@ def imports_of(path: Path) -> Iterator[Import]:
     yield from walk(ast.parse(path.read_text()), False)
 
 
+@cache
 def all_imports() -> list[Import]:
     return [found for path in sources() for found in imports_of(path)]
 

@@ -153,7 +153,7 @@ def test_a_dtype_that_cannot_travel_is_refused_by_name(dtype: str) -> None:
         ({"x": sparse([-1, 2], 9)}, "increase strictly"),
         ({"x": sparse([8, 9], 9)}, "within 0..8"),
         ({"x": SparseVector(np.array([1]), np.ones(2), 9)}, "values for"),
-        ({"x": SparseVector(np.array([1.0]), np.ones(1), 9)}, "int64"),  # type: ignore[arg-type]
+        ({"x": SparseVector(np.array([1.0]), np.ones(1), 9)}, "int64"),
     ],
 )
 def test_what_cannot_travel_is_refused_when_it_is_sent(values: Values, told: str) -> None:
