@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import time
@@ -22,7 +21,7 @@ from client.session import Session
 from client.work import Worker
 from common.credentials import Credentials
 from common.errors import CredentialError, JoinRefusedError, UnreachableError
-from common.settings.run import from_json, outside_code
+from common.settings.run import from_json, outside_code, raw
 from common.transport import CLIENT_KEY, INSTANCE_KEY, options
 from common.version import PROTOCOL, software
 from proto import fenchel_pb2 as pb
@@ -172,7 +171,7 @@ class Connection:
     def _ready(self, reply: pb.JoinReply) -> Worker:
         who = self.participant
         # Before the settings are validated, which imports the code that they name.
-        for name in outside_code(json.loads(reply.settings)):
+        for name in outside_code(raw(reply.settings)):
             require_allowed(name, who.allowed)
         settings = from_json(reply.settings)
         holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)

@@ -153,13 +153,16 @@ class Conversation:
                     self._member.partial = None  # should the stream break while it is decoded, it comes again
                     await self._received(call, reply, assembly)
                 else:
-                    log.info("client %s: a reply came too late and does not count", self._member.name)
+                    self._late(reply.sequence)
                 reply, call, self._arriving = None, None, None
                 assembly = Assembly(0)  # let go of the body
 
     def _opened(self, reply: pb.Reply, awaited: bool) -> Assembly:
         """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
         size = body_bytes(reply.payload, self._limit)
+        told = self._member.outstanding.get(reply.sequence)
+        if told is not None and told.kind == pb.TELL and size:
+            raise WireError("a client returned values where it was told, not asked")
         if not reply.resume:
             return Assembly(size, recycler=self._recycler, together=True)
         if not awaited:
@@ -202,6 +205,12 @@ class Conversation:
         if exchange.is_open_for(call):
             exchange.receive(call, values)
         else:
+            call.outcome = "late"
+
+    def _late(self, sequence: int) -> None:
+        log.info("client %s: a reply came too late and does not count", self._member.name)
+        call = self._member.overdue.pop(sequence, None)
+        if call is not None:
             call.outcome = "late"
 
     def _told(self, call: Call, reply: pb.Reply) -> None:

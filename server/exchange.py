@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import TooFewRepliesError
@@ -123,21 +123,12 @@ class Exchange:
             Fewer than ``min_replies`` did.
         """
         asked = len(self._waiting)
-        try:
-            async with asyncio.timeout(self._deadline):
-                await self._quiet()
-        except TimeoutError:
+        if not await self._quiet():
             self._overdue = True
-            for client in sorted(self._waiting.keys() - self._arriving):
-                log.warning(
-                    "round %d, phase %r: client %s did not answer within %g s",
-                    self.round,
-                    self.phase,
-                    client,
-                    self._deadline,
-                )
-                self._drop(client)
-            await self._quiet()
+            self._give_up(self._waiting.keys() - self._arriving)
+            # What has begun to arrive gets as much time again, and no more: its sender may have stalled.
+            if not await self._quiet():
+                self._give_up(self._waiting.keys())
         if len(self.answered) < min(min_replies, asked) or not self.answered:
             reasons = "".join(
                 f"\n  {client}: {reason}" for client, reason in sorted(self.failures.items())[:5]
@@ -149,7 +140,26 @@ class Exchange:
             )
         return sorted(self.answered)
 
-    async def _quiet(self) -> None:
-        while self._waiting:
-            self._changed.clear()
-            await self._changed.wait()
+    async def _quiet(self) -> bool:
+        """Wait until nobody is awaited any more; return whether that was so before the deadline."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                while self._waiting:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _give_up(self, clients: Iterable[str]) -> None:
+        for client in sorted(clients):
+            log.warning(
+                "round %d, phase %r: client %s did not answer within %g s",
+                self.round,
+                self.phase,
+                client,
+                self._deadline,
+            )
+            member, call = self._waiting[client]
+            member.overdue[call.sequence] = call
+            self._drop(client)

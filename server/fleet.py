@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from common.errors import LostStateError, RunStoppedError
-from common.expectation import Expectation, Expected, check
+from common.expectation import ArraySpec, Expectation, Expected, check
 from common.frames import Body
 from common.payload import Value, Values, encode
 from common.randomness import generator
@@ -209,6 +209,15 @@ class Cohort:
 
         Other parameters and errors as for :meth:`ask`.
         """
+        for name, expected in returns.items():
+            if (
+                expected is str
+                or isinstance(expected, Each)
+                or (isinstance(expected, ArraySpec) and (expected.sparse or None in expected.shape))
+            ):
+                raise TypeError(
+                    f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape"
+                )
         reduced = Reduced(self.clients, weight, self.fleet.reply_buffer_bytes)
         answered = await self._exchange(phase, pb.ASK, reduced, returns, deadline, min_replies, values)
         reduced.cohort = self.only(set(answered).__contains__)

@@ -54,6 +54,8 @@ class Member:
     """Feeds the stream that is open now; ``None`` while the client is away."""
     serving: asyncio.Task[None] | None = None
     """Converses on the client's latest stream."""
+    overdue: dict[int, Call] = field(default_factory=dict)
+    """Questions whose deadline has passed, until the next one is asked."""
     partial: tuple[int, Assembly] | None = None
     """Sequence and beginning of a reply whose stream broke."""
 
@@ -79,6 +81,7 @@ class Member:
         if kind == pb.TELL:
             self.base = call.sequence
         self.outstanding[call.sequence] = call
+        self.overdue.clear()
         if self.queue is not None:
             self.queue.put_nowait(call)
         return call

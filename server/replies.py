@@ -25,7 +25,8 @@ def _number(value: Value) -> float:
 
 def _array(name: str, value: Value) -> Array:
     if isinstance(value, np.ndarray):
-        return value
+        # Sums of counts must not wrap, nor means of them be cut off.
+        return value if value.dtype.kind == "f" else value.astype(np.float64)
     if isinstance(value, bool | int | float):
         return np.asarray(float(value))
     raise TypeError(f"{name!r} is a {type(value).__name__}, which has no mean")

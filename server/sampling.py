@@ -51,6 +51,7 @@ def draw(sampler: Sampler, weights: Vector, t: int, random: np.random.Generator)
             pass
         return [int(position) for position in chosen]
     if isinstance(sampler, Cyclic):
+        _at_most(sampler.groups, n)
         groups = np.array_split(np.arange(n), sampler.groups)
         return [int(position) for position in groups[(t - 1) % sampler.groups]]
     if isinstance(sampler, Weighted):

@@ -172,12 +172,35 @@ def validate(values: Mapping[str, Any], source: str = "settings") -> RunSettings
     try:
         return RunSettings.model_validate(dict(values))
     except ValidationError as error:
-        raise settings_error(error, source) from None
+        raise settings_error(error, values, source) from None
 
 
 def from_json(text: str) -> RunSettings:
-    """Read settings that :meth:`RunSettings.to_json` wrote."""
-    return validate(json.loads(text))
+    """Read settings that :meth:`RunSettings.to_json` wrote.
+
+    Raises
+    ------
+    SettingsError
+        They are not JSON, or cannot be accepted.
+    """
+    return validate(raw(text))
+
+
+def raw(text: str) -> dict[str, Any]:
+    """Read settings in JSON without validating them.
+
+    Raises
+    ------
+    SettingsError
+        They are not a JSON object.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"the settings that the server sent are not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise SettingsError("the settings that the server sent are not a JSON object")
+    return values
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,9 +16,17 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
-def _place(location: tuple[int | str, ...]) -> str:
-    """Dotted key of an error, without the tags that pydantic inserts for unions."""
-    return ".".join(str(part) for part in location)
+def _place(location: tuple[int | str, ...], values: Any) -> str:
+    """Return the dotted key of an error, without the names of alternatives that pydantic inserts."""
+    key = []
+    for number, part in enumerate(location):
+        inside = isinstance(values, Mapping) and part in values
+        if inside or (isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)):
+            key.append(str(part))
+            values = values[part]
+        elif isinstance(values, Mapping) and number == len(location) - 1:
+            key.append(str(part))  # a key that is missing
+    return ".".join(key)
 
 
 def _given(value: Any) -> str:
@@ -25,13 +34,15 @@ def _given(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def settings_error(error: ValidationError, source: str) -> SettingsError:
+def settings_error(error: ValidationError, values: Mapping[str, Any], source: str) -> SettingsError:
     """Word a validation error for the person who wrote the settings.
 
     Parameters
     ----------
     error
         What pydantic found.
+    values
+        What was validated.
     source
         Where the settings came from: a file name, or ``"settings"``.
 
@@ -42,7 +53,7 @@ def settings_error(error: ValidationError, source: str) -> SettingsError:
     """
     lines = []
     for problem in error.errors():
-        key = _place(problem["loc"])
+        key = _place(problem["loc"], values)
         if problem["type"] == "extra_forbidden":
             lines.append(
                 f"{key}: unknown key (given {_given(problem['input'])}); check its spelling and its place"
@@ -52,7 +63,7 @@ def settings_error(error: ValidationError, source: str) -> SettingsError:
         elif problem["type"] == "value_error":
             # A check of our own: its words say what was given.
             own = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{key}: {own}" if problem["loc"] else own)
+            lines.append(f"{key}: {own}" if key else own)
         else:
             lines.append(f"{key}: {problem['msg']} (given {_given(problem['input'])})")
     return SettingsError(f"{source}: " + "\n  ".join(lines if len(lines) == 1 else ["", *lines]))

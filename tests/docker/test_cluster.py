@@ -117,3 +117,17 @@ async def test_a_client_that_is_cut_off_the_network_for_a_while_comes_back_and_n
     command("docker", "network", "connect", cluster.network(), client)
     assert set(cluster.finished().values()) == {0}
     assert model_bytes(cluster.run_folder()) == await without_docker(settings, tmp_path, "algorithm.nap=0.0")
+
+
+async def test_a_cluster_that_is_stopped_goes_on_when_it_is_brought_up_again_and_not_a_bit_of_the_model_changes(
+    ledger: tuple[Cluster, Path], tmp_path: Path
+) -> None:
+    cluster, settings = ledger
+    cluster.up(CLIENTS)
+    cluster.wait_for_round(20)
+    cluster.do("stop")
+    assert cluster.rounds() < ROUNDS
+    assert [path.name[:8] for path in cluster.runs.iterdir()] == ["running-"]
+    cluster.up(CLIENTS)
+    assert set(cluster.finished().values()) == {0}
+    assert model_bytes(cluster.run_folder()) == await without_docker(settings, tmp_path, "algorithm.nap=0.0")
