@@ -21,7 +21,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @asynccontextmanager
 async def serving(
-    credentials: Credentials | None, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType = SERVING
+    credentials: Credentials | None, status: int = SERVING
 ) -> AsyncIterator[str]:
     listening = grpc.aio.server()
     servicer = health.aio.HealthServicer()
