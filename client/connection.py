@@ -36,7 +36,7 @@ _REFUSALS = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-_HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "handshake", "Handshake")
+_HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "Tls handshake failed", "verification check failed")
 _HANDSHAKE_TRIES = 3
 
 

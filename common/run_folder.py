@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.errors import SettingsError
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -22,11 +24,22 @@ class RunFolder:
 
     @classmethod
     def create(cls, parent: Path, name: str) -> RunFolder:
-        """Create the folder of a new run below ``parent``."""
+        """Create the folder of a new run below ``parent``.
+
+        Raises
+        ------
+        SettingsError
+            It cannot be made there.
+        """
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = cls(parent / f"{stamp}-{name}-{secrets.token_hex(2)}")
-        folder.path.mkdir(parents=True)
-        folder.checkpoint.parent.mkdir()
+        try:
+            folder.path.mkdir(parents=True)
+            folder.checkpoint.parent.mkdir()
+        except OSError as error:
+            raise SettingsError(
+                f"{parent}: no run folder can be made there ({error.strerror}); see --runs"
+            ) from None
         return folder
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.errors import CheckpointError
@@ -41,7 +42,7 @@ class TableLog:
         self._file = fresh.open("wb")
         self._writer = pa.ipc.new_stream(self._file, schema)
         if earlier is not None:
-            kept = earlier.filter(pa.compute.less_equal(earlier["round"], kept_rounds))
+            kept = earlier.filter(pc.less_equal(earlier["round"], kept_rounds))
             self._writer.write_table(kept.cast(schema))
             self._file.flush()
         fresh.replace(_growing(path))

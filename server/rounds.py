@@ -23,6 +23,7 @@ from server.fleet import Fleet
 from server.recorder import Recorder
 
 _SAVING_SHARE = 0.1
+_ZIP64_BYTES = 1 << 30  # above, the archive needs a wider format, whose bytes depend on Python's version
 
 Row: TypeAlias = Mapping[str, float]
 """The figures of one round: a row of ``metrics.parquet``."""
@@ -145,6 +146,6 @@ def save_model(path: Path, model: Vector) -> None:
     temporary = path.with_suffix(".new")
     with zipfile.ZipFile(temporary, "w") as archive:
         entry = zipfile.ZipInfo("model.npy", date_time=(1980, 1, 1, 0, 0, 0))
-        with archive.open(entry, "w", force_zip64=True) as file:
+        with archive.open(entry, "w", force_zip64=model.nbytes > _ZIP64_BYTES) as file:
             np.lib.format.write_array(file, model, allow_pickle=False)
     temporary.replace(path)

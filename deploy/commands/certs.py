@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from common.credentials import KEY
 from deploy.commands.run import JsonOption
 
 app = typer.Typer(help="Certificates: an authority, the server's, the clients'.", no_args_is_help=True)
@@ -23,7 +24,7 @@ Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
 
 def _say(words: str) -> None:
-    Console(highlight=False).print(words, soft_wrap=True)
+    Console(highlight=False, markup=False, emoji=False).print(words, soft_wrap=True)
 
 
 @app.command("all")
@@ -52,7 +53,7 @@ def authority(
     from deploy.certificates import make_authority
 
     make_authority(folder, name, days=days, force=force)
-    _say(f"{folder}: authority {name!r}. Its key.pem never leaves this machine.")
+    _say(f"{folder}: authority {name!r}. Its authority-key.pem never leaves this machine.")
 
 
 @app.command()
@@ -84,9 +85,12 @@ def client(
 @app.command()
 def show(folder: Folder, as_json: JsonOption = False) -> None:
     """Tell what a folder's certificate is for, until when, and check it against its authority."""
-    from deploy.certificates import describe
+    from common.credentials import Credentials
+    from deploy.certificates import check_pair, describe
 
     about = describe(folder)
+    if (folder / KEY).exists():
+        check_pair(Credentials.load(folder))
     if as_json:
         print(json.dumps(about, indent=2, default=str))  # noqa: T201
         return

@@ -150,7 +150,7 @@ def probe(
         return
     table = Table(box=None, header_style="dim", pad_edge=False)
     for title in ("client", "p50", "p90", "p99", "jitter", "clock offset", "up", "down"):
-        table.add_column(title, justify="left" if title == "client" else "right")
+        table.add_column(title, justify="left" if title == "client" else "right", no_wrap=True)
     for result in results:
         table.add_row(*result.cells())
     Console(highlight=False).print(table)

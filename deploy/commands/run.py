@@ -172,6 +172,7 @@ def server(
 ) -> None:
     """Coordinate one run for clients that dial in."""
     from common.credentials import Credentials
+    from deploy.certificates import check_pair
     from deploy.display import Display
     from server.coordinator import Coordinator, open_resumed
     from server.service import serve
@@ -180,6 +181,8 @@ def server(
     if (certs is None) != insecure:
         raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
     credentials = None if certs is None else Credentials.load(certs)
+    if credentials is not None:
+        check_pair(credentials)
     checkpoint = None if folder is None else open_resumed(folder)
     console = Console(stderr=as_json)
     ensure(chosen.data, console)
@@ -235,8 +238,8 @@ def client(
     from client.holdings import Holdings, OwnFile
     from client.host import ParentGoneError, host
     from common.credentials import Credentials
+    from deploy.certificates import check_pair, common_name
     from deploy.certificates import claim as claim_identity
-    from deploy.certificates import common_name
     from deploy.names import client_names
 
     if sum((certs is not None, claim is not None, insecure)) != 1:
@@ -257,6 +260,9 @@ def client(
         identities[name] = None
     else:
         raise SettingsError("with --insecure, give --name NAME or --sessions N")
+    for pair in identities.values():
+        if pair is not None:
+            check_pair(pair)
     holdings = Holdings(None if data is None else OwnFile(data, label))
     participants = [
         Participant(each, server, credentials, holdings, state, frozenset(allow or ()), retry_for)

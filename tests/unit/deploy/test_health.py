@@ -20,9 +20,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 @asynccontextmanager
-async def serving(
-    credentials: Credentials | None, status: int = SERVING
-) -> AsyncIterator[str]:
+async def serving(credentials: Credentials | None, status: int = SERVING) -> AsyncIterator[str]:
     listening = grpc.aio.server()
     servicer = health.aio.HealthServicer()
     await servicer.set("", status)
