@@ -151,7 +151,7 @@ class Session:
         return (
             None
             if reply is None
-            else Answer(pb.Reply(sequence=sequence, timing=pb.Timing()), Body(encode(reply)))
+            else Answer(pb.Reply(sequence=sequence, timing=pb.Timing()), Body(encode(reply), shared=False))
         )
 
     def _answered(self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing) -> Answer:
@@ -161,7 +161,7 @@ class Session:
         if instruction.kind == pb.INSPECT:
             reply = self._inspect(instruction.phase, values)
             timing.compute_ns = lap()
-            encoded = Body(encode(reply))
+            encoded = Body(encode(reply), shared=False)
             timing.encode_ns = lap()
         else:
             if not self._half.stateless() and self._live != instruction.base:
@@ -177,7 +177,9 @@ class Session:
             if instruction.kind == pb.TELL and reply:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()
-            encoded = Body(encode(reply))  # a reply that cannot travel is a failure, and leaves no record
+            encoded = Body(
+                encode(reply), shared=False
+            )  # a reply that cannot travel is a failure, and leaves no record
             timing.encode_ns = lap()
             if not self._half.stateless():
                 self._journal.record(instruction.sequence, self._algorithm.state, reply)

@@ -25,9 +25,8 @@ from proto import fenchel_pb2 as pb
 FRAME_BYTES = 1 << 20
 _OVERHEAD = 16  # tags and lengths of a frame's two fields
 _HEAD_LIMIT = FRAME_BYTES - _OVERHEAD
-CHUNK_BYTES = FRAME_BYTES - 64
+CHUNK_BYTES = FRAME_BYTES - 4096  # leaves room for the head of most messages
 _INLINE_BYTES = 64 << 10  # up to here a body is copied into each receiver's first frame
-_TOGETHER_BYTES = 32 << 20  # up to here a body may be there twice for a moment
 _KEPT_BYTES = 64 << 20  # up to here a broadcast's frames are made once and kept
 
 Head: TypeAlias = pb.Hello | pb.Welcome | pb.Instruction | pb.Reply | pb.Farewell
@@ -59,20 +58,20 @@ def _field(number: int, length: int) -> bytes:
 class Body:
     """The body of one message, cut into the frames that carry it.
 
-    One body serves any number of receivers. The frames of a body below 64 MiB are made once and kept;
-    those of a larger one are made each time, so that sending it needs no second copy of it.
+    The frames of a body that is shared by several receivers are made once and kept, up to 64 MiB; others
+    are made each time, so that sending them needs no second copy of the body.
     """
 
-    def __init__(self, encoded: Encoded) -> None:
+    def __init__(self, encoded: Encoded, *, shared: bool = True) -> None:
         self.payload = encoded.descriptor.SerializeToString()
         self.size = encoded.size
         self._segments = encoded.segments
         self._starts = np.cumsum([0, *(len(segment) for segment in encoded.segments)])
-        self._kept: dict[int, bytes] | None = {} if encoded.size <= _KEPT_BYTES else None
+        self._kept: dict[int, bytes] | None = {} if shared and encoded.size <= _KEPT_BYTES else None
         self.inline = encoded.joined() if encoded.size <= _INLINE_BYTES else None
 
     def detach(self) -> None:
-        """Make all frames now, unless the body is too large for that: from here on the arrays may change."""
+        """Make all frames now, if they are kept: from here on the arrays may change."""
         if self._kept is not None:
             for start in range(0, self.size, CHUNK_BYTES):
                 self._frame(start)
@@ -101,6 +100,10 @@ class Body:
         return self._kept[start]
 
     def _made(self, start: int) -> bytes:
+        return b"".join(self.pieces(start))
+
+    def pieces(self, start: int) -> list[Buffer]:
+        """Return what the frame of the chunk at byte ``start`` is joined of."""
         stop = min(start + CHUNK_BYTES, self.size)
         pieces: list[Buffer] = [_field(_CHUNK, stop - start)]
         index = int(np.searchsorted(self._starts, start, side="right")) - 1
@@ -110,7 +113,7 @@ class Body:
             pieces.append(piece)
             start += len(piece)
             index += 1
-        return b"".join(pieces)
+        return pieces
 
 
 def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[bytes]:
@@ -148,6 +151,9 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
         yield b"".join(first)
     elif body.inline is not None and resume == 0 and len(text) + body.size + _OVERHEAD <= FRAME_BYTES:
         yield b"".join([*first, _field(_CHUNK, body.size), body.inline])
+    elif body.refers_to_arrays and len(text) + CHUNK_BYTES + _OVERHEAD <= FRAME_BYTES and resume < body.size:
+        yield b"".join([*first, *body.pieces(resume)])
+        yield from body.frames(resume + CHUNK_BYTES)
     else:
         yield b"".join(first)
         yield from body.frames(resume)
@@ -220,19 +226,12 @@ class Assembly:
         Bytes that are not wanted, because nobody waits for this body any more.
     recycler
         Where the memory comes from.
-    together
-        Copy the chunks together in :meth:`body`, which may then run in a thread, and not as they arrive.
-        A large body is copied as it arrives all the same, since it should not be there twice.
     """
 
-    def __init__(
-        self, size: int, received: int = 0, recycler: Recycler | None = None, *, together: bool = False
-    ) -> None:
+    def __init__(self, size: int, received: int = 0, recycler: Recycler | None = None) -> None:
         self.size = size
         self.received = received
         self._recycler = recycler or Recycler()
-        self._together = together and size <= _TOGETHER_BYTES
-        self._chunks: list[memoryview] = []
         self._buffer: memoryview | None = None
 
     @property
@@ -252,8 +251,6 @@ class Assembly:
             raise WireError(f"a message has more than the {self.size:,} bytes that it declared")
         if len(chunk) == self.size:
             self._buffer = chunk
-        elif self._together:
-            self._chunks.append(chunk)
         elif len(chunk):
             if self._buffer is None:
                 self._buffer = self._memory()
@@ -276,34 +273,20 @@ class Assembly:
         self.received += len(chunk)
 
     def rewind(self, received: int) -> None:
-        """Go back to the first ``received`` bytes, a multiple of ``CHUNK_BYTES``; the sender goes on from there.
+        """Go back to the first ``received`` bytes; the sender goes on from there.
 
         Raises
         ------
         WireError
-            Not so much had arrived, or not in chunks of that size.
+            Not so much had arrived.
         """
         if received > self.received:
             raise WireError(
                 f"a message goes on at byte {received:,}, but only {self.received:,} have arrived"
             )
-        if self._together:
-            while sum(len(chunk) for chunk in self._chunks) > received:
-                self._chunks.pop()
-            if sum(len(chunk) for chunk in self._chunks) != received:
-                raise WireError(f"a message goes on at byte {received:,}, in the middle of a chunk")
         self.received = received
 
     def body(self) -> Buffer:
         """Return the whole body."""
         assert self.complete
-        if self._chunks:
-            self._buffer = self._memory()
-            whole = np.frombuffer(self._buffer, np.uint8)
-            start = 0
-            for chunk in self._chunks:
-                # numpy copies without holding the interpreter's lock; slices of memoryviews would hold it.
-                whole[start : start + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                start += len(chunk)
-            self._chunks = []
         return b"" if self._buffer is None else self._buffer

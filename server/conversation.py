@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from common.errors import WireError
 from common.frames import Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import Value, body_bytes, decode
+from common.payload import body_bytes, decode
 from common.stream import Stream
 from proto import fenchel_pb2 as pb
 from server.calls import Call
@@ -19,8 +19,6 @@ from server.exchange import Exchange
 from server.member import Member
 
 log = logging.getLogger("fenchel.server")
-
-_SMALL_BYTES = 256 << 10  # replies up to here are decoded at once, larger ones in a thread
 
 
 class Conversation:
@@ -150,11 +148,10 @@ class Conversation:
                 self._member.partial = (call.sequence, assembly)
             if assembly.complete:
                 if call is not None:
-                    self._member.partial = None  # should the stream break while it is decoded, it comes again
-                    await self._received(call, reply, assembly)
+                    self._received(call, reply, assembly)
                 else:
                     self._late(reply.sequence)
-                reply, call, self._arriving = None, None, None
+                reply, call, self._arriving, self._member.partial = None, None, None, None
                 assembly = Assembly(0)  # let go of the body
 
     def _opened(self, reply: pb.Reply, awaited: bool) -> Assembly:
@@ -164,7 +161,7 @@ class Conversation:
         if told is not None and told.kind == pb.TELL and size:
             raise WireError("a client returned values where it was told, not asked")
         if not reply.resume:
-            return Assembly(size, recycler=self._recycler, together=True)
+            return Assembly(size, recycler=self._recycler)
         if not awaited:
             return Assembly(size, received=min(reply.resume, size))  # given up meanwhile: it is discarded
         sequence, assembly = self._member.partial or (0, Assembly(0))
@@ -173,7 +170,7 @@ class Conversation:
         assembly.rewind(reply.resume)
         return assembly
 
-    async def _received(self, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
+    def _received(self, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
         call.last_received_ns = time.perf_counter_ns()
         call.reply_bytes = assembly.size
         call.timing = reply.timing
@@ -185,27 +182,18 @@ class Conversation:
         elif reply.failure:
             exchange.fail(call, reply.failure)
         else:
-            await self._answered(exchange, call, reply, assembly)
+            self._answered(exchange, call, reply, assembly)
         self._member.settle(call)
 
-    async def _answered(self, exchange: Exchange, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
-        def checked() -> dict[str, Value]:
+    def _answered(self, exchange: Exchange, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
+        try:
             values = decode(reply.payload, assembly.body())
             call.decoded_ns = time.perf_counter_ns()
             exchange.check(call.client, values)
-            return values
-
-        try:
-            # Copying and checking a large reply would keep the others waiting.
-            values = checked() if assembly.size < _SMALL_BYTES else await asyncio.to_thread(checked)
         except WireError as error:
-            if exchange.is_open_for(call):
-                exchange.fail(call, str(error))
-            return
-        if exchange.is_open_for(call):
-            exchange.receive(call, values)
+            exchange.fail(call, str(error))
         else:
-            call.outcome = "late"
+            exchange.receive(call, values)
 
     def _late(self, sequence: int) -> None:
         log.info("client %s: a reply came too late and does not count", self._member.name)
