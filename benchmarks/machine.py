@@ -20,7 +20,8 @@ def description() -> str:
             break
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES)
+    cores = len(os.sched_getaffinity(0))  # those that this process may use
     return (
-        f"{datetime.date.today()}, {os.cpu_count()} cores of {model}, {memory:.0f} GB, {platform.system()}, "
+        f"{datetime.date.today()}, {cores} cores of {model}, {memory:.0f} GB, {platform.system()}, "
         f"Python {platform.python_version()}, {versions}"
     )

@@ -29,7 +29,7 @@ def measure(quick: bool) -> Figures:
     figures: Figures = {"rows": rows}
     for clients, floats in _QUICK if quick else _FULL:
         progress(f"{clients} clients, {floats:,} floats")
-        bare, ours = _pair(clients, floats, repeats=2 if quick else 3)
+        bare, ours = _pair(clients, floats, repeats=2)
         rows.append(
             {
                 "clients": clients,

@@ -103,8 +103,8 @@ class ClientAlgorithm:
         """Return the random numbers of this client, in this round, for this purpose."""
         return generator(self._seed, self.client, self.round, purpose)
 
-    def answer(self, phase: str, t: int, values: Values) -> Values:
-        """Answer one phase of round ``t``.
+    def answer(self, phase: str, t: int, values: Values, *, finite: bool = False) -> Values:
+        """Answer one phase of round ``t``; ``finite``: the arrays are known to be finite.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class ClientAlgorithm:
                 f"{type(self).__name__} answers no phase {phase!r}, only {sorted(self._handlers)}; "
                 "do both sides run the same version of the algorithm?"
             )
-        handler.check(values)
+        handler.check(values, finite)
         self.round = t
         result = handler.method(**values)
         if result is None:
@@ -138,7 +138,7 @@ class _Handler:
     parameters: Mapping[str, Any]
     required: frozenset[str]
 
-    def check(self, values: Values) -> None:
+    def check(self, values: Values, finite: bool) -> None:
         missing = self.required - values.keys()
         unknown = values.keys() - self.parameters.keys()
         if missing or unknown:
@@ -147,7 +147,7 @@ class _Handler:
                 "do both sides run the same version of the algorithm?"
             )
         for name, value in values.items():
-            problem = _mismatch(value, self.parameters[name])
+            problem = _mismatch(value, self.parameters[name], finite)
             if problem:
                 raise PayloadError(f"phase {self.phase!r}: {name!r} {problem}")
 
@@ -169,16 +169,16 @@ def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
     return found
 
 
-def _mismatch(value: Value, hint: Any) -> str | None:
+def _mismatch(value: Value, hint: Any, finite: bool) -> str | None:
     """Say how a received value differs from a parameter's annotation, or return ``None``."""
     if hint is Any:
         return None
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    problems = [_mismatch_one(value, option) for option in options]
+    problems = [_mismatch_one(value, option, finite) for option in options]
     return None if None in problems else problems[0]
 
 
-def _mismatch_one(value: Value, hint: Any) -> str | None:
+def _mismatch_one(value: Value, hint: Any, finite: bool) -> str | None:
     if typing.get_origin(hint) is np.ndarray:
         if not isinstance(value, np.ndarray):
             return f"is a {type(value).__name__}, expected an array"
@@ -186,11 +186,11 @@ def _mismatch_one(value: Value, hint: Any) -> str | None:
         wanted = typing.get_origin(wanted) or wanted  # np.floating[Any] -> np.floating
         if not np.issubdtype(value.dtype, wanted):
             return f"has dtype {value.dtype}, expected {wanted.__name__}"
-        return finiteness_problem(value)
+        return None if finite else finiteness_problem(value)
     if hint is SparseVector:
         if not isinstance(value, SparseVector):
             return f"is a {type(value).__name__}, expected a sparse vector"
-        return finiteness_problem(value.values)
+        return None if finite else finiteness_problem(value.values)
     if isinstance(hint, type):
         if isinstance(value, float) and not np.isfinite(value):
             return f"is {value}, which is not finite"

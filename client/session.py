@@ -121,18 +121,20 @@ class Session:
             stateless=self._half.stateless(),
         )
 
-    def handle(self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing) -> Answer:
+    def handle(
+        self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing, finite: bool = False
+    ) -> Answer:
         """Handle one instruction: restore its base, answer it, record the outcome.
 
         A failure of the algorithm becomes a reply that says so; the next instruction's base undoes
-        whatever it left behind.
+        whatever it left behind. ``finite``: the arrays are known to be finite.
         """
         self._journal.forget_before(instruction.reach)
         stored = self._stored(instruction.sequence)
         if stored is not None:
             return stored
         try:
-            answer = self._answered(instruction, body, timing)
+            answer = self._answered(instruction, body, timing, finite)
         except Exception as error:
             expected = isinstance(error, FenchelError)
             log.error("%s: phase %r failed: %s", self.client, instruction.phase, error, exc_info=not expected)
@@ -154,7 +156,7 @@ class Session:
             else Answer(pb.Reply(sequence=sequence, timing=pb.Timing()), Body(encode(reply), shared=False))
         )
 
-    def _answered(self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing) -> Answer:
+    def _answered(self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing, finite: bool) -> Answer:
         lap = _stopwatch()
         values = decode(instruction.payload, body)
         timing.decode_ns = lap()
@@ -173,7 +175,7 @@ class Session:
                     )
                 self._algorithm.state = self._journal.state_after(instruction.base)
             self._live = -1
-            reply = self._algorithm.answer(instruction.phase, instruction.round, values)
+            reply = self._algorithm.answer(instruction.phase, instruction.round, values, finite=finite)
             if instruction.kind == pb.TELL and reply:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()

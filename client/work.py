@@ -14,7 +14,7 @@ from client.session import Answer, Session
 from common.errors import JoinRefusedError, WireError
 from common.frames import Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import Buffer, body_bytes
+from common.payload import Buffer, body_bytes, float_spans
 from common.stream import Stream
 from proto import fenchel_pb2 as pb
 
@@ -130,7 +130,11 @@ class Worker:
             return _Arrived(head, partial.assembly, partial.first_ns)
         if head.resume:
             raise WireError("the server resumed an instruction that this client has no part of")
-        return _Arrived(head, Assembly(size, recycler=self._recycler), time.perf_counter_ns())
+        return _Arrived(
+            head,
+            Assembly(size, recycler=self._recycler, spans=float_spans(head.payload)),
+            time.perf_counter_ns(),
+        )
 
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
         while True:
@@ -166,7 +170,7 @@ class Worker:
 
         def handle() -> Answer:
             timing.queue_ns = time.perf_counter_ns() - instruction.last_ns
-            return self.session.handle(head, body, timing)
+            return self.session.handle(head, body, timing, instruction.assembly.finite)
 
         if self.executor is None:
             return handle()

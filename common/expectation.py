@@ -39,7 +39,7 @@ Expected: TypeAlias = ArraySpec | Array | type[bool] | type[int] | type[float] |
 Expectation: TypeAlias = Mapping[str, Expected]
 
 
-def check(values: Values, expectation: Expectation, source: str) -> None:
+def check(values: Values, expectation: Expectation, source: str, *, finite: bool = False) -> None:
     """Raise unless ``values`` are what was asked for.
 
     Parameters
@@ -50,6 +50,8 @@ def check(values: Values, expectation: Expectation, source: str) -> None:
         Wanted names and kinds; no others are accepted.
     source
         Who sent it and for what, for the error: ``"client-3, phase 'train', round 7"``.
+    finite
+        Whether the arrays are known to be finite (:class:`common.frames.Assembly`).
 
     Raises
     ------
@@ -62,12 +64,12 @@ def check(values: Values, expectation: Expectation, source: str) -> None:
             "do both sides run the same version of the algorithm?"
         )
     for name, expected in expectation.items():
-        problem = _difference(values[name], expected)
+        problem = _difference(values[name], expected, finite)
         if problem:
             raise PayloadError(f"{source}: {name!r} {problem}")
 
 
-def _difference(value: Value, expected: Expected) -> str | None:
+def _difference(value: Value, expected: Expected, finite: bool) -> str | None:
     if isinstance(expected, type):
         return _scalar_difference(value, expected)
     if isinstance(value, SparseVector):
@@ -84,7 +86,7 @@ def _difference(value: Value, expected: Expected) -> str | None:
     wanted = expected.shape
     if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
         return f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}"
-    return finiteness_problem(entries)
+    return None if finite else finiteness_problem(entries)
 
 
 def _scalar_difference(value: Value, expected: type) -> str | None:
@@ -103,18 +105,24 @@ def _described(value: Value) -> str:
     return f"the {type(value).__name__} {value!r:.80}"
 
 
+def is_finite(array: Array) -> bool:
+    """Whether the sum of squares of a floating-point array is finite.
+
+    If any entry is not, the sum is not; and it may overflow although every entry is.
+    """
+    flat = array.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat)))
+
+
 def finiteness_problem(array: Array) -> str | None:
     """Say where an array is not finite, or return ``None``.
 
-    The sum of squares is not finite if any entry is not, so one fast pass decides the usual case; only
-    a sum that overflowed needs the exact look.
+    One fast pass decides the usual case; only a sum that overflowed needs the exact look.
     """
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or is_finite(array):
         return None
     flat = array.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.dot(flat, flat)):
-            return None
     bad = np.flatnonzero(~np.isfinite(flat))
     if not len(bad):
         return None

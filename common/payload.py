@@ -240,6 +240,31 @@ def _dtype(name: str, code: pb.DType.ValueType) -> np.dtype[Any]:
     return dtype
 
 
+@dataclass(frozen=True)
+class FloatSpan:
+    """Where a body holds floating-point numbers: from byte ``start`` to before ``stop``."""
+
+    start: int
+    stop: int
+    dtype: np.dtype[Any]
+
+
+def float_spans(descriptor: pb.Payload) -> list[FloatSpan]:
+    """Return where the body of an accepted descriptor holds floating-point numbers."""
+    spans = []
+    offset = 0
+    for item in descriptor.arrays:
+        for length in _lengths(item):
+            kind = item.WhichOneof("content")
+            code = item.dense.dtype if kind == "dense" else item.sparse.dtype
+            indices = kind == "sparse" and length == item.sparse.index_bytes
+            dtype = _dtype(item.name, code)
+            if dtype.kind == "f" and not indices:
+                spans.append(FloatSpan(offset, offset + length, dtype))
+            offset += length + -length % ALIGNMENT
+    return spans
+
+
 def decode(descriptor: pb.Payload, body: Buffer) -> dict[str, Value]:
     """Decode a payload whose descriptor :func:`body_bytes` accepted.
 

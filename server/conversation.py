@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from common.errors import WireError
 from common.frames import Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import body_bytes, decode
+from common.payload import body_bytes, decode, float_spans
 from common.stream import Stream
 from proto import fenchel_pb2 as pb
 from server.calls import Call
@@ -161,7 +161,7 @@ class Conversation:
         if told is not None and told.kind == pb.TELL and size:
             raise WireError("a client returned values where it was told, not asked")
         if not reply.resume:
-            return Assembly(size, recycler=self._recycler)
+            return Assembly(size, recycler=self._recycler, spans=float_spans(reply.payload))
         if not awaited:
             return Assembly(size, received=min(reply.resume, size))  # given up meanwhile: it is discarded
         sequence, assembly = self._member.partial or (0, Assembly(0))
@@ -189,7 +189,7 @@ class Conversation:
         try:
             values = decode(reply.payload, assembly.body())
             call.decoded_ns = time.perf_counter_ns()
-            exchange.check(call.client, values)
+            exchange.check(call.client, values, assembly.finite)
         except WireError as error:
             exchange.fail(call, str(error))
         else:

@@ -43,7 +43,8 @@ class Exchange:
     collector
         Where the replies go.
     check
-        Raises ``PayloadError`` for a reply that is not what was asked for.
+        Raises ``PayloadError`` for a reply that is not what was asked for; told the client, its values,
+        and whether they are known to be finite.
     deadline
         Seconds. A reply that has begun to arrive by then still counts: holding it back may have been
         the server's own doing.
@@ -54,7 +55,7 @@ class Exchange:
         phase: str,
         t: int,
         collector: Collector,
-        check: Callable[[str, Mapping[str, Value]], None],
+        check: Callable[[str, Mapping[str, Value], bool], None],
         deadline: float,
     ) -> None:
         self.phase = phase

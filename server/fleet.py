@@ -254,10 +254,9 @@ class Cohort:
         fleet = self.fleet
         expected = returns or {}
 
-        def checked(client: str, reply: Values) -> None:
-            check(
-                reply, _for_client(expected, client), f"round {fleet.round}, phase {phase!r}, client {client}"
-            )
+        def checked(client: str, reply: Values, finite: bool) -> None:
+            source = f"round {fleet.round}, phase {phase!r}, client {client}"
+            check(reply, _for_client(expected, client), source, finite=finite)
 
         patience = deadline or fleet.participation.deadline
         exchange = Exchange(phase, fleet.round, collector, checked, patience)

@@ -20,7 +20,7 @@ LIMIT = 1 << 30
 PATIENCE = 20.0
 
 
-def accept(client: str, values: Values) -> None:
+def accept(client: str, values: Values, finite: bool) -> None:
     """Find nothing wrong with a reply."""
 
 

@@ -33,7 +33,7 @@ class Noting(Gathered):
         self.noted.set()
 
 
-def accept(client: str, values: Values) -> None:
+def accept(client: str, values: Values, finite: bool) -> None:
     """Find nothing wrong with a reply."""
 
 

@@ -17,7 +17,7 @@ from server.replies import Gathered
 from tests.unit.server.conftest import body
 
 
-def accept(client: str, values: Values) -> None:
+def accept(client: str, values: Values, finite: bool) -> None:
     """Find nothing wrong with a reply."""
 
 
@@ -171,13 +171,13 @@ def test_a_lost_client_answers_nothing_more(member: Member) -> None:
 
 
 def test_a_reply_that_is_refused_does_not_count(member: Member) -> None:
-    def refuse(client: str, values: Values) -> None:
+    def refuse(client: str, values: Values, finite: bool) -> None:
         raise PayloadError("wrong shape")
 
     exchange = Exchange("train", 1, Gathered(), refuse, 1.0)
     call = ask(member, exchange)
     with pytest.raises(PayloadError) as refused:
-        exchange.check(call.client, {"x": np.ones(1)})
+        exchange.check(call.client, {"x": np.ones(1)}, False)
     exchange.fail(call, str(refused.value))
     assert not exchange.is_open_for(call)
     assert (member.base, exchange.answered) == (0, [])

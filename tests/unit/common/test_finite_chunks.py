@@ -1,0 +1,76 @@
+"""What is not finite is found while a large body arrives, wherever its chunks were cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from common.frames import CHUNK_BYTES, Assembly, Body, parse
+from common.payload import Array, SparseVector, Value, body_bytes, decode, encode, float_spans
+from proto import fenchel_pb2 as pb
+
+
+def arrived(values: dict[str, Value], cuts: list[int] | None = None) -> tuple[Assembly, pb.Payload]:
+    """Return the assembly of a payload that came in frames, or in pieces cut at ``cuts``."""
+    encoded = encode(values)
+    assembly = Assembly(body_bytes(encoded.descriptor, 1 << 40), spans=float_spans(encoded.descriptor))
+    if cuts is None:
+        for frame in Body(encoded).frames():
+            assembly.add(parse(frame).chunk)
+    else:
+        content = memoryview(encoded.joined())
+        for start, stop in zip([0, *cuts], [*cuts, len(content)], strict=True):
+            assembly.add(content[start:stop])
+    assert assembly.complete
+    return assembly, encoded.descriptor
+
+
+def numbers(count: int, dtype: str = "float32") -> Array:
+    return np.random.default_rng(3).standard_normal(count).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_large_body_of_finite_numbers_is_known_to_be_finite(dtype: str) -> None:
+    values: dict[str, Value] = {"a": numbers(900_001, dtype), "b": np.arange(70_000), "c": numbers(3, dtype)}
+    assembly, descriptor = arrived(values)
+    assert assembly.finite
+    assert np.array_equal(np.asarray(decode(descriptor, assembly.body())["a"]), np.asarray(values["a"]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("position", [0, CHUNK_BYTES // 4 - 1, CHUNK_BYTES // 4, 899_999])
+def test_one_bad_number_in_any_chunk_is_noticed(bad: float, position: int) -> None:
+    array = numbers(900_000)
+    array[position] = bad
+    assembly, _ = arrived({"model": array})
+    assert not assembly.finite
+
+
+def test_a_bad_value_of_a_sparse_vector_is_noticed_and_its_indices_are_not_taken_for_numbers() -> None:
+    indices = np.arange(0, 2_000_000, 2)
+    good = SparseVector(indices, numbers(len(indices)), 2_000_000)
+    assert arrived({"x": good})[0].finite
+    bad = SparseVector(indices, good.values.copy(), 2_000_000)
+    bad.values[-1] = np.nan
+    assert not arrived({"x": bad})[0].finite
+
+
+def test_a_sum_that_overflows_asks_for_a_closer_look() -> None:
+    assert not arrived({"model": np.full(600_000, 3e38, np.float32)})[0].finite
+    assert not arrived({"model": np.full(1_200_000, 200, np.float16)})[0].finite
+
+
+def test_chunks_cut_in_the_middle_of_a_number_ask_for_a_closer_look() -> None:
+    assert not arrived({"model": numbers(1000)}, cuts=[1001])[0].finite
+    assert arrived({"model": numbers(1000)}, cuts=[1000, 2000])[0].finite
+
+
+def test_what_arrived_twice_asks_for_a_closer_look() -> None:
+    encoded = encode({"model": numbers(1000)})
+    content = memoryview(encoded.joined())
+    assembly = Assembly(4000, spans=float_spans(encoded.descriptor))
+    assembly.add(content[:2000])
+    assembly.rewind(1000)
+    assembly.add(content[1000:])
+    assert assembly.complete
+    assert not assembly.finite
