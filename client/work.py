@@ -95,9 +95,7 @@ class Worker:
 
     async def _read(self, stream: Stream, arrived: asyncio.Event) -> pb.Farewell | None:
         current: _Arrived | None = None
-        begun = (
-            self._partial
-        )  # what the hello of this stream has announced; others may come before it goes on
+        begun = self._partial  # as this stream's hello announced it; other instructions may come first
         limit = self.session.settings.network.max_message_bytes
         while (data := await stream.read()) is not None:
             frame = parse(data)
