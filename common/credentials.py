@@ -12,6 +12,8 @@ from common.errors import CredentialError
 AUTHORITY = "authority.pem"
 CERTIFICATE = "certificate.pem"
 KEY = "key.pem"
+CLAIMS = "claims"
+"""In a pool of identities: the folder that says who has taken which (:mod:`deploy.claims`)."""
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ def client(
     from client.host import ParentGoneError, host
     from common.credentials import Credentials
     from deploy.certificates import check_pair, common_name
-    from deploy.certificates import claim as claim_identity
+    from deploy.claims import claim as claim_identity
     from deploy.names import client_names
 
     if sum((certs is not None, claim is not None, insecure)) != 1:

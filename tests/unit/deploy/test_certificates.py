@@ -17,14 +17,12 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from common.credentials import Credentials
+from common.credentials import CLAIMS, Credentials
 from common.errors import CredentialError, SettingsError
 from deploy import certificates
 from deploy.certificates import (
     AUTHORITY_KEY,
-    CLAIMS,
     check_pair,
-    claim,
     common_name,
     describe,
     make_all,
@@ -32,6 +30,7 @@ from deploy.certificates import (
     make_client,
     make_server,
 )
+from deploy.claims import claim
 
 HOST = "coordinator.example.org"
 
