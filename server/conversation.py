@@ -132,7 +132,7 @@ class Conversation:
                     raise WireError("a client sent a message that does not belong here")
                 reply = frame.head
                 call = self._member.outstanding.get(reply.sequence)
-                assembly = self._opened(reply, awaited=call is not None)
+                assembly = self._opened(reply, len(frame.chunk), awaited=call is not None)
                 if call is not None:
                     call.first_received_ns = time.perf_counter_ns()
                     self._arriving = call
@@ -154,14 +154,16 @@ class Conversation:
                 reply, call, self._arriving, self._member.partial = None, None, None, None
                 assembly = Assembly(0)  # let go of the body
 
-    def _opened(self, reply: pb.Reply, awaited: bool) -> Assembly:
+    def _opened(self, reply: pb.Reply, first: int, awaited: bool) -> Assembly:
         """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
         size = body_bytes(reply.payload, self._limit)
         told = self._member.outstanding.get(reply.sequence)
         if told is not None and told.kind == pb.TELL and size:
             raise WireError("a client returned values where it was told, not asked")
         if not reply.resume:
-            return Assembly(size, recycler=self._recycler, spans=float_spans(reply.payload))
+            # A body that is here already is looked at as a whole.
+            spans = float_spans(reply.payload) if first < size else ()
+            return Assembly(size, recycler=self._recycler, spans=spans)
         if not awaited:
             return Assembly(size, received=min(reply.resume, size))  # given up meanwhile: it is discarded
         sequence, assembly = self._member.partial or (0, Assembly(0))
