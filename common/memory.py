@@ -15,11 +15,11 @@ import numpy as np
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _BLOCK_BYTES = 32 << 20  # the largest threshold that glibc takes
-_KEPT_BYTES = 64 << 20
+_KEPT_BYTES = 128 << 20
 
 
 def keep_freed_memory() -> None:
-    """Let the C allocator keep up to 64 MiB of freed memory; does nothing where there is no glibc."""
+    """Let the C allocator keep up to 128 MiB of freed memory; does nothing where there is no glibc."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -37,6 +37,10 @@ def options(keepalive: float) -> Options:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 5000),
         ("grpc.max_reconnect_backoff_ms", 5000),
+        # A fixed window for what a side may send ahead: enough for 100 Mbit/s around the world, and a bound on
+        # the memory of each connection, where gRPC's own estimate grows as fast as the network is.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", 4 << 20),
         ("grpc.so_reuseport", 0),
         ("grpc.use_local_subchannel_pool", 1),
     )

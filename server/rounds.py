@@ -22,7 +22,7 @@ from server.evaluation import Evaluator
 from server.fleet import Fleet
 from server.recorder import Recorder
 
-_SAVING_SHARE = 0.1
+_SAVING_SHARE = 0.05
 _ZIP64_BYTES = 1 << 30  # above, the archive needs a wider format, whose bytes depend on Python's version
 
 Row: TypeAlias = Mapping[str, float]
@@ -104,7 +104,7 @@ class Rounds:
         """Write tables and checkpoint.
 
         Unless ``wait``, this goes on in the background, and a round is passed over when saving would take
-        more than a tenth of the time: what a crash then loses is done again in as little time.
+        more than a twentieth of the time: what a crash then loses is done again in as little time.
         """
         if not wait and (time.perf_counter() < self._save_from or self._is_saving()):
             return
