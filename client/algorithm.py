@@ -7,17 +7,22 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
+from common.data.shard import Shard
 from common.errors import PayloadError, PhaseError
 from common.expectation import finiteness_problem
 from common.objectives.objective import Objective
-from common.payload import SparseVector, Value, Values
+from common.payload import Ciphertexts, SparseVector, Value, Values
 from common.randomness import generator
+
+if TYPE_CHECKING:
+    # Not at run time: an algorithm in one file is imported by the server, which must never load what decrypts.
+    from client.secrets import Secrets
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -26,8 +31,8 @@ def answers(phase: str) -> Callable[[Handler], Handler]:
     """Mark a method as the one that answers a phase.
 
     Its parameters name the values that the server sends; their annotations (``Vector``, ``Indices``,
-    ``int``, ``float``, ``bool``, ``str``, ``SparseVector``) are checked before it is called. Arrays come
-    read-only: copy what is to be changed. It returns a mapping of values, or ``None``.
+    ``int``, ``float``, ``bool``, ``str``, ``SparseVector``, ``Ciphertexts``) are checked before it is
+    called. Arrays come read-only: copy what is to be changed. It returns a mapping of values, or ``None``.
     """
 
     def mark(method: Handler) -> Handler:
@@ -51,12 +56,19 @@ class Place:
         The algorithm's settings.
     objective
         What can be computed on the client's shard.
+    shard
+        The data themselves, for algorithms that align samples and features.
+    secrets
+        What all clients of the federation share and the server never has; there if the algorithm's
+        settings say that it needs a key (``key_bits``).
     """
 
     client: str
     seed: int
     settings: AlgorithmSettings
     objective: Objective
+    shard: Shard
+    secrets: Secrets | None = None
 
 
 class ClientAlgorithm:
@@ -75,10 +87,12 @@ class ClientAlgorithm:
     def __init__(self, place: Place) -> None:
         self.client = place.client
         self.objective = place.objective
+        self.shard = place.shard
+        self.secrets = place.secrets
         self.settings: Any = place.settings
         self.round = 0
         self.state: Any = None
-        self._seed = place.seed
+        self.seed = place.seed
         self._handlers = _handlers(self)
 
     def initial_state(self) -> Any:
@@ -101,7 +115,7 @@ class ClientAlgorithm:
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return the random numbers of this client, in this round, for this purpose."""
-        return generator(self._seed, self.client, self.round, purpose)
+        return generator(self.seed, self.client, self.round, purpose)
 
     def answer(self, phase: str, t: int, values: Values, *, finite: bool = False) -> Values:
         """Answer one phase of round ``t``; ``finite``: the arrays are known to be finite.
@@ -191,6 +205,11 @@ def _mismatch_one(value: Value, hint: Any, finite: bool) -> str | None:
         if not isinstance(value, SparseVector):
             return f"is a {type(value).__name__}, expected a sparse vector"
         return None if finite else finiteness_problem(value.values)
+    if hint is Ciphertexts:
+        # Under which key, and in which layout, the handler finds out when it decrypts.
+        return (
+            None if isinstance(value, Ciphertexts) else f"is a {type(value).__name__}, expected ciphertexts"
+        )
     if isinstance(hint, type):
         if isinstance(value, float) and not np.isfinite(value):
             return f"is {value}, which is not finite"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -20,12 +20,16 @@ from client.holdings import Holdings
 from client.session import Session
 from client.work import Worker
 from common.credentials import Credentials
-from common.errors import CredentialError, JoinRefusedError, UnreachableError
-from common.settings.run import from_json, outside_code, raw
+from common.errors import CredentialError, JoinRefusedError, SettingsError, UnreachableError
+from common.settings.run import RunSettings, from_json, outside_code, raw
 from common.transport import CLIENT_KEY, INSTANCE_KEY, options
 from common.version import PROTOCOL, software
 from proto import fenchel_pb2 as pb
 from proto.fenchel_pb2_grpc import CoordinatorStub
+
+if TYPE_CHECKING:
+    from client.ceremony import Ceremony
+    from client.secrets import Secrets
 
 log = logging.getLogger("fenchel.client")
 
@@ -60,6 +64,10 @@ class Participant:
         Algorithms from outside the project that may be run here.
     retry_for
         Seconds that it goes on trying to reach a server that does not answer.
+    secrets
+        What it was given of what all clients share, if anything.
+    peers
+        With which clients it may exchange secrets in sealed boxes; ``None``: with every client of its authority.
     """
 
     name: str
@@ -69,6 +77,8 @@ class Participant:
     state_folder: Path | None = None
     allowed: Collection[str] = ()
     retry_for: float = 600.0
+    secrets: Secrets | None = None
+    peers: Collection[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +145,8 @@ class Connection:
                         continue
                     farewell = await self._work(channel)
                     if farewell is not None:
+                        if farewell.completed and self._worker is not None:
+                            self._worker.session.end()
                         return farewell
                     self.on_event(f"{who.name}: the connection to {who.server} broke; coming back")
                 except grpc.aio.AioRpcError as error:
@@ -176,8 +188,25 @@ class Connection:
         settings = from_json(reply.settings)
         holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
-        session = Session(who.name, settings, holding, folder, who.allowed)
+        ceremony = self._ceremony(reply.run, settings, folder)
+        session = Session(who.name, settings, holding, folder, who.allowed, who.secrets, ceremony)
         return Worker(session, self.executor, self.on_instruction)
+
+    def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> Ceremony | None:
+        """Return this client's part in the sealed exchange, if there is one."""
+        who, bits = self.participant, settings.algorithm.key_bits
+        if not settings.seals_secrets or bits is None or who.credentials is None:
+            return None
+        if who.secrets is not None:
+            raise SettingsError(
+                f"client {who.name} was given secrets in a file, but the clients of this run make their own "
+                "(secrets.source: sealed); start it without --secrets"
+            )
+        from client.ceremony import Ceremony
+        from client.identity import Identity
+
+        identity = Identity(who.name, who.credentials)
+        return Ceremony(run, identity, bits, settings.secrets.designated, who.peers, folder)
 
     async def _work(self, channel: grpc.aio.Channel) -> pb.Farewell | None:
         assert self._worker is not None

@@ -26,10 +26,13 @@ class OwnFile:
         LIBSVM, CSV, Parquet or NPZ.
     label
         Column of the label; ``None``: the usual one.
+    identifier
+        Column of the sample identifiers; ``None``: there is none, and samples are known by their row.
     """
 
     path: Path
     label: str | None = None
+    identifier: str | None = None
 
 
 @dataclass
@@ -55,6 +58,8 @@ class Holdings:
                 self.own.label,
                 task=data.task,
                 classes=data.classes,
+                identifier=self.own.identifier,
+                columns=data.columns,
                 scalings=data.scalings,
                 bias=data.bias,
                 dtype=settings.objective.dtype,

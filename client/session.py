@@ -11,21 +11,26 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from client.algorithm import Place
+from client.algorithm import ClientAlgorithm, Place
 from client.algorithms import client_half, require_allowed
 from client.journal import Journal
 from common.data.shard import Shard
-from common.errors import FenchelError, PayloadError
+from common.errors import FenchelError, LostStateError, PayloadError, SettingsError
 from common.frames import Body
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.payload import Buffer, Value, Values, decode, encode
-from common.phases import EVALUATE
+from common.phases import EVALUATE, EXCHANGE
 from common.settings.run import RunSettings, outside_code
 from proto import fenchel_pb2 as pb
+
+if TYPE_CHECKING:
+    from client.ceremony import Ceremony
+    from client.secrets import Secrets
 
 log = logging.getLogger("fenchel.client")
 
@@ -80,11 +85,16 @@ class Session:
         Where this client keeps its journal of this run; ``None`` keeps it in memory.
     allowed
         Algorithms from outside the project that may be run here.
+    secrets
+        What this client was given of what the clients share, if anything.
+    ceremony
+        This client's part in the sealed exchange, by which it comes to the secrets where the run's settings
+        say so. Until then there is no algorithm here.
 
     Raises
     ------
     SettingsError
-        The run's algorithm is unknown or not allowed here.
+        The run's algorithm is unknown or not allowed here, or it needs secrets that this client does not have.
     CheckpointError
         The journal is damaged.
     """
@@ -96,6 +106,8 @@ class Session:
         holding: Holding,
         journal_folder: Path | None = None,
         allowed: Collection[str] = (),
+        secrets: Secrets | None = None,
+        ceremony: Ceremony | None = None,
     ) -> None:
         self.client = client
         self.settings = settings
@@ -105,19 +117,36 @@ class Session:
         self._half = client_half(settings.algorithm.name, allowed)
         self._objective = build_objective(settings.objective, holding.shard)
         self._holdout = build_objective(settings.objective, holding.holdout) if holding.holdout else None
-        self._algorithm = self._half(Place(client, settings.seed, settings.algorithm, self._objective))
-        stateless = self._half.stateless()
-        initial = self._half.State() if stateless else self._algorithm.initial_state()
-        self._journal = Journal(initial, None if stateless else journal_folder, sync=settings.checkpoint.sync)
-        self._algorithm.state = self._journal.state_after(0)
-        self._live = 0  # the instruction after which self._algorithm.state is the state
+        self._journal_folder = journal_folder
+        self._ceremony = ceremony
+        self._begun: _Begun | None = None
+        self._live = 0  # the instruction after which the algorithm's state is the state
         self._last: tuple[int, Answer] | None = None
+        if ceremony is None:
+            _check_secrets(client, settings, secrets)
+            self._begun = self._begin(secrets)
+        elif ceremony.secrets is not None:
+            self._begun = self._begin(ceremony.secrets)
+
+    def _begin(self, secrets: Secrets | None) -> _Begun:
+        """Set the algorithm up, where the journal left it."""
+        settings, stateless = self.settings, self._half.stateless()
+        algorithm = self._half(
+            Place(
+                self.client, settings.seed, settings.algorithm, self._objective, self.holding.shard, secrets
+            )
+        )
+        initial = self._half.State() if stateless else algorithm.initial_state()
+        folder = None if stateless else self._journal_folder
+        journal = Journal(initial, folder, sync=settings.checkpoint.sync)
+        algorithm.state = journal.state_after(0)
+        return _Begun(algorithm, journal)
 
     def hello(self) -> pb.Hello:
         """Return how this client introduces itself on a new stream."""
         return pb.Hello(
             shard=self.holding.description(),
-            snapshots=self._journal.snapshots,
+            snapshots=[] if self._begun is None else self._begun.journal.snapshots,
             stateless=self._half.stateless(),
         )
 
@@ -129,7 +158,8 @@ class Session:
         A failure of the algorithm becomes a reply that says so; the next instruction's base undoes
         whatever it left behind. ``finite``: the arrays are known to be finite.
         """
-        self._journal.forget_before(instruction.reach)
+        if self._begun is not None:
+            self._begun.journal.forget_before(instruction.reach)
         stored = self._stored(instruction.sequence)
         if stored is not None:
             return stored
@@ -149,7 +179,7 @@ class Session:
     def _stored(self, sequence: int) -> Answer | None:
         if self._last is not None and self._last[0] == sequence:
             return self._last[1]
-        reply = self._journal.reply_to(sequence)
+        reply = None if self._begun is None else self._begun.journal.reply_to(sequence)
         return (
             None
             if reply is None
@@ -166,6 +196,7 @@ class Session:
             encoded = Body(encode(reply), shared=False)
             timing.encode_ns = lap()
         else:
+            algorithm, journal = self._ready()
             if not self._half.stateless() and self._live != instruction.base:
                 if self._live > instruction.base:
                     log.info(
@@ -173,9 +204,9 @@ class Session:
                         self.client,
                         instruction.base,
                     )
-                self._algorithm.state = self._journal.state_after(instruction.base)
+                algorithm.state = journal.state_after(instruction.base)
             self._live = -1
-            reply = self._algorithm.answer(instruction.phase, instruction.round, values, finite=finite)
+            reply = algorithm.answer(instruction.phase, instruction.round, values, finite=finite)
             if instruction.kind == pb.TELL and reply:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()
@@ -184,20 +215,71 @@ class Session:
             )  # a reply that cannot travel is a failure, and leaves no record
             timing.encode_ns = lap()
             if not self._half.stateless():
-                self._journal.record(instruction.sequence, self._algorithm.state, reply)
+                journal.record(instruction.sequence, algorithm.state, reply)
             self._live = instruction.sequence
             timing.journal_ns = lap()
         return Answer(pb.Reply(sequence=instruction.sequence, timing=timing), encoded)
 
+    def _ready(self) -> tuple[ClientAlgorithm, Journal]:
+        if self._begun is None:
+            raise LostStateError(
+                f"client {self.client} has no secrets of this run: they were never sealed for it, or its folder "
+                f"{self._journal_folder} was removed"
+            )
+        return self._begun.algorithm, self._begun.journal
+
+    def end(self) -> None:
+        """Note that the run is complete: secrets that were made for it are removed."""
+        if self._ceremony is not None:
+            self._ceremony.forget()
+
     def _inspect(self, phase: str, values: Values) -> Values:
+        if self._ceremony is not None and phase in EXCHANGE:
+            reply = self._ceremony.answer(phase, values)
+            if self._begun is None and self._ceremony.secrets is not None:
+                self._begun = self._begin(self._ceremony.secrets)
+            return reply
         if phase != EVALUATE:
             raise PayloadError(f"this version knows no inspection {phase!r}")
         model = values.get("model")
         if not isinstance(model, np.ndarray):
             raise PayloadError(f"phase {phase!r} takes an array named 'model', got {sorted(values)}")
+        if model.shape != (self._objective.dimension,):
+            raise PayloadError(
+                f"phase {phase!r}: a model of shape {model.shape} cannot be evaluated here, where "
+                f"{self.holding.shard.features.shape[1]} of {self.holding.shard.total_features} features are held"
+            )
         own = self._objective.evaluate(model)
         held = self._holdout.evaluate(model) if self._holdout is not None else Metrics(0.0, 0, 0)
         return _sums("", own) | _sums("holdout_", held)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    algorithm: ClientAlgorithm
+    journal: Journal
+
+
+def _check_secrets(client: str, settings: RunSettings, secrets: Secrets | None) -> None:
+    """Raise unless a client that is given its secrets has those that the algorithm needs."""
+    bits, name = settings.algorithm.key_bits, settings.algorithm.name
+    if bits is None:
+        return
+    if settings.seals_secrets:
+        raise SettingsError(
+            f"the clients of this run seal secrets for each other (secrets.source: sealed), which client {client} "
+            "cannot do without a certificate: start it with --certs DIR, not with --insecure"
+        )
+    if secrets is None:
+        raise SettingsError(
+            f"{name} needs secrets that the clients share: start client {client} with --secrets FILE, the file "
+            "clients.secret that fenchel keys made, the same for every client"
+        )
+    if secrets.private_key.public.bits != bits:
+        raise SettingsError(
+            f"{name} wants a key of {bits} bits, but that in client {client}'s secrets has "
+            f"{secrets.private_key.public.bits}; make another with fenchel keys --bits {bits}, or change the settings"
+        )
 
 
 def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:

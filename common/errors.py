@@ -87,3 +87,9 @@ class PayloadError(WireError):
 
 class PhaseError(WireError):
     """A client's algorithm could not answer a phase; the text is the client's own account."""
+
+
+class EncryptionError(FenchelError):
+    """Values cannot be encrypted, or ciphertexts cannot be combined or opened: range, key, layout or additions."""
+
+    exit_code = 10

@@ -1,7 +1,8 @@
 """What a payload should hold, and the check that it does.
 
 An expectation maps names to what is wanted: an array (same dtype and shape as this one), an
-:class:`ArraySpec` (where a length is open), or a scalar type. Floating values must be finite.
+:class:`ArraySpec` (where a length is open), a :class:`CipherSpec` (an encrypted vector), or a scalar type.
+Floating values must be finite.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from common.errors import PayloadError
-from common.payload import Array, SparseVector, Value, Values
+from common.paillier.key import PublicKey
+from common.paillier.packing import Layout
+from common.paillier.vector import wire_problem
+from common.payload import Array, Ciphertexts, SparseVector, Value, Values
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,29 @@ class ArraySpec:
     sparse: bool = False
 
 
-Expected: TypeAlias = ArraySpec | Array | type[bool] | type[int] | type[float] | type[str]
+@dataclass(frozen=True)
+class CipherSpec:
+    """An encrypted vector wanted.
+
+    Attributes
+    ----------
+    key
+        The public key that it must be under.
+    layout
+        Exactly this one.
+    count
+        How many values it must hold.
+    additions
+        Of how many fresh vectors it may be the sum; no more.
+    """
+
+    key: PublicKey
+    layout: Layout
+    count: int
+    additions: int = 1
+
+
+Expected: TypeAlias = ArraySpec | CipherSpec | Array | type[bool] | type[int] | type[float] | type[str]
 Expectation: TypeAlias = Mapping[str, Expected]
 
 
@@ -72,6 +98,8 @@ def check(values: Values, expectation: Expectation, source: str, *, finite: bool
 def _difference(value: Value, expected: Expected, finite: bool) -> str | None:
     if isinstance(expected, type):
         return _scalar_difference(value, expected)
+    if isinstance(expected, CipherSpec):
+        return _cipher_difference(value, expected)
     if isinstance(value, SparseVector):
         if not isinstance(expected, ArraySpec) or not expected.sparse:
             return "is sparse, expected a dense array"
@@ -80,13 +108,27 @@ def _difference(value: Value, expected: Expected, finite: bool) -> str | None:
     elif isinstance(value, np.ndarray):
         shape, entries = value.shape, value
     else:
-        return f"is a {type(value).__name__}, expected an array"
+        kind = "an encrypted vector" if isinstance(value, Ciphertexts) else f"a {type(value).__name__}"
+        return f"is {kind}, expected an array"
     if entries.dtype != np.dtype(expected.dtype):
         return f"has dtype {entries.dtype}, expected {np.dtype(expected.dtype)}"
     wanted = expected.shape
     if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
         return f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}"
     return None if finite else finiteness_problem(entries)
+
+
+def _cipher_difference(value: Value, expected: CipherSpec) -> str | None:
+    if not isinstance(value, Ciphertexts):
+        return f"is {_described(value)}, expected an encrypted vector"
+    if value.key_id == expected.key.id:  # a vector under another key may well have another layout, too
+        if value.layout != expected.layout:
+            return f"has {value.layout}; expected {expected.layout}"
+        if value.count != expected.count:
+            return f"holds {value.count} encrypted values, expected {expected.count}"
+        if value.additions > expected.additions:
+            return f"is a sum of {value.additions} encrypted vectors, expected at most {expected.additions}"
+    return wire_problem(value, expected.key)
 
 
 def _scalar_difference(value: Value, expected: type) -> str | None:
@@ -102,6 +144,8 @@ def _scalar_difference(value: Value, expected: type) -> str | None:
 def _described(value: Value) -> str:
     if isinstance(value, np.ndarray | SparseVector):
         return "an array"
+    if isinstance(value, Ciphertexts):
+        return "an encrypted vector"
     return f"the {type(value).__name__} {value!r:.80}"
 
 

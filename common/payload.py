@@ -1,9 +1,9 @@
 """Named arrays to bytes and back.
 
-A payload is a mapping from names to values: dense arrays, :class:`SparseVector`, and scalars. Encoding
-gives a descriptor (``proto.Payload``: names, types, shapes) and a body, the concatenation of all
-arrays' bytes, each aligned to 8 bytes so that decoding needs no copy. The body may be larger than a
-protobuf message can be: it travels in chunks (:mod:`common.frames`).
+A payload is a mapping from names to values: dense arrays, :class:`SparseVector`, :class:`Ciphertexts`,
+and scalars. Encoding gives a descriptor (``proto.Payload``: names, types, shapes) and a body, the
+concatenation of all arrays' bytes, each aligned to 8 bytes so that decoding needs no copy. The body may
+be larger than a protobuf message can be: it travels in chunks (:mod:`common.frames`).
 
 Nothing that arrives is trusted: :func:`body_bytes` checks a descriptor before anything is allocated, and
 :func:`decode` checks the rest. What the values should be is a matter of :mod:`common.expectation`.
@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Indices
-from common.errors import PayloadError
+from common.errors import EncryptionError, PayloadError
+from common.paillier.packing import Layout
 from proto import fenchel_pb2 as pb
 
 Scalar: TypeAlias = bool | int | float | str
@@ -30,6 +31,7 @@ Buffer: TypeAlias = bytes | memoryview
 ALIGNMENT = 8
 MAX_ARRAYS = 10_000
 _MAX_DIMENSIONS = 32
+KEY_ID_BYTES = 16
 _LARGEST = (1 << 63) - 1  # what a size, an index or an integer may be
 
 _DTYPES: Mapping[pb.DType.ValueType, np.dtype[Any]] = {
@@ -68,7 +70,55 @@ class SparseVector:
         return out
 
 
-Value: TypeAlias = Array | SparseVector | Scalar
+@dataclass(frozen=True)
+class Ciphertexts:
+    """A vector under Paillier encryption, as it travels (:class:`common.paillier.vector.CipherVector` computes).
+
+    Attributes
+    ----------
+    key_id
+        16 bytes that name the public key.
+    layout
+        How the values lie in the plaintexts.
+    count
+        How many values there are.
+    additions
+        How many fresh vectors were added up; 0 for the trivial encryption of zeros.
+    ciphertext_bytes
+        Length of one ciphertext.
+    data
+        ``layout.ciphertexts(count)`` ciphertexts one after the other, big-endian, ``ciphertext_bytes`` each.
+    """
+
+    key_id: bytes
+    layout: Layout
+    count: int
+    additions: int
+    ciphertext_bytes: int
+    data: Buffer = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes that ``data`` must have."""
+        return self.layout.ciphertexts(self.count) * self.ciphertext_bytes
+
+    def problem(self) -> str | None:
+        """Say how these numbers contradict each other, or return ``None``. The data is not looked at."""
+        layout = self.layout
+        if len(self.key_id) != KEY_ID_BYTES:
+            return f"name their key by {len(self.key_id)} bytes, not {KEY_ID_BYTES}"
+        # A ciphertext is a number modulo n^2, and n is two bits longer than all slots together.
+        if self.ciphertext_bytes * 8 < 2 * layout.slot_bits * layout.slots:
+            return f"of {self.ciphertext_bytes} bytes have no room for {layout}"
+        most = min(layout.max_additions, _LARGEST)
+        if not 0 <= self.additions <= most:
+            return f"are declared to be a sum of {self.additions} vectors, and {layout} have room for {most}"
+        if not 0 <= self.count <= _LARGEST or self.size > _LARGEST:
+            return f"hold {self.count} values, which is more than there can be"
+        return None
+
+
+Value: TypeAlias = Array | SparseVector | Ciphertexts | Scalar
 Values: TypeAlias = Mapping[str, Value]
 
 
@@ -116,7 +166,8 @@ def encode(values: Values) -> Encoded:
     Raises
     ------
     PayloadError
-        For a name or a dtype that cannot travel, or sparse indices that do not increase.
+        For a name or a dtype that cannot travel, sparse indices that do not increase, or ciphertexts of another
+        length than they say.
     """
     descriptor = pb.Payload()
     segments: list[Buffer] = []
@@ -147,6 +198,14 @@ def encode(values: Values) -> Encoded:
             item.sparse.index_bytes = len(packed)
             append(packed)
             append(_bytes_of(value.values))
+        elif isinstance(value, Ciphertexts):
+            problem = value.problem()
+            if problem is None and len(value.data) != value.size:
+                problem = f"have {len(value.data)} bytes, not {value.size}"
+            if problem:
+                raise PayloadError(f"ciphertexts {name!r} {problem}")
+            item.ciphertexts.CopyFrom(_described(value))
+            append(value.data)
         elif isinstance(value, np.ndarray):
             item.dense.dtype = _code(name, value.dtype)
             item.dense.shape.extend(value.shape)
@@ -165,6 +224,19 @@ def encode(values: Values) -> Encoded:
             raise PayloadError(f"{name!r} is a {type(value).__name__}; arrays, numbers and text can travel")
     descriptor.body_bytes = size
     return Encoded(descriptor, tuple(segments), size)
+
+
+def _described(value: Ciphertexts) -> pb.Ciphertexts:
+    return pb.Ciphertexts(
+        key_id=value.key_id,
+        slot_bits=value.layout.slot_bits,
+        fraction_bits=value.layout.fraction_bits,
+        value_bits=value.layout.value_bits,
+        slots=value.layout.slots,
+        count=value.count,
+        additions=value.additions,
+        ciphertext_bytes=value.ciphertext_bytes,
+    )
 
 
 def body_bytes(descriptor: pb.Payload, limit: int) -> int:
@@ -228,9 +300,25 @@ def _lengths(item: pb.Array) -> tuple[int, ...]:
                 f"do not fit a vector of {sparse.size}"
             )
         return sparse.index_bytes, sparse.count * _dtype(item.name, sparse.dtype).itemsize
+    if kind == "ciphertexts":
+        return (_ciphertexts(item.name, item.ciphertexts).size,)
     if kind == "scalar" and item.scalar.WhichOneof("value") is not None:
         return ()
     raise PayloadError(f"{item.name!r} has no value of a kind that this version knows")
+
+
+def _ciphertexts(name: str, declared: pb.Ciphertexts, data: Buffer = b"") -> Ciphertexts:
+    """Return ciphertexts whose numbers have been checked against each other."""
+    try:
+        layout = Layout(declared.slot_bits, declared.fraction_bits, declared.slots, declared.value_bits)
+    except EncryptionError as error:
+        raise PayloadError(f"ciphertexts {name!r}: {error}") from None
+    value = Ciphertexts(
+        declared.key_id, layout, declared.count, declared.additions, declared.ciphertext_bytes, data
+    )
+    if problem := value.problem():
+        raise PayloadError(f"ciphertexts {name!r} {problem}")
+    return value
 
 
 def _dtype(name: str, code: pb.DType.ValueType) -> np.dtype[Any]:
@@ -254,13 +342,13 @@ def float_spans(descriptor: pb.Payload) -> list[FloatSpan]:
     spans = []
     offset = 0
     for item in descriptor.arrays:
-        for length in _lengths(item):
-            kind = item.WhichOneof("content")
-            code = item.dense.dtype if kind == "dense" else item.sparse.dtype
-            indices = kind == "sparse" and length == item.sparse.index_bytes
-            dtype = _dtype(item.name, code)
-            if dtype.kind == "f" and not indices:
-                spans.append(FloatSpan(offset, offset + length, dtype))
+        kind = item.WhichOneof("content")
+        for place, length in enumerate(_lengths(item)):
+            # Of a sparse vector the indices come first; ciphertexts are whole numbers throughout.
+            if kind == "dense" or (kind == "sparse" and place == 1):
+                dtype = _dtype(item.name, item.dense.dtype if kind == "dense" else item.sparse.dtype)
+                if dtype.kind == "f":
+                    spans.append(FloatSpan(offset, offset + length, dtype))
             offset += length + -length % ALIGNMENT
     return spans
 
@@ -268,7 +356,7 @@ def float_spans(descriptor: pb.Payload) -> list[FloatSpan]:
 def decode(descriptor: pb.Payload, body: Buffer) -> dict[str, Value]:
     """Decode a payload whose descriptor :func:`body_bytes` accepted.
 
-    Dense arrays and sparse values are read-only views of ``body``.
+    Dense arrays, sparse values and ciphertexts are read-only views of ``body``.
 
     Raises
     ------
@@ -301,6 +389,8 @@ def decode(descriptor: pb.Payload, body: Buffer) -> dict[str, Value]:
             dtype = _dtype(item.name, sparse.dtype)
             entries = np.frombuffer(pieces[1], dtype) if sparse.count else np.empty(0, dtype)
             values[item.name] = SparseVector(indices, _booleans_checked(item.name, entries), sparse.size)
+        elif kind == "ciphertexts":
+            values[item.name] = _ciphertexts(item.name, item.ciphertexts, pieces[0])
         else:
             scalar: Scalar = getattr(item.scalar, item.scalar.WhichOneof("value") or "")
             values[item.name] = scalar

@@ -1,19 +1,22 @@
 """The state of an algorithm as named arrays, and back.
 
 Each half of an algorithm keeps what must survive a crash in one dataclass. Its fields may be arrays,
-:class:`~common.payload.SparseVector`, numbers, text, ``None``, and lists or string-keyed dicts of these.
+:class:`~common.payload.SparseVector`, encrypted vectors, numbers, text, ``None``, and lists or string-keyed dicts
+of these. A :class:`~common.paillier.vector.CipherVector` comes back as the
+:class:`~common.payload.Ciphertexts` that it travels as: whoever has the key makes a vector of it again.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from common.errors import CheckpointError
-from common.payload import SparseVector, Value, Values
+from common.paillier.vector import CipherVector
+from common.payload import Ciphertexts, SparseVector, Value, Values
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -35,7 +38,9 @@ def freeze(state: DataclassInstance) -> dict[str, Value]:
     values: dict[str, Value] = {}
 
     def node(item: Any, path: str) -> Any:
-        if isinstance(item, np.ndarray | SparseVector):
+        if isinstance(item, CipherVector):
+            item = item.to_wire()
+        if isinstance(item, np.ndarray | SparseVector | Ciphertexts):
             values[path] = item
             return {"array": path}
         if isinstance(item, np.generic):
@@ -76,6 +81,8 @@ def thaw(kind: type[S], values: Values) -> S:
             value = values[node["array"]]
             if isinstance(value, SparseVector):
                 return SparseVector(value.indices.copy(), value.values.copy(), value.size)
+            if isinstance(value, Ciphertexts):
+                return replace(value, data=bytes(value.data))
             if not isinstance(value, np.ndarray):
                 raise TypeError(f"{node['array']!r} is no array")
             return value.copy()

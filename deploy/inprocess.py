@@ -7,17 +7,22 @@ decoded. Tests of algorithms use it, and notebooks.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
 from client.holdings import Holdings
+from client.secrets import Secrets
 from client.session import Session
 from client.work import Worker
+from common.errors import SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, from_json, outside_code
 from common.version import PROTOCOL, software
+from deploy.keys import CLIENTS, make_keys
 from deploy.names import client_names
 from proto import fenchel_pb2 as pb
 from server.checkpoint import Checkpoint
@@ -53,6 +58,7 @@ async def run_in_process(
     clients: int | None = None,
     resume: Checkpoint | None = None,
     observer: Observer | None = None,
+    secrets: Secrets | None = None,
 ) -> Summary:
     """Run a federation on the event loop of the caller.
 
@@ -68,15 +74,25 @@ async def run_in_process(
         A checkpoint to go on from.
     observer
         Who is told of the progress.
+    secrets
+        What the clients share, if the algorithm needs it. By default it is made, and kept beside the journals
+        until the run is complete.
 
     Raises
     ------
+    SettingsError
+        The clients are to seal secrets for each other, for which they need certificates.
     FenchelError
         As :meth:`server.coordinator.Coordinator.conduct`.
     """
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
     folder.settings.write_text(settings.to_yaml())
-    coordinator = Coordinator(settings, folder, resume=resume, observer=observer)
+    keys = folder.journals / "keys"
+    if secrets is None:
+        secrets = _secrets(settings, keys, fresh=resume is None)
+    insists = secrets is not None and settings.algorithm.key_bits is not None
+    public = secrets.private_key.public if secrets is not None and insists else None
+    coordinator = Coordinator(settings, folder, resume=resume, observer=observer, public_key=public)
     holdings = Holdings()
     allowed = outside_code(settings.model_dump())
     try:
@@ -84,11 +100,27 @@ async def run_in_process(
         with threadpool_limits(1):
             async with asyncio.TaskGroup() as tasks:
                 for name in client_names(number):
-                    tasks.create_task(_client(coordinator, name, holdings, folder, allowed))
+                    tasks.create_task(_client(coordinator, name, holdings, folder, allowed, secrets))
                 conducting = tasks.create_task(coordinator.conduct())
     except BaseExceptionGroup as group:
         raise _first(group) from None
+    shutil.rmtree(keys, ignore_errors=True)  # the run is complete, so nobody needs them
     return conducting.result()
+
+
+def _secrets(settings: RunSettings, keys: Path, *, fresh: bool) -> Secrets | None:
+    """Return what the clients share, if the algorithm needs it: made now, or by the run that is resumed."""
+    bits = settings.algorithm.key_bits
+    if bits is None:
+        return None
+    if settings.seals_secrets:
+        raise SettingsError(
+            "secrets.source: sealed needs certificates, which clients in one process do not have; use fenchel up "
+            "without in_process, or secrets.source: file"
+        )
+    if fresh:
+        make_keys(keys, bits)
+    return Secrets.load(keys / CLIENTS)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -98,7 +130,12 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _client(
-    coordinator: Coordinator, name: str, holdings: Holdings, folder: RunFolder, allowed: Collection[str]
+    coordinator: Coordinator,
+    name: str,
+    holdings: Holdings,
+    folder: RunFolder,
+    allowed: Collection[str],
+    secrets: Secrets | None,
 ) -> None:
     request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), software=software())
     while True:
@@ -107,7 +144,7 @@ async def _client(
             break
     settings = from_json(reply.settings)
     holding = holdings.of(settings, reply.assignment.index, reply.assignment.clients)
-    session = Session(name, settings, holding, folder.journals / reply.run / name, allowed)
+    session = Session(name, settings, holding, folder.journals / reply.run / name, allowed, secrets)
     stream = MemoryStream()
     serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
     try:

@@ -14,7 +14,6 @@ from common.errors import SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, load, validate
 from deploy.data import ensure
-from deploy.inprocess import run_in_process
 from deploy.local import LocalLauncher
 from server.coordinator import Observer
 
@@ -72,6 +71,9 @@ def up(
     folder = RunFolder.create(Path(runs), chosen.name)
     observer = observer or Observer()
     if in_process:
+        # Only here: in any other case this process is a server, and must not have what decrypts.
+        from deploy.inprocess import run_in_process
+
         _wait_for(run_in_process(chosen, folder, observer=observer))
     else:
         _wait_for(LocalLauncher(chosen, folder, chosen.clients, processes=processes, observer=observer).run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from common.credentials import Credentials
-from common.errors import RunStoppedError, SettingsError
+from common.errors import CheckpointError, RunStoppedError, SettingsError
+from common.paillier.key import PublicKey
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, outside_code
 from deploy.certificates import make_all
+from deploy.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from deploy.names import client_names
 from server.checkpoint import Checkpoint
 from server.coordinator import Coordinator, Observer, Summary
@@ -123,8 +126,26 @@ class LocalLauncher:
                 "data.name: own means that clients on other machines bring their files; start fenchel server, and "
                 "fenchel client --data FILE there (docs/separate-machines.md)"
             )
+        if self.settings.seals_secrets and not self.secure:
+            raise SettingsError(
+                "secrets.source: sealed needs the clients' certificates: leave --insecure out, or use "
+                "secrets.source: file"
+            )
+        completed = False
+        try:
+            summary = await self._bring_up()
+            completed = True
+        finally:
+            if completed or not self.folder.checkpoint.exists():
+                shutil.rmtree(self._keys, ignore_errors=True)  # no run can go on with them
+        return summary
+
+    async def _bring_up(self) -> Summary:
         self.folder.settings.write_text(self.settings.to_yaml())
-        coordinator = Coordinator(self.settings, self.folder, resume=self.resume, observer=self.observer)
+        public_key = await self._public_key()
+        coordinator = Coordinator(
+            self.settings, self.folder, resume=self.resume, observer=self.observer, public_key=public_key
+        )
         names = client_names(self.clients)
         with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
             certificates = Path(temporary) / "certificates"
@@ -142,6 +163,29 @@ class LocalLauncher:
             if serving.done():
                 return serving.result()
             return await self._with_clients(serving, names, f"localhost:{listening.result()}", certificates)
+
+    @property
+    def _keys(self) -> Path:
+        """Keys of this run: beside the clients' journals, since they are the clients' and a resumed run needs them."""
+        return self.folder.journals / "keys"
+
+    @property
+    def _gives_keys(self) -> bool:
+        return self.settings.algorithm.key_bits is not None and not self.settings.seals_secrets
+
+    async def _public_key(self) -> PublicKey | None:
+        """Have the keys of the run made, or find those of the run to resume; return the half for the server."""
+        bits = self.settings.algorithm.key_bits
+        if bits is None or not self._gives_keys:
+            return None
+        if self.resume is None:
+            self.say(f"making a key of {bits} bits for the clients")
+            return await make_keys_apart(self._keys, bits)
+        if not (self._keys / CLIENTS).exists():
+            raise CheckpointError(
+                f"{self._keys / CLIENTS}: is gone, and with it what the clients need to go on with this run"
+            )
+        return read_public(self._keys / SERVER)
 
     async def _with_clients(
         self, serving: asyncio.Task[Summary], names: Sequence[str], server: str, certificates: Path
@@ -176,6 +220,8 @@ class LocalLauncher:
         arguments += ["--certs", str(certificates)] if self.secure else ["--insecure"]
         arguments += ["--sessions", str(len(names)), "--first", str(int(names[0].rpartition("-")[2]))]
         arguments += ["--state", str(self.folder.journals), "--parent", str(os.getpid())]
+        if self._gives_keys:
+            arguments += ["--secrets", str(self._keys / CLIENTS)]
         for name in outside_code(self.settings.model_dump()):
             arguments += ["--allow", name]
         return arguments

@@ -569,6 +569,7 @@ class Array(_message.Message):
     DENSE_FIELD_NUMBER: _builtins.int
     SPARSE_FIELD_NUMBER: _builtins.int
     SCALAR_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     @_builtins.property
     def dense(self) -> Global___Dense: ...
@@ -576,6 +577,8 @@ class Array(_message.Message):
     def sparse(self) -> Global___Sparse: ...
     @_builtins.property
     def scalar(self) -> Global___Scalar: ...
+    @_builtins.property
+    def ciphertexts(self) -> Global___Ciphertexts: ...
     def __init__(
         self,
         *,
@@ -583,12 +586,13 @@ class Array(_message.Message):
         dense: Global___Dense | None = ...,
         sparse: Global___Sparse | None = ...,
         scalar: Global___Scalar | None = ...,
+        ciphertexts: Global___Ciphertexts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "dense", b"dense", "scalar", b"scalar", "sparse", b"sparse"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "content", b"content", "dense", b"dense", "scalar", b"scalar", "sparse", b"sparse"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "dense", b"dense", "name", b"name", "scalar", b"scalar", "sparse", b"sparse"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "content", b"content", "dense", b"dense", "name", b"name", "scalar", b"scalar", "sparse", b"sparse"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["dense", "sparse", "scalar"]  # noqa: Y015
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["dense", "sparse", "scalar", "ciphertexts"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
 
@@ -682,3 +686,53 @@ class Scalar(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
 
 Global___Scalar: _TypeAlias = Scalar  # noqa: Y015
+
+@_typing.final
+class Ciphertexts(_message.Message):
+    """A vector of fixed-point numbers, many in each Paillier ciphertext: value i of a ciphertext lies in the bits
+    from slot_bits * i of its plaintext, as a signed multiple of 2^-fraction_bits. In the body: the ciphertexts one
+    after the other, big-endian, ciphertext_bytes each.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    SLOT_BITS_FIELD_NUMBER: _builtins.int
+    FRACTION_BITS_FIELD_NUMBER: _builtins.int
+    VALUE_BITS_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    ADDITIONS_FIELD_NUMBER: _builtins.int
+    CIPHERTEXT_BYTES_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.bytes
+    """16 bytes that name the public key"""
+    slot_bits: _builtins.int
+    fraction_bits: _builtins.int
+    value_bits: _builtins.int
+    """a fresh value is at most 2^value_bits - 1 in magnitude"""
+    slots: _builtins.int
+    """values in a ciphertext; those left over in the last one are zero"""
+    count: _builtins.int
+    """values"""
+    additions: _builtins.int
+    """fresh vectors in the sum; 0: the trivial encryption of zeros"""
+    ciphertext_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.bytes = ...,
+        slot_bits: _builtins.int = ...,
+        fraction_bits: _builtins.int = ...,
+        value_bits: _builtins.int = ...,
+        slots: _builtins.int = ...,
+        count: _builtins.int = ...,
+        additions: _builtins.int = ...,
+        ciphertext_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["additions", b"additions", "ciphertext_bytes", b"ciphertext_bytes", "count", b"count", "fraction_bits", b"fraction_bits", "key_id", b"key_id", "slot_bits", b"slot_bits", "slots", b"slots", "value_bits", b"value_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ciphertexts: _TypeAlias = Ciphertexts  # noqa: Y015

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
+from common.objectives.objective import Objective
+from common.paillier.key import PublicKey
 from server.fleet import Cohort, Fleet
 
 
@@ -22,11 +24,18 @@ class Conduct:
         The algorithm's settings.
     initial_model
         The model before the first round, shape (d,), dtype of the objective.
+    objective
+        What is minimised, without any data: its loss, its weight of the ridge.
+    public_key
+        The public key that the clients must use, if the server was given one; otherwise the algorithm
+        learns it from them.
     """
 
     fleet: Fleet
     settings: AlgorithmSettings
     initial_model: Vector
+    objective: Objective
+    public_key: PublicKey | None = None
 
 
 class Algorithm:
@@ -74,6 +83,11 @@ class Algorithm:
     def sample(self) -> Cohort:
         """Draw this round's cohort as the settings say."""
         return self.fleet.sample()
+
+    @property
+    def model_is_known(self) -> bool:
+        """Whether the server knows the current model, so that it can be evaluated."""
+        return True
 
     async def start(self) -> None:
         """Set up, before round 1; by default nothing."""

@@ -15,8 +15,9 @@ import numpy as np
 
 from common.data.shard import Shard
 from common.data.source import DataSource
-from common.errors import CheckpointError, FenchelError, JoinRefusedError, RunStoppedError
-from common.objectives.factory import dimension_of, initial_model
+from common.errors import CheckpointError, FenchelError, JoinRefusedError, RunStoppedError, SettingsError
+from common.objectives.factory import build_objective, dimension_of, initial_model
+from common.paillier.key import PublicKey
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
 from common.stream import Stream
@@ -24,6 +25,7 @@ from proto import fenchel_pb2 as pb
 from server import checkpoint as checkpoints
 from server.algorithm import Conduct
 from server.algorithms import server_half
+from server.ceremony import share_secrets
 from server.checkpoint import Checkpoint
 from server.conversation import Conversation
 from server.enrolment import Enrolment
@@ -93,11 +95,13 @@ class Coordinator:
         The checkpoint to go on from.
     observer
         Who is told of the progress.
+    public_key
+        The key that the clients must use; ``None``: the algorithm learns it from them.
 
     Raises
     ------
     FenchelError
-        The settings name what cannot be had: data, a library, an algorithm.
+        The settings name what cannot be had: data, a library, an algorithm, a key of this length.
     """
 
     def __init__(
@@ -107,10 +111,14 @@ class Coordinator:
         *,
         resume: Checkpoint | None = None,
         observer: Observer | None = None,
+        public_key: PublicKey | None = None,
     ) -> None:
         self.settings = settings
         self.folder = folder
         self._observer = observer or Observer()
+        if public_key is not None:
+            _check_key(settings, public_key)
+        self._public_key = public_key
         self._resume = resume
         self._epoch = 0 if resume is None else resume.epoch + 1
         self._half = server_half(settings.algorithm.name)
@@ -234,6 +242,8 @@ class Coordinator:
         try:
             await self._gather()
             rounds = self._rounds()
+            if self._resume is None and self.settings.seals_secrets:
+                await share_secrets(rounds.fleet, self.settings.secrets.designated)
             await rounds.go(fresh=self._resume is None)
             reason = ""
         except FenchelError as error:
@@ -276,13 +286,16 @@ class Coordinator:
             self.members, settings.seed, settings.participation, settings.network.reply_buffer_bytes
         )
         model = initial_model(settings.objective, features, classes, settings.seed)
-        algorithm = self._half(Conduct(fleet, settings.algorithm, model))
+        objective = build_objective(settings.objective, _empty(features, classes))
+        algorithm = self._half(Conduct(fleet, settings.algorithm, model, objective, self._public_key))
         done = 0
         if self._resume is not None:
             algorithm.state = self._resume.state(type(algorithm.state))
             done = self._resume.round
         test = None if self._source is None else self._source.test(settings.objective.dtype)
-        evaluator = Evaluator.build(settings, fleet, _empty(features, classes) if test is None else test)
+        evaluator = Evaluator.build(
+            settings, fleet, _empty(features, classes) if test is None else test, self._source
+        )
         recorder = Recorder(self.folder, algorithm.figures, done)
         return Rounds(
             settings,
@@ -334,6 +347,21 @@ def open_resumed(folder: RunFolder) -> Checkpoint:
             f"{folder.path}: the checkpoint in it is of run {found.run!r}; was the folder renamed?"
         )
     return found
+
+
+def _check_key(settings: RunSettings, key: PublicKey) -> None:
+    name, bits = settings.algorithm.name, settings.algorithm.key_bits
+    if bits is None:
+        raise SettingsError(f"{name}, with these settings, encrypts nothing: leave the public key out")
+    if settings.seals_secrets:
+        raise SettingsError(
+            "the clients of this run make their own key (secrets.source: sealed), so no public key can be given"
+        )
+    if key.bits != bits:
+        raise SettingsError(
+            f"{name} wants a key of {bits} bits, but the public key has {key.bits}; make another with "
+            f"fenchel keys --bits {bits}, or change the settings"
+        )
 
 
 def _empty(features: int, classes: int) -> Shard:

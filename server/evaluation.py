@@ -1,12 +1,22 @@
-"""How good the current model is, on the server's test set and on the clients' data."""
+"""How good the current model is, on the server's test set and on the training data.
+
+Where clients hold whole samples, they evaluate the model on their shards, and their sums give the training
+objective. Where features are split, no client can: its scores are sums of parts that others hold, and to put
+them together the server would have to see them, sample by sample. So no client is asked, and the server
+computes the training objective only if it can load the data set itself, which makes the run a simulation.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from common.arrays import Vector
 from common.data.shard import Shard
+from common.data.source import DataSource
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
@@ -14,6 +24,8 @@ from common.payload import Values
 from common.phases import EVALUATE, EVALUATION
 from common.settings.run import RunSettings
 from server.fleet import Fleet
+
+log = logging.getLogger("fenchel.server")
 
 NAMES = (
     "objective",
@@ -38,16 +50,50 @@ class Evaluator:
         Whose data the training objective is made of.
     objective
         Of the whole problem; holds the server's test samples, if there are any.
+    source
+        The data set, where the server computes the training objective itself; else ``None``.
+    asks_clients
+        Whether the clients evaluate the model on their data.
     """
 
     settings: RunSettings
     fleet: Fleet
     objective: Objective
+    source: DataSource | None
+    asks_clients: bool
 
     @classmethod
-    def build(cls, settings: RunSettings, fleet: Fleet, test: Shard) -> Evaluator:
-        """Return the evaluator of a run; ``test`` may have no samples."""
-        return cls(settings, fleet, build_objective(settings.objective, test))
+    def build(cls, settings: RunSettings, fleet: Fleet, test: Shard, source: DataSource | None) -> Evaluator:
+        """Return the evaluator of a run.
+
+        Parameters
+        ----------
+        settings
+            Of the run.
+        fleet
+            Its clients; all have described their data.
+        test
+            The server's test set; may have no samples.
+        source
+            The data set, if the server can load it.
+        """
+        shards = [member.shard for member in fleet.members.values() if member.shard is not None]
+        whole = all(shard.features_held == shard.features for shard in shards)
+        chosen = settings.evaluation.training
+        by_server = source is not None and (not whole if chosen is None else chosen)
+        asks_clients = settings.evaluation.clients and whole and not by_server
+        if not (whole or by_server):
+            log.info(
+                "features are split: no client can evaluate the model, and nobody computes its training loss"
+            )
+        objective = build_objective(settings.objective, test)
+        return cls(settings, fleet, objective, source if by_server else None, asks_clients)
+
+    @cached_property
+    def _pooled(self) -> Objective:
+        """The objective of all training samples together; they are prepared once."""
+        assert self.source is not None
+        return build_objective(self.settings.objective, self.source.training(self.settings.objective.dtype))
 
     def is_due(self, t: int) -> bool:
         """Whether the model is evaluated after round ``t``."""
@@ -56,21 +102,27 @@ class Evaluator:
     async def evaluate(self, model: Vector) -> dict[str, float]:
         """Return the figures called :data:`NAMES`, as far as the settings ask for them; the others are nan.
 
-        The objective is the mean loss over all training samples plus the penalty, which the clients'
-        own sums give exactly.
+        The objective is the mean loss over all training samples plus the penalty. The clients' own sums
+        give it exactly, and so does the server's own pass over the data set.
         """
         figures = dict.fromkeys(NAMES, math.nan)
         if self.settings.evaluation.server and self.objective.samples:
             figures |= _named("test", self.objective.evaluate(model))
-        if self.settings.evaluation.clients:
+        if self.source is not None:
+            # In a thread: a pass over a large data set must not keep the connections waiting.
+            train = await asyncio.to_thread(lambda: self._pooled.evaluate(model))
+            figures |= self._training(train, model)
+        if self.asks_clients:
             replies = await self.fleet.all().inspect(EVALUATE, returns=EVALUATION, model=model)
             train = Metrics.total(_metrics(reply, "") for reply in replies.values())
-            figures |= _named("train", train)
-            figures["objective"] = train.loss + self.objective.penalty(model)
+            figures |= self._training(train, model)
             figures |= _named(
                 "holdout", Metrics.total(_metrics(reply, "holdout_") for reply in replies.values())
             )
         return figures
+
+    def _training(self, train: Metrics, model: Vector) -> dict[str, float]:
+        return _named("train", train) | {"objective": train.loss + self.objective.penalty(model)}
 
 
 def _metrics(reply: Values, prefix: str) -> Metrics:

@@ -86,7 +86,7 @@ class Rounds:
         seconds = time.perf_counter() - started
         evaluation_seconds = 0.0
         figures: dict[str, float] = {}
-        if self.evaluator.is_due(t):
+        if self.evaluator.is_due(t) and self.algorithm.model_is_known:
             figures = await self.evaluator.evaluate(self.algorithm.model)
             self.figures = figures
             evaluation_seconds = time.perf_counter() - started - seconds

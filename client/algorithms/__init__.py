@@ -8,7 +8,12 @@ from client.algorithm import ClientAlgorithm
 from common.algorithms import attribute, is_outside
 from common.errors import SettingsError
 
-_BUILTIN: Mapping[str, str] = {"fedavg": "client.algorithms.fedavg:FedAvgClient"}
+_BUILTIN: Mapping[str, str] = {
+    "fedavg": "client.algorithms.fedavg:FedAvgClient",
+    "hybrid-fedavg": "client.algorithms.hybrid_fedavg:HybridFedAvgClient",
+    "hyfem-like": "client.algorithms.hyfem:HyFEMLikeClient",
+    "hyfdca": "client.algorithms.hyfdca:HyFDCAClient",
+}
 
 
 def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorithm]:

@@ -29,8 +29,23 @@ class AlgorithmSettings(Section):
 
     name: str = Field(description="the algorithm")
 
+    @property
+    def key_bits(self) -> int | None:
+        """Length of the Paillier key that the clients must share; ``None``: the algorithm needs none."""
+        return None
 
-_BUILTIN: Mapping[str, str] = {"fedavg": "common.algorithms.fedavg:FedAvgSettings"}
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What people should be told, loudly, before such a run."""
+        return ()
+
+
+_BUILTIN: Mapping[str, str] = {
+    "fedavg": "common.algorithms.fedavg:FedAvgSettings",
+    "hybrid-fedavg": "common.algorithms.hybrid_fedavg:HybridFedAvgSettings",
+    "hyfem-like": "common.algorithms.hyfem:HyFEMLikeSettings",
+    "hyfdca": "common.algorithms.hyfdca:HyFDCASettings",
+}
 """Settings of the algorithms that come with Fenchel, by name."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from common.data.compressed import opened
-from common.data.samples import Samples, samples
+from common.data.samples import DataSet, samples
 from common.errors import DataError
 
 _DELIMITERS = ",;\t"
 
 
-def read_csv(path: Path, label: str | None = None) -> Samples:
+def read_csv(path: Path, label: str | None = None, identifier: str | None = None) -> DataSet:
     """Read a CSV file, plain or compressed, separated by commas, semicolons or tabs.
 
     The first line is a header unless one of its fields is a number; without a header the columns are
@@ -31,6 +32,8 @@ def read_csv(path: Path, label: str | None = None) -> Samples:
         The file.
     label
         Name of the label column; ``None`` takes ``label``, else the last one.
+    identifier
+        Name of the column of sample identifiers, which are taken as written; ``None``: there is none.
 
     Raises
     ------
@@ -56,14 +59,18 @@ def read_csv(path: Path, label: str | None = None) -> Samples:
                 read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(header)),
                 parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
                 # An empty field of a column of words is a missing value too.
-                convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    strings_can_be_null=True,
+                    # As a number, identifier 007 would be the same as 7.
+                    column_types={} if identifier is None else {identifier: pa.string()},
+                ),
             )
         except pa.ArrowException as error:
             raise DataError(f"{path}: not a CSV table of {len(names)} columns: {error}") from error
-    return from_table(table, label, path)
+    return from_table(table, label, path, identifier)
 
 
-def read_parquet(path: Path, label: str | None = None) -> Samples:
+def read_parquet(path: Path, label: str | None = None, identifier: str | None = None) -> DataSet:
     """Read a Parquet file.
 
     Parameters
@@ -72,6 +79,8 @@ def read_parquet(path: Path, label: str | None = None) -> Samples:
         The file.
     label
         Name of the label column; ``None`` takes ``label``, else the last one.
+    identifier
+        Name of the column of sample identifiers, text or whole numbers; ``None``: there is none.
 
     Raises
     ------
@@ -86,28 +95,39 @@ def read_parquet(path: Path, label: str | None = None) -> Samples:
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {error}") from error
     _refuse_repeated(table.column_names, path)
-    return from_table(table, label, path)
+    return from_table(table, label, path, identifier)
 
 
-def from_table(table: Any, label: str | None, path: Path) -> Samples:
-    """Split an Arrow table into features and labels.
+def from_table(table: Any, label: str | None, path: Path, identifier: str | None = None) -> DataSet:
+    """Split an Arrow table into features, labels and sample identifiers.
 
     Returns
     -------
-    Samples
+    DataSet
         Dense features, in float32 if all columns are, else in float64; labels as stored.
 
     Raises
     ------
     DataError
-        If the label column is missing, or a column holds something else than finite numbers.
+        If a column that is asked for is missing, an identifier is missing or occurs twice, or a column of
+        features holds something else than finite numbers.
     """
+    identifiers = None
+    if identifier is not None:
+        if identifier == label:
+            raise DataError(f"{path}: column {label!r} is named for the label and for the sample identifiers")
+        if identifier not in table.column_names:
+            raise DataError(
+                f"{path}: no column {identifier!r} for the sample identifiers; the columns are "
+                f"{listed(table.column_names)}"
+            )
+        identifiers = _identifiers(table.column(identifier), identifier, path)
+        table = table.drop_columns([identifier])
     names = table.column_names
     if label is None:
         label = "label" if "label" in names else names[-1] if names else ""
     if label not in names:
-        shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-        raise DataError(f"{path}: no column {label!r} for the label; the columns are {shown}")
+        raise DataError(f"{path}: no column {label!r} for the label; the columns are {listed(names)}")
     if table.num_rows == 0 or len(names) == 1:
         raise DataError(
             f"{path}: {table.num_rows} rows, {len(names) - 1} feature columns; expected some of both"
@@ -117,7 +137,13 @@ def from_table(table: Any, label: str | None, path: Path) -> Samples:
     features = np.empty((table.num_rows, len(columns)), np.float32 if single else np.float64)
     for position, name in enumerate(columns):
         features[:, position] = _numbers(table.column(name), name, path)
-    return samples(features, _labels(table.column(label), label, path), str(path))
+    train = samples(features, _labels(table.column(label), label, path), str(path))
+    return DataSet(train, columns=tuple(columns), identifiers=identifiers)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a message, the first 20 of them."""
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def _numbers(column: Any, name: str, path: Path) -> NDArray[Any]:
@@ -161,6 +187,31 @@ def _labels(column: Any, name: str, path: Path) -> NDArray[Any]:
         numbers: NDArray[Any] = column.to_numpy()
         return numbers
     raise DataError(f"{path}: the label column {name!r} is of type {kind}; expected numbers or strings")
+
+
+def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:
+    """Sample identifiers as text. Messages name rows: an identifier may be a person's."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        raise DataError(
+            f"{path}: column {name!r} of sample identifiers is of type {kind}; expected text or whole numbers"
+        )
+    identifiers = tuple("" if value is None else str(value).strip() for value in column.to_pylist())
+    first_row: dict[str, int] = {}
+    for row, identifier in enumerate(identifiers, start=1):
+        if not identifier:
+            raise DataError(
+                f"{path}: column {name!r}, row {row}: no sample identifier; expected one in every row"
+            )
+        first = first_row.setdefault(identifier, row)
+        if first != row:
+            raise DataError(
+                f"{path}: column {name!r}, rows {first} and {row}: the same sample identifier; expected each "
+                "once (join the rows of a sample into one, or remove one of them)"
+            )
+    return identifiers
 
 
 def _refuse_repeated(names: list[str], path: Path) -> None:

@@ -25,7 +25,9 @@ _LIBSVM_LINE = re.compile(rb"\s*[-+.\w]+(\s+\d+:\S+)*\s*(#.*)?$")
 _TEST_NAME = re.compile(r"(^|[._-])(t10k|test|t)([._-]|$)", re.IGNORECASE)
 
 
-def read_file(path: Path, label: str | None = None, features: int | None = None) -> DataSet:
+def read_file(
+    path: Path, label: str | None = None, features: int | None = None, identifier: str | None = None
+) -> DataSet:
     """Read one file of a known form.
 
     Parameters
@@ -36,6 +38,8 @@ def read_file(path: Path, label: str | None = None, features: int | None = None)
         Name of the label column, for CSV and Parquet.
     features
         Number of features of a LIBSVM file, whose last ones may not occur.
+    identifier
+        Name of the column of sample identifiers, for CSV and Parquet; ``None``: there is none.
 
     Raises
     ------
@@ -44,17 +48,18 @@ def read_file(path: Path, label: str | None = None, features: int | None = None)
     """
     name = plain_name(path)
     form = name.rpartition(".")[2] if "." in name else ""
-    if label is not None and form not in ("csv", "tsv", "data", "parquet"):
-        raise DataError(
-            f"{path}: label {label!r} given, but only the columns of CSV and Parquet files have names"
-        )
+    for what, column in (("label", label), ("sample identifiers", identifier)):
+        if column is not None and form not in ("csv", "tsv", "data", "parquet"):
+            raise DataError(
+                f"{path}: {what} {column!r} given, but only the columns of CSV and Parquet files have names"
+            )
     match form:
         case "npz":
             return read_npz(path)
         case "parquet":
-            return DataSet(read_parquet(path, label))
+            return read_parquet(path, label, identifier)
         case "csv" | "tsv" | "data":
-            return DataSet(read_csv(path, label))
+            return read_csv(path, label, identifier)
         case "libsvm" | "svm" | "svmlight":
             return DataSet(read_libsvm(path, features))
     with opened(path) as stream:

@@ -116,7 +116,7 @@ def _adult_rows(path: Path) -> NDArray[np.str_]:
 def read_covtype(files: Files) -> DataSet:
     """Read UCI Covertype: 54 integers and the class, 1 to 7."""
     (path,) = files.values()
-    part = read_csv(path)
+    part = read_csv(path).train
     return DataSet(samples(np.asarray(part.features).astype(np.int16), part.labels, str(path)))
 
 

@@ -56,12 +56,18 @@ class DataSet:
         Channels, rows and columns if the features of a sample are the pixels of an image in that order.
     peak
         The largest value that a pixel can have (255 for bytes); ``None`` if features are not pixels.
+    columns
+        Name of each feature; ``None`` if the form of the file has no names.
+    identifiers
+        Identifier of each training sample; ``None`` if no column was said to hold them.
     """
 
     train: Samples
     test: Samples | None = None
     image: tuple[int, int, int] | None = None
     peak: float | None = None
+    columns: tuple[str, ...] | None = None
+    identifiers: tuple[str, ...] | None = None
 
     @property
     def features(self) -> int:

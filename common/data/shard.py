@@ -30,6 +30,9 @@ class Shard:
         Global positions of the features, shape (m,); ``None`` when the shard holds all features.
     class_names
         Names of the classes, where a client's own file gave them; all clients of a run need the same.
+    sample_ids
+        Identifiers of the samples, where a client's own file gave them; else ``None``. They never leave the
+        client but as keyed pseudonyms.
     """
 
     features: Matrix
@@ -39,8 +42,17 @@ class Shard:
     samples_held: Indices
     features_held: Indices | None = None
     class_names: tuple[str, ...] = ()
+    sample_ids: tuple[str, ...] | None = None
 
     @property
     def samples(self) -> int:
         """Number of samples, n."""
         return int(self.labels.shape[0])
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """What the samples are called when clients find those that they have in common, one for each row.
+
+        The file's identifiers; without them, the global positions as text.
+        """
+        return tuple(map(str, self.samples_held.tolist())) if self.sample_ids is None else self.sample_ids

@@ -16,6 +16,7 @@ from common.arrays import Indices
 from common.data import scaling
 from common.data.blocks import Part
 from common.data.catalogue import load
+from common.data.columns import listed
 from common.data.files import read_file
 from common.data.labels import binarised, class_names, encode, numbers
 from common.data.partition import partition
@@ -233,7 +234,8 @@ def load_own(
     *,
     task: Literal["classification", "regression"] = "classification",
     classes: Sequence[int | str] | None = None,
-    features: int | None = None,
+    identifier: str | None = None,
+    columns: Sequence[str] | int | None = None,
     scalings: Sequence[Scaling] = (),
     bias: float | None = None,
     dtype: DTypeLike = np.float64,
@@ -252,21 +254,27 @@ def load_own(
         Whether labels are classes or numbers.
     classes
         All class names of the run in order; ``None`` takes those of this file, sorted.
-    features
-        Number of features of the run, for LIBSVM files, whose last ones may not occur here.
+    identifier
+        Name of the column of sample identifiers, which is no feature; ``None``: there is none.
+    columns
+        The features of the whole problem, of which this file may hold some: their names in order or, for files
+        without names, their number. ``None``: every client holds all features, in the same order.
     scalings
         Preparation; only steps that every client can do alone and alike.
     bias
-        Value of an appended constant feature; ``None`` appends none.
+        Value of an appended constant feature, which belongs to whoever holds the last of ``columns``; ``None``
+        appends none.
     dtype
         Floating type of the features.
 
     Raises
     ------
     DataError
-        If the file cannot be read, has other classes, or a step needs all clients' data.
+        If the file cannot be read, has other classes, features that the run does not have, or sample
+        identifiers that are missing or repeated, or if a step needs the data of others.
     """
-    dataset = read_file(path, label, features)
+    width = columns if isinstance(columns, int) else None
+    dataset = read_file(path, label, width, identifier)
     for position, step in enumerate(scalings):
         pixels = dataset.peak is not None and position == 0
         if step == "standard" or (step == "unit-interval" and not pixels):
@@ -274,7 +282,18 @@ def load_own(
                 f"{path}: data.scale: {step} needs the values of all clients, which nobody may see; scale "
                 "the columns of every client's file alike beforehand, or use unit-rows"
             )
-    part = dataset.train
+    part, held, total = _columns_held(dataset, columns, str(path))
+    if len(held) < total and "unit-rows" in scalings:
+        raise DataError(
+            f"{path}: data.scale: unit-rows needs all {total} features of a sample, of which this file holds "
+            f"{len(held)}; scale the columns of every client's file beforehand"
+        )
+    if bias is not None:
+        if held[-1] == total - 1:
+            held = np.append(held, total)
+        else:
+            bias = None
+        total += 1
     if task == "regression":
         labels: NDArray[Any] = numbers(part.labels, str(path))
         names: tuple[str, ...] = ()
@@ -282,8 +301,78 @@ def load_own(
         names = class_names([part.labels], str(path)) if classes is None else tuple(map(str, classes))
         labels = encode(part.labels, names, str(path))
     prepared = scaling.apply(scaling.fit(scalings, part.features, dataset.peak), part.features, dtype, bias)
-    width = int(prepared.shape[1])
-    return Shard(prepared, labels, len(names), width, np.arange(len(part)), class_names=names)
+    return Shard(
+        prepared,
+        labels,
+        len(names),
+        total,
+        np.arange(len(part)),
+        None if len(held) == total else held,
+        class_names=names,
+        sample_ids=dataset.identifiers,
+    )
+
+
+def _columns_held(
+    dataset: DataSet, columns: Sequence[str] | int | None, where: str
+) -> tuple[Samples, Indices, int]:
+    """Put the features of a client's file in the order of the run's.
+
+    Returns
+    -------
+    samples
+        The training samples, with features in increasing global position.
+    held
+        Global positions of the features, shape (m,).
+    total
+        Number of features of the run.
+    """
+    part = dataset.train
+    if columns is None:
+        return part, np.arange(dataset.features), dataset.features
+    if isinstance(columns, int):
+        return *_numbered_columns(dataset, columns, where), columns
+    if dataset.columns is None:
+        raise DataError(
+            f"{where}: data.columns lists {len(columns)} names, but files of this form have no column names; set "
+            "data.columns to the number of features, or use CSV or Parquet files"
+        )
+    place = {name: position for position, name in enumerate(columns)}
+    unknown = [name for name in dataset.columns if name not in place]
+    if unknown:
+        raise DataError(
+            f"{where}: data.columns does not have these columns of the file: {listed(unknown)}; it lists "
+            f"{listed(columns)}. Remove them from the file, or correct the names (the columns of the label and of "
+            "the sample identifiers are named with --label and --id)"
+        )
+    positions = np.array([place[name] for name in dataset.columns])
+    order = np.argsort(positions)
+    return Samples(part.features[:, order], part.labels), positions[order], len(columns)
+
+
+def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples, Indices]:
+    """Return the samples and the features that occur, of a file whose columns have numbers and no names."""
+    part = dataset.train
+    if dataset.columns is not None:
+        raise DataError(
+            f"{where}: data.columns is the number {total}, but the columns of this file have names; list the names "
+            "of all features of the run in data.columns"
+        )
+    matrix = part.features
+    sparse = isinstance(matrix, sp.csr_array)
+    if dataset.features > total or (dataset.features < total and not sparse):
+        raise DataError(
+            f"{where}: {dataset.features} features, but data.columns is {total}; expected "
+            f"{'at most so many' if sparse else 'as many'}"
+        )
+    if not isinstance(matrix, sp.csr_array):
+        return part, np.arange(total)
+    held = np.unique(matrix.indices).astype(np.int64)
+    if len(held) == 0:
+        raise DataError(f"{where}: no value that is not zero; expected some of the {total} features")
+    shape = (matrix.shape[0], len(held))
+    kept = sp.csr_array((matrix.data, np.searchsorted(held, matrix.indices), matrix.indptr), shape=shape)
+    return Samples(kept, part.labels), held
 
 
 def _labelled(
@@ -311,11 +400,13 @@ def _split(
 ) -> tuple[Samples, Samples | None]:
     """Split off a test set unless one is published, then take the subsample."""
     classes = settings.task == "classification"
-    if test is not None and settings.test_fraction is not None:
-        raise DataError(
-            f"data.test_fraction: {settings.test_fraction} given, but {where} has a published test set of "
-            f"{len(test)} samples; remove test_fraction"
-        )
+    for key in ("test_fraction", "test_split", "test_seed"):
+        given = getattr(settings, key)
+        if test is not None and given != DataSettings.model_fields[key].default:
+            raise DataError(
+                f"data.{key}: {given} given, but {where} has a published test set of {len(test)} samples; "
+                f"remove {key}"
+            )
     if test is None:
         fraction = DEFAULT_TEST_FRACTION if settings.test_fraction is None else settings.test_fraction
         count = int(np.ceil(fraction * len(train)))
@@ -325,9 +416,13 @@ def _split(
                 "smaller one"
             )
         if count:
-            rows = stratified(train.labels, count, generator(seed, "test split"), classes=classes)
-            test = train.take(rows)
-            train = train.take(np.setdiff1d(np.arange(len(train)), rows, assume_unique=True))
+            test_seed = seed if settings.test_seed is None else settings.test_seed
+            if settings.test_split == "scikit-learn":
+                kept, rows = _scikit_learn_split(train.labels, count, test_seed, classes)
+            else:
+                rows = stratified(train.labels, count, generator(test_seed, "test split"), classes=classes)
+                kept = np.setdiff1d(np.arange(len(train)), rows, assume_unique=True)
+            train, test = train.take(kept), train.take(rows)
     if settings.samples is not None and settings.samples != len(train):
         if settings.samples > len(train):
             raise DataError(
@@ -338,6 +433,29 @@ def _split(
             stratified(train.labels, settings.samples, generator(seed, "samples"), classes=classes)
         )
     return train, test
+
+
+def _scikit_learn_split(
+    labels: NDArray[Any], count: int, seed: int, classes: bool
+) -> tuple[Indices, Indices]:
+    """Return the positions of training and test samples in the order that scikit-learn gives them."""
+    from sklearn.model_selection import train_test_split
+
+    if seed >= 1 << 32:
+        raise DataError(
+            f"data.test_split: scikit-learn takes seeds below 2^32, but the seed of the run is {seed}; give "
+            "data.test_seed"
+        )
+    try:
+        kept, drawn = train_test_split(
+            np.arange(len(labels)), test_size=count, random_state=seed, stratify=labels if classes else None
+        )
+    except ValueError as error:
+        raise DataError(
+            f"data.test_split: scikit-learn cannot draw {count} of {len(labels)} samples from each class in "
+            f"proportion: {error}"
+        ) from None
+    return kept, drawn
 
 
 def stratified(

@@ -39,6 +39,13 @@ class LinearObjective(Objective):
     dtype
         Type of models, gradients and features; the features are converted if they have another.
 
+    Attributes
+    ----------
+    features
+        Shape (n, m), of the objective's dtype.
+    targets
+        What the scores should be, shape (n,).
+
     Raises
     ------
     SettingsError
@@ -55,11 +62,19 @@ class LinearObjective(Objective):
         self.score_loss = score_loss
         self.l2 = l2
         self._classes = shard.classes
-        self._features, self._targets = self._prepare(shard)
+        self.features, self.targets = self._prepare(shard)
+        self._features_held = shard.features_held
 
     def _prepare(self, shard: Shard) -> tuple[Matrix, Targets]:
         features: Matrix = shard.features.astype(self.dtype, copy=False)
         return features, self.score_loss.targets(shard.labels, shard.classes, self.dtype)
+
+    @property
+    def features_held(self) -> Indices:
+        """Global positions of the shard's features, shape (m,), increasing; all where they are not split."""
+        if self._features_held is None:
+            return np.arange(self.features.shape[1], dtype=np.int64)
+        return self._features_held
 
     def _scores(self, features: Matrix, w: Vector) -> Dense:
         """Scores of shape (n,), or (n, K)."""
@@ -75,7 +90,7 @@ class LinearObjective(Objective):
     def loss(self, w: Vector) -> float:
         """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
         self.require(self.samples)
-        losses = self.score_loss.value(self._scores(self._features, w), self._targets)
+        losses = self.score_loss.value(self._scores(self.features, w), self.targets)
         return float(losses.sum(dtype=np.float64)) / self.samples
 
     def penalty(self, w: Vector) -> float:
@@ -86,18 +101,18 @@ class LinearObjective(Objective):
         """Return the gradient on some samples, shape (d,); see :meth:`Objective.batch_gradient`."""
         self.require(rows.size)
         if rows is self.all_rows:  # no copy of the whole data set
-            features, targets = self._features, self._targets
+            features, targets = self.features, self.targets
         else:
-            features, targets = self._features[rows], self._targets[rows]
+            features, targets = self.features[rows], self.targets[rows]
         slopes = self.score_loss.derivative(self._scores(features, w), targets)
         return self._combine(features, slopes, w)
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian at ``w`` times ``v``, both of shape (d,); where it exists, for hinges."""
         self.require(self.samples)
-        direction = self._scores(self._features, v)
-        curved = self.score_loss.curve(self._scores(self._features, w), self._targets, direction)
-        return self._combine(self._features, curved, v)
+        direction = self._scores(self.features, v)
+        curved = self.score_loss.curve(self._scores(self.features, w), self.targets, direction)
+        return self._combine(self.features, curved, v)
 
     def _combine(self, features: Matrix, slopes: Dense, w: Vector) -> Vector:
         """Return ``slopes^T X / n + l2 w``, shape (d,)."""
@@ -112,7 +127,7 @@ class LinearObjective(Objective):
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
-        features, targets = (self._features, self._targets) if shard is None else self._prepare(shard)
+        features, targets = (self.features, self.targets) if shard is None else self._prepare(shard)
         scores = self._scores(features, w)
         return Metrics(
             loss_sum=float(self.score_loss.value(scores, targets).sum(dtype=np.float64)),
@@ -122,7 +137,7 @@ class LinearObjective(Objective):
 
     @cached_property
     def _curvature(self) -> float:
-        return largest_eigenvalue(self._features)
+        return largest_eigenvalue(self.features)
 
     @property
     def smoothness(self) -> float:

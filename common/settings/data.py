@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -169,6 +170,12 @@ class DataSettings(Section):
         min_length=2,
         description="All class names, in the order of their numbers; null takes those that occur, sorted.",
     )
+    columns: Annotated[tuple[str, ...], Field(min_length=1)] | Annotated[int, Field(gt=0)] | None = Field(
+        None,
+        description="With name: own, all features of the problem in order, when a client's file may hold only some "
+        "of them: their column names or, for LIBSVM and NPZ files, whose columns have none, their number. null: "
+        "every file holds all features in the same order.",
+    )
     binarise: BinariseSettings | None = Field(None, description="Make two classes of many; null keeps them.")
     test_fraction: float | None = Field(
         None,
@@ -176,6 +183,19 @@ class DataSettings(Section):
         lt=1,
         description="Part of the samples that becomes the test set, drawn within each class. Only for data "
         "without a published test set; null is 0.2 there.",
+    )
+    test_split: Literal["fenchel", "scikit-learn"] = Field(
+        "fenchel",
+        description="How the test set is drawn. scikit-learn: the samples, and their order, of its "
+        "train_test_split(test_size=test_fraction, random_state=test_seed, stratify=labels), to repeat what "
+        "was measured with it; classes must then be numbered as they were there (see classes).",
+    )
+    test_seed: int | None = Field(
+        None,
+        ge=0,
+        lt=1 << 32,
+        description="Seed of the draw of the test set; null is the seed of the run. With a number, runs of "
+        "different seeds are tested on the same samples.",
     )
     samples: int | None = Field(
         None, ge=1, description="Use only so many training samples, drawn within each class; null uses all."
@@ -213,6 +233,18 @@ class DataSettings(Section):
             raise ValueError(
                 f"label: {self.label!r} given, but a named data set knows its label; only with file"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _columns_of_own_files(self) -> Self:
+        if self.columns is not None and self.name != "own":
+            raise ValueError("columns: only allowed with name: own, where clients bring files of their own")
+        if isinstance(self.columns, tuple):
+            repeated = [name for name, times in Counter(self.columns).items() if times > 1]
+            if repeated:
+                raise ValueError(
+                    f"columns: {repeated[0]!r} is listed twice, but each feature may occur only once"
+                )
         return self
 
     @model_validator(mode="after")

@@ -31,7 +31,16 @@ class Evaluation(Section):
 
     every: PositiveInt = Field(1, description="evaluate after every so many rounds, and after the last")
     server: bool = Field(True, description="on the server's test set, where it has one")
-    clients: bool = Field(True, description="on the clients' shards (the training objective) and holdouts")
+    clients: bool = Field(
+        True,
+        description="on the clients' shards (the training objective) and holdouts; never where features are "
+        "split: there no client can evaluate the whole model",
+    )
+    training: bool | None = Field(
+        None,
+        description="on all training samples, by the server itself (the training objective): only for a data "
+        "set that the server can load, in a simulation; null: where features are split and it can",
+    )
 
 
 class Checkpointing(Section):
@@ -63,6 +72,25 @@ class Network(Section):
     )
 
 
+class SecretSource(Section):
+    """How the clients come to the secrets that they share and the server never has, if the algorithm needs them."""
+
+    source: Literal["file", "sealed"] = Field(
+        "file",
+        description="file: each client is given the file that fenchel keys made (--secrets); sealed: one client makes "
+        "the secrets for this run and seals them for each of the others, through the server (needs TLS)",
+    )
+    designated: str | None = Field(
+        None, description="with source: sealed, the client that makes them; null: the first by id"
+    )
+
+    @model_validator(mode="after")
+    def _designated_seals(self) -> Self:
+        if self.designated is not None and self.source != "sealed":
+            raise ValueError("secrets.designated makes the secrets only with secrets.source: sealed")
+        return self
+
+
 class RunSettings(Section):
     """One training job."""
 
@@ -85,6 +113,7 @@ class RunSettings(Section):
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpointing = Checkpointing()
     network: Network = Network()
+    secrets: SecretSource = SecretSource()
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -134,10 +163,29 @@ class RunSettings(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _training_is_at_hand(self) -> Self:
+        if self.evaluation.training and self.own_data:
+            raise ValueError(
+                "evaluation.training: true given, but with data.name: own only the clients have training samples; "
+                "use null or false"
+            )
+        if self.evaluation.training and self.data.holdout:
+            raise ValueError(
+                f"evaluation.training: true given, but with data.holdout: {self.data.holdout} not all samples are "
+                "trained on; use null or false, and the clients will evaluate on their shards"
+            )
+        return self
+
     @property
     def own_data(self) -> bool:
         """Whether each client brings a data file of its own (``data.name: own``)."""
         return self.data.name == "own"
+
+    @property
+    def seals_secrets(self) -> bool:
+        """Whether the clients exchange secrets in sealed boxes before the algorithm starts."""
+        return self.secrets.source == "sealed" and self.algorithm.key_bits is not None
 
     def to_json(self) -> str:
         """Return the settings as JSON, defaults included; :func:`from_json` reads it back."""

@@ -20,6 +20,7 @@ from common.errors import CheckpointError, FenchelError, SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, load
 from deploy.data import ensure
+from deploy.keys import PUBLIC_KEY_VARIABLE, SECRETS_VARIABLE, read_public, refuse_private_keys
 from deploy.logs import log_to_file
 from server.coordinator import Summary
 
@@ -169,6 +170,15 @@ def server(
     resume: ResumeOption = None,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key",
+            metavar="FILE",
+            envvar=PUBLIC_KEY_VARIABLE,
+            help="server.public of fenchel keys: the key that clients must use; else they say which",
+        ),
+    ] = None,
 ) -> None:
     """Coordinate one run for clients that dial in."""
     from common.credentials import Credentials
@@ -177,9 +187,16 @@ def server(
     from server.coordinator import Coordinator, open_resumed
     from server.service import serve
 
+    refuse_private_keys(certs, os.environ)
+    key = None if public_key is None else read_public(public_key)
     chosen, folder = _chosen(settings, overrides, clients, resume)
     if (certs is None) != insecure:
         raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
+    if chosen.seals_secrets and insecure:
+        raise SettingsError(
+            "secrets.source: sealed needs the clients' certificates: start the server with --certs DIR, or use "
+            "secrets.source: file"
+        )
     credentials = None if certs is None else Credentials.load(certs)
     if credentials is not None:
         check_pair(credentials)
@@ -189,7 +206,9 @@ def server(
     folder = folder or RunFolder.create(runs, chosen.name)
     folder.settings.write_text(chosen.to_yaml())
     with Display(console, folder.id, chosen.rounds) as display, _kept_if_begun(folder, resume is not None):
-        coordinator = Coordinator(chosen, folder, resume=checkpoint, observer=display.observer())
+        coordinator = Coordinator(
+            chosen, folder, resume=checkpoint, observer=display.observer(), public_key=key
+        )
 
         def listening(port: int) -> None:
             display.say(f"listening on {listen.rpartition(':')[0]}:{port}; waiting for clients")
@@ -217,6 +236,12 @@ def client(
     first: Annotated[int, typer.Option(min=0, help="number of the first of the --sessions")] = 0,
     data: Annotated[Path | None, typer.Option(help="data file of this client's own")] = None,
     label: Annotated[str | None, typer.Option(help="column of the label in --data")] = None,
+    identifier: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="COLUMN", help="column of the sample identifiers in --data; not a feature"
+        ),
+    ] = None,
     state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
     allow: Annotated[
         list[str] | None,
@@ -230,6 +255,22 @@ def client(
     retry_for: Annotated[
         float, typer.Option(min=0, help="seconds to go on trying to reach a silent server")
     ] = 600.0,
+    secrets: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar=SECRETS_VARIABLE,
+            help="clients.secret of fenchel keys: what all clients share and the server must not have",
+        ),
+    ] = None,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer",
+            metavar="NAME",
+            help="a client with which to exchange secrets in sealed boxes; default: all of the same authority",
+        ),
+    ] = None,
     insecure: InsecureOption = False,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -237,6 +278,7 @@ def client(
     from client.connection import Participant
     from client.holdings import Holdings, OwnFile
     from client.host import ParentGoneError, host
+    from client.secrets import Secrets
     from common.credentials import Credentials
     from deploy.certificates import check_pair, common_name
     from deploy.claims import claim as claim_identity
@@ -246,6 +288,8 @@ def client(
         raise SettingsError("give one of --certs DIR, --claim DIR and --insecure")
     if data is not None and sessions is not None:
         raise SettingsError("--data is the file of one client; leave --sessions out")
+    if identifier is not None and data is None:
+        raise SettingsError("--id names a column of a client's own file; give the file with --data FILE")
     identities: dict[str, Credentials | None] = {}
     if claim is not None:
         claimed = claim_identity(claim, os.uname().nodename)
@@ -263,9 +307,20 @@ def client(
     for pair in identities.values():
         if pair is not None:
             check_pair(pair)
-    holdings = Holdings(None if data is None else OwnFile(data, label))
+    holdings = Holdings(None if data is None else OwnFile(data, label, identifier))
+    shared = None if secrets is None else Secrets.load(secrets)
     participants = [
-        Participant(each, server, credentials, holdings, state, frozenset(allow or ()), retry_for)
+        Participant(
+            each,
+            server,
+            credentials,
+            holdings,
+            state,
+            frozenset(allow or ()),
+            retry_for,
+            shared,
+            frozenset(peers) if peers else None,
+        )
         for each, credentials in identities.items()
     ]
     console = Console(stderr=True, highlight=False)

@@ -8,7 +8,12 @@ from common.algorithms import attribute, is_outside
 from common.errors import SettingsError
 from server.algorithm import Algorithm
 
-_BUILTIN: Mapping[str, str] = {"fedavg": "server.algorithms.fedavg:FedAvg"}
+_BUILTIN: Mapping[str, str] = {
+    "fedavg": "server.algorithms.fedavg:FedAvg",
+    "hybrid-fedavg": "server.algorithms.hybrid_fedavg:HybridFedAvg",
+    "hyfem-like": "server.algorithms.hyfem:HyFEMLike",
+    "hyfdca": "server.algorithms.hyfdca:HyFDCA",
+}
 
 
 def server_half(name: str) -> type[Algorithm]:

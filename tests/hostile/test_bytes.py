@@ -11,13 +11,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common.errors import PayloadError, WireError
-from common.expectation import ArraySpec, check
+from common.expectation import ArraySpec, CipherSpec, check
 from common.frames import Assembly, Body, frames, parse
-from common.payload import SparseVector, body_bytes, decode, encode
+from common.paillier.key import PublicKey
+from common.paillier.packing import Layout
+from common.paillier.vector import CipherVector
+from common.payload import Ciphertexts, SparseVector, body_bytes, decode, encode
 from proto import fenchel_pb2 as pb
 
 LIMIT = 1 << 16
 fuzz = settings(max_examples=300)
+
+KEY = PublicKey((2**89 - 1) * (2**107 - 1))
+LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=4, value_bits=30)
+ENCRYPTED = CipherVector(KEY, LAYOUT, 6, 2, [KEY.n_squared - 1, KEY.n_squared // 3])
 
 SEED = b"".join(
     frames(
@@ -29,6 +36,7 @@ SEED = b"".join(
                     "flags": np.array([True, False]),
                     "thin": SparseVector(np.array([1, 300]), np.ones(2), 1000),
                     "samples": 3,
+                    "dual": ENCRYPTED.to_wire(),
                 }
             )
         ),
@@ -49,6 +57,27 @@ CONTENTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
         SIZES,
         SIZES,
         SIZES,
+    ),
+    st.builds(
+        lambda key, bits, value_bits, slots, count, additions, width: {
+            "ciphertexts": pb.Ciphertexts(
+                key_id=key,
+                slot_bits=bits,
+                fraction_bits=bits,
+                value_bits=value_bits,
+                slots=slots,
+                count=count,
+                additions=additions,
+                ciphertext_bytes=width,
+            )
+        },
+        st.one_of(st.just(KEY.id), st.binary(max_size=17)),
+        st.one_of(st.just(40), st.integers(0, 2**32 - 1)),
+        st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1)),
+        st.one_of(st.integers(0, 8), st.integers(0, 2**32 - 1)),
+        SIZES,
+        SIZES,
+        st.one_of(st.integers(0, 80), st.integers(0, 2**32 - 1)),
     ),
     st.builds(lambda value: {"scalar": pb.Scalar(real=value)}, st.floats()),
     st.just({"scalar": pb.Scalar()}),
@@ -71,6 +100,12 @@ def received(data: bytes) -> None:
         assembly.add(frame.chunk)
         if assembly.complete:
             values = decode(frame.head.payload, assembly.body())
+            for name, value in values.items():
+                if isinstance(value, Ciphertexts):
+                    with contextlib.suppress(PayloadError):
+                        CipherVector.from_wire(value, KEY)
+                    with contextlib.suppress(PayloadError):
+                        check({name: value}, {name: CipherSpec(KEY, LAYOUT, 6, 2)}, "somebody")
             check(values, {"model": ArraySpec(np.float64, (None,))}, "somebody")
 
 
@@ -111,7 +146,11 @@ def test_a_frame_changed_anywhere_is_read_or_refused(data: st.DataObject) -> Non
 def test_the_frame_that_is_changed_is_a_good_one() -> None:
     frame = parse(SEED)
     assert isinstance(frame.head, pb.Reply)
-    assert decode(frame.head.payload, frame.chunk)["samples"] == 3
+    values = decode(frame.head.payload, frame.chunk)
+    assert values["samples"] == 3
+    dual = values["dual"]
+    assert isinstance(dual, Ciphertexts)
+    assert CipherVector.from_wire(dual, KEY).ciphertexts == ENCRYPTED.ciphertexts
 
 
 @fuzz
@@ -141,6 +180,23 @@ def test_a_descriptor_that_nobody_checked_cannot_be_decoded_into_anything_else(
     with contextlib.suppress(PayloadError):
         body_bytes(descriptor, LIMIT)
         decode(descriptor, body)
+
+
+@fuzz
+@given(data=st.data())
+def test_an_encrypted_vector_changed_anywhere_is_one_of_the_range_or_refused(data: st.DataObject) -> None:
+    wire = ENCRYPTED.to_wire()
+    content = mutated(data, bytes(wire.data))
+    changed = Ciphertexts(
+        wire.key_id, LAYOUT, data.draw(st.integers(0, 12)), wire.additions, wire.ciphertext_bytes, content
+    )
+    try:
+        found = CipherVector.from_wire(changed, KEY)
+    except PayloadError:
+        return
+    assert len(found.ciphertexts) == LAYOUT.ciphertexts(changed.count) == len(content) / KEY.ciphertext_bytes
+    assert all(0 < ciphertext < KEY.n**2 for ciphertext in found.ciphertexts)
+    assert bytes(found.to_wire().data) == content
 
 
 @fuzz

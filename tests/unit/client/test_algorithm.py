@@ -14,6 +14,7 @@ from client.algorithms import client_half
 from client.backoff import Backoff
 from common.algorithms import AlgorithmSettings
 from common.arrays import Indices, Vector
+from common.data.shard import Shard
 from common.errors import PayloadError, PhaseError, SettingsError
 from common.objectives.objective import Objective
 from common.payload import SparseVector, Value, Values
@@ -64,7 +65,7 @@ def half(monkeypatch: pytest.MonkeyPatch) -> Half:
         dimension = 3
         dtype = np.dtype("float32")
 
-    return Half(Place("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub())))
+    return Half(Place("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub()), cast(Shard, None)))
 
 
 COMPLETE: Mapping[str, Value] = {
@@ -145,7 +146,7 @@ def test_a_state_of_vectors_starts_from_zeros_of_the_model(half: Half) -> None:
 
 
 def test_a_state_of_something_else_must_be_filled_by_its_algorithm() -> None:
-    unfilled = Unfilled(Place("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None)))
+    unfilled = Unfilled(Place("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None), cast(Shard, None)))
     unfilled.objective = cast(Objective, type("Stub", (), {"dimension": 1, "dtype": np.dtype("f8")}))
     with pytest.raises(TypeError, match="State.steps is no Vector: override initial_state"):
         unfilled.initial_state()

@@ -206,6 +206,14 @@ def test_evaluation_returns_sums_and_changes_nothing(session: Session) -> None:
     assert add(session, 2.0, sequence=3, base=1) == 3.0
 
 
+def test_a_model_of_other_features_is_not_evaluated(make_settings: MakeSettings) -> None:
+    shard = holding().shard
+    part = Holding(Shard(shard.features, shard.labels, 2, 5, shard.samples_held, np.array([1, 4])))
+    settings = make_settings(algorithm={"name": "hybrid-fedavg"}, objective={"kind": "logistic"})
+    answer = handled(Session("client-0", settings, part), EVALUATE, 1, 0, kind=pb.INSPECT, model=np.zeros(5))
+    assert "2 of 5 features are held" in answer.head.failure
+
+
 def test_an_algorithm_without_state_writes_no_journal(make_settings: MakeSettings, tmp_path: Path) -> None:
     settings = make_settings(objective={"kind": "logistic"})
     session = Session("client-0", settings, holding(), tmp_path / "journal")

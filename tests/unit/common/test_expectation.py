@@ -11,16 +11,30 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from common.errors import PayloadError
-from common.expectation import ArraySpec, Expectation, Expected, check, finiteness_problem
-from common.payload import SparseVector, Value
+from common.expectation import ArraySpec, CipherSpec, Expectation, Expected, check, finiteness_problem
+from common.paillier.packing import Layout
+from common.payload import Ciphertexts, SparseVector, Value
+from tests.unit.common.textbook import KEY, OTHER_KEY
 
 MODEL = np.zeros(3)
 OPEN = ArraySpec(np.float64, (None, 2))
 THIN = ArraySpec(np.float64, (5,), sparse=True)
+LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=6, value_bits=30)
+HIDDEN = CipherSpec(KEY, LAYOUT, 7, additions=2)
 
 
 def sparse(values: list[float], size: int = 5, dtype: str = "float64") -> SparseVector:
     return SparseVector(np.arange(len(values)), np.array(values, dtype), size)
+
+
+def encrypted(
+    number: int = 5, count: int = 7, additions: int = 1, layout: Layout = LAYOUT, key_id: bytes = KEY.id
+) -> Ciphertexts:
+    """Return an encrypted vector whose last ciphertext is this number."""
+    width = KEY.ciphertext_bytes
+    rows = layout.ciphertexts(count)
+    data = (b"".join([b"\1" * width] * rows))[: (rows - 1) * width] + number.to_bytes(width, "big")
+    return Ciphertexts(key_id, layout, count, additions, width, data)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +47,11 @@ def sparse(values: list[float], size: int = 5, dtype: str = "float64") -> Sparse
         (sparse([1.0]), THIN),
         (np.array([True]), ArraySpec(np.bool_, (1,))),
         (np.ones((), np.float32), ArraySpec(np.dtype("float32"), ())),
+        (encrypted(), HIDDEN),
+        (encrypted(additions=2), HIDDEN),
+        (encrypted(additions=0), HIDDEN),
+        (encrypted(1), HIDDEN),
+        (encrypted(KEY.n**2 - 1), HIDDEN),
         (True, bool),
         (3, int),
         (3.0, float),
@@ -61,6 +80,18 @@ def test_what_was_asked_for_is_accepted(value: Value, expected: Expected) -> Non
         (1.0, MODEL, "is a float, expected an array"),
         (np.ones(3), float, "is an array, expected a float"),
         (sparse([1.0]), int, "is an array, expected a int"),
+        (np.ones(7), HIDDEN, "is an array, expected an encrypted vector"),
+        (sparse([1.0]), HIDDEN, "is an array, expected an encrypted vector"),
+        (1.0, HIDDEN, "is the float 1.0, expected an encrypted vector"),
+        (encrypted(), MODEL, "is an encrypted vector, expected an array"),
+        (encrypted(), THIN, "is an encrypted vector, expected an array"),
+        (encrypted(), float, "is an encrypted vector, expected a float"),
+        (encrypted(key_id=OTHER_KEY.id), HIDDEN, f"{OTHER_KEY.fingerprint}, expected {KEY.fingerprint}"),
+        (encrypted(layout=LAYOUT.rescaled(1)), HIDDEN, "21 of them after the point; expected .* 20 of them"),
+        (encrypted(count=8), HIDDEN, "holds 8 encrypted values, expected 7"),
+        (encrypted(additions=3), HIDDEN, "is a sum of 3 encrypted vectors, expected at most 2"),
+        (encrypted(0), HIDDEN, "out of range .the one at position 1"),
+        (encrypted(KEY.n**2), HIDDEN, "out of range .the one at position 1"),
         (True, int, "is the bool True"),
         (1, bool, "is the int 1"),
         (True, float, "is the bool True"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from common.errors import PayloadError
-from common.payload import MAX_ARRAYS, SparseVector, Value, Values, body_bytes, decode, encode
+from common.paillier.packing import Layout
+from common.payload import MAX_ARRAYS, Ciphertexts, SparseVector, Value, Values, body_bytes, decode, encode
 from proto import fenchel_pb2 as pb
 
 DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool")
@@ -50,11 +52,22 @@ def same(mine: Value, theirs: Value) -> bool:
         )
     if isinstance(mine, np.ndarray):
         return same_array(mine, theirs)
+    if isinstance(mine, Ciphertexts):
+        return mine == theirs
     return type(mine) is type(theirs) and (mine == theirs or mine != mine)
 
 
 def sparse(indices: list[int], size: int, dtype: str = "float64") -> SparseVector:
     return SparseVector(np.array(indices, np.int64), np.arange(len(indices)).astype(dtype), size)
+
+
+def encrypted(
+    count: int, *, slots: int = 3, width: int = 40, additions: int = 1, key: bytes = bytes(16)
+) -> Ciphertexts:
+    """Return ciphertexts of arbitrary bytes: what they hold is no matter of payloads."""
+    layout = Layout(slot_bits=40, fraction_bits=20, slots=slots, value_bits=30)
+    data = np.random.default_rng(count).bytes(layout.ciphertexts(count) * width)
+    return Ciphertexts(key, layout, count, additions, width, data)
 
 
 ARRAYS = st.sampled_from(DTYPES).flatmap(
@@ -66,10 +79,18 @@ SPARSE = st.builds(
     st.integers(0, 1),
     st.sampled_from(DTYPES),
 )
+CIPHERTEXTS = st.builds(
+    encrypted,
+    st.integers(0, 20),
+    slots=st.integers(1, 4),
+    width=st.integers(40, 70),
+    additions=st.integers(0, 512),
+    key=st.binary(min_size=16, max_size=16),
+)
 SCALARS: st.SearchStrategy[bool | int | float | str] = st.one_of(
     st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text()
 )
-VALUES = st.dictionaries(st.text(min_size=1), st.one_of(ARRAYS, SPARSE, SCALARS), max_size=5)
+VALUES = st.dictionaries(st.text(min_size=1), st.one_of(ARRAYS, SPARSE, CIPHERTEXTS, SCALARS), max_size=5)
 
 
 @given(values=VALUES)
@@ -115,6 +136,18 @@ def test_encoding_refers_to_the_array_and_copies_nothing() -> None:
     assert np.shares_memory(np.frombuffer(segment, np.uint8), array)
 
 
+def test_ciphertexts_are_neither_copied_when_they_are_sent_nor_when_they_are_read() -> None:
+    mine = encrypted(7)
+    encoded = encode({"flags": np.ones(3, bool), "dual": mine})
+    assert any(segment is mine.data for segment in encoded.segments)
+    body = bytearray(encoded.joined())
+    back = decode(encoded.descriptor, memoryview(body))["dual"]
+    assert isinstance(back, Ciphertexts)
+    assert isinstance(back.data, memoryview)
+    assert back.data.readonly
+    assert np.shares_memory(np.frombuffer(back.data, np.uint8), np.frombuffer(body, np.uint8))
+
+
 def test_each_array_starts_at_a_multiple_of_eight_bytes() -> None:
     values: Values = {"a": np.ones(3, np.uint8), "b": sparse([0, 200], 300, "float16"), "c": np.ones(2)}
     encoded = encode(values)
@@ -154,6 +187,11 @@ def test_a_dtype_that_cannot_travel_is_refused_by_name(dtype: str) -> None:
         ({"x": sparse([8, 9], 9)}, "within 0..8"),
         ({"x": SparseVector(np.array([1]), np.ones(2), 9)}, "values for"),
         ({"x": SparseVector(np.array([1.0]), np.ones(1), 9)}, "int64"),
+        ({"x": replace(encrypted(7), data=bytes(119))}, "'x' have 119 bytes, not 120"),
+        ({"x": encrypted(7, key=b"short")}, "'x' name their key by 5 bytes, not 16"),
+        ({"x": encrypted(7, width=29)}, "of 29 bytes have no room"),
+        ({"x": encrypted(7, additions=513)}, "a sum of 513 vectors"),
+        ({"x": encrypted(7, additions=-1)}, "a sum of -1 vectors"),
     ],
 )
 def test_what_cannot_travel_is_refused_when_it_is_sent(values: Values, told: str) -> None:
@@ -168,6 +206,27 @@ def dense_item(dtype: int = pb.FLOAT64, shape: tuple[int, ...] = (2,), name: str
 def sparse_item(size: int, count: int, index_bytes: int) -> pb.Array:
     return pb.Array(
         name="x", sparse=pb.Sparse(dtype=pb.FLOAT64, size=size, count=count, index_bytes=index_bytes)
+    )
+
+
+def cipher_item(**changes: Any) -> pb.Payload:
+    """Return the descriptor of seven encrypted values, with changes that its body's size follows where it can."""
+    numbers: dict[str, Any] = {
+        "key_id": bytes(16),
+        "slot_bits": 40,
+        "fraction_bits": 20,
+        "value_bits": 30,
+        "slots": 3,
+        "count": 7,
+        "additions": 1,
+        "ciphertext_bytes": 40,
+    }
+    numbers |= changes
+    rows = -(-numbers["count"] // max(numbers["slots"], 1))
+    size = rows * numbers["ciphertext_bytes"]
+    return pb.Payload(
+        body_bytes=min(size + -size % 8, (1 << 64) - 1),
+        arrays=[pb.Array(name="x", ciphertexts=pb.Ciphertexts(**numbers))],
     )
 
 
@@ -193,6 +252,26 @@ LIES = {
     "more index bytes than indices can take": pb.Payload(body_bytes=40, arrays=[sparse_item(9, 2, 21)]),
     "index bytes without indices": pb.Payload(body_bytes=8, arrays=[sparse_item(9, 0, 8)]),
     "a vector longer than an index can say": pb.Payload(body_bytes=16, arrays=[sparse_item(1 << 63, 1, 1)]),
+    "ciphertexts of nothing": pb.Payload(arrays=[pb.Array(name="x", ciphertexts=pb.Ciphertexts())]),
+    "a key without a name": cipher_item(key_id=b""),
+    "a key with a long name": cipher_item(key_id=bytes(1 << 20)),
+    "no slots": cipher_item(slots=0),
+    "more slots than a ciphertext has room for": cipher_item(slots=5),
+    "more slots than any ciphertext has room for": cipher_item(slots=(1 << 32) - 1),
+    "slots without bits": cipher_item(slot_bits=0),
+    "values without bits": cipher_item(value_bits=0),
+    "values as wide as their slots": cipher_item(value_bits=40),
+    "slots wider than any": cipher_item(slot_bits=(1 << 32) - 1, value_bits=(1 << 32) - 2),
+    "a fraction finer than any": cipher_item(fraction_bits=(1 << 32) - 1),
+    "ciphertexts without bytes": cipher_item(ciphertext_bytes=0),
+    "ciphertexts too small for their slots": cipher_item(ciphertext_bytes=29),
+    "sums of more vectors than slots have room for": cipher_item(additions=513),
+    "sums of more vectors than can be counted": cipher_item(additions=(1 << 64) - 1),
+    "ciphertexts beyond the limit": cipher_item(count=HUGE),
+    "ciphertexts whose size overflows 64 bits": cipher_item(count=(1 << 64) - 1),
+    "large ciphertexts whose size overflows 64 bits": cipher_item(
+        count=(1 << 63) - 1, slots=1, ciphertext_bytes=(1 << 32) - 1
+    ),
     "no content": pb.Payload(arrays=[pb.Array(name="x")]),
     "a scalar without a value": pb.Payload(arrays=[pb.Array(name="x", scalar=pb.Scalar())]),
     "too many arrays": pb.Payload(
@@ -211,6 +290,11 @@ def test_a_descriptor_that_lies_is_refused_before_anything_is_allocated(lie: str
         assert tracemalloc.get_traced_memory()[1] < 1 << 21
     finally:
         tracemalloc.stop()
+
+
+def test_the_encrypted_vector_that_the_lies_are_about_is_a_good_one() -> None:
+    assert body_bytes(cipher_item(), GENEROUS) == 120
+    assert body_bytes(cipher_item(additions=512, ciphertext_bytes=30), GENEROUS) == 96
 
 
 def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:

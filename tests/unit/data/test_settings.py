@@ -51,6 +51,8 @@ def test_scale_is_one_step_or_a_list_in_order(scale: object, steps: tuple[str, .
         ({"name": "digits", "classes": [1, "1"]}, "only once"),
         ({"name": "digits", "binarise": {"positive": []}}, "positive"),
         ({"name": "digits", "test_fraction": 1.0}, "test_fraction"),
+        ({"name": "digits", "test_split": "random"}, "test_split"),
+        ({"name": "digits", "test_seed": 1 << 32}, "test_seed"),
         ({"name": "digits", "holdout": 1.0}, "holdout"),
         ({"name": "digits", "samples": 0}, "samples"),
         ({"name": "digits", "partition": {"kind": "by-moon-phase"}}, "partition"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from common.data.npz import write_npz
@@ -43,6 +44,70 @@ def test_the_test_split_has_the_classes_in_proportion() -> None:
     test = source(name="breast_cancer").test()
     assert test is not None
     assert np.bincount(test.labels).tolist() == [72, 42]
+
+
+AS_SCIKIT_LEARN: dict[str, Any] = {
+    "name": "breast_cancer",
+    "classes": ["malignant", "benign"],
+    "test_split": "scikit-learn",
+}
+
+
+@pytest.mark.parametrize(("seed", "fraction"), [(0, 0.2), (7, 0.33)])
+def test_a_test_set_can_be_the_one_that_scikit_learn_draws(seed: int, fraction: float) -> None:
+    x, y = load_breast_cancer(return_X_y=True)
+    x, x_test, y, y_test = train_test_split(x, y, test_size=fraction, random_state=seed, stratify=y)
+    keys = AS_SCIKIT_LEARN | {"test_fraction": fraction}
+    for data in (source(**keys, test_seed=seed), source(seed, **keys)):
+        test = data.test()
+        assert test is not None
+        np.testing.assert_array_equal(array(data.training()), x)
+        np.testing.assert_array_equal(data.training().labels, y)
+        np.testing.assert_array_equal(array(test), x_test)
+        np.testing.assert_array_equal(test.labels, y_test)
+
+
+def test_a_seed_of_its_own_fixes_the_test_set_of_runs_with_different_seeds() -> None:
+    for split in ("fenchel", "scikit-learn"):
+        keys: dict[str, Any] = {"name": "breast_cancer", "test_split": split, "test_seed": 5}
+        np.testing.assert_array_equal(array(source(1, **keys).test()), array(source(2, **keys).test()))
+        del keys["test_seed"]
+        assert not np.array_equal(array(source(1, **keys).test()), array(source(2, **keys).test()))
+        np.testing.assert_array_equal(
+            array(source(5, **keys).test()), array(source(1, **keys, test_seed=5).test())
+        )
+
+
+def test_scikit_learn_draws_real_labels_without_regard_to_them(tmp_path: Path) -> None:
+    x, y = np.arange(17.0)[:, None], np.arange(17.0) / 2
+    write_npz(tmp_path / "x.npz", DataSet(Samples(x, y)))
+    data = source(file=tmp_path / "x.npz", task="regression", test_split="scikit-learn", test_seed=3)
+    expected = train_test_split(x, test_size=0.2, random_state=3)
+    np.testing.assert_array_equal(array(data.training()), expected[0])
+    np.testing.assert_array_equal(array(data.test()), expected[1])
+
+
+def test_a_test_set_that_scikit_learn_cannot_draw_is_refused(tmp_path: Path) -> None:
+    write_npz(tmp_path / "x.npz", DataSet(Samples(np.ones((9, 1)), np.array([0] * 8 + [1]))))
+    with pytest.raises(
+        DataError, match=r"data\.test_split: scikit-learn cannot draw 2 of 9 .* only 1 member"
+    ):
+        source(file=tmp_path / "x.npz", test_split="scikit-learn")
+    with pytest.raises(
+        DataError, match=r"below 2\^32, but the seed of the run is 4294967296; give data\.test_seed"
+    ):
+        source(1 << 32, **AS_SCIKIT_LEARN)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"test_fraction": 0.5}, {"test_split": "scikit-learn"}, {"test_seed": 0}], ids=str
+)
+def test_a_published_test_set_is_not_drawn_again(tmp_path: Path, keys: dict[str, Any]) -> None:
+    part = Samples(np.ones((4, 1)), np.array([0, 1, 0, 1]))
+    write_npz(tmp_path / "x.npz", DataSet(part, part))
+    (key,) = keys
+    with pytest.raises(DataError, match=rf"data\.{key}: .* published test set of 4 samples; remove {key}"):
+        source(file=tmp_path / "x.npz", **keys)
 
 
 def test_class_names_are_sorted_and_labels_are_their_indices() -> None:
@@ -245,9 +310,9 @@ def test_an_own_file_cannot_be_scaled_by_what_only_all_clients_know(hospital: Pa
 
 def test_an_own_libsvm_file_takes_the_number_of_features_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "x.svm").write_text("1 2:1\n-1 3:1\n")
-    assert load_own(tmp_path / "x.svm", features=10).total_features == 10
+    assert load_own(tmp_path / "x.svm", columns=10).total_features == 10
     with pytest.raises(DataError, match="feature 3 occurs; expected at most 2"):
-        load_own(tmp_path / "x.svm", features=2)
+        load_own(tmp_path / "x.svm", columns=2)
 
 
 def test_the_same_settings_give_the_same_bits() -> None:

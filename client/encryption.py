@@ -1,0 +1,134 @@
+"""Aligned vectors as a client sends and receives them: in the clear, or encrypted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from client.paillier.cipher import Paillier
+from common.algorithms.hyfdca import entries_of
+from common.arrays import Indices, Vector
+from common.errors import EncryptionError, PayloadError
+from common.paillier.packing import Layout
+from common.paillier.vector import CipherVector
+from common.payload import Ciphertexts, Value
+
+
+class Envelope(Protocol):
+    """How the entries of an aligned vector travel; ``enc(.)`` of the specification."""
+
+    def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
+        """Return what is sent.
+
+        Parameters
+        ----------
+        values
+            In aligned order: of all the client's blocks, or of some.
+        blocks
+            Which ones; ``None``: all.
+        """
+
+    def open(self, value: Value, blocks: Indices | None = None) -> Vector:
+        """Return what was received, as :meth:`seal` was given it; a new array."""
+
+
+@dataclass(frozen=True)
+class Clear:
+    """Entries as they are.
+
+    Attributes
+    ----------
+    sizes
+        Entries in each block, shape (B,).
+    """
+
+    sizes: Indices
+
+    def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
+        """Return the values themselves."""
+        return values
+
+    def open(self, value: Value, blocks: Indices | None = None) -> Vector:
+        """Return the values; PayloadError if they are encrypted, or not as many as the blocks have."""
+        if not isinstance(value, np.ndarray):
+            raise PayloadError("an encrypted vector arrived, but this run is not encrypted (privacy: none)")
+        wanted = int((self.sizes if blocks is None else self.sizes[blocks]).sum())
+        if value.shape != (wanted,):
+            raise PayloadError(f"an array of shape {value.shape} arrived, expected ({wanted},)")
+        return value.copy()
+
+
+@dataclass(frozen=True)
+class Encrypted:
+    """One ciphertext for each block, its values in the first slots.
+
+    Attributes
+    ----------
+    sizes
+        Entries in each block, shape (B,), none larger than ``layout.slots``.
+    layout
+        How values lie in a ciphertext.
+    cipher
+        Encrypts and decrypts.
+    """
+
+    sizes: Indices
+    layout: Layout
+    cipher: Paillier
+
+    def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
+        """Return fresh ciphertexts, zeros in the slots that a block leaves over.
+
+        Raises
+        ------
+        EncryptionError
+            A value is not finite, or beyond the range of the layout.
+        """
+        padded = np.zeros((self._count(blocks), self.layout.slots))
+        padded[self._filled(blocks)] = values
+        return self.cipher.encrypt(padded.reshape(-1), self.layout).to_wire()
+
+    def open(self, value: Value, blocks: Indices | None = None) -> Vector:
+        """Return the decrypted entries.
+
+        Raises
+        ------
+        PayloadError
+            What arrived is not encrypted, not with this key, or not so many ciphertexts.
+        EncryptionError
+            A slot has overflowed.
+        """
+        if not isinstance(value, Ciphertexts):
+            raise PayloadError("a plain array arrived where this run has encrypted ones (privacy: paillier)")
+        vector = CipherVector.from_wire(value, self.cipher.key.public)
+        same_slots = (vector.layout.slots, vector.layout.slot_bits) == (
+            self.layout.slots,
+            self.layout.slot_bits,
+        )
+        if not same_slots or len(vector.ciphertexts) != self._count(blocks):
+            raise PayloadError(
+                f"{len(vector.ciphertexts)} ciphertexts of {vector.layout} arrived, expected "
+                f"{self._count(blocks)} of {self.layout}"
+            )
+        values = self.cipher.decrypt(vector).reshape(-1, self.layout.slots)
+        filled = self._filled(blocks)
+        if values[~filled].any():
+            raise EncryptionError("a slot that belongs to no sample is not zero: a neighbour has overflowed")
+        return values[filled]
+
+    def _count(self, blocks: Indices | None) -> int:
+        return len(self.sizes) if blocks is None else len(blocks)
+
+    def _filled(self, blocks: Indices | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        sizes = self.sizes if blocks is None else self.sizes[blocks]
+        filled: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (
+            np.arange(self.layout.slots) < sizes[:, None]
+        )
+        return filled
+
+
+def entries(sizes: Indices, blocks: Indices | None) -> Indices | slice:
+    """Return the places of some blocks' entries, or a slice of everything."""
+    return slice(None) if blocks is None else entries_of(sizes, blocks)

@@ -1,0 +1,135 @@
+"""Encrypting and decrypting vectors with the private key.
+
+With c = (1 + nm) r^n mod n² and L(x) = (x-1)/p, decryption is m = L(c^(p-1) mod p²) L((1+n)^(p-1) mod p²)^-1
+modulo p, the same modulo q, and m from both (Paillier 1999, section 7).
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import gmpy2
+import numpy as np
+from numpy.typing import NDArray
+
+from client.paillier.key import PrivateKey
+from client.paillier.obfuscators import Obfuscators
+from common.arrays import Vector
+from common.errors import EncryptionError, SettingsError
+from common.paillier.packing import Layout
+from common.paillier.vector import CipherVector
+
+
+@dataclass
+class Meter:
+    """What was done so far: ciphertexts made and opened, and the nanoseconds that it took."""
+
+    encryptions: int = 0
+    encryption_ns: int = 0
+    decryptions: int = 0
+    decryption_ns: int = 0
+
+
+class Paillier:
+    """Encrypts and decrypts for one client; for one thread at a time.
+
+    Parameters
+    ----------
+    key
+        The private key.
+    obfuscators
+        Of the same key; shared by all clients of a process.
+    threads
+        How many threads decrypt. They work in parallel, because the arithmetic releases the GIL; results
+        are the same for any number.
+
+    Attributes
+    ----------
+    meter
+        Counts and times, for reports. The caller may read it and replace it at any time.
+
+    Raises
+    ------
+    SettingsError
+        No thread at all.
+    EncryptionError
+        The obfuscators are of another key.
+    """
+
+    def __init__(self, key: PrivateKey, obfuscators: Obfuscators, *, threads: int = 1) -> None:
+        if threads < 1:
+            raise SettingsError(f"decryption with {threads} threads: expected 1 or more")
+        if obfuscators.key.public != key.public:
+            raise EncryptionError("the obfuscators were made for another key than the one to encrypt with")
+        self.key = key
+        self.meter = Meter()
+        self._obfuscators = obfuscators
+        self._threads = threads
+
+    def encrypt(self, values: Vector, layout: Layout) -> CipherVector:
+        """Encrypt a vector.
+
+        Parameters
+        ----------
+        values
+            Shape (count,), float64; rounded to multiples of ``2^-layout.fraction_bits``.
+        layout
+            How they are packed.
+
+        Returns
+        -------
+        ``layout.ciphertexts(count)`` fresh ciphertexts, which count as one addition.
+
+        Raises
+        ------
+        EncryptionError
+            A value is not finite or out of the layout's range, or the layout does not fit the key.
+        """
+        layout.check_fits(self.key.public)
+        started = time.perf_counter_ns()
+        plaintexts = layout.pack(values)
+        with self._obfuscators.paused():
+            obfuscators = self._obfuscators.take(len(plaintexts))
+        n, n_squared = self.key.public.modulus, self.key.public.n_squared
+        ciphertexts = [(1 + n * m) * r % n_squared for m, r in zip(plaintexts, obfuscators, strict=True)]
+        self.meter.encryptions += len(ciphertexts)
+        self.meter.encryption_ns += time.perf_counter_ns() - started
+        return CipherVector(self.key.public, layout, len(values), 1, ciphertexts)
+
+    def decrypt(self, vector: CipherVector) -> NDArray[np.float64]:
+        """Return the values of a vector, shape (count,), float64.
+
+        Raises
+        ------
+        EncryptionError
+            It was encrypted under another key, or holds what no permitted sum can give.
+        """
+        public = self.key.public
+        if vector.key != public:
+            raise EncryptionError(
+                f"the vector is encrypted with the key {vector.key.fingerprint}, and this client has the key "
+                f"{public.fingerprint}; all clients of a federation need the same file of secrets"
+            )
+        started = time.perf_counter_ns()
+        with self._obfuscators.paused():
+            plaintexts = self._plaintexts(vector.ciphertexts)
+        values = vector.layout.unpack(plaintexts, vector.count, public.n, vector.additions)
+        self.meter.decryptions += len(plaintexts)
+        self.meter.decryption_ns += time.perf_counter_ns() - started
+        return values
+
+    def _plaintexts(self, ciphertexts: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
+        key = self.key
+        if self._threads == 1:
+            residues_p, residues_q = key.modulo_p.residues(ciphertexts), key.modulo_q.residues(ciphertexts)
+        else:
+            size = max(1, -(-len(ciphertexts) // self._threads))
+            parts = [ciphertexts[start : start + size] for start in range(0, len(ciphertexts), size)]
+            with ThreadPoolExecutor(self._threads) as executor:
+                parts_p = executor.map(key.modulo_p.residues, parts)
+                parts_q = executor.map(key.modulo_q.residues, parts)
+                residues_p = [residue for part in parts_p for residue in part]
+                residues_q = [residue for part in parts_q for residue in part]
+        return [key.plaintext(m_p, m_q) for m_p, m_q in zip(residues_p, residues_q, strict=True)]

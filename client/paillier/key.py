@@ -1,0 +1,357 @@
+"""The secret key, which all clients of a federation share and no server ever sees.
+
+Notation of Paillier (1999): n = pq, ciphertexts modulo n². Fenchel makes its own primes with known
+factors of p-1 and q-1, because a generator of the units modulo p² can then be found, and with it a table
+that encrypts ten times faster (:mod:`client.paillier.obfuscators`). Keys of other makers work, too.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import gmpy2
+
+from common.errors import CredentialError, SettingsError
+from common.paillier.key import (
+    FORMAT_VERSION,
+    LARGEST_BITS,
+    PRIVATE_KIND,
+    SAFE_BITS,
+    SMALLEST_BITS,
+    PublicKey,
+)
+
+Factors: TypeAlias = tuple[int, ...]
+"""The distinct primes that divide a number."""
+
+DEFAULT_BITS = 3072
+"""As hard to factor as a symmetric key of 128 bits is to guess."""
+
+_PRIMALITY_ROUNDS = 40  # of Miller and Rabin: a composite number passes with probability below 4^-40
+_FIELDS = frozenset({"kind", "version", "n", "p", "q", "p_factors", "q_factors"})
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateKey:
+    """The primes p and q of a key, and the primes that divide p-1 and q-1 if they are known.
+
+    Parameters
+    ----------
+    p, q
+        Two primes with gcd(pq, (p-1)(q-1)) = 1.
+    p_factors, q_factors
+        The distinct primes that divide p-1 and q-1; both empty for a key whose maker did not keep them.
+
+    Raises
+    ------
+    CredentialError
+        These numbers are no Paillier key.
+    """
+
+    p: int
+    q: int
+    p_factors: Factors = ()
+    q_factors: Factors = ()
+
+    def __post_init__(self) -> None:
+        for name, prime in (("p", self.p), ("q", self.q)):
+            if prime < 5 or not gmpy2.is_prime(prime, _PRIMALITY_ROUNDS):
+                raise CredentialError(f"private key: {name} is not a prime, so the key is damaged")
+        if self.p == self.q or gmpy2.gcd(self.p * self.q, (self.p - 1) * (self.q - 1)) != 1:
+            raise CredentialError(
+                "private key: p and q do not fit each other; the two should be equally long"
+            )
+        if bool(self.p_factors) != bool(self.q_factors):
+            raise CredentialError(
+                "private key: factors must be given for both of p-1 and q-1, or for neither"
+            )
+        if self.p_factors:
+            _check_factors("p", self.p - 1, self.p_factors)
+            _check_factors("q", self.q - 1, self.q_factors)
+
+    def __repr__(self) -> str:
+        return f"PrivateKey({self.public.bits} bits, fingerprint {self.public.fingerprint})"
+
+    @property
+    def factors_known(self) -> bool:
+        """Whether the factors of p-1 and q-1 are known, as tables need them."""
+        return bool(self.p_factors)
+
+    @cached_property
+    def public(self) -> PublicKey:
+        """The half that may be given away."""
+        return PublicKey(self.p * self.q)
+
+    @cached_property
+    def modulo_p(self) -> PrimePower:
+        """Arithmetic modulo p²."""
+        return PrimePower.of(self.p, self.q, self.p_factors)
+
+    @cached_property
+    def modulo_q(self) -> PrimePower:
+        """Arithmetic modulo q²."""
+        return PrimePower.of(self.q, self.p, self.q_factors)
+
+    @cached_property
+    def _p_inverse(self) -> gmpy2.mpz:
+        return gmpy2.invert(self.p, self.q)
+
+    @cached_property
+    def _p_squared_inverse(self) -> gmpy2.mpz:
+        return gmpy2.invert(self.modulo_p.square, self.modulo_q.square)
+
+    def plaintext(self, modulo_p: gmpy2.mpz, modulo_q: gmpy2.mpz) -> gmpy2.mpz:
+        """Return the number in 0 .. n-1 that has these remainders modulo p and q (Chinese remainders)."""
+        return modulo_p + self.modulo_p.prime * (
+            (modulo_q - modulo_p) * self._p_inverse % self.modulo_q.prime
+        )
+
+    def ciphertext(self, modulo_p_squared: gmpy2.mpz, modulo_q_squared: gmpy2.mpz) -> gmpy2.mpz:
+        """Return the number in 0 .. n²-1 that has these remainders modulo p² and q²."""
+        apart = (modulo_q_squared - modulo_p_squared) * self._p_squared_inverse % self.modulo_q.square
+        return modulo_p_squared + self.modulo_p.square * apart
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the file form as a dictionary: numbers are texts of hexadecimal digits."""
+        return {
+            "kind": PRIVATE_KIND,
+            "version": FORMAT_VERSION,
+            "n": f"{self.public.n:x}",
+            "p": f"{self.p:x}",
+            "q": f"{self.q:x}",
+            "p_factors": [f"{factor:x}" for factor in self.p_factors],
+            "q_factors": [f"{factor:x}" for factor in self.q_factors],
+        }
+
+    def to_text(self) -> str:
+        """Return the file form: whoever reads it can decrypt everything."""
+        return json.dumps(self.to_fields(), indent=2) + "\n"
+
+    @classmethod
+    def from_fields(cls, fields: object, source: str) -> PrivateKey:
+        """Read what :meth:`to_fields` wrote.
+
+        Parameters
+        ----------
+        fields
+            What was found.
+        source
+            Where, for errors.
+
+        Raises
+        ------
+        CredentialError
+            It is not the private key that it should be.
+        """
+        if not isinstance(fields, Mapping):
+            raise CredentialError(f"{source}: not a private key: expected an object with {_listed(_FIELDS)}")
+        kind = fields.get("kind", "")
+        if "public" in str(kind) or ("n" in fields and not {"p", "q"} & set(fields)):
+            raise CredentialError(
+                f"{source}: this is a public key, and the private one is needed here; "
+                "clients are given the file that fenchel keys made, the server is not"
+            )
+        if "kty" in fields:
+            raise CredentialError(
+                f"{source}: this key was written by phe; load it with phe and pass it to "
+                "client.paillier.interoperability.from_phe"
+            )
+        if kind != PRIVATE_KIND:
+            raise CredentialError(f"{source}: its kind is {kind!r}, expected {PRIVATE_KIND!r}")
+        if not is_current(fields.get("version")):
+            raise CredentialError(
+                f"{source}: version {fields.get('version')!r} of the file form, this program reads {FORMAT_VERSION}; "
+                "use the version of Fenchel that made it"
+            )
+        if set(fields) != _FIELDS:
+            raise CredentialError(
+                f"{source}: expected exactly the fields {_listed(_FIELDS)}, found {_listed(set(fields))}"
+            )
+        try:
+            key = cls(
+                _number(fields["p"], "p"),
+                _number(fields["q"], "q"),
+                _numbers(fields["p_factors"], "p_factors"),
+                _numbers(fields["q_factors"], "q_factors"),
+            )
+            if key.public.n != _number(fields["n"], "n"):
+                raise CredentialError("private key: n is not the product of p and q, so the file is damaged")
+        except CredentialError as error:
+            raise CredentialError(f"{source}: {error}") from None
+        return key
+
+    @classmethod
+    def from_text(cls, text: str, source: str = "private key") -> PrivateKey:
+        """Read what :meth:`to_text` wrote.
+
+        Raises
+        ------
+        CredentialError
+            It is not the private key that it should be.
+        """
+        return cls.from_fields(parse_object(text, source), source)
+
+
+@dataclass(frozen=True, repr=False)
+class PrimePower:
+    """Constants of arithmetic modulo the square of one prime p of the key; ``other`` is the second prime.
+
+    ``weight`` is L((1+n)^(p-1) mod p²)^-1 mod p with L(x) = (x-1)/p: it turns the logarithm of a
+    decrypted ciphertext into the plaintext modulo p (Paillier 1999, section 7).
+    """
+
+    prime: gmpy2.mpz
+    square: gmpy2.mpz
+    order: gmpy2.mpz
+    weight: gmpy2.mpz
+    factors: Factors
+
+    @classmethod
+    def of(cls, prime: int, other: int, factors: Factors) -> PrimePower:
+        """Compute them."""
+        # (1+n)^(p-1) = 1 + n(p-1) modulo p², so L of it is q(p-1), which is -q modulo p.
+        weight = gmpy2.invert(-other, prime)
+        return cls(gmpy2.mpz(prime), gmpy2.mpz(prime) ** 2, gmpy2.mpz(prime - 1), weight, factors)
+
+    def __repr__(self) -> str:
+        return f"PrimePower({self.prime.bit_length()} bits)"
+
+    def residues(self, ciphertexts: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
+        """Return the plaintexts modulo p. The GIL is released for most of the time."""
+        prime, weight = self.prime, self.weight
+        powers = gmpy2.powmod_base_list(ciphertexts, self.order, self.square)
+        return [(power - 1) // prime * weight % prime for power in powers]
+
+    def generator(self) -> gmpy2.mpz:
+        """Return a random generator of the n-th residues modulo p², a cyclic group of p-1 elements.
+
+        It is g^p for a generator g modulo p: x -> x^p maps the units modulo p one to one onto the n-th
+        residues modulo p², because p divides n and the second prime has no factor in common with p-1.
+        """
+        assert self.factors, "factors of p-1 are needed to know a generator"
+        while True:
+            candidate = gmpy2.mpz(2 + secrets.randbelow(int(self.prime) - 3))
+            if all(gmpy2.powmod(candidate, self.order // f, self.prime) != 1 for f in self.factors):
+                return gmpy2.powmod(candidate, self.prime, self.square)
+
+
+def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey:
+    """Make a key. Takes about a second at 3072 bits.
+
+    Parameters
+    ----------
+    bits
+        Length of n, even; 3072 is as hard to break as a symmetric key of 128 bits, 2048 as one of 112.
+    for_tests
+        Allow lengths that can be broken.
+
+    Raises
+    ------
+    SettingsError
+        The length is odd or too small.
+    """
+    smallest = SMALLEST_BITS if for_tests else SAFE_BITS
+    if bits < smallest:
+        raise SettingsError(
+            f"a Paillier key of {bits} bits is too short: use {smallest} at least, and {DEFAULT_BITS} for "
+            "what must stay secret for years"
+        )
+    if bits % 2:
+        raise SettingsError(f"the length of a Paillier key must be even, not {bits} bits")
+    while True:
+        p, p_factors = _prime(bits // 2)
+        q, q_factors = _prime(bits // 2)
+        # |p - q| must be large, or n is factored by searching around its square root (FIPS 186-5, A.1.3).
+        if abs(p - q).bit_length() > bits // 2 - min(100, bits // 8):
+            return PrivateKey(p, q, p_factors, q_factors)
+
+
+def parse_object(text: str, source: str) -> object:
+    """Return what a JSON text holds, and refuse one that says something twice.
+
+    Raises
+    ------
+    CredentialError
+        It is no JSON, or a name appears twice in it.
+    """
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = [name for name, _ in pairs]
+        if len(set(names)) != len(names):
+            raise CredentialError(f"{source}: a name appears twice in it")
+        return dict(pairs)
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except ValueError:
+        # The parser's own words would quote the text, and the text is secret.
+        raise CredentialError(f"{source}: not a file of keys: it is not JSON, or cut off") from None
+    except RecursionError:
+        raise CredentialError(f"{source}: not a file of keys: it is nested too deeply") from None
+
+
+def is_current(version: object) -> bool:
+    """Whether a file says that it is of the version that this program reads; ``True`` is not 1."""
+    return version == FORMAT_VERSION and not isinstance(version, bool)
+
+
+def _prime(bits: int) -> tuple[int, Factors]:
+    """Return a prime p = 2ks+1 of exactly ``bits`` bits, k and s odd primes, and the factors of p-1.
+
+    So p = 3 modulo 4, and p-1 has a factor s almost as long as p. The two highest bits are set, so the
+    product of two such primes has exactly twice as many bits.
+    """
+    short = max(16, bits // 12)  # 128 bits at 3072: enough for k to never run out of candidates
+    while True:
+        s = _random_prime(3 << (bits - short - 3), 1 << (bits - short - 1))
+        low, high = (3 << (bits - 2)) // (2 * s) + 1, (1 << bits) // (2 * s)
+        for _ in range(200 * bits):
+            k = low + secrets.randbelow(high - low) | 1
+            p = 2 * k * s + 1
+            if (
+                k != s
+                and p.bit_length() == bits
+                and gmpy2.is_prime(k, _PRIMALITY_ROUNDS)
+                and gmpy2.is_prime(p, _PRIMALITY_ROUNDS)
+            ):
+                return p, (2, k, s)
+
+
+def _random_prime(low: int, high: int) -> int:
+    while True:
+        candidate = low + secrets.randbelow(high - low) | 1
+        if gmpy2.is_prime(candidate, _PRIMALITY_ROUNDS):
+            return candidate
+
+
+def _check_factors(name: str, order: int, factors: Factors) -> None:
+    rest = order
+    for factor in factors:
+        if factor < 2 or not gmpy2.is_prime(factor, _PRIMALITY_ROUNDS) or rest % factor:
+            raise CredentialError(f"private key: {name}_factors are not the primes that divide {name}-1")
+        while rest % factor == 0:
+            rest //= factor
+    if rest != 1:
+        raise CredentialError(f"private key: {name}_factors do not hold all primes that divide {name}-1")
+
+
+def _number(text: object, name: str) -> int:
+    digits = text if isinstance(text, str) else ""
+    if not 1 <= len(digits) <= LARGEST_BITS // 4 or set(digits) - set("0123456789abcdef"):
+        raise CredentialError(f"private key: {name} must be a number in lower-case hexadecimal digits")
+    return int(digits, 16)
+
+
+def _numbers(texts: object, name: str) -> Factors:
+    if not isinstance(texts, list) or len(texts) > 1000:
+        raise CredentialError(f"private key: {name} must be a list of numbers in hexadecimal digits")
+    return tuple(_number(text, name) for text in texts)
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(sorted(map(str, names)))

@@ -1,0 +1,93 @@
+"""The sealed exchange of secrets between the clients, which the server relays and cannot read.
+
+What passes through here: each client's X25519 public key and certificate, one sealed box for each client,
+and fingerprints of the secrets, which tell nothing but whether they are the same. What is signed, and how
+it is checked, is the clients' matter (:mod:`client.ceremony`): it is the server whom they guard against.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from common.errors import RunStoppedError, TooFewRepliesError
+from common.expectation import Expectation
+from common.payload import Value, Values
+from common.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
+from server.fleet import Fleet
+
+log = logging.getLogger("fenchel.server")
+
+
+async def share_secrets(fleet: Fleet, designated: str | None = None) -> str:
+    """Let one client make secrets and hand them to all others, sealed.
+
+    Parameters
+    ----------
+    fleet
+        All of it takes part.
+    designated
+        The client that makes them; ``None``: the first by id.
+
+    Returns
+    -------
+    str
+        The fingerprint of the secrets, on which all clients agree.
+
+    Raises
+    ------
+    RunStoppedError
+        A client could not do its part, or not in time; or they do not agree.
+    """
+    clients = fleet.all().clients
+    maker = clients[0] if designated is None else designated
+    if maker not in clients:
+        raise RunStoppedError(
+            f"secrets.designated is {maker!r}, but the clients of this run are {', '.join(clients)}"
+        )
+    others = [client for client in clients if client != maker]
+    offers = await asyncio.gather(*(_ask(fleet, client, OFFER, OFFERED) for client in others))
+    offered = {
+        f"{client}/{name}": value
+        for client, offer in zip(others, offers, strict=True)
+        for name, value in offer.items()
+    }
+    sealed = await _ask(fleet, maker, SEAL, sealed_for(others), offered)
+
+    def parcel(client: str) -> Values:
+        own = {name: sealed[f"{client}/{name}"] for name in ("box", "signature")}
+        return own | {"sender": maker, "certificate": sealed["certificate"]}
+
+    accepted = await asyncio.gather(
+        *(_ask(fleet, client, ACCEPT, ACCEPTED, parcel(client)) for client in others)
+    )
+    fingerprint = str(sealed["fingerprint"])
+    for client, reply in zip(others, accepted, strict=True):
+        if reply["fingerprint"] != fingerprint:
+            raise RunStoppedError(
+                f"client {client} has other secrets (fingerprint {reply['fingerprint']}) than {maker} made "
+                f"({fingerprint})"
+            )
+    log.info(
+        "client %s made the secrets and sealed them for %d others; fingerprint %s",
+        maker,
+        len(others),
+        fingerprint,
+    )
+    return fingerprint
+
+
+async def _ask(
+    fleet: Fleet, client: str, phase: str, returns: Expectation, values: Values | None = None
+) -> dict[str, Value]:
+    """Ask one client; it answers without a change of the algorithm's state, like an evaluation."""
+    cohort = fleet.all().only(client.__eq__)
+    try:
+        replies = await cohort.inspect(phase, returns=returns, **(values or {}))
+    except TooFewRepliesError as error:
+        reason = str(error).partition("\n")[2].strip()  # the client's own account, if it gave one
+        raise RunStoppedError(
+            f"the clients could not share secrets (phase {phase!r}): {reason or f'client {client} did not answer'}; "
+            "without them the run cannot begin"
+        ) from None
+    return dict(replies[client])

@@ -1,0 +1,249 @@
+"""All clients of a federation come to the same secrets, and no server process, nor its files, ever has them."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fenchel
+from client.secrets import Secrets
+from common.errors import RunStoppedError, SettingsError
+from deploy.keys import make_keys
+from tests.cluster.conftest import MakeFederation
+from tests.cluster.federation import Federation, wait_until
+
+pytestmark = pytest.mark.cluster
+
+VAULT = "tests.cluster.vault:Vault"
+NAMES = ["client-000", "client-001", "client-002"]
+
+
+def settings(rounds: int = 3, nap: float = 0.0, source: str = "sealed", **algorithm: Any) -> dict[str, Any]:
+    return {
+        "name": "vault",
+        "rounds": rounds,
+        "clients": len(NAMES),
+        "data": {"name": "digits", "samples": 120},
+        "objective": {"kind": "softmax"},
+        "algorithm": {"name": VAULT, "nap": nap, **algorithm},
+        "evaluation": {"server": False, "clients": False},
+        "secrets": {"source": source},
+    }
+
+
+@pytest.fixture
+def imports_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process of the test writes each module that it loads to its log."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+
+
+def loaded(log: str) -> set[str]:
+    """The modules of this project that a process has loaded."""
+    names = {line.rpartition("|")[2].strip() for line in log.splitlines() if line.startswith("import time:")}
+    return {name for name in names if name.partition(".")[0] in ("client", "common", "server", "deploy")}
+
+
+def decrypting(modules: set[str]) -> set[str]:
+    return {
+        name
+        for name in modules
+        if name.startswith("client.paillier")
+        or name in ("client.secrets", "client.ceremony", "client.sealing", "client.session")
+    }
+
+
+def traces(secrets: Secrets) -> list[bytes]:
+    """Every form in which one of the secrets could lie in a file."""
+    key = secrets.private_key
+    found = [secrets.alignment_key, secrets.alignment_key.hex().encode()]
+    for number in (key.p, key.q, *(factor for factor in key.p_factors + key.q_factors if factor > 1 << 64)):
+        size = (number.bit_length() + 7) // 8
+        found += [f"{number:x}".encode(), str(number).encode()]
+        found += [number.to_bytes(size, "big"), number.to_bytes(size, "little")]
+    return found
+
+
+def holding(folder: Path, secrets: Secrets) -> list[Path]:
+    """The files below a folder in which a secret is."""
+    wanted = traces(secrets)
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and any(trace in path.read_bytes() for trace in wanted)
+    ]
+
+
+def kept(federation: Federation, name: str, file: str) -> Path:
+    """Where a client keeps something of the run."""
+    return federation.folder / "state" / name / federation.run_folder.name / name / file
+
+
+def begun(federation: Federation) -> bool:
+    return (federation.folder / "runs").is_dir() and any((federation.folder / "runs").iterdir())
+
+
+def test_clients_seal_secrets_for_each_other_and_the_server_only_relays(
+    federate: MakeFederation, imports_are_said: None
+) -> None:
+    federation = federate(settings(rounds=40, nap=0.05), allow=VAULT)
+    federation.start()
+    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    files = [kept(federation, name, "clients.secret") for name in NAMES]
+    assert len({path.read_text() for path in files}) == 1
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert not any(kept(federation, name, "exchange.key").exists() for name in NAMES)
+    secrets = Secrets.load(files[0])
+    assert holding(federation.folder / "state", secrets) == sorted(files), "so the search finds what there is"
+    # A client that is killed has them again; a server that is killed goes on without them.
+    federation.kill("client-001")
+    federation.restart("client-001")
+    wait_until(lambda: (federation.run_folder / "checkpoint/latest").exists(), "a checkpoint")
+    federation.kill("server")
+    federation.restart("server")
+    run = federation.finish()
+    assert holding(run, secrets) == []
+    assert holding(federation.folder / "certs", secrets) == []
+    logs = [path for path in federation.folder.glob("*.log") if holding(path.parent, secrets)]
+    assert logs == []
+    assert holding(federation.folder, secrets) == [], (
+        "the clients have removed them, too: the run is complete"
+    )
+    assert decrypting(loaded(federation.says("server"))) == set()
+    assert "server.ceremony" in loaded(federation.says("server"))
+    assert {"client.secrets", "client.sealing"} <= decrypting(loaded(federation.says("client-000")))
+
+
+def test_clients_that_are_killed_in_the_middle_of_the_exchange_come_to_the_same_secrets(
+    federate: MakeFederation,
+) -> None:
+    federation = federate(settings(bits=3072), allow=VAULT)
+    federation.start()
+    wait_until(lambda: begun(federation) and kept(federation, NAMES[1], "exchange.key").exists(), "an offer")
+    federation.kill(NAMES[1])
+    federation.kill(NAMES[0])  # who makes the secrets: they may be made by now, or not yet
+    made = kept(federation, NAMES[0], "clients.secret").exists()
+    offered = kept(federation, NAMES[1], "exchange.key").read_bytes()
+    federation.restart(NAMES[0])
+    wait_until(lambda: kept(federation, NAMES[0], "clients.secret").exists(), "the secrets")
+    assert kept(federation, NAMES[1], "exchange.key").read_bytes() == offered, f"made before the kill: {made}"
+    federation.restart(NAMES[1])
+    federation.finish()
+
+
+def test_the_settings_say_who_makes_the_secrets(federate: MakeFederation) -> None:
+    values = settings() | {"secrets": {"source": "sealed", "designated": NAMES[2]}}
+    federation = federate(values, allow=VAULT)
+    federation.start()
+    run = federation.finish()
+    assert f"client {NAMES[2]} made the secrets" in (run / "log.jsonl").read_text()
+
+
+def test_a_client_of_another_name_cannot_make_them(federate: MakeFederation) -> None:
+    values = settings() | {"secrets": {"source": "sealed", "designated": "client-9"}}
+    federation = federate(values, allow=VAULT)
+    federation.start()
+    assert federation.server is not None
+    assert federation.server.wait(60) == RunStoppedError.exit_code
+    assert "secrets.designated is 'client-9'" in " ".join(federation.says("server").split())
+
+
+def test_a_client_that_was_told_its_peers_shares_with_nobody_else(federate: MakeFederation) -> None:
+    federation = federate(settings(), allow=VAULT)
+    federation.start_server()
+    for name in NAMES[1:]:
+        federation.start_client(name)
+    words = ["client", f"localhost:{federation.port}", "--certs", str(federation.folder / "certs" / NAMES[0])]
+    words += ["--state", str(federation.folder / "state" / NAMES[0]), "--allow", VAULT, "--peer", NAMES[1]]
+    federation.clients[NAMES[0]] = federation.process(NAMES[0], *words)
+    assert federation.server is not None
+    assert federation.server.wait(60) == RunStoppedError.exit_code
+    assert f"--peer {NAMES[2]}" in " ".join(federation.says("server").split())
+    assert not any(kept(federation, name, "clients.secret").exists() for name in NAMES)
+
+
+def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_key(
+    federate: MakeFederation, tmp_path: Path, imports_are_said: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_keys(tmp_path / "keys", 2048)
+    federation = federate(settings(source="file"), allow=VAULT)
+    monkeypatch.setenv("FENCHEL_PUBLIC_KEY", str(tmp_path / "keys/server.public"))
+    federation.start_server()
+    monkeypatch.delenv("FENCHEL_PUBLIC_KEY")
+    # One client was forgotten: it says so, and the others wait for it.
+    federation.start_client(NAMES[0])
+    monkeypatch.setenv("FENCHEL_SECRETS", str(tmp_path / "keys/clients.secret"))
+    for name in NAMES[1:]:
+        federation.start_client(name)
+    assert federation.clients[NAMES[0]].wait(60) == SettingsError.exit_code
+    assert "--secrets FILE" in federation.says(NAMES[0])
+    federation.start_client(NAMES[0])
+    run = federation.finish()
+    assert holding(run, Secrets.load(tmp_path / "keys/clients.secret")) == []
+    assert decrypting(loaded(federation.says("server"))) == set()
+
+
+@pytest.mark.parametrize("source", ["file", "sealed"])
+def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(
+    source: str, tmp_path: Path, imports_are_said: None
+) -> None:
+    federation = Federation(tmp_path, settings(rounds=60, nap=0.05, source=source))
+    try:
+        words = ["up", str(tmp_path / "settings.yaml"), "--runs", str(tmp_path / "runs")]
+        federation.server = federation.process("server", *words)
+        wait_until(lambda: "round 10 " in federation.says("server"), "round 10")
+        wait_until(lambda: (federation.run_folder / "checkpoint/latest").exists(), "a checkpoint")
+        federation.kill("server")
+        found = list((federation.run_folder / "journals").rglob("clients.secret"))
+        assert len(found) == (1 if source == "file" else len(NAMES))
+        assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+        secrets = Secrets.load(found[0])
+        assert holding(federation.run_folder, secrets) == sorted(found)
+        federation.server = federation.process("server", "up", "--resume", str(federation.run_folder))
+        run = federation.finish()
+    finally:
+        federation.end()
+    assert holding(run, secrets) == []
+    assert decrypting(loaded(federation.says("server"))) == set(), "the launcher's process is a server"
+
+
+def test_sealing_without_certificates_is_refused_by_both_sides(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, settings())
+    try:
+        for words in (["up"], ["server", "--listen", f"127.0.0.1:{federation.port}"]):
+            command = [
+                *words,
+                str(tmp_path / "settings.yaml"),
+                "--insecure",
+                "--runs",
+                str(tmp_path / "runs"),
+            ]
+            process = federation.process(words[0], *command)
+            assert process.wait(60) == SettingsError.exit_code
+            assert "sealed needs the clients' certificates" in " ".join(federation.says(words[0]).split())
+    finally:
+        federation.end()
+    with pytest.raises(SettingsError, match="sealed needs certificates"):
+        fenchel.up(settings(), runs=tmp_path / "in-process", in_process=True)
+
+
+def test_secrets_in_one_process_are_made_and_removed(tmp_path: Path) -> None:
+    run = fenchel.up(settings(source="file"), runs=tmp_path, in_process=True)
+    assert run.completed
+    assert list(run.path.rglob("*secret*")) == []
+    assert json.loads((run.path / "summary.json").read_text())["rounds"] == 3
+
+
+def test_a_key_that_is_too_short_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text(json.dumps(settings(source="file", bits=512)))
+    words = [sys.executable, "-m", "deploy.command", "up", str(path), "--runs", str(tmp_path / "runs")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == SettingsError.exit_code
+    assert "too short" in done.stderr
+    assert list((tmp_path / "runs").iterdir()) == []

@@ -1,0 +1,86 @@
+"""An algorithm whose clients prove to each other, round after round, that they share secrets.
+
+Each returns an HMAC, keyed by all of its secrets, of the same challenge. The server cannot make one, but sees
+whether all are equal, now and in every later round, also after a restart.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from client.algorithm import ClientAlgorithm, Place, answers
+from common.algorithms import AlgorithmSettings
+from common.arrays import Vector
+from common.expectation import ArraySpec
+from common.payload import Array, Values
+from server.algorithm import Algorithm, Conduct
+
+CHALLENGE = b"the same in every round"
+
+
+class VaultSettings(AlgorithmSettings):
+    """Settings of the vault."""
+
+    bits: int = 2048
+    nap: float = 0.0
+    """Seconds that a client takes for each phase."""
+
+    @property
+    def key_bits(self) -> int:
+        return self.bits
+
+
+class Vault(Algorithm):
+    """Server half."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """Keeps the proof of the first round."""
+
+        proof: Array
+
+    Settings = VaultSettings
+
+    def __init__(self, conduct: Conduct) -> None:
+        super().__init__(conduct)
+        self.public_key = conduct.public_key
+
+    def initial_state(self, model: Vector) -> Any:
+        return self.State(model, np.zeros(0, np.uint8))
+
+    async def round(self, t: int) -> None:
+        wanted = {"proof": ArraySpec(np.uint8, (32,)), "fingerprint": str}
+        replies = await self.fleet.all().ask("prove", returns=wanted)
+        proofs = {np.asarray(reply["proof"]).tobytes() for reply in replies.values()}
+        if t > 1:
+            proofs.add(self.state.proof.tobytes())
+        if len(proofs) != 1 or len(replies) != len(self.fleet.members):
+            raise AssertionError(f"round {t}: {len(replies)} clients with {len(proofs)} different proofs")
+        keys = {reply["fingerprint"] for reply in replies.values()}
+        if self.public_key is not None and keys != {self.public_key.fingerprint}:
+            raise AssertionError(f"round {t}: the clients' key is not the one that the server was given")
+        self.state.proof = np.frombuffer(proofs.pop(), np.uint8).copy()
+
+
+class VaultClient(ClientAlgorithm):
+    """Client half. It has no state, so that its journal is empty: what it keeps are its secrets."""
+
+    settings: VaultSettings
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        if place.secrets is None:
+            raise AssertionError("the algorithm was set up without its secrets")
+        self.secrets = place.secrets
+
+    @answers("prove")
+    def prove(self) -> Values:
+        time.sleep(self.settings.nap)
+        proof = hmac.digest(self.secrets.to_text().encode(), CHALLENGE, "sha256")
+        fingerprint = self.secrets.private_key.public.fingerprint
+        return {"proof": np.frombuffer(proof, np.uint8), "fingerprint": fingerprint}

@@ -1,0 +1,17 @@
+"""Certificates for clients that exchange secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from client.identity import Identity
+from common.credentials import Credentials
+from deploy.certificates import make_all
+
+
+def identities(folder: Path, names: Sequence[str]) -> dict[str, Identity]:
+    """Return identities of one authority, those of the clients and that of the server."""
+    make_all(folder, ["localhost"], names)
+    found = {name: Identity(name, Credentials.load(folder / name)) for name in names}
+    return found | {"server": Identity("fenchel server", Credentials.load(folder / "server"))}

@@ -1,0 +1,327 @@
+"""All clients come to the same secrets, whoever is killed; and what is not from a client, for this run, is refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+
+from client.ceremony import Ceremony
+from client.identity import Identity
+from client.secrets import Secrets
+from common.errors import CheckpointError, CredentialError, PayloadError
+from common.expectation import check
+from common.payload import Value, Values
+from common.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
+from tests.unit.client.identities import identities
+
+Make: TypeAlias = Callable[..., Ceremony]
+
+BITS = 2048
+NAMES = ["east", "north", "south"]
+MAKER, OTHERS = "east", ["north", "south"]
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
+    return identities(tmp_path_factory.mktemp("certs") / "ours", NAMES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_keys(request: pytest.FixtureRequest) -> None:
+    """Keys of a length that tests can afford; all else is as in a run."""
+    patch = pytest.MonkeyPatch()
+    request.addfinalizer(patch.undo)
+    real = Secrets.generate.__func__  # type: ignore[attr-defined]
+    patch.setattr(Secrets, "generate", classmethod(lambda cls, bits: real(cls, 512, for_tests=True)))
+
+
+@pytest.fixture
+def make(known: dict[str, Identity], tmp_path: Path) -> Make:
+    """A client's part; one made after another of the same name finds what that one kept."""
+
+    def made(name: str, run: str = "run-1", *, kept: bool = True, **options: object) -> Ceremony:
+        folder = tmp_path / run / name if kept else None
+        return Ceremony(run, known[name], BITS, folder=folder, **options)  # type: ignore[arg-type]
+
+    return made
+
+
+def offers(*parts: tuple[str, Ceremony]) -> dict[str, Value]:
+    """What the server hands to the designated client."""
+    collected: dict[str, Value] = {}
+    for name, part in parts:
+        offer = part.answer(OFFER, {})
+        check(offer, OFFERED, name)
+        collected |= {f"{name}/{item}": value for item, value in offer.items()}
+    return collected
+
+
+def parcel(sealed: Values, name: str, sender: str = MAKER) -> dict[str, Value]:
+    """What the server hands to one of the others."""
+    return {
+        "sender": sender,
+        "certificate": sealed["certificate"],
+        "box": sealed[f"{name}/box"],
+        "signature": sealed[f"{name}/signature"],
+    }
+
+
+def text(part: Ceremony) -> str:
+    assert part.secrets is not None
+    return part.secrets.to_text()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_all_clients_come_to_the_same_secrets(make: Make, kept: bool) -> None:
+    parts = {name: make(name, kept=kept) for name in NAMES}
+    sealed = parts[MAKER].answer(SEAL, offers(*((name, parts[name]) for name in OTHERS)))
+    check(sealed, sealed_for(OTHERS), MAKER)
+    for name in OTHERS:
+        accepted = parts[name].answer(ACCEPT, parcel(sealed, name))
+        check(accepted, ACCEPTED, name)
+        assert accepted["fingerprint"] == sealed["fingerprint"]
+    assert len({text(part) for part in parts.values()}) == 1
+
+
+def test_a_client_alone_makes_secrets_for_itself(make: Make) -> None:
+    alone = make(MAKER)
+    assert set(alone.answer(SEAL, {})) == {"certificate", "fingerprint"}
+    assert alone.secrets is not None
+
+
+def test_nothing_that_passes_through_the_server_holds_the_secrets(make: Make) -> None:
+    parts = {name: make(name) for name in NAMES}
+    offered = offers(*((name, parts[name]) for name in OTHERS))
+    sealed = parts[MAKER].answer(SEAL, offered)
+    accepted = [parts[name].answer(ACCEPT, parcel(sealed, name)) for name in OTHERS]
+    passed = b"".join(
+        value.tobytes() if isinstance(value, np.ndarray) else str(value).encode()
+        for values in (offered, sealed, *accepted)
+        for value in values.values()
+    )
+    secrets = parts[MAKER].secrets
+    assert secrets is not None
+    for number in (secrets.private_key.p, secrets.private_key.q):
+        assert f"{number:x}".encode() not in passed
+        assert number.to_bytes(32, "big") not in passed
+    assert secrets.alignment_key not in passed
+    assert secrets.alignment_key.hex().encode() not in passed
+
+
+# Killed and started again
+
+
+@pytest.mark.parametrize("killed_after", range(4))
+def test_whoever_is_killed_comes_to_the_same_secrets(make: Make, killed_after: int) -> None:
+    """At each step the client that acts is killed once before its answer arrives, and does it again."""
+    parts = {name: make(name) for name in NAMES}
+    fingerprints = []
+
+    def answer(step: int, name: str, phase: str, values: Values) -> Values:
+        reply = parts[name].answer(phase, values)
+        if step == killed_after:
+            parts[name] = make(name)
+            reply = parts[name].answer(phase, values)
+        if "fingerprint" in reply:
+            fingerprints.append(reply["fingerprint"])
+        return reply
+
+    first = answer(0, "north", OFFER, {})
+    offered = {f"north/{item}": value for item, value in first.items()} | offers(("south", parts["south"]))
+    sealed = answer(1, MAKER, SEAL, offered)
+    answer(2, "north", ACCEPT, parcel(sealed, "north"))
+    answer(3, "south", ACCEPT, parcel(sealed, "south"))
+    assert len(fingerprints) == 3
+    assert len(set(fingerprints)) == 1
+    assert len({text(part) for part in parts.values()}) == 1
+    assert len({text(make(name)) for name in NAMES}) == 1
+
+
+def test_a_box_that_was_sealed_before_the_maker_was_killed_still_counts(make: Make) -> None:
+    north, south = make("north"), make("south")
+    offered = offers(("north", north), ("south", south))
+    before = make(MAKER).answer(SEAL, offered)
+    again = make(MAKER).answer(SEAL, offered)
+    north.answer(ACCEPT, parcel(before, "north"))
+    south.answer(ACCEPT, parcel(again, "south"))
+    assert text(north) == text(south)
+
+
+def test_what_is_kept_only_its_owner_can_read(make: Make, tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        north = make("north")
+        sealed = make(MAKER).answer(SEAL, offers(("north", north)))
+        (key,) = (tmp_path / "run-1/north").iterdir()
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        north.answer(ACCEPT, parcel(sealed, "north"))
+        (secret,) = (tmp_path / "run-1/north").iterdir()  # the key that opened the box is gone
+        assert secret != key
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    finally:
+        os.umask(old)
+    north.forget()
+    assert list((tmp_path / "run-1/north").iterdir()) == []
+
+
+def test_a_half_written_file_of_a_killed_client_is_in_nobodys_way(make: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "run-1/north"
+    folder.mkdir(parents=True)
+    (folder / "exchange.key.new").write_bytes(b"half")
+    (folder / "clients.secret.new").write_bytes(b"half")
+    north = make("north")
+    north.answer(ACCEPT, parcel(make(MAKER).answer(SEAL, offers(("north", north))), "north"))
+    assert text(make("north")) == text(north)
+
+
+def test_a_damaged_key_is_named(make: Make, tmp_path: Path) -> None:
+    make("north").answer(OFFER, {})
+    (tmp_path / "run-1/north/exchange.key").write_bytes(b"short")
+    with pytest.raises(CheckpointError, match=r"exchange\.key: damaged"):
+        make("north")
+
+
+def test_a_client_whose_folder_is_gone_says_so(make: Make, tmp_path: Path) -> None:
+    sealed = make(MAKER).answer(SEAL, offers(("north", make("north"))))
+    (tmp_path / "run-1/north/exchange.key").unlink()
+    with pytest.raises(CheckpointError, match="no longer has the key that it offered"):
+        make("north").answer(ACCEPT, parcel(sealed, "north"))
+
+
+# Hostile
+
+
+def test_an_offer_of_another_run_is_refused(make: Make) -> None:
+    with pytest.raises(CredentialError, match="not signed by north for this run"):
+        make(MAKER, "run-2").answer(SEAL, offers(("north", make("north", "run-1"))))
+
+
+def test_a_box_of_another_run_is_refused(make: Make, known: dict[str, Identity], tmp_path: Path) -> None:
+    """Even where the client offered the same key twice, which it never does by itself."""
+    first = make("north", "run-1")
+    sealed = make(MAKER, "run-1").answer(SEAL, offers(("north", first)))
+    (tmp_path / "run-2/north").mkdir(parents=True)
+    (tmp_path / "run-1/north/exchange.key").rename(tmp_path / "run-2/north/exchange.key")
+    second = make("north", "run-2")
+    with pytest.raises(CredentialError, match="not signed by east for this run"):
+        second.answer(ACCEPT, parcel(sealed, "north"))
+    assert second.secrets is None
+
+
+def test_an_offer_under_anothers_name_is_refused(make: Make) -> None:
+    offered = offers(("north", make("north")))
+    renamed = {name.replace("north", "south"): value for name, value in offered.items()}
+    with pytest.raises(CredentialError, match="in the name of south is that of north"):
+        make(MAKER).answer(SEAL, renamed)
+
+
+def test_a_key_that_was_exchanged_on_the_way_is_refused(make: Make) -> None:
+    """The server puts its own key into an offer, to be able to open the box."""
+    offered = offers(("north", make("north")))
+    mine = make("south").answer(OFFER, {})["public_key"]
+    maker = make(MAKER)
+    with pytest.raises(CredentialError, match="not signed by north"):
+        maker.answer(SEAL, offered | {"north/public_key": mine})
+    assert maker.secrets is None, "nothing is made before all offers are checked"
+
+
+def test_the_server_cannot_offer_with_its_own_certificate(make: Make, known: dict[str, Identity]) -> None:
+    server = Ceremony("run-1", known["server"], BITS)
+    with pytest.raises(CredentialError, match="not a client's"):
+        make(MAKER).answer(SEAL, offers(("fenchel server", server)))
+
+
+def test_the_server_cannot_make_the_secrets_itself(make: Make, known: dict[str, Identity]) -> None:
+    north = make("north")
+    server = Ceremony("run-1", known["server"], BITS)
+    sealed = server.answer(SEAL, offers(("north", north)))
+    with pytest.raises(CredentialError, match="not a client's"):
+        north.answer(ACCEPT, parcel(sealed, "north", "fenchel server"))
+    assert north.secrets is None
+
+
+def test_clients_of_another_authority_are_refused_on_both_sides(make: Make, tmp_path: Path) -> None:
+    foreign = {
+        name: Ceremony("run-1", identity, BITS)
+        for name, identity in identities(tmp_path / "theirs", NAMES).items()
+    }
+    with pytest.raises(CredentialError, match="not a client's from the authority"):
+        make(MAKER).answer(SEAL, offers(("north", foreign["north"])))
+    # The foreign maker would seal only for its own, so its box for north is made with north's foreign key.
+    north = make("north")
+    north.answer(OFFER, {})
+    sealed = foreign[MAKER].answer(SEAL, offers(("north", foreign["north"])))
+    with pytest.raises(CredentialError, match="not a client's from the authority"):
+        north.answer(ACCEPT, parcel(sealed, "north"))
+
+
+def test_a_box_for_one_client_does_not_open_at_another(make: Make) -> None:
+    north, south = make("north"), make("south")
+    sealed = make(MAKER).answer(SEAL, offers(("north", north), ("south", south)))
+    with pytest.raises(CredentialError, match="not signed by east"):
+        south.answer(ACCEPT, parcel(sealed, "north"))
+
+
+@pytest.mark.parametrize("item", ["box", "signature"])
+def test_a_parcel_that_was_changed_on_the_way_is_refused(make: Make, item: str) -> None:
+    north = make("north")
+    sent = parcel(make(MAKER).answer(SEAL, offers(("north", north))), "north")
+    content = sent[item]
+    assert isinstance(content, np.ndarray)
+    changed = content.copy()
+    changed[len(changed) // 2] ^= 1
+    with pytest.raises(CredentialError, match="not signed by east"):
+        north.answer(ACCEPT, sent | {item: changed})
+    assert north.answer(ACCEPT, sent)["fingerprint"], "the true one is still accepted"
+
+
+def test_only_the_designated_client_makes_the_secrets(make: Make) -> None:
+    with pytest.raises(CredentialError, match=r"secrets\.designated is south"):
+        make(MAKER, designated="south").answer(SEAL, {})
+    north = make("north", designated="south")
+    sealed = make(MAKER).answer(SEAL, offers(("north", north)))
+    with pytest.raises(CredentialError, match=r"come from east, but secrets\.designated is south"):
+        north.answer(ACCEPT, parcel(sealed, "north"))
+
+
+def test_secrets_are_shared_with_named_peers_only(make: Make) -> None:
+    north, south = make("north", peers=["south"]), make("south")
+    offered = offers(("north", north), ("south", south))
+    with pytest.raises(CredentialError, match="--peer north"):
+        make(MAKER, peers=["south"]).answer(SEAL, offered)
+    sealed = make(MAKER, peers=["north", "south"]).answer(SEAL, offered)
+    with pytest.raises(CredentialError, match="--peer east"):
+        north.answer(ACCEPT, parcel(sealed, "north"))
+    assert north.secrets is None
+
+
+def test_secrets_that_are_there_are_never_replaced(make: Make) -> None:
+    north = make("north")
+    sealed = make(MAKER).answer(SEAL, offers(("north", north)))
+    north.answer(ACCEPT, parcel(sealed, "north"))
+    before = text(north)
+    other = make("south").answer(SEAL, offers(("north", north)))
+    assert north.answer(ACCEPT, parcel(other, "north", "south"))["fingerprint"] == sealed["fingerprint"]
+    assert text(north) == text(make("north")) == before
+
+
+@pytest.mark.parametrize(
+    ("phase", "values"),
+    [
+        (OFFER, {"surplus": 1}),
+        (SEAL, {"north/public_key": np.zeros(32, np.uint8)}),
+        (SEAL, {"nobody": 1}),
+        (SEAL, {"north/public_key": np.zeros(31, np.uint8), "north/certificate": "", "north/signature": ""}),
+        (ACCEPT, {}),
+        (ACCEPT, {"sender": 1, "certificate": "", "box": np.zeros(9, np.uint8), "signature": ""}),
+    ],
+)
+def test_values_of_another_form_are_refused(make: Make, phase: str, values: Values) -> None:
+    with pytest.raises(PayloadError):
+        make("north").answer(phase, values)

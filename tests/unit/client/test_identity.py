@@ -1,0 +1,161 @@
+"""Clients believe what another client signed, and nobody else's word."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.identity import Identity, statement
+from common.credentials import Credentials
+from common.errors import CredentialError
+from deploy.certificates import make_authority, make_client
+from tests.unit.client.identities import identities
+
+SIGNED = statement("test", "run-1", b"content")
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
+    return identities(tmp_path_factory.mktemp("certs") / "ours", ["north", "south"])
+
+
+def test_a_signature_of_another_client_is_believed(known: dict[str, Identity]) -> None:
+    north, south = known["north"], known["south"]
+    south.check("north", north.certificate, SIGNED, north.sign(SIGNED))
+
+
+def test_a_signature_of_another_statement_is_refused(known: dict[str, Identity]) -> None:
+    north, south = known["north"], known["south"]
+    other = statement("test", "run-2", b"content")
+    with pytest.raises(CredentialError, match="not signed by north"):
+        south.check("north", north.certificate, SIGNED, north.sign(other))
+
+
+def test_a_signature_by_another_key_is_refused(known: dict[str, Identity]) -> None:
+    north, south = known["north"], known["south"]
+    with pytest.raises(CredentialError, match="not signed by north"):
+        south.check("north", north.certificate, SIGNED, south.sign(SIGNED))
+
+
+@pytest.mark.parametrize("signature", [b"", b"nonsense", bytes(72)])
+def test_what_is_no_signature_is_refused(known: dict[str, Identity], signature: bytes) -> None:
+    with pytest.raises(CredentialError, match="not signed by north"):
+        known["south"].check("north", known["north"].certificate, SIGNED, signature)
+
+
+def test_one_client_cannot_sign_for_another(known: dict[str, Identity]) -> None:
+    south = known["south"]
+    with pytest.raises(CredentialError, match="is that of south"):
+        south.check("north", south.certificate, SIGNED, south.sign(SIGNED))
+
+
+@pytest.mark.parametrize("name", ["fenchel server", "north"])
+def test_the_server_cannot_sign_as_a_client(known: dict[str, Identity], name: str) -> None:
+    server = known["server"]
+    with pytest.raises(CredentialError, match="not a client's"):
+        known["south"].check(name, server.certificate, SIGNED, server.sign(SIGNED))
+
+
+def test_a_certificate_of_another_authority_is_refused(known: dict[str, Identity], tmp_path: Path) -> None:
+    stranger = identities(tmp_path / "theirs", ["north"])["north"]
+    with pytest.raises(CredentialError, match="not a client's from the authority"):
+        known["south"].check("north", stranger.certificate, SIGNED, stranger.sign(SIGNED))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"]
+)
+def test_what_is_no_certificate_is_refused(known: dict[str, Identity], text: str) -> None:
+    with pytest.raises(CredentialError, match="not one in PEM form"):
+        known["south"].check("north", text, SIGNED, known["north"].sign(SIGNED))
+
+
+def certified(
+    authority: Path,
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey,
+    usages: list[x509.ObjectIdentifier] | None,
+    days: tuple[int, int] = (-1, 30),
+) -> Identity:
+    """A certificate of north such as another program might make."""
+    issuer = x509.load_pem_x509_certificate((authority / "authority.pem").read_bytes())
+    signing = serialization.load_pem_private_key((authority / "authority-key.pem").read_bytes(), None)
+    assert isinstance(signing, ec.EllipticCurvePrivateKey)
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "north")]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=days[0]))
+        .not_valid_after(now + timedelta(days=days[1]))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("north.example.org")]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False
+        )
+    )
+    if usages is not None:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+    certificate = builder.sign(signing, hashes.SHA256())
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Identity("north", Credentials((authority / "authority.pem").read_bytes(), pem, private))
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    make_authority(tmp_path / "authority", "Ours")
+    make_client(tmp_path / "authority", tmp_path / "south", "south")
+    return tmp_path / "authority"
+
+
+def south_of(authority: Path) -> Identity:
+    return Identity("south", Credentials.load(authority.parent / "south"))
+
+
+CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+
+
+def test_a_certificate_with_an_rsa_key_is_believed(authority: Path) -> None:
+    north = certified(authority, rsa.generate_private_key(65537, 2048), [CLIENT])
+    south_of(authority).check("north", north.certificate, SIGNED, north.sign(SIGNED))
+    with pytest.raises(CredentialError, match="not signed by north"):
+        south_of(authority).check("north", north.certificate, SIGNED + b"!", north.sign(SIGNED))
+
+
+@pytest.mark.parametrize("usages", [None, [CLIENT, SERVER]])
+def test_a_certificate_that_the_server_might_have_is_refused(
+    authority: Path, usages: list[x509.ObjectIdentifier] | None
+) -> None:
+    north = certified(authority, ec.generate_private_key(ec.SECP256R1()), usages)
+    with pytest.raises(CredentialError, match="extended key usage"):
+        south_of(authority).check("north", north.certificate, SIGNED, north.sign(SIGNED))
+
+
+@pytest.mark.parametrize("days", [(-30, -1), (2, 30)])
+def test_a_certificate_that_is_not_valid_now_is_refused(authority: Path, days: tuple[int, int]) -> None:
+    north = certified(authority, ec.generate_private_key(ec.SECP256R1()), [CLIENT], days)
+    with pytest.raises(CredentialError, match="not a client's from the authority"):
+        south_of(authority).check("north", north.certificate, SIGNED, north.sign(SIGNED))
+
+
+def test_a_key_that_cannot_sign_here_is_named(authority: Path) -> None:
+    north = certified(authority, ed25519.Ed25519PrivateKey.generate(), [CLIENT])
+    with pytest.raises(CredentialError, match="Ed25519"):
+        north.sign(SIGNED)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=5), st.lists(st.binary(max_size=20), max_size=5))
+def test_a_statement_has_one_reading(one: list[bytes], other: list[bytes]) -> None:
+    assert (statement("test", *one) == statement("test", *other)) == (one == other)

@@ -1,0 +1,187 @@
+"""What is encrypted comes back, sums included, and two encryptions never look alike."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from client.paillier.cipher import Meter, Paillier
+from client.paillier.key import PrivateKey, generate
+from client.paillier.obfuscators import Obfuscators
+from common.errors import EncryptionError, SettingsError
+from common.paillier.packing import Layout
+from common.paillier.vector import CipherVector
+
+
+def key_of(bits: int = 256) -> PrivateKey:
+    return made(bits)
+
+
+@cache
+def made(bits: int) -> PrivateKey:
+    return generate(bits, for_tests=True)
+
+
+@cache
+def source(bits: int) -> Obfuscators:
+    return Obfuscators(key_of(bits))
+
+
+@cache
+def paillier(bits: int = 256, threads: int = 1) -> Paillier:
+    return Paillier(key_of(bits), source(bits), threads=threads)
+
+
+def layout_of(bits: int = 256, additions: int = 1000) -> Layout:
+    return Layout.fit(bits, fraction_bits=20, largest=1000.0, additions=additions)
+
+
+def values(count: int, seed: int = 0) -> NDArray[np.float64]:
+    """Return multiples of 2^-20, which the layout holds exactly."""
+    return np.rint(np.random.default_rng(seed).uniform(-999, 999, count) * 2**20) / 2**20
+
+
+@given(st.lists(st.floats(-1000, 1000), max_size=40))
+def test_values_come_back_rounded_to_the_grid(given_values: list[float]) -> None:
+    x = np.array(given_values, np.float64)
+    again = paillier().decrypt(paillier().encrypt(x, layout_of()))
+    np.testing.assert_array_equal(again, np.rint(x * 2**20) / 2**20)
+
+
+@given(st.integers(1, 30), st.integers(0, 2**32), st.integers(1, 6))
+def test_sums_are_exact(count: int, seed: int, terms: int) -> None:
+    parts = [values(count, seed + each) for each in range(terms)]
+    total = CipherVector.zeros(key_of().public, layout_of(), count)
+    for part in parts:
+        total = total + paillier().encrypt(part, layout_of())
+    np.testing.assert_array_equal(paillier().decrypt(total), np.sum(parts, axis=0))
+
+
+@given(st.integers(-50, 50), st.integers(0, 8), st.integers(0, 2**32))
+def test_multiples_are_exact(numerator: int, shift: int, seed: int) -> None:
+    x = values(7, seed)
+    scaled = paillier().encrypt(x, layout_of(additions=10**6)).times(numerator, shift)
+    np.testing.assert_array_equal(paillier().decrypt(scaled), x * numerator / 2**shift)
+
+
+def test_what_crossed_the_wire_is_decrypted_by_another_client() -> None:
+    x = values(100)
+    wire = paillier().encrypt(x, layout_of()).to_wire()
+    other = Paillier(PrivateKey.from_text(key_of().to_text()), Obfuscators(key_of()))
+    np.testing.assert_array_equal(other.decrypt(CipherVector.from_wire(wire, key_of().public)), x)
+
+
+def test_a_key_as_used_in_earnest() -> None:
+    x = values(200)
+    layout = layout_of(2048)
+    total = paillier(2048).encrypt(x, layout) + paillier(2048).encrypt(-2 * x / 4, layout)
+    np.testing.assert_allclose(paillier(2048, threads=2).decrypt(total), x / 2, rtol=0, atol=2**-20)
+
+
+def test_two_encryptions_of_the_same_values_have_no_number_in_common() -> None:
+    x = np.zeros(60)
+    first, second = (paillier().encrypt(x, layout_of()) for _ in range(2))
+    numbers = set(first.ciphertexts) | set(second.ciphertexts)
+    assert len(numbers) == len(first.ciphertexts) + len(second.ciphertexts) > 10
+    assert not numbers & {0, 1}
+
+
+def test_the_remainder_modulo_n_tells_nothing_of_the_values() -> None:
+    """c mod n is r^n mod n: had r been left out, or used twice, ciphertexts would agree there."""
+    n = key_of().public.n
+    found = {
+        int(c % n) for x in (0.0, 1.0) for c in paillier().encrypt(np.full(60, x), layout_of()).ciphertexts
+    }
+    assert len(found) == 2 * layout_of().ciphertexts(60)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 31, 100])
+def test_threads_decrypt_to_the_same_values_as_one_alone(threads: int, count: int) -> None:
+    vector = paillier().encrypt(values(count), layout_of())
+    alone = paillier().decrypt(vector)
+    np.testing.assert_array_equal(alone, values(count))
+    np.testing.assert_array_equal(paillier(threads=threads).decrypt(vector), alone)
+
+
+@pytest.mark.parametrize("factors_known", [True, False])
+def test_a_pool_in_the_background_changes_no_result(factors_known: bool) -> None:
+    key = key_of() if factors_known else PrivateKey(key_of().p, key_of().q)
+    obfuscators = Obfuscators(key, pool=10)
+    obfuscators.start()
+    mine = Paillier(key, obfuscators)
+    seen = set()
+    for seed in range(20):
+        vector = mine.encrypt(values(25, seed), layout_of())
+        np.testing.assert_array_equal(mine.decrypt(vector), values(25, seed))
+        seen |= set(vector.ciphertexts)
+    obfuscators.stop()
+    assert len(seen) == 20 * layout_of().ciphertexts(25)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
+def test_what_cannot_be_encrypted_is_refused_by_its_position(bad: float) -> None:
+    x = values(20)
+    x[13] = bad
+    with pytest.raises(EncryptionError, match="position 13"):
+        paillier().encrypt(x, layout_of())
+
+
+def test_a_value_out_of_range_is_refused_with_the_range_and_what_to_do() -> None:
+    with pytest.raises(EncryptionError, match=r"-1500.* 1024 .*setting"):
+        paillier().encrypt(np.array([-1500.0]), layout_of())
+
+
+def test_a_layout_of_a_longer_key_is_refused() -> None:
+    with pytest.raises(EncryptionError, match="do not fit a key of 256 bits"):
+        paillier().encrypt(values(3), layout_of(512))
+
+
+def test_a_vector_under_another_key_is_not_decrypted() -> None:
+    other = generate(256, for_tests=True)
+    vector = Paillier(other, Obfuscators(other)).encrypt(values(3), layout_of())
+    with pytest.raises(EncryptionError, match=f"{other.public.fingerprint}.*same file of secrets"):
+        paillier().decrypt(vector)
+
+
+def test_a_ciphertext_of_something_else_is_refused() -> None:
+    vector = paillier().encrypt(values(5), layout_of())
+    vector.ciphertexts[0] = key_of().public.n_squared - 12345
+    with pytest.raises(EncryptionError, match="overflowed"):
+        paillier().decrypt(vector)
+
+
+def test_a_sum_larger_than_its_declared_additions_allow_is_refused() -> None:
+    part = paillier().encrypt(np.array([900.0]), layout_of())
+    assert paillier().decrypt(part + part).tolist() == [1800.0]
+    with pytest.raises(EncryptionError):
+        paillier().decrypt((part + part).settled())
+
+
+def test_obfuscators_of_another_key_are_refused() -> None:
+    with pytest.raises(EncryptionError, match="another key"):
+        Paillier(generate(256, for_tests=True), source(256))
+    with pytest.raises(SettingsError, match="1 or more"):
+        Paillier(key_of(), source(256), threads=0)
+
+
+def test_the_meter_counts_ciphertexts_and_time() -> None:
+    mine = Paillier(key_of(), source(256))
+    assert mine.meter == Meter()
+    vector = mine.encrypt(values(50), layout_of())
+    many = len(vector.ciphertexts)
+    assert mine.meter.encryptions == many > 1
+    assert mine.meter.encryption_ns > 0
+    assert mine.meter.decryptions == mine.meter.decryption_ns == 0
+    mine.decrypt(vector)
+    mine.decrypt(vector)
+    assert mine.meter.decryptions == 2 * many
+    assert mine.meter.encryptions == many
+    with pytest.raises(EncryptionError):
+        mine.encrypt(np.array([np.nan]), layout_of())
+    assert mine.meter.encryptions == many

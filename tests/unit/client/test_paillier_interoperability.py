@@ -1,0 +1,115 @@
+"""phe decrypts what Fenchel writes, and Fenchel what phe writes."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+from gmpy2 import mpz
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.paillier.cipher import Paillier
+from client.paillier.interoperability import from_phe, to_phe
+from client.paillier.key import PrivateKey, generate
+from client.paillier.obfuscators import Obfuscators
+from common.errors import CredentialError, MissingDependencyError
+from common.paillier.packing import Layout
+from common.paillier.vector import CipherVector
+
+phe = pytest.importorskip("phe.paillier", reason="phe is not installed")
+
+ONE_A_CIPHERTEXT = Layout.fit(256, fraction_bits=20, largest=1000.0, additions=8, slots=1)
+
+
+def key_of(bits: int = 256) -> PrivateKey:
+    return made(bits)
+
+
+@cache
+def made(bits: int) -> PrivateKey:
+    return generate(bits, for_tests=True)
+
+
+@cache
+def paillier(bits: int = 256) -> Paillier:
+    return Paillier(key_of(bits), Obfuscators(key_of(bits)))
+
+
+numbers = st.floats(-1000, 1000).map(lambda x: round(x * 2**20) / 2**20)
+
+
+@given(st.lists(numbers, min_size=1, max_size=5))
+def test_phe_decrypts_what_we_encrypt(given_values: list[float]) -> None:
+    """phe's exponent counts hexadecimal digits: 20 bits after the point are five."""
+    public, private = to_phe(key_of())
+    vector = paillier().encrypt(np.array(given_values), ONE_A_CIPHERTEXT)
+    theirs = [phe.EncryptedNumber(public, int(c), exponent=-5) for c in vector.ciphertexts]
+    assert [private.decrypt(each) for each in theirs] == given_values
+    assert private.decrypt(sum(theirs[1:], theirs[0])) == sum(given_values)
+
+
+@given(st.lists(numbers, min_size=1, max_size=5))
+def test_we_decrypt_what_phe_encrypts(given_values: list[float]) -> None:
+    public, _ = to_phe(key_of())
+    theirs = [public.encrypt(x, precision=2.0**-20) for x in given_values]
+    assert all(each.exponent == -5 for each in theirs)
+    ciphertexts = [mpz(each.ciphertext()) for each in theirs]
+    vector = CipherVector(key_of().public, ONE_A_CIPHERTEXT, len(theirs), 1, ciphertexts)
+    assert paillier().decrypt(vector).tolist() == given_values
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32))
+def test_packed_plaintexts_are_the_same_on_both_sides(seed: int) -> None:
+    layout = Layout.fit(256, fraction_bits=20, largest=1000.0, additions=8)
+    x = np.rint(np.random.default_rng(seed).uniform(-999, 999, 17) * 2**20) / 2**20
+    public, private = to_phe(key_of())
+    vector = paillier().encrypt(x, layout)
+    opened = [private.raw_decrypt(int(c)) for c in vector.ciphertexts]
+    np.testing.assert_array_equal(layout.unpack([mpz(m) for m in opened], 17, public.n), x)
+    theirs = [mpz(public.raw_encrypt(m)) for m in opened]
+    again = CipherVector(key_of().public, layout, 17, 1, theirs)
+    np.testing.assert_array_equal(paillier().decrypt(vector + again), 2 * x)
+
+
+def test_at_2048_bits() -> None:
+    public, private = to_phe(key_of(2048))
+    layout = Layout.fit(2048, fraction_bits=20, largest=1000.0, additions=8, slots=1)
+    vector = paillier(2048).encrypt(np.array([-1.5, 0.25]), layout)
+    total = phe.EncryptedNumber(public, int(vector.ciphertexts[0]), exponent=-5) + 3.0
+    assert private.decrypt(total) == 1.5
+
+
+@pytest.mark.parametrize("bits", [256, 512])
+def test_keys_of_phe_work_here(bits: int) -> None:
+    public, private = phe.generate_paillier_keypair(n_length=bits)
+    key = from_phe(private)
+    assert not key.factors_known
+    assert key.public.n == public.n
+    assert to_phe(key) == (public, private)
+    mine = Paillier(key, Obfuscators(key))
+    layout = Layout.fit(bits, fraction_bits=20, largest=1000.0, additions=8)
+    x = np.array([1.5, -2.25, 0.0, 1000.0])
+    np.testing.assert_array_equal(mine.decrypt(mine.encrypt(x, layout)), x)
+    assert private.raw_decrypt(public.raw_encrypt(5)) == 5
+
+
+def test_keys_go_to_phe_and_back() -> None:
+    key = key_of()
+    again = from_phe(to_phe(key)[1])
+    assert {again.p, again.q} == {key.p, key.q}
+    assert again.public == key.public
+
+
+def test_a_public_key_of_phe_is_refused() -> None:
+    with pytest.raises(CredentialError, match="not a PaillierPublicKey"):
+        from_phe(to_phe(key_of())[0])
+
+
+def test_without_phe_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "phe.paillier", None)
+    with pytest.raises(MissingDependencyError, match=r"fenchel\[phe\]"):
+        to_phe(key_of())

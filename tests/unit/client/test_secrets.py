@@ -1,0 +1,145 @@
+"""The file of secrets keeps everything, shows nothing, and only its owner may read it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from client.secrets import Secrets
+from common.errors import CredentialError, SettingsError
+from common.paillier.key import PublicKey, looks_private
+
+
+@cache
+def made() -> Secrets:
+    return Secrets.generate(256, for_tests=True)
+
+
+def edited(**changes: object) -> str:
+    return json.dumps({**json.loads(made().to_text()), **changes})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "secrets.json"
+    made().save(path)
+    return path
+
+
+def test_secrets_come_back_from_their_file(path: Path) -> None:
+    again = Secrets.load(path)
+    assert again == made()
+    assert again.fingerprint == made().fingerprint
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077, 0o777])
+def test_only_the_owner_may_read_the_file_whatever_the_mask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        made().save(tmp_path / "secrets.json")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "secrets.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o620, 0o644])
+def test_a_file_that_others_may_open_is_refused(path: Path, mode: int) -> None:
+    path.chmod(mode)
+    with pytest.raises(CredentialError, match=rf"mode {mode:04o}.*chmod 600 {path}"):
+        Secrets.load(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
+def test_a_file_that_only_the_owner_may_open_is_read(path: Path, mode: int) -> None:
+    path.chmod(mode)
+    assert Secrets.load(path) == made()
+
+
+def test_secrets_are_never_replaced(path: Path) -> None:
+    content = path.read_bytes()
+    with pytest.raises(CredentialError, match="exists already"):
+        Secrets.generate(256, for_tests=True).save(path)
+    assert path.read_bytes() == content
+
+
+def test_a_path_that_cannot_be_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CredentialError, match="cannot be read.*fenchel keys"):
+        Secrets.load(tmp_path / "none.json")
+    with pytest.raises(CredentialError, match="cannot be written"):
+        made().save(tmp_path / "none" / "secrets.json")
+
+
+def test_neither_words_nor_fingerprint_show_a_secret() -> None:
+    shown = repr(made()) + str(made()) + made().fingerprint
+    key = made().private_key
+    for secret in (
+        made().alignment_key.hex(),
+        repr(made().alignment_key),
+        str(key.p),
+        f"{key.p:x}",
+        f"{key.q:x}",
+    ):
+        assert secret not in shown
+
+
+def test_fingerprints_differ_if_either_secret_does() -> None:
+    other = Secrets.generate(256, for_tests=True)
+    mixed = [
+        made(),
+        other,
+        Secrets(made().private_key, other.alignment_key),
+        Secrets(other.private_key, made().alignment_key),
+    ]
+    assert len({each.fingerprint for each in mixed}) == 4
+
+
+def test_the_server_s_side_recognises_and_refuses_them() -> None:
+    for text in (made().to_text(), made().private_key.to_text()):
+        assert looks_private(text)
+        with pytest.raises(CredentialError, match="private"):
+            PublicKey.from_text(text, "key.json", smallest_bits=256)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not JSON"),
+        ("[]", "something else"),
+        ("{}", "something else"),
+        (made().private_key.to_text(), "without the key that pseudonyms"),
+        (made().private_key.public.to_text(), "only the public key"),
+        (edited(version=2), "reads version 1"),
+        (edited(version=True), "reads version 1"),
+        (edited(more=1), "exactly the fields"),
+        (edited(alignment_key="00"), "64 lower-case"),
+        (edited(alignment_key="G" * 64), "64 lower-case"),
+        (edited(alignment_key=1), "64 lower-case"),
+        (edited(paillier=1), "not a private key"),
+        (edited(paillier=json.loads(made().private_key.public.to_text())), "this is a public key"),
+    ],
+)
+def test_a_text_that_holds_something_else_is_refused(text: str, words: str) -> None:
+    with pytest.raises(CredentialError, match=words) as caught:
+        Secrets.from_text(text, "clients/secrets.json")
+    assert str(caught.value).startswith("clients/secrets.json: ")
+
+
+def test_bytes_that_are_no_text_are_refused(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CredentialError, match="not a text"):
+        Secrets.load(path)
+
+
+def test_a_key_of_pseudonyms_of_another_length_is_refused() -> None:
+    with pytest.raises(CredentialError, match="16 bytes, expected 32"):
+        Secrets(made().private_key, bytes(16))
+
+
+def test_short_keys_are_for_tests_only() -> None:
+    with pytest.raises(SettingsError, match="too short"):
+        Secrets.generate(1024)

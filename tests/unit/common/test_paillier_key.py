@@ -1,0 +1,146 @@
+"""A public key is what it says, and nobody gives the server a private one by mistake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import gmpy2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import CredentialError
+from common.paillier.key import PublicKey, looks_private
+from tests.unit.common.textbook import KEY, OTHER_KEY, P, Q, blum_prime
+
+SHORT = 128
+
+
+def read(text: str) -> PublicKey:
+    return PublicKey.from_text(text, "public.key", smallest_bits=SHORT)
+
+
+def test_numbers_of_a_key_follow_from_n() -> None:
+    assert KEY.n == P * Q
+    assert KEY.bits == 256
+    assert KEY.n_squared == KEY.n**2
+    assert KEY.ciphertext_bytes == 64
+    assert (KEY.n**2).bit_length() <= 8 * KEY.ciphertext_bytes
+    assert len(KEY.id) == 16
+    assert KEY.fingerprint == KEY.id.hex()
+
+
+def test_another_key_has_another_id_and_the_same_key_the_same() -> None:
+    assert KEY != OTHER_KEY
+    assert KEY.id != OTHER_KEY.id
+    again = PublicKey(gmpy2.mpz(KEY.n))
+    assert again == KEY
+    assert again.id == KEY.id
+    assert hash(again) == hash(KEY)
+
+
+def test_a_ciphertext_of_an_odd_number_of_bits_has_room() -> None:
+    key = PublicKey(blum_prime(75, 5) * blum_prime(76, 6))
+    assert key.bits == 151
+    assert key.ciphertext_bytes == 38
+
+
+@pytest.mark.parametrize(
+    ("n", "told"),
+    [
+        (0, "of 0 bits"),
+        (-P * Q, "of 0 bits"),
+        (P >> 20, "of 108 bits"),
+        pytest.param(1 << 20_000, "of 20001 bits", id="too long"),
+        (2 * P * Q, "even or has a small factor"),
+        (997 * P, "small factor"),
+        (P * P, "not a product of two different primes"),
+        (blum_prime(256, 9), "not a product of two different primes"),
+    ],
+)
+def test_a_number_that_is_no_product_of_two_primes_is_refused(n: int, told: str) -> None:
+    with pytest.raises(CredentialError, match=told):
+        PublicKey(n)
+
+
+def test_a_key_comes_back_from_its_text() -> None:
+    assert read(KEY.to_text()) == KEY
+    assert KEY.fingerprint in KEY.to_text()
+
+
+def test_a_key_for_tests_is_too_short_for_anything_else() -> None:
+    with pytest.raises(CredentialError, match=r"public\.key: a key of 256 bits is too short; use 2048"):
+        PublicKey.from_text(KEY.to_text(), "public.key")
+
+
+def changed(**fields: Any) -> str:
+    return json.dumps(json.loads(KEY.to_text()) | fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "not a public key file"),
+        ("{", "not a public key file"),
+        ("[" * 50_000, "not a public key file"),
+        ("[]", "not a public key file"),
+        ("[[1, 2]]", "not a public key file"),
+        ("3", "not a public key file"),
+        ("null", "not a public key file"),
+        (" " * 100_000 + KEY.to_text(), "not a public key file"),
+        (changed(kind="fenchel certificate"), "its kind is not"),
+        (changed(kind=None), "its kind is not"),
+        (changed(version=2), "version 2 of the format; this Fenchel reads version 1"),
+        (changed(version=True), "version True"),
+        (changed(version="1"), "version '1'"),
+        (changed(extra=1), "and nothing else"),
+        (changed().replace('"n"', '"m"'), "and nothing else"),
+        (changed()[:-1] + ', "n": "0x11"}', "each once"),
+        (changed(n=KEY.n), "'n' is not a number in hexadecimal digits"),
+        (changed(n=str(KEY.n)), "hexadecimal"),
+        (changed(n=hex(KEY.n).upper()), "hexadecimal"),
+        (changed(n=hex(KEY.n) + "\n"), "hexadecimal"),
+        (changed(n="0x0" + hex(KEY.n)[2:]), "hexadecimal"),
+        (changed(n="-" + hex(KEY.n)), "hexadecimal"),
+        (changed(n="0x"), "hexadecimal"),
+        (changed(n=hex(OTHER_KEY.n)), "the fingerprint is not that of the key"),
+        (changed(fingerprint=None), "the fingerprint is not that of the key"),
+        (changed(n=hex(KEY.n * 2)), "small factor"),
+    ],
+)
+def test_a_text_that_is_no_public_key_is_refused_with_its_place(text: str, told: str) -> None:
+    with pytest.raises(CredentialError, match=r"^public\.key: ") as caught:
+        read(text)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["fenchel paillier private key", "fenchel client secrets"])
+@pytest.mark.parametrize(
+    "dress", [lambda text: text, lambda text: "\ufeff" + text, lambda text: text + "{", str.strip]
+)
+def test_a_private_key_is_recognised_and_refused_where_a_public_one_is_wanted(
+    kind: str, dress: Callable[[str], str]
+) -> None:
+    text = dress(changed(kind=kind, p=hex(P)))
+    assert looks_private(text)
+    with pytest.raises(
+        CredentialError, match=r"public\.key: holds a private key, and a public key is wanted"
+    ):
+        read(text)
+
+
+def test_a_public_key_does_not_look_private() -> None:
+    assert not looks_private(KEY.to_text())
+
+
+@given(text=st.text(max_size=200), at=st.integers(0, 400), gone=st.integers(0, 5))
+def test_any_text_is_the_key_or_an_error(text: str, at: int, gone: int) -> None:
+    whole = KEY.to_text()
+    for candidate in (text, whole[:at] + text + whole[at + gone :]):
+        try:
+            found = read(candidate)
+        except CredentialError:
+            continue
+        assert found == KEY

@@ -1,0 +1,296 @@
+"""What is computed on ciphertexts is what the textbook computes on numbers, and what cannot be added is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import gmpy2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import EncryptionError, PayloadError
+from common.paillier.encryption import PublicEncryption
+from common.paillier.key import PublicKey
+from common.paillier.packing import Layout
+from common.paillier.vector import CipherVector
+from common.payload import Ciphertexts, body_bytes, decode, encode
+from tests.unit.common.textbook import KEY, OTHER_KEY, blum_prime, decrypted, slots, values_of, vector
+
+LAYOUT = Layout(slot_bits=40, fraction_bits=10, slots=6, value_bits=30)
+ROOMY = Layout(slot_bits=60, fraction_bits=10, slots=4, value_bits=30)
+few = settings(max_examples=25)
+
+GRID = st.integers(-LAYOUT.largest_fresh, LAYOUT.largest_fresh).map(lambda whole: whole / 1024)
+VECTORS = st.lists(GRID, max_size=14)
+
+
+def wide(additions: int, count: int = 7, key: PublicKey = KEY, layout: Layout = LAYOUT) -> CipherVector:
+    """Return a vector that says it is a sum of so many."""
+    return CipherVector(key, layout, count, additions, [gmpy2.mpz(5)] * layout.ciphertexts(count))
+
+
+@few
+@given(data=st.data(), values=VECTORS)
+def test_a_sum_of_vectors_is_the_sum_of_their_values(data: st.DataObject, values: list[float]) -> None:
+    addends = [values] + [
+        data.draw(st.lists(GRID, min_size=len(values), max_size=len(values)))
+        for _ in range(data.draw(st.integers(0, 3)))
+    ]
+    total = CipherVector.zeros(KEY, LAYOUT, len(values))
+    for seed, addend in enumerate(addends):
+        total = total + vector(addend, LAYOUT, 100 * seed)
+    assert values_of(total) == [sum(column) for column in zip(*addends, strict=True)]
+    assert total.additions == (len(addends) if values else 0)
+    assert len(total) == len(values)
+
+
+@few
+@given(
+    values=st.lists(GRID, min_size=1, max_size=14),
+    numerator=st.integers(-40, 40),
+    shift=st.integers(0, 9),
+)
+def test_a_multiple_of_a_vector_is_the_exact_multiple_of_its_values(
+    values: list[float], numerator: int, shift: int
+) -> None:
+    product = vector(values, ROOMY).times(numerator, shift)
+    assert values_of(product) == [float(Fraction(value) * numerator / (1 << shift)) for value in values]
+    assert product.layout == ROOMY.rescaled(shift)
+    largest = Fraction(abs(numerator) * ROOMY.largest_fresh)
+    assert (
+        product.additions * product.layout.largest_fresh
+        >= largest
+        > ((product.additions - 1) * product.layout.largest_fresh)
+    )
+
+
+def test_a_fraction_of_a_vector_counts_as_no_more_additions_and_adds_to_finer_vectors() -> None:
+    fine = ROOMY.rescaled(8)
+    step = vector([3.0, -5.5], ROOMY).times(1 << 3, 8)  # a thirty-second
+    assert step.additions == 1
+    assert values_of(vector([1.0, 1.0], fine) + step) == [1 + 3 / 32, 1 - 5.5 / 32]
+
+
+def test_additions_of_multiples_are_counted_before_a_slot_overflows() -> None:
+    most = ROOMY.max_additions
+    assert wide(1, layout=ROOMY).times(most).additions == most
+    assert wide(1, layout=ROOMY).times(-most).additions == most
+    with pytest.raises(EncryptionError, match=f"a sum of {most + 1} encrypted vectors may overflow"):
+        wide(1, layout=ROOMY).times(most + 1)
+    with pytest.raises(EncryptionError, match="values of 60 bits do not fit slots of 60 bits"):
+        wide(1, layout=ROOMY).times(1, 30)
+    with pytest.raises(EncryptionError, match="a shift of -1 bits"):
+        wide(1).times(1, -1)
+
+
+def test_the_largest_sum_that_is_permitted_does_not_overflow() -> None:
+    most = LAYOUT.max_additions
+    assert most == 512
+    limit = LAYOUT.largest
+    total = vector([limit, -limit, limit], LAYOUT).times(most)
+    assert values_of(total) == [most * limit, -most * limit, most * limit]
+    plaintexts = [decrypted(ciphertext) for ciphertext in total.ciphertexts]
+    assert LAYOUT.unpack(plaintexts, 3, KEY.n, most).tolist() == values_of(total)
+    with pytest.raises(
+        EncryptionError, match="may overflow: slots of 40 bits have room for 512 values of 30 bits"
+    ):
+        total + vector([0.0, 0.0, 0.0], LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("combine", "told"),
+    [
+        (
+            lambda: wide(1) + wide(1, key=OTHER_KEY),
+            f"the key {KEY.fingerprint} and one under the key {OTHER_KEY.fingerprint}",
+        ),
+        (lambda: wide(1).add_at([0, 1], wide(1, key=OTHER_KEY)), "share one key file"),
+        (
+            lambda: wide(1) + wide(1, layout=replace(LAYOUT, slot_bits=41)),
+            "different layouts .* slots of 41 bits",
+        ),
+        (lambda: wide(1) + wide(1, layout=LAYOUT.rescaled(1)), "different layouts"),
+        (lambda: wide(1) + wide(1, layout=replace(LAYOUT, value_bits=29)), "different layouts"),
+        (lambda: wide(1).add_at([0], wide(1, 1, layout=LAYOUT.rescaled(1))), "different layouts"),
+        (lambda: wide(1) + wide(1, 8), "of 7 and 8 values"),
+        (lambda: wide(300) + wide(213), "a sum of 513 .* room for 512"),
+        (lambda: wide(512).add_at([1], wide(1, 1)), "a sum of 513"),
+        (lambda: wide(1).add_at([1], wide(1)), "2 ciphertexts cannot be added at 1 positions"),
+        (lambda: wide(1).add_at([0, 2], wide(1)), "no ciphertext 2 in a vector of 2"),
+        (lambda: wide(1).add_at([-1, 0], wide(1)), "no ciphertext -1"),
+        (lambda: wide(1).take([0, 5]), "no ciphertext 5"),
+        (lambda: wide(513), "a sum of 513"),
+        (lambda: wide(-1), "overflow"),
+        (lambda: CipherVector(KEY, LAYOUT, 7, 1, [gmpy2.mpz(5)]), "1 ciphertexts cannot hold 7 values"),
+        (lambda: CipherVector(KEY, LAYOUT, -1, 1, []), "cannot hold -1 values"),
+        (lambda: wide(1, layout=replace(LAYOUT, slots=7)), "do not fit a key of 256 bits"),
+        (lambda: CipherVector(KEY, LAYOUT, 1, 1, [gmpy2.mpz(KEY.n)]).times(-1), "no multiples"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_and_the_error_says_why(
+    combine: Callable[[], object], told: str
+) -> None:
+    with pytest.raises(EncryptionError, match=told):
+        combine()
+
+
+def test_only_encrypted_vectors_are_added() -> None:
+    with pytest.raises(TypeError):
+        wide(1) + np.zeros(7)  # type: ignore[operator]
+
+
+@few
+@given(
+    values=st.lists(GRID, min_size=1, max_size=14),
+    data=st.data(),
+)
+def test_whole_ciphertexts_are_taken_and_added_at_their_positions(
+    values: list[float], data: st.DataObject
+) -> None:
+    whole = vector(values, LAYOUT)
+    padded = values + [0.0] * (-len(values) % LAYOUT.slots)
+    blocks = [padded[at : at + LAYOUT.slots] for at in range(0, len(padded), LAYOUT.slots)]
+    indices = data.draw(st.lists(st.integers(0, len(blocks) - 1), max_size=4))
+    taken = whole.take(np.array(indices, np.int64))
+    assert taken.count == len(indices) * LAYOUT.slots
+    assert values_of(taken) == [value for place in indices for value in blocks[place]]
+
+    total = CipherVector.zeros(KEY, LAYOUT, len(padded))
+    total.add_at(indices, taken)
+    expected = [indices.count(place) * value for place, block in enumerate(blocks) for value in block]
+    assert values_of(total) == expected
+    assert total.additions == max((indices.count(place) for place in indices), default=0)
+
+
+def test_additions_are_counted_for_each_ciphertext_apart() -> None:
+    total = CipherVector.zeros(KEY, LAYOUT, 3 * LAYOUT.slots)
+    total.add_at([0, 1], wide(500, 12))
+    total.add_at([1, 2], wide(12, 12))
+    assert total.additions == 512
+    assert [total.take([place]).additions for place in range(3)] == [500, 512, 12]
+    total.add_at([0, 2], wide(12, 12))
+    before = list(total.ciphertexts)
+    with pytest.raises(EncryptionError, match="a sum of 513"):
+        total.add_at([0, 1], wide(1, 12))
+    assert total.ciphertexts == before
+    assert [total.take([place]).additions for place in range(3)] == [512, 512, 24]
+
+
+def test_a_settled_vector_is_the_same_and_counts_as_one() -> None:
+    total = vector([1.0, -2.0], LAYOUT) + vector([0.5, 0.5], LAYOUT, 9)
+    settled = total.settled()
+    assert total.additions == 2
+    assert settled.additions == 1
+    assert values_of(settled) == [1.5, -1.5]
+    settled.add_at([0], vector([1.0], LAYOUT))
+    assert values_of(total) == [1.5, -1.5]
+
+
+def test_the_operands_of_a_sum_stay_as_they_were() -> None:
+    mine, theirs = vector([1.0], LAYOUT), vector([2.0], LAYOUT, 5)
+    before = list(mine.ciphertexts), list(theirs.ciphertexts)
+    mine + theirs
+    assert (mine.ciphertexts, theirs.ciphertexts) == before
+
+
+def travelled(wire: Ciphertexts) -> Ciphertexts:
+    encoded = encode({"x": wire})
+    assert body_bytes(encoded.descriptor, 1 << 20) == encoded.size
+    found = decode(encoded.descriptor, encoded.joined())["x"]
+    assert isinstance(found, Ciphertexts)
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 6, 13])
+def test_a_vector_comes_back_from_the_wire(count: int) -> None:
+    values = [float(at) - 3 for at in range(count)]
+    total = vector(values, LAYOUT) + vector(values, LAYOUT, 50)
+    back = CipherVector.from_wire(travelled(total.to_wire()), KEY)
+    assert back.ciphertexts == total.ciphertexts
+    assert (back.key, back.layout, back.count, back.additions) == (KEY, LAYOUT, count, total.additions)
+    assert values_of(back) == [2 * value for value in values]
+
+
+def test_a_multiple_says_its_scale_on_the_wire() -> None:
+    wire = travelled(vector([3.0], ROOMY).times(1, 5).to_wire())
+    assert wire.layout == ROOMY.rescaled(5)
+    assert values_of(CipherVector.from_wire(wire, KEY)) == [3 / 32]
+
+
+GOOD = wide(2).to_wire()
+WIDTH = KEY.ciphertext_bytes
+
+
+def with_first(number: int) -> bytes:
+    return number.to_bytes(WIDTH, "big") + bytes(GOOD.data)[WIDTH:]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"key_id": OTHER_KEY.id}, f"under the key {OTHER_KEY.fingerprint}, expected {KEY.fingerprint}"),
+        ({"key_id": b""}, "is under the key"),
+        ({"data": with_first(0)}, "out of range .the one at position 0"),
+        ({"data": with_first(KEY.n**2)}, "out of range"),
+        ({"data": b"\xff" * (2 * WIDTH)}, "out of range"),
+        ({"data": bytes(GOOD.data)[:-1]}, "has 127 bytes of ciphertexts, expected 128"),
+        ({"data": bytes(GOOD.data) * 2}, "has 256 bytes of ciphertexts, expected 128"),
+        ({"data": b""}, "has 0 bytes of ciphertexts"),
+        ({"count": 13}, "has 128 bytes of ciphertexts, expected 192"),
+        ({"count": -1}, "more than there can be"),
+        ({"count": 1 << 62}, "more than there can be"),
+        ({"additions": 513}, "a sum of 513 vectors"),
+        ({"additions": -1}, "a sum of -1 vectors"),
+        ({"ciphertext_bytes": WIDTH + 1}, "has ciphertexts of 65 bytes; under this key they have 64"),
+        ({"ciphertext_bytes": 0}, "of 0 bytes have no room"),
+        ({"layout": replace(LAYOUT, slots=7)}, "no room for 7 slots"),
+        ({"layout": Layout(51, 0, 5, 30)}, "has an impossible layout: 5 slots of 51 bits do not fit"),
+    ],
+)
+def test_a_vector_that_arrives_is_refused_unless_it_is_one(change: dict[str, object], told: str) -> None:
+    CipherVector.from_wire(GOOD, KEY)
+    with pytest.raises(PayloadError, match=told):
+        CipherVector.from_wire(replace(GOOD, **change), KEY)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [1, KEY.n**2 - 1])
+def test_the_ends_of_the_range_are_ciphertexts(number: int) -> None:
+    found = CipherVector.from_wire(replace(GOOD, data=with_first(number)), KEY)
+    assert found.ciphertexts[0] == number
+
+
+@few
+@given(values=st.lists(GRID, max_size=14))
+def test_who_has_the_public_key_alone_encrypts_what_can_be_decrypted(values: list[float]) -> None:
+    found = PublicEncryption(KEY).encrypt(np.array(values, np.float64), LAYOUT)
+    assert found.additions == (1 if values else 0)
+    assert values_of(found) == values
+    assert values_of(found + vector(values, LAYOUT)) == [2 * value for value in values]
+
+
+def test_equal_values_have_different_ciphertexts_that_are_units() -> None:
+    encryption = PublicEncryption(KEY)
+    found = [encryption.encrypt(np.ones(12), LAYOUT) for _ in range(5)]
+    ciphertexts = [ciphertext for each in found for ciphertext in each.ciphertexts]
+    assert len(set(ciphertexts)) == 10
+    for ciphertext in ciphertexts:
+        assert gmpy2.gcd(ciphertext, KEY.n) == 1
+        assert slots(decrypted(ciphertext), LAYOUT) == [1024] * 6
+
+
+def test_the_public_key_alone_does_not_encrypt_for_keys_that_the_scheme_is_not_made_for() -> None:
+    odd_one = gmpy2.next_prime(blum_prime(128, 7))
+    while odd_one % 4 != 1:
+        odd_one = gmpy2.next_prime(odd_one)
+    key = PublicKey(blum_prime(128, 8) * odd_one)
+    with pytest.raises(EncryptionError, match=f"the key {key.fingerprint} was not made by Fenchel"):
+        PublicEncryption(key)
+
+
+def test_a_layout_that_does_not_fit_the_key_encrypts_nothing() -> None:
+    with pytest.raises(EncryptionError, match="do not fit a key of 256 bits"):
+        PublicEncryption(KEY).encrypt(np.ones(3), replace(LAYOUT, slots=7))

@@ -1,0 +1,197 @@
+"""Files that clients bring: sample identifiers, and columns of which a client holds some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import scipy.sparse as sp
+from pydantic import ValidationError
+
+from common.data.shard import Shard
+from common.data.source import load_own
+from common.errors import DataError
+from common.settings.data import DataSettings
+
+COLUMNS = ("age", "dose", "weight", "marker")
+
+
+def dense(shard: Shard) -> Any:
+    return shard.features.toarray() if isinstance(shard.features, sp.csr_array) else shard.features
+
+
+@pytest.fixture
+def laboratory(tmp_path: Path) -> Path:
+    """Two of the four columns, not in their order, around identifiers and label."""
+    path = tmp_path / "laboratory.csv"
+    path.write_text("marker,patient,outcome,dose\n40,007,well,10\n41,12,ill,11\n42, B-3 ,well,12\n")
+    return path
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_identifiers_are_text_as_written_and_no_feature(laboratory: Path) -> None:
+    shard = load_own(laboratory, "outcome", identifier="patient")
+    assert shard.sample_ids == shard.identifiers == ("007", "12", "B-3")
+    np.testing.assert_array_equal(dense(shard), [[40, 10], [41, 11], [42, 12]])
+    assert (shard.total_features, shard.features_held) == (2, None)
+
+
+def test_without_identifiers_samples_are_known_by_their_row(laboratory: Path) -> None:
+    shard = load_own(written(laboratory.parent, "x.csv", "a,y\n1,0\n2,1\n"))
+    assert shard.sample_ids is None
+    assert shard.identifiers == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_identifiers_of_a_parquet_file(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "x.parquet"
+    names = pa.array([3, 1, 2]) if kind == pa.int64() else pa.array(["3", "1", "2"]).cast(kind)
+    pyarrow.parquet.write_table(pa.table({"id": names, "a": [1.0, 2.0, 3.0], "label": [0, 1, 0]}), path)
+    assert load_own(path, identifier="id").sample_ids == ("3", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ("id,a,y\np,1,0\n,2,1\n", "column 'id', row 2: no sample identifier"),
+        ("id,a,y\np,1,0\n  ,2,1\n", "column 'id', row 2: no sample identifier"),
+        ("id,a,y\nanna,1,0\nq,2,1\nanna,3,0\n", "rows 1 and 3: the same sample identifier"),
+        ("id,a,y\nanna,1,0\nanna ,2,1\n", "rows 1 and 2: the same sample identifier"),
+        ("name,a,y\np,1,0\n", "no column 'id' for the sample identifiers; the columns are name, a, y"),
+    ],
+)
+def test_identifiers_that_cannot_be_used_are_refused_by_row(
+    tmp_path: Path, table: str, complaint: str
+) -> None:
+    path = written(tmp_path, "x.csv", table)
+    with pytest.raises(DataError, match=complaint) as refusal:
+        load_own(path, "y", identifier="id")
+    assert "anna" not in str(refusal.value)  # who a sample is stays out of messages and logs
+
+
+def test_a_column_is_label_or_identifier_and_only_tables_have_columns(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="'y' is named for the label and for the sample identifiers"):
+        load_own(written(tmp_path, "x.csv", "a,y\n1,0\n"), "y", identifier="y")
+    with pytest.raises(
+        DataError, match="sample identifiers 'id' given, but only the columns of CSV and Parquet"
+    ):
+        load_own(written(tmp_path, "x.svm", "1 1:1\n"), identifier="id")
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pa.table({"id": [0.5, 1.5], "a": [1.0, 2.0], "label": [0, 1]}), path)
+    with pytest.raises(
+        DataError, match="'id' of sample identifiers is of type double; expected text or whole"
+    ):
+        load_own(path, identifier="id")
+
+
+def test_a_file_may_hold_some_of_the_columns_in_any_order(laboratory: Path) -> None:
+    shard = load_own(laboratory, "outcome", identifier="patient", columns=COLUMNS)
+    assert shard.total_features == 4
+    assert shard.features_held is not None
+    np.testing.assert_array_equal(shard.features_held, [1, 3])
+    np.testing.assert_array_equal(dense(shard), [[10, 40], [11, 41], [12, 42]])
+
+
+def test_a_file_with_all_the_columns_holds_all_features(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.csv", "weight,y,marker,age,dose\n3,0,4,1,2\n7,1,8,5,6\n")
+    shard = load_own(path, "y", columns=COLUMNS, scalings=["unit-rows"], bias=1.0)
+    assert (shard.total_features, shard.features_held) == (5, None)
+    rows = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]) / np.sqrt([[30], [174]])
+    np.testing.assert_allclose(dense(shard), np.hstack([rows, [[1], [1]]]))
+
+
+def test_the_bias_belongs_to_whoever_holds_the_last_column(laboratory: Path) -> None:
+    with_last = load_own(laboratory, "outcome", identifier="patient", columns=COLUMNS, bias=2.0)
+    assert with_last.features_held is not None
+    np.testing.assert_array_equal(with_last.features_held, [1, 3, 4])
+    np.testing.assert_array_equal(dense(with_last)[:, 2], [2, 2, 2])
+    path = written(laboratory.parent, "y.csv", "age,y\n1,0\n2,1\n")
+    without = load_own(path, "y", columns=COLUMNS, bias=2.0)
+    assert without.features_held is not None
+    np.testing.assert_array_equal(without.features_held, [0])
+    assert with_last.total_features == without.total_features == 5
+
+
+def test_columns_that_the_run_does_not_have_are_refused_with_both_lists(laboratory: Path) -> None:
+    with pytest.raises(
+        DataError, match="does not have these columns of the file: marker; it lists age, dose"
+    ) as refusal:
+        load_own(laboratory, "outcome", identifier="patient", columns=("age", "dose"))
+    assert "laboratory.csv" in str(refusal.value)
+
+
+def test_forgotten_identifiers_are_not_taken_for_a_feature(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.csv", "patient,age,y\n17,50,0\n18,60,1\n")
+    with pytest.raises(
+        DataError, match="these columns of the file: patient; .* are named with --label and --id"
+    ):
+        load_own(path, "y", columns=COLUMNS)
+
+
+def test_rows_cannot_be_scaled_by_what_other_clients_hold(laboratory: Path) -> None:
+    with pytest.raises(
+        DataError, match="unit-rows needs all 4 features of a sample, of which this file holds 2"
+    ):
+        load_own(laboratory, "outcome", identifier="patient", columns=COLUMNS, scalings=["unit-rows"])
+
+
+def test_columns_of_a_libsvm_file_go_by_number_and_those_that_occur_are_held(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.svm", "1 2:5 4:6\n-1 4:7\n1 2:8 3:0\n")
+    shard = load_own(path, columns=5)
+    assert shard.total_features == 5
+    assert shard.features_held is not None
+    np.testing.assert_array_equal(shard.features_held, [1, 3])
+    np.testing.assert_array_equal(dense(shard), [[5, 6], [0, 7], [8, 0]])
+    assert load_own(written(tmp_path, "y.svm", "1 1:1\n-1 2:1\n"), columns=2).features_held is None
+    with pytest.raises(DataError, match="no value that is not zero"):
+        load_own(written(tmp_path, "z.svm", "1\n-1\n"), columns=2)
+
+
+def test_columns_of_an_archive_go_by_number(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", X=np.ones((3, 4)), y=np.array([0, 1, 0]))
+    assert load_own(tmp_path / "x.npz", columns=4).features_held is None
+    for number in (3, 5):
+        with pytest.raises(DataError, match=f"4 features, but data.columns is {number}; expected as many"):
+            load_own(tmp_path / "x.npz", columns=number)
+
+
+def test_names_are_for_files_with_names_and_a_number_for_those_without(
+    tmp_path: Path, laboratory: Path
+) -> None:
+    with pytest.raises(DataError, match=r"columns is the number 4, but the columns of this file have names"):
+        load_own(laboratory, "outcome", identifier="patient", columns=4)
+    with pytest.raises(DataError, match="lists 4 names, but files of this form have no column names"):
+        load_own(written(tmp_path, "x.svm", "1 1:1\n-1 2:1\n"), columns=COLUMNS)
+
+
+@pytest.mark.parametrize("columns", [None, 7, ("a", "b")])
+def test_the_settings_take_names_or_a_number(columns: Any) -> None:
+    section = DataSettings.model_validate({"name": "own", "columns": columns})
+    assert section.columns == columns
+    assert DataSettings.model_validate_json(section.model_dump_json()) == section
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"name": "digits", "columns": ["a"]}, "columns: only allowed with name: own"),
+        ({"file": "x.csv", "columns": ["a"]}, "columns: only allowed with name: own"),
+        ({"name": "own", "columns": ["a", "b", "a"]}, "'a' is listed twice"),
+        ({"name": "own", "columns": []}, "at least 1 item"),
+        ({"name": "own", "columns": 0}, "greater than 0"),
+    ],
+)
+def test_columns_that_make_no_sense_are_refused(keys: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        DataSettings.model_validate(keys)

@@ -1,0 +1,223 @@
+"""Keys reach the clients; the server gets the public half, and refuses to start near the other one."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from client.paillier import key as paillier
+from client.secrets import Secrets
+from common.errors import CredentialError, SettingsError
+from common.paillier.key import PublicKey
+from common.settings.run import RunSettings
+from deploy import command, keys
+from deploy.certificates import make_all
+from deploy.keys import CLIENTS, SERVER, make_keys, read_public, refuse_private_keys
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("made") / "below" / "keys"
+    make_keys(made, 2048)
+    return made
+
+
+def fenchel(*words: str) -> Any:
+    """Run a command in this process."""
+    if not command.app.registered_commands:
+        command.register()
+    return typer.main.get_command(command.app).main(list(words), standalone_mode=False)
+
+
+def test_the_two_files_belong_together(folder: Path) -> None:
+    secrets, public = Secrets.load(folder / CLIENTS), read_public(folder / SERVER)
+    assert secrets.private_key.public == public
+    assert public.bits == 2048
+    assert sorted(path.name for path in folder.iterdir()) == [CLIENTS, SERVER]
+
+
+def test_only_the_owner_can_read_the_clients_file(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        make_keys(tmp_path / "keys", 2048)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "keys" / CLIENTS).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
+
+
+def test_keys_are_replaced_only_by_force(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / SERVER).write_text((folder / SERVER).read_text())
+    with pytest.raises(SettingsError, match=f"{SERVER}: is there already"):
+        make_keys(tmp_path, 2048)
+    assert not (tmp_path / CLIENTS).exists()
+    public = make_keys(tmp_path, 2048, force=True)
+    assert read_public(tmp_path / SERVER) == public != read_public(folder / SERVER)
+    with pytest.raises(SettingsError, match="is there already"):
+        make_keys(tmp_path, 2048)
+    make_keys(tmp_path, 2048, force=True)
+
+
+def test_a_short_key_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="too short"):
+        make_keys(tmp_path / "keys", 1024)
+    assert not (tmp_path / "keys").exists()
+
+
+def test_the_usual_length_is_that_of_the_layer() -> None:
+    assert keys.DEFAULT_BITS == paillier.DEFAULT_BITS
+
+
+def secret_words(folder: Path) -> list[str]:
+    """Every long word of the clients' file that the server's does not have."""
+    words = (folder / CLIENTS).read_text().replace('"', " ").replace(",", " ").split()
+    public = (folder / SERVER).read_text()
+    return [word for word in words if len(word) > 20 and word.removeprefix("0x") not in public]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_no_command_prints_a_secret(
+    folder: Path, capfd: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    secrets = Secrets.load(folder / CLIENTS)
+    fenchel("keys", "show", str(folder / CLIENTS), *options)
+    of_clients = capfd.readouterr()
+    fenchel("keys", "show", str(folder / SERVER), *options)
+    of_server = capfd.readouterr()
+    said = of_clients.out + of_clients.err + of_server.out + of_server.err
+    assert len(secret_words(folder)) >= 4  # p, q, factors of p-1 and q-1, the key of pseudonyms
+    assert [word for word in secret_words(folder) if word in said] == []
+    for shown, kind in ((of_clients.out, "never for the server"), (of_server.out, "public key")):
+        assert kind in shown
+        assert "2048" in shown
+        assert secrets.private_key.public.fingerprint in shown
+
+
+def test_the_command_makes_keys_and_says_what_goes_where(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fenchel("keys", str(tmp_path / "keys"), "--bits", "2048")
+    said = capfd.readouterr().out
+    assert read_public(tmp_path / "keys" / SERVER).fingerprint in said
+    assert "never to the server" in said
+    assert [word for word in secret_words(tmp_path / "keys") if word in said] == []
+    fenchel("keys", str(tmp_path / "keys"), "--bits", "2048", "--force", "--json")
+    made = json.loads(capfd.readouterr().out)
+    assert made["fingerprint"] == read_public(tmp_path / "keys" / SERVER).fingerprint
+
+
+@pytest.mark.parametrize("words", [["show"], ["one", "two"], ["show", "one", "two"]])
+def test_other_words_are_refused(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if words == ["show"]:
+        pytest.skip("a folder may be called show")
+    with pytest.raises(SettingsError, match="give one folder"):
+        fenchel("keys", *words)
+
+
+def test_a_file_that_is_no_key_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("{}")
+    with pytest.raises(CredentialError, match="other: not a public key"):
+        fenchel("keys", "show", str(tmp_path / "other"))
+    with pytest.raises(CredentialError, match="cannot be read"):
+        fenchel("keys", "show", str(tmp_path / "missing"))
+
+
+# The server
+
+
+def test_a_server_takes_no_private_key_for_the_public_one(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(CredentialError, match="private key"):
+        fenchel(
+            *("server", "experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)),
+            *("--public-key", str(folder / CLIENTS)),
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_refuses_to_start_with_the_clients_file_among_its_certificates(
+    folder: Path, tmp_path: Path
+) -> None:
+    make_all(tmp_path / "certs", ["localhost"], [])
+    certs = tmp_path / "certs/server"
+    refuse_private_keys(certs, {})
+    (certs / "renamed").write_text((folder / CLIENTS).read_text())
+    with pytest.raises(CredentialError, match="renamed: holds the clients' private key"):
+        fenchel(
+            "server", "experiments/quickstart.yaml", "--certs", str(certs), "--runs", str(tmp_path / "runs")
+        )
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("variable", ["FENCHEL_SECRETS", "FENCHEL_PUBLIC_KEY"])
+def test_a_server_refuses_a_file_that_its_environment_names(folder: Path, variable: str) -> None:
+    with pytest.raises(CredentialError, match=f"{CLIENTS}: holds the clients' private key"):
+        refuse_private_keys(None, {variable: str(folder / CLIENTS)})
+    refuse_private_keys(None, {variable: str(folder / SERVER)})
+    refuse_private_keys(None, {variable: str(folder / "missing")})
+
+
+def test_a_server_refuses_a_key_in_its_environment(folder: Path) -> None:
+    text = (folder / CLIENTS).read_text()
+    with pytest.raises(CredentialError, match="the variable KEY of the environment"):
+        refuse_private_keys(None, {"PATH": "/bin", "KEY": text})
+
+
+def test_a_server_refuses_what_its_container_was_given(folder: Path, tmp_path: Path) -> None:
+    mounted = tmp_path / "run/secrets"
+    mounted.mkdir(parents=True)
+    (mounted / "password").write_bytes(bytes(range(256)))
+    (mounted / SERVER).write_text((folder / SERVER).read_text())
+    refuse_private_keys(None, {}, mounted)
+    (mounted / "clients").write_text(Secrets.load(folder / CLIENTS).private_key.to_text())
+    with pytest.raises(CredentialError, match="clients: holds the clients' private key"):
+        refuse_private_keys(None, {}, mounted)
+
+
+def test_the_refusal_ends_the_process_with_the_code_of_credentials(folder: Path, tmp_path: Path) -> None:
+    words = ["server", "experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.command", *words],
+        env=os.environ | {"FENCHEL_SECRETS": str(folder / CLIENTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == CredentialError.exit_code
+    assert "Give the server server.public only" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_public_key_for_a_run_that_encrypts_nothing_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="encrypts nothing"):
+        fenchel(
+            *("server", "experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)),
+            *("--public-key", str(folder / SERVER)),
+        )
+
+
+def test_a_run_without_encryption_needs_no_key(make_settings: Any) -> None:
+    settings: RunSettings = make_settings()
+    assert settings.algorithm.key_bits is None
+    assert not settings.seals_secrets
+    assert not make_settings(secrets={"source": "sealed"}).seals_secrets
+
+
+def test_who_makes_the_secrets_is_said_only_where_they_are_sealed(make_settings: Any) -> None:
+    with pytest.raises(SettingsError, match="only with secrets.source: sealed"):
+        make_settings(secrets={"designated": "north"})
+    assert make_settings(secrets={"source": "sealed", "designated": "north"}).secrets.designated == "north"
+
+
+def test_the_file_form_of_the_public_key_is_read_as_written(folder: Path) -> None:
+    public = read_public(folder / SERVER)
+    assert PublicKey.from_text(public.to_text(), "here") == public

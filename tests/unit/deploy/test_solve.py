@@ -1,0 +1,105 @@
+"""The command solve: the numbers of the HyFDCA specification, section 5.2, from a settings file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from common.errors import DataError, SettingsError
+from deploy.commands import solve
+
+SETTINGS: dict[str, Any] = {
+    "rounds": 1,
+    "clients": 9,
+    "data": {
+        "name": "breast_cancer",
+        "classes": ["malignant", "benign"],
+        "test_fraction": 0.2,
+        "test_split": "scikit-learn",
+        "test_seed": 0,
+        "scale": ["standard", "unit-rows"],
+    },
+    "objective": {"kind": "hinge", "l2": 0.01},
+    "algorithm": {"name": "fedavg", "step_size": 0.1},
+}
+
+
+def fenchel(*words: str) -> str:
+    """Run the command; return what it prints, or raise what it raises."""
+    app = typer.Typer()
+    solve.register(app)
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "solve.yaml"
+    path.write_text(yaml.safe_dump(SETTINGS))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("l2", "optimum", "train", "test"),
+    [
+        (0.1, 0.35448369, 0.960, 0.921),
+        (0.01, 0.15444684, 0.985, 0.956),
+        (0.001, 0.07302129, 0.987, 0.982),
+    ],
+)
+def test_the_optima_and_accuracies_are_those_of_the_specification(
+    file: str, l2: float, optimum: float, train: float, test: float
+) -> None:
+    figures = json.loads(fenchel(file, "--json", "--set", f"objective.l2={l2}"))
+    assert figures["samples"] == 455
+    assert figures["objective"] == pytest.approx(optimum, abs=6e-9)
+    assert figures["objective"] - figures["dual_objective"] == figures["gap"] <= 1e-9
+    assert figures["train_accuracy"] == pytest.approx(train, abs=5e-4)
+    assert figures["test_accuracy"] == pytest.approx(test, abs=5e-4)
+
+
+def test_the_figures_are_shown_and_written(file: str, tmp_path: Path) -> None:
+    output = tmp_path / "figures.json"
+    shown = fenchel(file, "--output", str(output))
+    assert "problem         hinge, l2 0.01, 455 samples, 30 features" in shown
+    assert "primal          0.15444684" in shown
+    assert "test accuracy   95.6 %" in shown
+    figures = json.loads(output.read_text())
+    assert figures["objective"] == pytest.approx(0.15444684, abs=6e-9)
+    assert figures["converged"] is True
+
+
+def test_a_solution_that_is_not_there_yet_says_so(file: str) -> None:
+    shown = fenchel(file, "--passes", "1")
+    assert "the gap is still above 1e-09" in shown
+    assert "--passes 10" in shown
+    assert json.loads(fenchel(file, "--passes", "1", "--json"))["converged"] is False
+
+
+def test_single_precision_settings_are_solved_in_double_precision(file: str) -> None:
+    figures = json.loads(fenchel(file, "--json", "--set", "objective.dtype=float32"))
+    assert figures["objective"] == pytest.approx(0.15444684, abs=6e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "complaint"),
+    [
+        (("--set", "objective.l2=0"), SettingsError, "objective.l2: 0 given"),
+        (("--set", "objective.kind=softmax"), SettingsError, "softmax is not a loss of one score"),
+        (("--set", "data={name: own}"), DataError, "each client brings its own file"),
+        (("--output", "no/such/folder/x.json"), SettingsError, "there is no folder no/such/folder"),
+    ],
+)
+def test_what_cannot_be_solved_is_refused(
+    file: str, words: tuple[str, ...], error: type[Exception], complaint: str
+) -> None:
+    with pytest.raises(error) as caught:
+        fenchel(file, *words)
+    assert complaint in str(caught.value)
