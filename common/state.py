@@ -40,6 +40,8 @@ def freeze(state: DataclassInstance) -> dict[str, Value]:
     def node(item: Any, path: str) -> Any:
         if isinstance(item, CipherVector):
             item = item.to_wire()
+        if isinstance(item, Ciphertexts):
+            item = replace(item, data=bytes(item.data))  # not a view of the message that it came in
         if isinstance(item, np.ndarray | SparseVector | Ciphertexts):
             values[path] = item
             return {"array": path}

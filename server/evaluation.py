@@ -22,6 +22,7 @@ from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
 from common.payload import Values
 from common.phases import EVALUATE, EVALUATION
+from common.settings.data import RaggedPartition
 from common.settings.run import RunSettings
 from server.fleet import Fleet
 
@@ -78,7 +79,9 @@ class Evaluator:
             The data set, if the server can load it.
         """
         shards = [member.shard for member in fleet.members.values() if member.shard is not None]
-        whole = all(shard.features_held == shard.features for shard in shards)
+        # A ragged client may hold some value of every feature, and still no whole sample.
+        ragged = isinstance(settings.data.partition, RaggedPartition) or settings.data.columns is not None
+        whole = not ragged and all(shard.features_held == shard.features for shard in shards)
         chosen = settings.evaluation.training
         by_server = source is not None and (not whole if chosen is None else chosen)
         asks_clients = settings.evaluation.clients and whole and not by_server

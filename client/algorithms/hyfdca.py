@@ -231,7 +231,7 @@ class HyFDCAClient(ClientAlgorithm):
             "change": self._samples_in("dual").seal(change[entries(state.sizes, blocks)], blocks)
         }
         if monitor:
-            reply["figures"] = self._figures().seal(self._monitored(z))
+            reply["figures"] = self._figures(self._monitored_count).seal(self._monitored(z))
         return reply
 
     @answers("aggregate")
@@ -242,21 +242,18 @@ class HyFDCAClient(ClientAlgorithm):
         state = self.state
         state.dual = state.dual.copy()
         state.dual[entries(state.sizes, blocks)] = self._samples_in("dual").open(dual, blocks)
-        reply = dict(self._contribution(state.dual))
-        if figures is not None:
-            reply["figures"] = self._figures().open(figures)
-        return reply
+        return {**self._contribution(state.dual), **self._revealed(figures)}
 
     # Outer line search (specification, section 3.3)
 
     @answers("propose")
-    def propose(self, change: Vector | Ciphertexts, blocks: Indices | None = None) -> Values:
+    def propose(self, change: Vector | Ciphertexts, figures: Ciphertexts | None = None) -> Values:
         """Take in delta, not yet the new alpha; send sum_i delta_i x_{k,i} and what the line search needs."""
         state = self.state
-        state.change = np.zeros(len(state.dual))
-        state.change[entries(state.sizes, blocks)] = self._samples_in("dual").open(change, blocks)
-        terms = self._line_terms() / (state.samples)
-        return {**self._contribution(state.change), "terms": self._figures(len(terms)).seal(terms)}
+        state.change = self._samples_in("dual").open(change)
+        terms = self._line_terms() / state.samples
+        reply = {**self._contribution(state.change), "terms": self._figures(len(terms)).seal(terms)}
+        return reply | self._revealed(figures)
 
     @answers("curvature")
     def curvature(self, change: Ciphertexts) -> Values:
@@ -296,7 +293,8 @@ class HyFDCAClient(ClientAlgorithm):
         self, scores: Vector | Ciphertexts | None = None, primal: Vector | Ciphertexts | None = None
     ) -> Values:
         """Share objective and dual objective of the final model."""
-        return {"figures": self._figures().seal(self._monitored(self._all_scores(scores, primal, None)))}
+        shares = self._monitored(self._all_scores(scores, primal, None))
+        return {"figures": self._figures(len(shares)).seal(shares)}
 
     @answers("release")
     def release(self, primal: Ciphertexts) -> Values:
@@ -320,16 +318,24 @@ class HyFDCAClient(ClientAlgorithm):
         return dual_step(loss, dual, z, targets, damping * norms / (problem.l2 * state.samples))
 
     def _monitored(self, z: Vector) -> Vector:
-        """This client's share of (1/N) sum_i l_i(z_i) and (1/N) sum_i -l_i*(-alpha_i)."""
+        """This client's share of (1/N) sum_i l_i(z_i) and (1/N) sum_i -l_i*(-alpha_i).
+
+        And of (lambda/2) ||w||^2, if the primal is encrypted; otherwise the server knows it.
+        """
         state, targets = self.state, self._problem.targets[self.state.order]
         dual = feasible(self._loss, state.dual, targets)
         weight = 1 / (state.holders * state.samples)
-        return np.array(
-            [
-                np.sum(weight * self._loss.value(z, targets)),
-                np.sum(weight * -self._loss.conjugate(dual, targets)),
-            ]
-        )
+        shares = [
+            np.sum(weight * self._loss.value(z, targets)),
+            np.sum(weight * -self._loss.conjugate(dual, targets)),
+        ]
+        if self.settings.protect_primal:
+            shares.append(np.sum(0.5 * self._problem.l2 * state.primal**2 / state.feature_holders))
+        return np.array(shares)
+
+    def _revealed(self, figures: Ciphertexts | None) -> Values:
+        """The monitored figures, summed over all clients, which the server may know."""
+        return {} if figures is None else {"figures": self._figures(self._monitored_count).open(figures)}
 
     def _line_terms(self) -> Vector:
         """This client's share of what D(alpha + g delta) is made of, before the division by N."""
@@ -421,6 +427,10 @@ class HyFDCAClient(ClientAlgorithm):
     def _features_in(self, what: str) -> Envelope:
         assert self._cipher is not None, "the primal is encrypted only where everything is"
         return Encrypted(self.state.feature_sizes, layout_of(self.state.layouts[what]), self._cipher)
+
+    @property
+    def _monitored_count(self) -> int:
+        return 3 if self.settings.protect_primal else 2
 
     def _figures(self, count: int = 2) -> Envelope:
         """A few numbers that are summed over clients."""

@@ -253,7 +253,7 @@ class HyFDCA(Algorithm):
             "change": Each({c: self._duals.expected(c, picked[c].blocks) for c in cohort})
         }
         if monitor:
-            returns["figures"] = self._figures_expected(2)
+            returns["figures"] = self._figures_expected(self._monitored)
         if self.settings.averaging != "all":
             inputs["divisors"] = Each({client: divisors[client] for client in cohort})
         changed = await cohort.ask(  # step 5
@@ -328,15 +328,10 @@ class HyFDCA(Algorithm):
         returns: dict[str, Expected | Each[Expected]] = {
             "contribution": Each({client: self._primals.expected(client) for client in cohort})
         }
-        revealing = figures is not None and self._key is not None
-        if revealing:
-            assert figures is not None
-            values["figures"], returns["figures"] = figures, ArraySpec(np.float64, (2,))
+        self._have_revealed(figures, values, returns)
         state.synced = []  # unless they answer
         aggregated = await cohort.ask("aggregate", returns=returns, **values)
-        if figures is not None:
-            revealed = next(iter(aggregated.values()))["figures"] if revealing else figures
-            self._record(cast(Vector, revealed), 1.0)
+        self._record(_revealed(aggregated, figures), 1.0)
         self._take_contributions(aggregated)
         state.synced = list(aggregated)
 
@@ -366,14 +361,13 @@ class HyFDCA(Algorithm):
         state = self.state
         blocks = {client: picked[client].blocks for client in changes}
         delta = self._duals.added(self._duals.zeros(), changes, _given(blocks))
-        proposed = await cohort.ask(
-            "propose",
-            returns={
-                "contribution": Each({client: self._primals.expected(client) for client in cohort}),
-                "terms": self._figures_expected(self._line_terms),
-            },
-            change=Each({client: self._duals.part(delta, client) for client in cohort}),
-        )
+        values: dict[str, Any] = {"change": Each({c: self._duals.part(delta, c) for c in cohort})}
+        returns: dict[str, Expected | Each[Expected]] = {
+            "contribution": Each({client: self._primals.expected(client) for client in cohort}),
+            "terms": self._figures_expected(self._line_terms),
+        }
+        self._have_revealed(figures, values, returns)
+        proposed = await cohort.ask("propose", returns=returns, **values)
         complete = len(proposed) == len(self.fleet.members)
         shares = {client: cast(Stored, reply["contribution"]) for client, reply in proposed.items()}
         terms = await self._reveal(self._sum(proposed, "terms"), self._line_terms, proposed.cohort)
@@ -381,9 +375,7 @@ class HyFDCA(Algorithm):
         if searches:
             # Somebody who is lost in the middle leaves sums that are not D's: better no step than a wrong one.
             g = await self._best_step(shares, terms, proposed.cohort) if complete else 0.0
-        if figures is not None:
-            self._record(await self._reveal(figures, 2, proposed.cohort), g)
-        state.figures["outer_step"] = g
+        self._record(_revealed(proposed, figures), g)
         if g == 0.0:
             return
         stepped = proposed.cohort
@@ -480,9 +472,13 @@ class HyFDCA(Algorithm):
         else:
             answered = everybody
             given = {"primal": Each({client: self._primal_part(client) for client in answered})}
-        shared = await answered.ask("figures", returns={"figures": self._figures_expected(2)}, **given)
+        shared = await answered.ask(
+            "figures", returns={"figures": self._figures_expected(self._monitored)}, **given
+        )
         if len(shared) == len(self.fleet.members):  # else they are not sums over all samples
-            self._record(await self._reveal(self._sum(shared, "figures"), 2, shared.cohort), math.nan)
+            self._record(
+                await self._reveal(self._sum(shared, "figures"), self._monitored, shared.cohort), math.nan
+            )
 
     @property
     def model_is_known(self) -> bool:
@@ -512,15 +508,28 @@ class HyFDCA(Algorithm):
         )
         return cast(Vector, replies[asked.clients[0]]["figures"])
 
+    def _have_revealed(
+        self, figures: Value | None, values: dict[str, Any], returns: dict[str, Expected | Each[Expected]]
+    ) -> None:
+        """Have the monitored figures decrypted along with a phase that is asked anyway."""
+        if figures is not None and self._key is not None:
+            values["figures"], returns["figures"] = figures, ArraySpec(np.float64, (self._monitored,))
+
     def _figures_expected(self, count: int) -> Expected:
         if self._key is None:
             return ArraySpec(np.float64, (count,))
         layout = self._layouts["figure"]
         return CipherSpec(self._key, layout, layout.ciphertexts(count) * layout.slots)
 
-    def _record(self, sums: Vector, g: float) -> None:
-        """Objective P(w) and dual objective D(alpha) from the sums of losses and conjugates; w = A alpha."""
-        ridge = math.nan if self.settings.protect_primal else 0.5 * self._l2 * float(self.model @ self.model)
+    def _record(self, sums: Vector | None, g: float) -> None:
+        """Objective P(w) and dual objective D(alpha) from the sums of losses and conjugates; w = A alpha.
+
+        ``None``: they were not measured in this round.
+        """
+        self.state.figures = {"outer_step": g}
+        if sums is None:
+            return
+        ridge = float(sums[2]) if len(sums) > 2 else 0.5 * self._l2 * float(self.model @ self.model)
         loss, conjugate = float(sums[0]), float(sums[1])
         self.state.figures = {
             "primal_objective": loss + ridge,
@@ -605,6 +614,11 @@ class HyFDCA(Algorithm):
     def _needs_inner_products(self) -> bool:
         """Whether some client holds only a part of a sample's features."""
         return not self.settings.skip_inner_products or bool((self._alignment.sample_holders > 1).any())
+
+    @property
+    def _monitored(self) -> int:
+        """How many figures clients share: with an encrypted primal, also that of the ridge."""
+        return 3 if self.settings.protect_primal else 2
 
     @property
     def _line_terms(self) -> int:
@@ -783,9 +797,16 @@ def in_own_order(held: Mapping[str, Indices], features: int) -> Arrangement:
     return Arrangement(features, np.array([features]), np.zeros(features, np.int64), (), slices)
 
 
+def _revealed(replies: Replies, figures: Value | None) -> Vector | None:
+    """Return the monitored figures: as clients decrypted them, or as they were summed in plaintext."""
+    decrypted = next(iter(replies.values())).get("figures", figures)
+    return cast(Vector | None, decrypted)
+
+
 def _given(blocks: Mapping[str, Indices | None]) -> dict[str, Indices] | None:
     """Return the blocks of each client, or ``None`` where all of them are meant."""
-    return None if None in blocks.values() else cast(dict[str, Indices], dict(blocks))
+    given = {client: own for client, own in blocks.items() if own is not None}
+    return given if len(given) == len(blocks) else None
 
 
 def _agreed(

@@ -192,7 +192,7 @@ def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_k
 def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(
     source: str, tmp_path: Path, imports_are_said: None
 ) -> None:
-    federation = Federation(tmp_path, settings(rounds=60, nap=0.05, source=source))
+    federation = Federation(tmp_path, settings(rounds=40, nap=0.05, source=source))
     try:
         words = ["up", str(tmp_path / "settings.yaml"), "--runs", str(tmp_path / "runs")]
         federation.server = federation.process("server", *words)

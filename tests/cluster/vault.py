@@ -16,7 +16,7 @@ import numpy as np
 from client.algorithm import ClientAlgorithm, Place, answers
 from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
-from common.expectation import ArraySpec
+from common.expectation import ArraySpec, Expectation
 from common.payload import Array, Values
 from server.algorithm import Algorithm, Conduct
 
@@ -54,7 +54,7 @@ class Vault(Algorithm):
         return self.State(model, np.zeros(0, np.uint8))
 
     async def round(self, t: int) -> None:
-        wanted = {"proof": ArraySpec(np.uint8, (32,)), "fingerprint": str}
+        wanted: Expectation = {"proof": ArraySpec(np.uint8, (32,)), "fingerprint": str}
         replies = await self.fleet.all().ask("prove", returns=wanted)
         proofs = {np.asarray(reply["proof"]).tobytes() for reply in replies.values()}
         if t > 1:
@@ -76,11 +76,11 @@ class VaultClient(ClientAlgorithm):
         super().__init__(place)
         if place.secrets is None:
             raise AssertionError("the algorithm was set up without its secrets")
-        self.secrets = place.secrets
+        self.shared = place.secrets
 
     @answers("prove")
     def prove(self) -> Values:
         time.sleep(self.settings.nap)
-        proof = hmac.digest(self.secrets.to_text().encode(), CHALLENGE, "sha256")
-        fingerprint = self.secrets.private_key.public.fingerprint
+        proof = hmac.digest(self.shared.to_text().encode(), CHALLENGE, "sha256")
+        fingerprint = self.shared.private_key.public.fingerprint
         return {"proof": np.frombuffer(proof, np.uint8), "fingerprint": fingerprint}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -33,12 +33,12 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick_keys(request: pytest.FixtureRequest) -> None:
+def quick_keys() -> Iterator[None]:
     """Keys of a length that tests can afford; all else is as in a run."""
-    patch = pytest.MonkeyPatch()
-    request.addfinalizer(patch.undo)
-    real = Secrets.generate.__func__  # type: ignore[attr-defined]
-    patch.setattr(Secrets, "generate", classmethod(lambda cls, bits: real(cls, 512, for_tests=True)))
+    real = Secrets.generate
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Secrets, "generate", lambda bits: real(512, for_tests=True))
+        yield
 
 
 @pytest.fixture

@@ -114,11 +114,8 @@ def test_the_command_makes_keys_and_says_what_goes_where(
     assert made["fingerprint"] == read_public(tmp_path / "keys" / SERVER).fingerprint
 
 
-@pytest.mark.parametrize("words", [["show"], ["one", "two"], ["show", "one", "two"]])
-def test_other_words_are_refused(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    if words == ["show"]:
-        pytest.skip("a folder may be called show")
+@pytest.mark.parametrize("words", [["one", "two"], ["show", "one", "two"]])
+def test_other_words_are_refused(words: list[str]) -> None:
     with pytest.raises(SettingsError, match="give one folder"):
         fenchel("keys", *words)
 

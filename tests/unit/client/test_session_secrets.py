@@ -1,0 +1,108 @@
+"""A session begins its algorithm with the secrets that it needs, and in no case without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.ceremony import Ceremony
+from client.secrets import Secrets
+from client.session import Holding, Session
+from common.data.shard import Shard
+from common.errors import SettingsError
+from common.payload import Value, Values, body_bytes, decode, encode
+from common.phases import OFFER, SEAL
+from common.settings.run import RunSettings
+from proto import fenchel_pb2 as pb
+from tests.conftest import MakeSettings
+from tests.unit.client.identities import identities
+
+VAULT = "tests.cluster.vault:Vault"
+BITS = 512
+SECRETS = Secrets.generate(BITS, for_tests=True)
+
+
+def settings(make: MakeSettings, source: str, bits: int = BITS) -> RunSettings:
+    return make(
+        algorithm={"name": VAULT, "bits": bits},
+        objective={"kind": "logistic"},
+        secrets={"source": source},
+    )
+
+
+def holding() -> Holding:
+    return Holding(Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4)))
+
+
+def asked(session: Session, phase: str, kind: pb.Kind.ValueType = pb.ASK, **values: Value) -> Values | str:
+    """What a session replies; a failure is a text."""
+    encoded = encode(values)
+    instruction = pb.Instruction(payload=encoded.descriptor, phase=phase, kind=kind, sequence=1, round=1)
+    answer = session.handle(instruction, encoded.joined(), pb.Timing())
+    session._last = None  # the next instruction of the test has the same number
+    if answer.body is None:
+        return answer.head.failure
+    descriptor = pb.Payload.FromString(answer.body.payload)
+    body_bytes(descriptor, 1 << 20)
+    return decode(descriptor, answer.body.content())
+
+
+def test_an_algorithm_gets_the_secrets_that_its_client_was_given(make_settings: MakeSettings) -> None:
+    session = Session("client-0", settings(make_settings, "file"), holding(), None, [VAULT], secrets=SECRETS)
+    reply = asked(session, "prove")
+    assert not isinstance(reply, str)
+    assert reply["fingerprint"] == SECRETS.private_key.public.fingerprint
+
+
+def test_a_client_without_the_secrets_that_it_needs_is_told_what_to_do(make_settings: MakeSettings) -> None:
+    with pytest.raises(SettingsError, match="start client client-0 with --secrets FILE"):
+        Session("client-0", settings(make_settings, "file"), holding(), None, [VAULT])
+
+
+def test_a_key_of_another_length_is_refused(make_settings: MakeSettings) -> None:
+    with pytest.raises(
+        SettingsError, match="wants a key of 3072 bits, but that in client client-0's secrets has 512"
+    ):
+        Session("client-0", settings(make_settings, "file", 3072), holding(), None, [VAULT], secrets=SECRETS)
+
+
+def test_a_client_without_a_certificate_cannot_seal(make_settings: MakeSettings) -> None:
+    with pytest.raises(SettingsError, match="with --certs DIR, not with --insecure"):
+        Session("client-0", settings(make_settings, "sealed"), holding(), None, [VAULT])
+
+
+def test_an_exchange_that_nobody_expects_is_refused(make_settings: MakeSettings) -> None:
+    """A server cannot have a client that was given its secrets seal others, or these, for anybody."""
+    session = Session("client-0", settings(make_settings, "file"), holding(), None, [VAULT], secrets=SECRETS)
+    for phase in (OFFER, SEAL):
+        assert "knows no inspection" in str(asked(session, phase, pb.INSPECT))
+
+
+def test_the_algorithm_begins_when_the_secrets_have_come_and_at_once_after_a_restart(
+    make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Secrets, "generate", lambda bits: SECRETS)
+    identity = identities(tmp_path / "certs", ["client-0"])["client-0"]
+
+    def started() -> Session:
+        ceremony = Ceremony("run-1", identity, BITS, folder=tmp_path / "state")
+        return Session(
+            "client-0", settings(make_settings, "sealed"), holding(), None, [VAULT], ceremony=ceremony
+        )
+
+    session = started()
+    assert session.hello().stateless
+    assert "has no secrets of this run" in str(asked(session, "prove"))
+    assert not isinstance(asked(session, OFFER, pb.INSPECT), str)
+    assert "has no secrets of this run" in str(asked(session, "prove"))
+    assert not isinstance(asked(session, SEAL, pb.INSPECT), str)
+    first = asked(session, "prove")
+    again = asked(started(), "prove")
+    assert not isinstance(first, str)
+    assert not isinstance(again, str)
+    assert np.array_equal(np.asarray(first["proof"]), np.asarray(again["proof"]))
+    session.end()
+    assert list((tmp_path / "state").iterdir()) == []
+    assert "has no secrets of this run" in str(asked(started(), "prove"))
