@@ -252,8 +252,8 @@ class HyFDCAClient(ClientAlgorithm):
         state = self.state
         state.change = self._samples_in("dual").open(change)
         terms = self._line_terms() / state.samples
-        reply = {**self._contribution(state.change), "terms": self._figures(len(terms)).seal(terms)}
-        return reply | self._revealed(figures)
+        shares = {"terms": self._figures(len(terms)).seal(terms)}
+        return {**self._contribution(state.change), **shares, **self._revealed(figures)}
 
     @answers("curvature")
     def curvature(self, change: Ciphertexts) -> Values:
