@@ -22,6 +22,7 @@ from common.randomness import generator
 
 if TYPE_CHECKING:
     # Not at run time: an algorithm in one file is imported by the server, which must never load what decrypts.
+    from client.paillier.cipher import Meter
     from client.secrets import Secrets
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -112,6 +113,11 @@ class ClientAlgorithm:
     def stateless(cls) -> bool:
         """Whether this half keeps no state."""
         return not fields(cls.State)
+
+    @property
+    def meter(self) -> Meter | None:
+        """What this half has encrypted and decrypted so far, for the record; ``None``: nothing, ever."""
+        return None
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return the random numbers of this client, in this round, for this purpose."""

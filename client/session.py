@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:
     from client.ceremony import Ceremony
+    from client.paillier.cipher import Meter
     from client.secrets import Secrets
 
 log = logging.getLogger("fenchel.client")
@@ -206,10 +207,14 @@ class Session:
                     )
                 algorithm.state = journal.state_after(instruction.base)
             self._live = -1
+            meter = algorithm.meter
+            before = None if meter is None else replace(meter)
             reply = algorithm.answer(instruction.phase, instruction.round, values, finite=finite)
             if instruction.kind == pb.TELL and reply:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()
+            if meter is not None and before is not None:
+                _set_apart(timing, before, meter)
             encoded = Body(
                 encode(reply), shared=False
             )  # a reply that cannot travel is a failure, and leaves no record
@@ -289,6 +294,15 @@ def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
         prefix + "correct": -1 if metrics.correct is None else int(metrics.correct),
         prefix + "samples": int(metrics.samples),
     }
+
+
+def _set_apart(timing: pb.Timing, before: Meter, after: Meter) -> None:
+    """Take what was encrypted and decrypted meanwhile out of the time of computation."""
+    timing.encryptions = after.encryptions - before.encryptions
+    timing.decryptions = after.decryptions - before.decryptions
+    timing.encrypt_ns = after.encryption_ns - before.encryption_ns
+    timing.decrypt_ns = after.decryption_ns - before.decryption_ns
+    timing.compute_ns = max(timing.compute_ns - timing.encrypt_ns - timing.decrypt_ns, 0)
 
 
 def _stopwatch() -> Callable[[], int]:

@@ -482,6 +482,10 @@ class Timing(_message.Message):
     COMPUTE_NS_FIELD_NUMBER: _builtins.int
     JOURNAL_NS_FIELD_NUMBER: _builtins.int
     ENCODE_NS_FIELD_NUMBER: _builtins.int
+    ENCRYPT_NS_FIELD_NUMBER: _builtins.int
+    DECRYPT_NS_FIELD_NUMBER: _builtins.int
+    ENCRYPTIONS_FIELD_NUMBER: _builtins.int
+    DECRYPTIONS_FIELD_NUMBER: _builtins.int
     received_unix_ns: _builtins.int
     """last byte of the instruction"""
     receive_ns: _builtins.int
@@ -490,8 +494,15 @@ class Timing(_message.Message):
     """waiting for earlier instructions or a free thread"""
     decode_ns: _builtins.int
     compute_ns: _builtins.int
+    """without encryption and decryption"""
     journal_ns: _builtins.int
     encode_ns: _builtins.int
+    encrypt_ns: _builtins.int
+    decrypt_ns: _builtins.int
+    encryptions: _builtins.int
+    """ciphertexts made"""
+    decryptions: _builtins.int
+    """ciphertexts opened"""
     def __init__(
         self,
         *,
@@ -502,10 +513,14 @@ class Timing(_message.Message):
         compute_ns: _builtins.int = ...,
         journal_ns: _builtins.int = ...,
         encode_ns: _builtins.int = ...,
+        encrypt_ns: _builtins.int = ...,
+        decrypt_ns: _builtins.int = ...,
+        encryptions: _builtins.int = ...,
+        decryptions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_ns", b"compute_ns", "decode_ns", b"decode_ns", "encode_ns", b"encode_ns", "journal_ns", b"journal_ns", "queue_ns", b"queue_ns", "receive_ns", b"receive_ns", "received_unix_ns", b"received_unix_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_ns", b"compute_ns", "decode_ns", b"decode_ns", "decrypt_ns", b"decrypt_ns", "decryptions", b"decryptions", "encode_ns", b"encode_ns", "encrypt_ns", b"encrypt_ns", "encryptions", b"encryptions", "journal_ns", b"journal_ns", "queue_ns", b"queue_ns", "receive_ns", b"receive_ns", "received_unix_ns", b"received_unix_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -121,7 +121,7 @@ class Exchange:
         Raises
         ------
         TooFewRepliesError
-            Fewer than ``min_replies`` did.
+            Fewer than ``min_replies`` did; 0 is content with nobody.
         """
         asked = len(self._waiting)
         if not await self._quiet():
@@ -130,7 +130,7 @@ class Exchange:
             # What has begun to arrive gets as much time again, and no more: its sender may have stalled.
             if not await self._quiet():
                 self._give_up(self._waiting.keys())
-        if len(self.answered) < min(min_replies, asked) or not self.answered:
+        if len(self.answered) < min(min_replies, asked) or (min_replies and not self.answered):
             reasons = "".join(
                 f"\n  {client}: {reason}" for client, reason in sorted(self.failures.items())[:5]
             )

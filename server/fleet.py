@@ -176,7 +176,7 @@ class Cohort:
         returns
             What each reply must hold; default: nothing. Anything else is refused.
         deadline, min_replies
-            Default: from ``participation``.
+            Default: from ``participation``. With ``min_replies=0`` nobody need answer.
         **values
             Sent to each client; an :class:`Each` holds a different value for each. Arrays of more than
             64 MiB for everybody are sent without a copy and become read-only.
@@ -270,7 +270,8 @@ class Cohort:
                 fleet.calls.append(call)
             else:
                 collector.skip(client)
-        answered = await exchange.finish(min_replies or fleet.participation.min_replies)
+        needed = fleet.participation.min_replies if min_replies is None else min_replies
+        answered = await exchange.finish(needed)
         for body in bodies:
             body.detach()  # somebody who did not answer in time may still be receiving it
         fleet.check_lost()

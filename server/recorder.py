@@ -36,6 +36,10 @@ _CALLS = pa.schema(
         ("client_queue_s", pa.float64()),
         ("client_decode_s", pa.float64()),
         ("compute_s", pa.float64()),
+        ("encrypt_s", pa.float64()),
+        ("decrypt_s", pa.float64()),
+        ("encryptions", pa.int64()),
+        ("decryptions", pa.int64()),
         ("journal_s", pa.float64()),
         ("client_encode_s", pa.float64()),
         ("receive_s", pa.float64()),
@@ -54,7 +58,8 @@ _INTEGERS = (
     "wire_down",
     "wire_up",
 )
-_TIMES = ("seconds", "compute_s", "coding_s", "network_s", "waiting_s", "evaluation_s", "unix")
+_PARTS = ("compute", "encryption", "coding", "network")
+_TIMES = ("seconds", *(f"{part}_s" for part in _PARTS), "waiting_s", "evaluation_s", "unix")
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class _Costs:
 
     total: float
     compute: float
+    encryption: float
     coding: float
     network: float
 
@@ -70,15 +76,16 @@ class _Costs:
     def of(cls, call: Call) -> _Costs:
         timing = call.timing
         if timing is None or not call.last_received_ns:
-            return cls(math.nan, math.nan, math.nan, math.nan)
-        client_ns = (
-            timing.queue_ns + timing.decode_ns + timing.compute_ns + timing.journal_ns + timing.encode_ns
-        )
+            return cls(math.nan, math.nan, math.nan, math.nan, math.nan)
+        encryption_ns = timing.encrypt_ns + timing.decrypt_ns
+        coding_ns = timing.decode_ns + timing.journal_ns + timing.encode_ns
+        client_ns = timing.queue_ns + timing.compute_ns + encryption_ns + coding_ns
         decode_ns = max(call.decoded_ns - call.last_received_ns, 0)
         return cls(
             total=(call.last_received_ns + decode_ns - call.queued_ns) / 1e9,
             compute=timing.compute_ns / 1e9,
-            coding=(timing.decode_ns + timing.journal_ns + timing.encode_ns + decode_ns) / 1e9,
+            encryption=encryption_ns / 1e9,
+            coding=(coding_ns + decode_ns) / 1e9,
             network=max(call.last_received_ns - call.first_sent_ns - client_ns, 0) / 1e9,
         )
 
@@ -105,6 +112,10 @@ def _row(call: Call) -> tuple[Any, ...]:
         timing.queue_ns / 1e9,
         timing.decode_ns / 1e9,
         timing.compute_ns / 1e9,
+        timing.encrypt_ns / 1e9,
+        timing.decrypt_ns / 1e9,
+        timing.encryptions,
+        timing.decryptions,
         timing.journal_ns / 1e9,
         timing.encode_ns / 1e9,
         _seconds(call.first_received_ns, call.last_received_ns),
@@ -170,16 +181,15 @@ class Recorder:
         seconds, evaluation_seconds
             What the round and the evaluation after it took.
         calls
-            All instructions of the round and its evaluation. Only those of the round enter the row.
+            All instructions since the last row: of the round and its evaluation, and before the first round those
+            of the setup. Only those of the round itself enter the row.
         figures
             Results of the evaluation, and the algorithm's own.
         """
-        self._calls.extend(_row(call) for call in calls)
-        own = [call for call in calls if call.kind != pb.INSPECT]
+        self.calls(calls)
+        own = [call for call in calls if call.kind != pb.INSPECT and call.round == t]
         critical = _critical(own)
-        compute, coding, network = (
-            sum(getattr(costs, name) for costs in critical) for name in ("compute", "coding", "network")
-        )
+        spent = {f"{part}_s": sum(getattr(costs, part) for costs in critical) for part in _PARTS}
         row = {
             "round": t,
             "asked": sum(call.kind == pb.ASK for call in own),
@@ -193,16 +203,18 @@ class Recorder:
             "wire_down": sum(call.wire_down for call in own),
             "wire_up": sum(call.wire_up for call in own),
             "seconds": seconds,
-            "compute_s": compute,
-            "coding_s": coding,
-            "network_s": network,
-            "waiting_s": max(seconds - compute - coding - network, 0.0),
+            **spent,
+            "waiting_s": max(seconds - sum(spent.values()), 0.0),
             "evaluation_s": evaluation_seconds,
             "unix": time.time(),
             **figures,
         }
         self._rounds.append(tuple(row.get(name, math.nan) for name in self._columns))
         return row
+
+    def calls(self, calls: Sequence[Call]) -> None:
+        """Note instructions that belong to no round."""
+        self._calls.extend(_row(call) for call in calls)
 
     def flush(self) -> None:
         """Write what has been noted. May run in another thread than :meth:`round`, but not at the same time."""

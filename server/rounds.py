@@ -42,7 +42,7 @@ class Rounds:
     done
         The last round that is done.
     figures
-        The last evaluation.
+        The last evaluation; at the end also the algorithm's own figures.
     """
 
     settings: RunSettings
@@ -72,8 +72,7 @@ class Rounds:
         await self._save(wait=True)
         for t in range(self.done + 1, self.settings.rounds + 1):
             await self._round(t)
-        await self.algorithm.finish()
-        await self.fleet.kept_promises(self.settings.participation.deadline)
+        await self._finish()
         await self._save(wait=True)
         save_model(self.folder.model, self.algorithm.model)
 
@@ -99,6 +98,23 @@ class Rounds:
         if t % self.settings.checkpoint.every == 0:
             await self._save(wait=False)
         self.on_row(row)
+
+    async def _finish(self) -> None:
+        """Let the algorithm finish; evaluate the final model, unless it is the one of the last evaluation."""
+        fleet, algorithm = self.fleet, self.algorithm
+        evaluated = algorithm.model.copy() if self.figures and algorithm.model_is_known else None
+        fleet.round = self.settings.rounds + 1
+        await algorithm.finish()
+        await fleet.kept_promises(self.settings.participation.deadline)
+        model = algorithm.model
+        # Some algorithms hide their model until they finish, some change it then, even into what is no model.
+        comparable = model.shape == (self.evaluator.objective.dimension,)
+        if algorithm.model_is_known and comparable:
+            if evaluated is None or not np.array_equal(evaluated, model):
+                self.figures = await self.evaluator.evaluate(model)
+        self.figures = self.figures | algorithm.metrics()
+        calls, fleet.calls = fleet.calls, []
+        self.recorder.calls(calls)
 
     async def _save(self, *, wait: bool) -> None:
         """Write tables and checkpoint.

@@ -15,7 +15,7 @@ import numpy as np
 
 from client.algorithm import ClientAlgorithm, answers
 from client.encryption import Clear, Encrypted, Envelope, entries
-from client.paillier.cipher import Paillier
+from client.paillier.cipher import Meter, Paillier
 from client.pseudonyms import cell_pseudonyms, pseudonyms
 from common.algorithms.hyfdca import (
     LINE_STEPS,
@@ -101,6 +101,11 @@ class HyFDCAClient(ClientAlgorithm):
         return self.State(
             real, real, real, 0, whole, whole, whole, whole, whole, real, whole, whole, whole, {}
         )
+
+    @property
+    def meter(self) -> Meter | None:
+        """What was encrypted and decrypted so far; ``None`` in plaintext."""
+        return None if self._cipher is None else self._cipher.meter
 
     # Setup (specification, section 2.2)
 

@@ -1,0 +1,120 @@
+"""How large the numbers of HyFDCA can be, and so how wide their slots in a ciphertext are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from common.algorithms.hyfdca import HyFDCASettings
+from common.errors import EncryptionError, SettingsError
+from common.objectives.losses import MarginLoss
+from common.paillier.packing import Layout
+
+Kind: TypeAlias = Literal["score", "dual", "norm", "primal", "figure"]
+"""What is encrypted: inner products, dual variables and their changes, squared norms of rows, contributions to
+the model, and the few numbers that are summed over clients for monitoring and line search."""
+
+KINDS: tuple[Kind, ...] = ("score", "dual", "norm", "primal", "figure")
+
+_SPARE = 2.0  # of the range of dual variables: rounding and averaging may lead a little out of it
+_CLEAR_BLOCK = 1024  # samples in a block where nothing is encrypted
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Bounds that follow from the settings and from the little that the server knows of the data.
+
+    Attributes
+    ----------
+    settings
+        Of the algorithm.
+    key_bits
+        Length of the public key; ``None``: nothing is encrypted.
+    loss, l2
+        Of the objective.
+    samples
+        Number of rows of all clients together.
+    clients
+        Number of clients.
+    holders
+        Clients that hold the same sample, at most.
+    longest_part
+        Largest squared norm of a client's part of a row, at most.
+    """
+
+    settings: HyFDCASettings
+    key_bits: int | None
+    loss: MarginLoss
+    l2: float
+    samples: int
+    clients: int
+    holders: int
+    longest_part: float
+
+    @cached_property
+    def block(self) -> int:
+        """Samples in a block, which is what one ciphertext holds.
+
+        Raises
+        ------
+        SettingsError
+            ``algorithm.block`` is more than a ciphertext has room for.
+        """
+        per_sample: tuple[Kind, ...] = ("score", "dual", "norm")
+        fits = min(self._fitted(kind).slots for kind in per_sample) if self.key_bits else _CLEAR_BLOCK
+        wanted, picks = self.settings.block, self.settings.picks
+        if wanted is not None:
+            if wanted > fits:
+                raise SettingsError(
+                    f"algorithm.block: {wanted} given, but a ciphertext has room for {fits} values"
+                )
+            return wanted
+        if self.settings.messages == "dense":
+            return fits
+        return 1 if self.settings.picking == "independent" else min(fits, picks or fits)
+
+    @cached_property
+    def layouts(self) -> dict[Kind, Layout]:
+        """The layout of each kind of vector. All per-sample vectors have the same blocks.
+
+        Raises
+        ------
+        SettingsError
+            The key is too short for such numbers.
+        """
+        if self.key_bits is None:
+            return dict.fromkeys(KINDS, Layout(2, 0, 1, 1))  # of no ciphertexts
+        slots: dict[Kind, int] = {"score": self.block, "dual": self.block, "norm": self.block}
+        return {kind: self._fitted(kind, slots.get(kind)) for kind in KINDS}
+
+    def _fitted(self, kind: Kind, slots: int | None = None) -> Layout:
+        largest, additions = self._bounds()[kind]
+        assert self.key_bits is not None
+        try:
+            return Layout.fit(
+                self.key_bits, self.settings.encryption.fraction_bits, largest, additions, slots
+            )
+        except EncryptionError as error:
+            raise SettingsError(
+                f"algorithm.encryption: the {kind}s do not fit: {error}. The range of scores follows from the longest "
+                "row and objective.l2, unless encryption.largest_score is given"
+            ) from None
+
+    def _bounds(self) -> dict[Kind, tuple[float, int]]:
+        """Largest magnitude, and how many fresh vectors are added up."""
+        chosen = self.settings.encryption
+        row = self.holders * self.longest_part  # ||x_i||^2 is the sum over its holders
+        dual = 1.0 if math.isfinite(self.loss.domain[1]) else chosen.largest_dual
+        # |x_i^T w| = |sum_j alpha_j x_i^T x_j| / (lambda N) <= max |alpha| max ||x||^2 / lambda
+        score = chosen.largest_score or dual * row / self.l2
+        loss = 1 + (score**2 if self.loss.kind.startswith("squared") else score)
+        figure = max(loss, row * (dual / self.l2) ** 2) if self.settings.protect_primal else loss
+        return {
+            "score": (score, self.holders),
+            "dual": (_SPARE * dual, self.holders + 1),  # alpha_0 and the changes
+            "norm": (chosen.largest_norm, self.holders),
+            "primal": (self.samples * dual * math.sqrt(row), self.clients),  # |sum_i alpha_i x_im|
+            "figure": (figure, self.clients),  # mean losses; ||w||^2 too, if the server does not know w
+        }
