@@ -24,6 +24,10 @@ def _number(figure: float, digits: int = 4) -> str:
     return "" if math.isnan(figure) else f"{figure:.{digits}f}"
 
 
+def _small(figure: float) -> str:
+    return "" if math.isnan(figure) else f"{figure:.2e}"
+
+
 def _percent(figure: float) -> str:
     return "" if math.isnan(figure) else f"{100 * figure:.1f} %"
 
@@ -39,16 +43,21 @@ def data_size(count: float) -> str:
 
 @dataclass(frozen=True)
 class _Column:
+    """A figure of a round; ``rare``: the column is left out where no round has one."""
+
     title: str
     text: Callable[[Row], str]
+    rare: bool = False
 
 
 _COLUMNS = (
     _Column("round", lambda row: f"{row['round']:.0f}"),
-    _Column("objective", lambda row: _number(row.get("objective", math.nan))),
+    _Column("objective", lambda row: _number(_objective(row))),
+    _Column("gap", lambda row: _small(row.get("gap", math.nan)), rare=True),
     _Column("accuracy", lambda row: _percent(_accuracy(row))),
     _Column("seconds", lambda row: f"{row['seconds']:.3f}"),
     _Column("compute", lambda row: f"{row['compute_s']:.3f}"),
+    _Column("encryption", lambda row: f"{spent:.3f}" if (spent := row["encryption_s"]) else "", rare=True),
     _Column("coding", lambda row: f"{row['coding_s']:.3f}"),
     _Column("network", lambda row: f"{row['network_s']:.3f}"),
     _Column("waiting", lambda row: f"{row['waiting_s']:.3f}"),
@@ -56,6 +65,12 @@ _COLUMNS = (
     _Column("up", lambda row: data_size(row["wire_up"])),
     _Column("clients", lambda row: f"{row['counted']:.0f}/{row['asked']:.0f}"),
 )
+
+
+def _objective(row: Row) -> float:
+    """The objective of the evaluation, else the algorithm's own account of it, which is a round behind."""
+    figure = row.get("objective", math.nan)
+    return row.get("primal_objective", math.nan) if math.isnan(figure) else figure
 
 
 def _accuracy(row: Row) -> float:
@@ -138,8 +153,11 @@ class Display:
             box=None,
             pad_edge=False,
         )
-        for column in _COLUMNS:
+        shown = [
+            column for column in _COLUMNS if not column.rare or any(column.text(row) for row in self._rows)
+        ]
+        for column in shown:
             table.add_column(column.title, justify="right", no_wrap=True)
         for row in self._rows:
-            table.add_row(*(column.text(row) for column in _COLUMNS))
+            table.add_row(*(column.text(row) for column in shown))
         return table

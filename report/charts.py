@@ -43,19 +43,27 @@ def panels(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
     Figures that no run knows are left out.
     """
-    known = list(dict.fromkeys(name for run in runs for name in run.figures))
+    drawn = [digest.drawn_figures(run) for run in runs]
+    known = list(dict.fromkeys(name for names in drawn for name in names))
+    main = columns.objective(known)
     found: list[dict[str, Any]] = []
-    if "objective" in known:
-        found.append({"title": "Objective", "figures": {"": "objective"}, "share": False})
+    if main in known:
+        found.append(_panel(columns.title(main), {"": main}))
     for kind in ("loss", "accuracy"):
         figures = {split: f"{split}_{kind}" for split in columns.SPLITS if f"{split}_{kind}" in known}
         if figures:
-            found.append({"title": kind.capitalize(), "figures": figures, "share": kind == "accuracy"})
-    own = [name for name in known if name not in columns.EVALUATION]
-    found += [
-        {"title": columns.title(name), "figures": {"": name}, "share": columns.is_share(name)} for name in own
-    ]
-    return found
+            found.append(_panel(kind.capitalize(), figures))
+    own = [name for name in known if name not in (*columns.EVALUATION, main)]
+    return found + [_panel(columns.title(name), {"": name}) for name in own]
+
+
+def _panel(title: str, figures: dict[str, str]) -> dict[str, Any]:
+    return {
+        "title": title,
+        "figures": figures,
+        "share": all(columns.is_share(name) for name in figures.values()),
+        "log": all(columns.is_gap(name) for name in figures.values()),
+    }
 
 
 def _curves(run: Run) -> dict[str, Any]:
@@ -68,7 +76,7 @@ def _curves(run: Run) -> dict[str, Any]:
         "bytes": np.cumsum(np.nan_to_num(wire)),
     }
     curves = {}
-    for name in run.figures:
+    for name in digest.drawn_figures(run):
         values = digest.column(metrics, name)
         known = np.flatnonzero(np.isfinite(values))
         rows = known[np.unique(np.linspace(0, known.size - 1, min(known.size, _POINTS)).astype(int))]
@@ -78,7 +86,10 @@ def _curves(run: Run) -> dict[str, Any]:
 
 def _time(run: Run) -> dict[str, Any]:
     """Return the seconds of each round by what they were spent on, or their means over groups of rounds."""
-    return _bars(run, digest.time_columns(run.metrics_table))
+    parts = digest.time_columns(run.metrics_table)
+    return _bars(
+        run, {part: values for part, values in parts.items() if part != "encryption" or values.any()}
+    )
 
 
 def _traffic(run: Run) -> dict[str, Any]:

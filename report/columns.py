@@ -6,6 +6,8 @@ are stated here once more; a test compares them with what a run really writes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
 
 COUNTS = (
@@ -20,7 +22,16 @@ COUNTS = (
     "wire_down",
     "wire_up",
 )
-TIMES = ("seconds", "compute_s", "coding_s", "network_s", "waiting_s", "evaluation_s", "unix")
+TIMES = (
+    "seconds",
+    "compute_s",
+    "encryption_s",
+    "coding_s",
+    "network_s",
+    "waiting_s",
+    "evaluation_s",
+    "unix",
+)
 EVALUATION = (
     "objective",
     "train_loss",
@@ -39,9 +50,22 @@ def figures(metrics: pa.Table) -> list[str]:
     return [name for name in EVALUATION if name in metrics.column_names] + own
 
 
+def objective(known: Collection[str]) -> str:
+    """Return the figure that is the objective: the evaluation's, or else the algorithm's own account of it.
+
+    An algorithm that hides its model until the end can still know the objective.
+    """
+    return "primal_objective" if "objective" not in known and "primal_objective" in known else "objective"
+
+
 def title(figure: str) -> str:
     """Return how a figure is called in a heading, such as ``Test accuracy``."""
     return figure.replace("_", " ").capitalize()
+
+
+def is_gap(figure: str) -> bool:
+    """Whether a figure falls to zero over many orders of magnitude, so that only a logarithmic axis shows it."""
+    return figure == "gap" or figure.endswith("_gap")
 
 
 def is_share(figure: str) -> bool:

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from report import columns
 from report.run import Run
 
 Floats = NDArray[np.float64]
 
 _DATE = re.compile(r"^\d{8}-\d{6}-")
+_ENCRYPTION = ("encrypt_s", "decrypt_s")
 _CODING = ("client_decode_s", "journal_s", "client_encode_s", "decode_s")
 
 
@@ -29,6 +31,8 @@ class Split:
     ----------
     computation
         Of clients.
+    encryption
+        Encryption and decryption, by clients.
     coding
         Encoding, decoding and journalling, on both sides.
     network
@@ -38,6 +42,7 @@ class Split:
     """
 
     computation: float
+    encryption: float
     coding: float
     network: float
     waiting: float
@@ -45,11 +50,12 @@ class Split:
     @property
     def total(self) -> float:
         """All of it."""
-        return self.computation + self.coding + self.network + self.waiting
+        return self.computation + self.encryption + self.coding + self.network + self.waiting
 
     def parts(self) -> dict[str, float]:
-        """Return the seconds by name, in order."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return the seconds by name, in order; encryption only where there was some."""
+        values = {field.name: float(getattr(self, field.name)) for field in fields(self)}
+        return {part: seconds for part, seconds in values.items() if seconds or part != "encryption"}
 
 
 PARTS = tuple(field.name for field in fields(Split))
@@ -85,7 +91,7 @@ class Costs:
         ``ask``, ``tell`` or ``inspect``; empty where they are mixed.
     calls, answered, late, failed, unanswered
         Number of calls, and what became of them.
-    total_p50, total_p90, compute_p50, compute_p90, network_p50, network_p90
+    total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90
         Quantiles of seconds, of the calls that were answered.
     mean
         Mean seconds of the calls that were answered.
@@ -102,6 +108,8 @@ class Costs:
     total_p90: float
     compute_p50: float
     compute_p90: float
+    encryption_p50: float
+    encryption_p90: float
     network_p50: float
     network_p90: float
     mean: Split
@@ -114,9 +122,15 @@ def column(table: pa.Table, name: str) -> Floats:
     return np.asarray(table[name].cast(pa.float64()).to_numpy(), np.float64)
 
 
+def drawn_figures(run: Run) -> list[str]:
+    """Return the figures that some round has a value of; the others are known at the end at most."""
+    metrics = run.metrics_table
+    return [name for name in columns.figures(metrics) if np.isfinite(column(metrics, name)).any()]
+
+
 def time_columns(metrics: pa.Table) -> dict[str, Floats]:
     """Return what each round's seconds were spent on, by the names of :class:`Split`."""
-    names = ("compute_s", "coding_s", "network_s", "waiting_s")
+    names = ("compute_s", "encryption_s", "coding_s", "network_s", "waiting_s")
     return {part: np.nan_to_num(column(metrics, name)) for part, name in zip(PARTS, names, strict=True)}
 
 
@@ -154,14 +168,19 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
     stops = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
     total, compute, network = (column(calls, name) for name in ("total_s", "compute_s", "network_s"))
-    coding = np.sum([np.nan_to_num(column(calls, name)) for name in _CODING], axis=0)
+    encryption, coding = (
+        np.sum([np.nan_to_num(column(calls, name)) for name in names], axis=0)
+        for names in (_ENCRYPTION, _CODING)
+    )
     found = []
     for name, rows in zip(encoded.dictionary.to_pylist(), np.split(order, stops[:-1]), strict=True):
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
-        spent, coded, sent = (_mean(values[answered]) for values in (compute, coding, network))
-        waiting = max(_mean(total[answered]) - spent - coded - sent, 0.0)
+        spent, encrypted, coded, sent = (
+            _mean(values[answered]) for values in (compute, encryption, coding, network)
+        )
+        waiting = max(_mean(total[answered]) - spent - encrypted - coded - sent, 0.0)
         found.append(
             Costs(
                 name=name,
@@ -175,9 +194,11 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
                 total_p90=_quantile(total[answered], 0.9),
                 compute_p50=_quantile(compute[answered], 0.5),
                 compute_p90=_quantile(compute[answered], 0.9),
+                encryption_p50=_quantile(encryption[answered], 0.5),
+                encryption_p90=_quantile(encryption[answered], 0.9),
                 network_p50=_quantile(network[answered], 0.5),
                 network_p90=_quantile(network[answered], 0.9),
-                mean=Split(spent, coded, sent, waiting),
+                mean=Split(spent, encrypted, coded, sent, waiting),
             )
         )
     # Those that never answered (nan) are the slowest of all.

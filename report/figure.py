@@ -11,7 +11,7 @@ from report import columns, digest
 from report.run import Run
 from report.wording import plain
 
-_MAIN = ("objective", "test_accuracy", "train_accuracy", "test_loss", "train_loss")
+_MAIN = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
 _COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
 _DASHES = ("-", "--", ":", "-.")
 _INK, _SOFT, _LINE = "#1c2127", "#5f6873", "#e5e7ea"
@@ -37,7 +37,7 @@ _STYLE = {
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Draw the objective and the accuracy (or the loss) against rounds.
+    """Draw the objective, the accuracy (or the loss), and the gap if there is one, against rounds.
 
     Parameters
     ----------
@@ -76,6 +76,8 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
             axes.set_title(columns.title(name))
             axes.set_xlabel("round")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if columns.is_gap(name):
+                axes.set_yscale("log", nonpositive="mask")
             if columns.is_share(name):
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         if len(runs) > 1:
@@ -89,10 +91,10 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
 
 
 def _shown(runs: Sequence[Run]) -> list[str]:
-    """Return the figures to draw: the first two of the main ones that some run knows, of different kinds."""
-    known = {name for run in runs for name in run.figures}
+    """Return the figures to draw: the first two of the main ones that some run knows, of different kinds; the gap."""
+    known = {name for run in runs for name in digest.drawn_figures(run)}
     shown: list[str] = []
-    for name in _MAIN:
+    for name in (columns.objective(known), *_MAIN):
         if name in known and not any(name.rpartition("_")[2] == other.rpartition("_")[2] for other in shown):
             shown.append(name)
-    return shown[:2] or ["objective"]
+    return (shown[:2] or ["objective"]) + (["gap"] if "gap" in known else [])

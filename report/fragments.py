@@ -6,7 +6,7 @@ Everything that comes from a run is escaped here, where it enters the page; func
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from report import columns, digest
@@ -15,7 +15,7 @@ from report.run import Run
 from report.wording import UNKNOWN, bytes_text, count_text, figure_text, plain, seconds_text
 
 _CLIENTS = 20  # rows of the table of clients
-_TILES = ("objective", "test_accuracy", "train_accuracy", "holdout_accuracy", "test_loss", "train_loss")
+_TILES = ("test_accuracy", "gap", "train_accuracy", "holdout_accuracy", "test_loss", "train_loss")
 _STATES = {"completed": "Completed", "stopped": "Stopped early", "unfinished": "Unfinished"}
 
 
@@ -59,16 +59,18 @@ def tiles(run: Run) -> str:
     """Return the few numbers that matter most."""
     traffic = digest.traffic(run.metrics_table)
     shown = [
-        (columns.title(name), figure_text(name, run.figures[name])) for name in _TILES if name in run.figures
-    ]
-    shown = [
-        *shown[:4],
+        *((columns.title(name), figure_text(name, run.figures[name])) for name in _main(run.figures)[:4]),
         ("Time in rounds", seconds_text(digest.time_split(run.metrics_table).total)),
         ("To clients", bytes_text(traffic.wire_down)),
         ("From clients", bytes_text(traffic.wire_up)),
     ]
     cells = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in shown)
     return f'<dl class="tiles">{cells}</dl>'
+
+
+def _main(known: Collection[str]) -> list[str]:
+    """Return the figures that matter most, of those that are known."""
+    return [name for name in (columns.objective(known), *_TILES) if name in known]
 
 
 def swatch(index: int) -> str:
@@ -80,7 +82,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
     """Return the table with a row for each run: what differs in the settings, and what came out."""
     differing = digest.differing_settings(runs)
     known = {name for run in runs for name in run.figures}
-    shown = [name for name in _TILES if name in known][:3]
+    shown = _main(known)[:3]
     heads = ["<th>Run</th><th>State</th>"]
     heads += [f'<th class="set">{_key(key)}</th>' for key in differing]
     heads += [f'<th class="n">{text(columns.title(name))}</th>' for name in shown]
@@ -134,12 +136,13 @@ def times(runs: Sequence[Run], names: Sequence[str]) -> str:
     """Return the table that compares where the time of several runs went, on one scale."""
     splits = [digest.time_split(run.metrics_table) for run in runs]
     longest = max(split.total for split in splits)
+    parts = [part for part in digest.PARTS if any(part in split.parts() for split in splits)]
     heads = '<th>Run</th><th class="wide"></th>' + "".join(
-        f'<th class="n"><span class="key {part}"></span>{part}</th>' for part in digest.PARTS
+        f'<th class="n"><span class="key {part}"></span>{part}</th>' for part in parts
     )
     rows = [
         f"<td>{swatch(index)}{text(name)}</td><td>{bar(split, longest)}</td>"
-        + "".join(f'<td class="n">{seconds_text(seconds)}</td>' for seconds in split.parts().values())
+        + "".join(f'<td class="n">{seconds_text(getattr(split, part))}</td>' for part in parts)
         for index, (split, name) in enumerate(zip(splits, names, strict=True))
     ]
     return _table(heads, rows)
@@ -149,7 +152,7 @@ def phases(costs: Sequence[Costs]) -> str:
     """Return the table of phases: what an average call was spent on, and how long calls took."""
     note = (
         "<p class='note'>Median and p90 are of whole calls, from when an instruction is queued to when its reply is "
-        "decoded. Computation and network are medians, too. Bars are means, on one scale.</p>"
+        "decoded. The parts beside them are medians, too. Bars are means, on one scale.</p>"
     )
     return (
         _costs("Phase", [(f"{text(one.name)} <small>{text(one.kind)}</small>", one) for one in costs]) + note
@@ -169,19 +172,23 @@ def clients(costs: Sequence[Costs]) -> str:
 def _costs(heading: str, rows: Iterable[tuple[str, Costs]]) -> str:
     rows = list(rows)
     longest = max((one.mean.total for _, one in rows if math.isfinite(one.mean.total)), default=0.0)
+    encrypted = any(one.encryption_p50 > 0 for _, one in rows)
     heads = f'<th>{heading}</th><th class="wide">Mean call</th>' + "".join(
         f'<th class="n">{name}</th>'
-        for name in ("Answered", "Late", "Failed", "Median", "p90", "Computation", "Network")
+        for name in ("Answered", "Late", "Failed", "Median", "p90", "Computation")
+        + (("Encryption",) if encrypted else ())
+        + ("Network",)
     )
     cells = []
     for name, one in rows:
         failed = one.failed + one.unanswered
+        encryption = (one.encryption_p50,) if encrypted else ()
         cells.append(
             f"<td>{name}</td><td>{bar(one.mean, longest)}</td>"
             f'<td class="n">{one.answered:,}</td>{_misses(one.late)}{_misses(failed)}'
             + "".join(
                 f'<td class="n">{seconds_text(seconds)}</td>'
-                for seconds in (one.total_p50, one.total_p90, one.compute_p50, one.network_p50)
+                for seconds in (one.total_p50, one.total_p90, one.compute_p50, *encryption, one.network_p50)
             )
         )
     return _table(heads, cells)

@@ -4,7 +4,6 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const several = data.runs.length > 1;
   const state = { x: "round", y: "linear", split: "test", hidden: new Set() };
-  const parts = ["computation", "coding", "network", "waiting"];
   const dashes = ["solid", "dash", "dot", "dashdot"];
   const axes = { round: "round", seconds: "seconds of training", bytes: "bytes on the wire" };
   const formats = { round: "d", seconds: ".4~g", bytes: ".3s" };
@@ -78,7 +77,7 @@
       });
     });
     keys(chart, named);
-    const log = state.y === "log" && !panel.share;
+    const log = panel.log || (state.y === "log" && !panel.share);
     const x = { title: axes[state.x], exponentformat: "SI", rangemode: state.x === "round" ? "normal" : "tozero" };
     if (state.x === "round" && traces.every((trace) => trace.x.length < 8)) x.dtick = 1;
     const y = log ? logarithmic(traces) : { type: "linear", tickformat: panel.share ? "~%" : undefined };
@@ -99,7 +98,8 @@
     return { type: "log", tickvals, tickformat: "~g" };
   }
 
-  function stacked(bars, names, unit) {
+  function stacked(bars, unit) {
+    const names = Object.keys(bars.parts);
     const traces = names.map((part) => ({
       type: "bar", name: part, x: bars.round, y: bars.parts[part], marker: { color: css(`--${part}`) },
       customdata: bars.names, hovertemplate: `%{y:.3s}${unit}`,
@@ -114,10 +114,10 @@
 
   const draw = {
     curves,
-    time: (chart) => stacked(data.runs[Number(chart.dataset.run)].time, parts, "s"),
+    time: (chart) => stacked(data.runs[Number(chart.dataset.run)].time, "s"),
     traffic: (chart) => {
       keys(chart, [["down", "to clients"], ["up", "from clients"]].map(([part, name]) => ({ name, value: "", line: css(`--${part}`) })));
-      return stacked(data.runs[Number(chart.dataset.run)].traffic, ["down", "up"], "B");
+      return stacked(data.runs[Number(chart.dataset.run)].traffic, "B");
     },
     spread: (chart) => {
       const trace = {

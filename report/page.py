@@ -155,7 +155,7 @@ def text_block(foreign: str) -> str:
 
 def _explained() -> str:
     return (
-        "<p class='note'>Computation, coding and network are those of the last answer that each exchange waited for. "
+        "<p class='note'>The parts are those of the last answer that each exchange waited for. "
         "Waiting is the rest of the round. Evaluation is not included.</p>"
     )
 

@@ -146,14 +146,18 @@ class Run:
 
     @cached_property
     def figures(self) -> dict[str, float]:
-        """The last evaluation, and the last of the algorithm's own figures; what is not known is left out."""
+        """The last evaluation, and the last of the algorithm's own figures; what is not known is left out.
+
+        Those that the run's end adds to the last round's (an algorithm may measure its final model) count.
+        """
         last = {}
         for name in columns.figures(self.metrics_table):
             values = self.metrics_table[name].to_numpy()
             known = values[np.isfinite(values)]
             if known.size:
                 last[name] = float(known[-1])
-        return last
+        final = (self.summary or {}).get("figures") if self.completed else None
+        return last | (final if isinstance(final, dict) else {})
 
     @cached_property
     def model(self) -> Vector:

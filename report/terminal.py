@@ -47,7 +47,7 @@ def _described(run: Run) -> dict[str, Any]:
         "seconds": {
             "rounds": float(np.nansum(digest.column(metrics, "seconds"))),
             "evaluation": float(np.nansum(digest.column(metrics, "evaluation_s"))),
-            **split.parts(),
+            **asdict(split),
         },
         "bytes": asdict(digest.traffic(metrics)),
         "phases": [asdict(costs) for costs in digest.costs_by(run.calls_table, "phase")],
@@ -109,10 +109,13 @@ def _shares(split: digest.Split) -> str:
 def _costs(heading: str, rows: Sequence[Costs]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column(heading, overflow="fold")
-    for name in ("calls", "missed", "total p50", "p90", "compute p50", "network p50"):
+    encrypted = any(costs.encryption_p50 > 0 for costs in rows)
+    encryption = ("encrypt p50",) if encrypted else ()
+    for name in ("calls", "missed", "total p50", "p90", "compute p50", *encryption, "network p50"):
         table.add_column(name.replace(" ", "\n"), justify="right", vertical="bottom", no_wrap=True)
     for costs in rows:
-        times = (costs.total_p50, costs.total_p90, costs.compute_p50, costs.network_p50)
+        cryptography = (costs.encryption_p50,) if encrypted else ()
+        times = (costs.total_p50, costs.total_p90, costs.compute_p50, *cryptography, costs.network_p50)
         missed = costs.calls - costs.answered
         table.add_row(
             Text(plain(costs.name)),
@@ -127,7 +130,8 @@ def _several(runs: Sequence[Run]) -> Table:
     differing = digest.differing_settings(runs)
     known = {name for run in runs for name in run.figures}
     # All six losses and accuracies of several runs do not fit beside each other.
-    shown = [name for name in ("objective", "test_accuracy", "train_accuracy") if name in known]
+    wanted = (columns.objective(known), "gap", "test_accuracy", "train_accuracy")
+    shown = [name for name in wanted if name in known]
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, caption=count_text(len(runs), "run"), caption_justify="left"
     )

@@ -108,10 +108,9 @@ class Rounds:
         await fleet.kept_promises(self.settings.participation.deadline)
         model = algorithm.model
         # Some algorithms hide their model until they finish, some change it then, even into what is no model.
-        comparable = model.shape == (self.evaluator.objective.dimension,)
-        if algorithm.model_is_known and comparable:
-            if evaluated is None or not np.array_equal(evaluated, model):
-                self.figures = await self.evaluator.evaluate(model)
+        is_model = algorithm.model_is_known and model.shape == (self.evaluator.objective.dimension,)
+        if is_model and (evaluated is None or not np.array_equal(evaluated, model)):
+            self.figures = await self.evaluator.evaluate(model)
         self.figures = self.figures | algorithm.metrics()
         calls, fleet.calls = fleet.calls, []
         self.recorder.calls(calls)

@@ -70,6 +70,8 @@ class HyFDCA(Algorithm):
             Line search: from which of them on a client missed them.
         figures
             The latest objective, dual objective and gap.
+        released
+            Whether the model that was encrypted until the end has been released to the server.
         """
 
         pseudonyms: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class HyFDCA(Algorithm):
         missed: list[dict[str, float | Stored]] = field(default_factory=list)
         away: dict[str, int] = field(default_factory=dict)
         figures: dict[str, float] = field(default_factory=dict)
+        released: bool = False
 
     Settings = HyFDCASettings
     settings: HyFDCASettings
@@ -469,6 +472,7 @@ class HyFDCA(Algorithm):
         if missing:
             log.warning("nobody released the weights of %d features: they are 0 in the saved model", missing)
         self.model = model
+        self.state.released = True
 
     async def _final_figures(self, everybody: Cohort) -> None:
         all_blocks = Picked(None, np.empty(0, np.int64))
@@ -484,8 +488,8 @@ class HyFDCA(Algorithm):
 
     @property
     def model_is_known(self) -> bool:
-        """Whether the server knows the model before the end."""
-        return not self.settings.protect_primal
+        """Whether the server knows the model: with an encrypted primal, only once it has been released."""
+        return self.state.released or not self.settings.protect_primal
 
     def metrics(self) -> dict[str, float]:
         """Return objective, dual objective and gap of the model that the round began with."""

@@ -20,18 +20,18 @@ from tests.cluster.federation import digest
 
 pytestmark = pytest.mark.cluster
 
-QUICKSTART = Path("experiments/quickstart.yaml")
+FEDAVG = Path("experiments/fedavg-digits.yaml")
 
 
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "in-process")
-    asyncio.run(run_in_process(load(QUICKSTART), folder))
+    asyncio.run(run_in_process(load(FEDAVG), folder))
     return folder
 
 
 def test_one_command_gives_the_bits_of_the_in_process_fleet(in_process: RunFolder, tmp_path: Path) -> None:
-    words = ["up", str(QUICKSTART), "--runs", str(tmp_path), "--processes", "2", "--json"]
+    words = ["up", str(FEDAVG), "--runs", str(tmp_path), "--processes", "2", "--json"]
     done = subprocess.run([sys.executable, "-m", "deploy.command", *words], capture_output=True, check=True)
     summary = json.loads(done.stdout)
     assert summary["completed"]
@@ -42,7 +42,7 @@ def test_one_command_gives_the_bits_of_the_in_process_fleet(in_process: RunFolde
 def test_separate_server_and_clients_over_tls_give_the_bits_of_the_in_process_fleet(
     in_process: RunFolder, federate: MakeFederation
 ) -> None:
-    federation = federate(load(QUICKSTART).model_dump(mode="json"))
+    federation = federate(load(FEDAVG).model_dump(mode="json"))
     federation.start()
     run = fenchel.Run(federation.finish())
     assert digest(run.path / "model.npz") == digest(in_process.model)
