@@ -72,11 +72,14 @@ class Encrypted:
         How values lie in a ciphertext.
     cipher
         Encrypts and decrypts.
+    what
+        What the values are, and the setting that bounds them, for errors.
     """
 
     sizes: Indices
     layout: Layout
     cipher: Paillier
+    what: str = "values"
 
     def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
         """Return fresh ciphertexts, zeros in the slots that a block leaves over.
@@ -88,7 +91,10 @@ class Encrypted:
         """
         padded = np.zeros((self._count(blocks), self.layout.slots))
         padded[self._filled(blocks)] = values
-        return self.cipher.encrypt(padded.reshape(-1), self.layout).to_wire()
+        try:
+            return self.cipher.encrypt(padded.reshape(-1), self.layout).to_wire()
+        except EncryptionError as error:
+            raise EncryptionError(f"{self.what}: {error}") from None
 
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
         """Return the decrypted entries.

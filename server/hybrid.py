@@ -6,6 +6,7 @@ restart, and never changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from common.algorithms.hyfdca import HyFDCASettings
+from common.algorithms.hyfdca import Encryption, HyFDCASettings
 from common.arrays import Indices, Vector
 from common.errors import FenchelError, RunStoppedError
 from common.expectation import ArraySpec, CipherSpec, Expected
@@ -25,6 +26,8 @@ from server.aligned import ClearVectors, EncryptedVectors, Vectors, cipher_sum
 from server.alignment import Alignment, Arrangement, Holding, Slice, align, align_features
 from server.picks import Picks
 from server.ranges import Kind, Ranges
+
+_SHORTEST = -100  # shorter rows than 2^-50 need no narrower slots
 
 
 @dataclass(frozen=True)
@@ -214,3 +217,20 @@ def _public_key(client: str, n: NDArray[np.uint8]) -> PublicKey:
         return PublicKey(int.from_bytes(n.tobytes(), "big"))
     except FenchelError as error:
         raise RunStoppedError(f"client {client} has no usable public key: {error}") from None
+
+
+def checked_norm_bits(norm_bits: int, client: str, encryption: Encryption) -> int:
+    """Return what a client said of its longest part of a row, if the settings leave room for it.
+
+    Raises
+    ------
+    RunStoppedError
+        Naming the client and the setting.
+    """
+    if norm_bits > math.ceil(math.log2(encryption.largest_norm)):
+        raise RunStoppedError(
+            f"client {client} has a part of a row whose squared norm is about 2^{norm_bits}, but "
+            f"algorithm.encryption.largest_norm is {encryption.largest_norm:g}; scale the rows (data.scale: unit-rows), "
+            "or raise that setting"
+        )
+    return max(norm_bits, _SHORTEST)

@@ -92,10 +92,10 @@ class Ranges:
     def _fitted(self, kind: Kind, slots: int | None = None) -> Layout:
         largest, additions = self._bounds()[kind]
         assert self.key_bits is not None
+        # The line search divides differences of figures, which near the optimum are as small as the gap.
+        precision = self.settings.encryption.fraction_bits * (2 if kind == "figure" else 1)
         try:
-            return Layout.fit(
-                self.key_bits, self.settings.encryption.fraction_bits, largest, additions, slots
-            )
+            return Layout.fit(self.key_bits, precision, largest, additions, slots)
         except EncryptionError as error:
             raise SettingsError(
                 f"algorithm.encryption: the {kind}s do not fit: {error}. The range of scores follows from the longest "

@@ -40,6 +40,13 @@ from common.payload import Ciphertexts, Value, Values
 log = logging.getLogger("fenchel.client")
 
 _PUBLIC_ALIGNMENT_KEY = b"privacy: none"  # pseudonyms of a plaintext run hide nothing
+_RANGES = {
+    "score": "inner products (algorithm.encryption.largest_score)",
+    "dual": "dual variables (algorithm.encryption.largest_dual)",
+    "norm": "squared norms of rows (algorithm.encryption.largest_norm)",
+    "primal": "contributions to the model (their bound follows from the longest row)",
+    "figure": "mean losses (their bound follows from algorithm.encryption.largest_score)",
+}
 _UNIT_NORM = 1 + 1e-9  # rows that were divided by their norm are as long as rounding makes them
 
 
@@ -427,11 +434,12 @@ class HyFDCAClient(ClientAlgorithm):
     def _samples_in(self, what: str) -> Envelope:
         if self._cipher is None:
             return Clear(self.state.sizes)
-        return Encrypted(self.state.sizes, layout_of(self.state.layouts[what]), self._cipher)
+        return Encrypted(self.state.sizes, layout_of(self.state.layouts[what]), self._cipher, _RANGES[what])
 
     def _features_in(self, what: str) -> Envelope:
         assert self._cipher is not None, "the primal is encrypted only where everything is"
-        return Encrypted(self.state.feature_sizes, layout_of(self.state.layouts[what]), self._cipher)
+        layout = layout_of(self.state.layouts[what])
+        return Encrypted(self.state.feature_sizes, layout, self._cipher, _RANGES[what])
 
     @property
     def _monitored_count(self) -> int:
@@ -444,7 +452,7 @@ class HyFDCAClient(ClientAlgorithm):
         layout = layout_of(self.state.layouts["figure"])
         whole, rest = divmod(count, layout.slots)
         sizes = np.array([layout.slots] * whole + ([rest] if rest else []))
-        return Encrypted(sizes, layout, self._cipher)
+        return Encrypted(sizes, layout, self._cipher, _RANGES["figure"])
 
     @cached_property
     def _cipher(self) -> Paillier | None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from common.algorithms.hyfdca import LINE_STEPS, HyFDCASettings, layout_numbers
 from common.arrays import Indices, Vector
-from common.errors import PayloadError, SettingsError
+from common.errors import SettingsError
 from common.expectation import ArraySpec, Expected
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import MarginLoss
@@ -30,7 +30,7 @@ from server.algorithm import Algorithm, Conduct
 from server.aligned import Stored
 from server.alignment import Holding, check_cells
 from server.fleet import Cohort, Each
-from server.hybrid import Hybrid, agreed_key
+from server.hybrid import Hybrid, agreed_key, checked_norm_bits
 from server.line_search import best_step
 from server.picks import Picked
 from server.replies import Replies
@@ -151,10 +151,9 @@ class HyFDCA(Algorithm):
         for client, reply in introduced.items():
             state.pseudonyms[client] = cast(NDArray[np.uint8], reply["samples"]).copy()
             state.features[client] = cast(Indices, reply["features"]).copy()
-            norm_bits = cast(int, reply["norm_bits"])
-            if not -1024 <= norm_bits <= 1024:
-                raise PayloadError(f"client {client}: rows of squared norm 2^{norm_bits} cannot be")
-            state.norm_bits[client] = norm_bits
+            state.norm_bits[client] = checked_norm_bits(
+                cast(int, reply["norm_bits"]), client, self.settings.encryption
+            )
         if self.settings.layout == "ragged" and self.settings.check_cells:
             check_cells({c: cast(NDArray[np.uint8], reply["cells"]) for c, reply in introduced.items()})
         alignment = self.hybrid.alignment
@@ -461,6 +460,7 @@ class HyFDCA(Algorithm):
             returns={
                 "model": Each({c: ArraySpec(np.float64, (len(self.state.features[c]),)) for c in everybody})
             },
+            min_replies=len(everybody),  # else the weights that only one client can decrypt would be missing
             primal=self._primal_parts(everybody),
         )
         model = np.zeros_like(self.model)

@@ -26,7 +26,7 @@ NAME = "fenchel.v1.Coordinator"
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Coordinator:
-    return Coordinator(load(Path("experiments/quickstart.yaml")), RunFolder.create(tmp_path, "service"))
+    return Coordinator(load(Path("experiments/fedavg-digits.yaml")), RunFolder.create(tmp_path, "service"))
 
 
 async def test_health_checks_and_reflection_answer(coordinator: Coordinator) -> None:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 CLIENTS = 8
 ROUNDS = 400
-QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
+DEFAULT = ROOT / "experiments" / "fedavg-digits.yaml"
 LEDGER = "tests.cluster.ledger:Ledger"  # its clients keep state: one lost or repeated reply changes the model
 
 Bring = Callable[..., Cluster]
@@ -61,7 +61,7 @@ def ledger(bring: Bring, tmp_path: Path) -> tuple[Cluster, Path]:
     return cluster, path
 
 
-async def test_eight_scaled_clients_do_the_quickstart_and_leave_the_model_of_one_process_on_the_host(
+async def test_eight_scaled_clients_do_the_default_run_and_leave_the_model_of_one_process_on_the_host(
     bring: Bring, tmp_path: Path
 ) -> None:
     cluster = bring(FENCHEL_CLIENTS="auto")
@@ -78,7 +78,7 @@ async def test_eight_scaled_clients_do_the_quickstart_and_leave_the_model_of_one
         line.split("| ")[1].split(":")[0] for line in cluster.logs("client").splitlines() if "working" in line
     }
     assert took_part == set(client_names(CLIENTS))
-    assert model_bytes(folder) == await without_docker(QUICKSTART, tmp_path)
+    assert model_bytes(folder) == await without_docker(DEFAULT, tmp_path)
 
 
 async def test_killed_containers_and_processes_go_on_where_they_were_and_not_a_bit_of_the_model_changes(

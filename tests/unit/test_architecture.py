@@ -30,8 +30,9 @@ ROOMS = {
     "docker": set[str](),
     "ray": set[str](),
     "plotly": {"report/page.py"},
-    "matplotlib": {"report/figure.py", "common/data/table.py"},
+    "matplotlib": {"report/figure.py", "report/front.py", "common/data/table.py"},
     "pandas": set[str](),
+    "phe": {"client/paillier/interoperability.py"},
 }
 """The modules that may import a heavy or optional library."""
 

@@ -250,10 +250,12 @@ def test_the_schema_for_editors_describes_the_quickstart() -> None:
     except ModuleNotFoundError:
         assert set(values) <= set(schema["properties"])
         assert set(schema["required"]) <= set(values)
-        fedavg = next(
-            each for each in schema["properties"]["algorithm"]["anyOf"] if each["title"] == "fedavg"
+        algorithm = next(
+            each
+            for each in schema["properties"]["algorithm"]["anyOf"]
+            if each["title"] == values["algorithm"]["name"]
         )
-        assert set(values["algorithm"]) <= set(fedavg["properties"])
+        assert set(values["algorithm"]) <= set(algorithm["properties"])
     else:
         jsonschema.validate(values, schema)
 

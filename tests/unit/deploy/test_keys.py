@@ -197,7 +197,7 @@ def test_the_refusal_ends_the_process_with_the_code_of_credentials(folder: Path,
 def test_a_public_key_for_a_run_that_encrypts_nothing_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="encrypts nothing"):
         fenchel(
-            *("server", "experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)),
+            *("server", "experiments/fedavg-digits.yaml", "--insecure", "--runs", str(tmp_path)),
             *("--public-key", str(folder / SERVER)),
         )
 

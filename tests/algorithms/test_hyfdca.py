@@ -1,0 +1,263 @@
+"""HyFDCA is the pseudocode, however its data are spread and its messages are written; its invariants hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.arrays import Vector
+from common.data.shard import Shard
+from common.data.source import DataSource
+from common.objectives.losses import Hinge
+from common.objectives.sdca import DualProblem, ascend
+from tests.algorithms.hyfdca_witness import Moment, Witness, settings_of
+
+Case = dict[str, Any]
+
+HALF: Case = {"kind": "fraction", "fraction": 0.5}
+SPARSE = {"picking": "common", "messages": "sparse"}
+
+CASES: dict[str, tuple[Case, Case]] = {
+    "line search": ({"preset": "linesearch"}, {}),
+    "auto": ({}, {"loss": "smoothed-hinge"}),
+    "line search of picks": ({"preset": "linesearch", "picks": 7}, {"loss": "squared-hinge"}),
+    "line search, sparse": ({"preset": "linesearch", "picks": 7, **SPARSE}, {"loss": "squared"}),
+    "safe": ({"preset": "safe"}, {"loss": "logistic"}),
+    "safe, ragged": ({"preset": "safe", "picks": 12}, {"ragged": True}),
+    "safe, pickers": ({"preset": "safe", "picks": 9, "averaging": "pickers"}, {"l2": 0.001}),
+    "exact": ({"preset": "exact", "picks": 5}, {"loss": "logistic"}),
+    "exact, long rows": ({"preset": "exact", "picks": 5}, {"scale": "standard"}),
+    "paper, long rows": ({"preset": "paper", "picks": 5}, {"scale": "standard", "l2": 10.0}),
+    "exact, some": ({"preset": "exact", "picks": 5, "step_decay": "inverse-sqrt"}, {"sampler": HALF}),
+    "exact, some active": ({"preset": "exact", "picks": 5, "averaging": "active"}, {"sampler": HALF}),
+    "exact, some, sparse": (
+        {"preset": "exact", "picks": 5, "messages": "sparse"},
+        {"sampler": HALF, "loss": "smoothed-hinge"},
+    ),
+    "safe, some pickers, sparse in blocks": (
+        {"preset": "safe", "picks": 8, "averaging": "pickers", "block": 4, **SPARSE},
+        {"sampler": {"kind": "bernoulli", "probability": 0.4}},
+    ),
+    "theory": ({"preset": "theory", "step_size": 0.5}, {"l2": 0.1}),
+    "theory, share": ({"preset": "theory", "trust": "share", "picks": 20}, {"loss": "logistic", "l2": 0.1}),
+    "theory, cyclic": (
+        {"preset": "theory", "step_decay": "inverse", "averaging": "active"},
+        {"grid": (1, 4), "sampler": {"kind": "cyclic", "groups": 2}, "l2": 0.1, "loss": "squared"},
+    ),
+    "theory, squared hinge": ({"preset": "theory", "picks": 9}, {"l2": 0.1, "loss": "squared-hinge"}),
+    "theory, smoothed hinge": ({"preset": "theory", "picks": 9}, {"l2": 0.1, "loss": "smoothed-hinge"}),
+    "exact, weighted": (
+        {"preset": "exact", "picks": 4},
+        {"sampler": {"kind": "weighted", "size": 3}, "grid": (4, 2)},
+    ),
+    "exact, weighted with replacement": (
+        {"preset": "exact", "picks": 4},
+        {"sampler": {"kind": "weighted", "size": 5, "replacement": True}},
+    ),
+    "horizontal": ({"preset": "exact", "picks": 4}, {"grid": (6, 1)}),
+    "horizontal, some": ({"preset": "exact", "picks": 4}, {"grid": (6, 1), "sampler": HALF}),
+    "vertical": ({"preset": "exact", "picks": 4}, {"grid": (1, 6)}),
+}
+
+
+def witnessed(algorithm: Case, parent: Path, *, scale: str | None = None, **rest: Any) -> Witness:
+    settings = settings_of(algorithm, **({"grid": (3, 2), "samples": 80, "rounds": 15} | rest))
+    if scale is not None:
+        settings = settings.model_copy(update={"data": settings.data.model_copy(update={"scale": scale})})
+    return Witness(settings).run(parent)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_is_that_of_the_pseudocode(case: str, tmp_path: Path) -> None:
+    algorithm, rest = CASES[case]
+    run = witnessed(algorithm, tmp_path, **rest)
+    for moment, oracle in run.simulation():
+        known = ~np.isnan(run.alpha(moment))
+        np.testing.assert_allclose(run.alpha(moment)[known], oracle.alpha_0[known], rtol=0, atol=1e-9)
+        np.testing.assert_allclose(moment.w, oracle.w_0, rtol=0, atol=1e-9)
+        if moment.dual is not None:
+            np.testing.assert_allclose(moment.dual, oracle.alpha_0, rtol=0, atol=1e-9)
+        assert known.all() or len(moment.cohort) < len(run.clients)
+    assert np.abs(oracle.alpha_0).max() > 0.01
+    problem = run.problem
+    assert run.final.figures["gap"] == pytest.approx(problem.gap(oracle.alpha_0), abs=1e-9)
+    np.testing.assert_allclose(run.model, problem.primal(oracle.alpha_0), rtol=0, atol=1e-9)
+
+
+def test_the_measured_gap_is_that_of_the_model_with_which_the_round_began(tmp_path: Path) -> None:
+    run = witnessed({"preset": "exact", "picks": 6}, tmp_path, loss="smoothed-hinge")
+    problem, before = run.problem, np.zeros(80)
+    for moment in run.moments:
+        assert moment.figures["primal_objective"] == pytest.approx(
+            problem.primal_objective(problem.primal(before)), abs=1e-12
+        )
+        assert moment.figures["dual_objective"] == pytest.approx(problem.dual_objective(before), abs=1e-12)
+        assert moment.figures["gap"] == pytest.approx(problem.gap(before), abs=1e-12)
+        before = run.alpha(moment)
+    terms = problem.losses(problem.x @ run.model) + problem.conjugates(before) + before * (problem.x @ run.model)
+    assert terms.min() >= -1e-12
+    assert run.final.figures["gap"] == pytest.approx(terms.mean(), abs=1e-12)  # the decomposition of 1.2
+
+
+# Oracle 5
+
+
+def test_one_client_that_picks_one_sample_does_coordinate_ascent(tmp_path: Path) -> None:
+    rounds = 400
+    run = witnessed({"preset": "exact", "picks": 1}, tmp_path, grid=(1, 1), rounds=rounds, samples=None)
+    order = np.array([run.picks("client-000", t)[0] for t in range(1, rounds + 1)])
+    shard: Shard = DataSource.open(run.settings.data, run.settings.seed).training()
+    problem = DualProblem.of(Hinge(), shard, 0.01)
+    dual, w = ascend(problem, np.zeros(455), np.zeros(30), order, problem.curvature)
+    np.testing.assert_allclose(run.alpha(run.moments[-1]), dual, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run.model, w, rtol=0, atol=1e-12)
+    assert len(set(order.tolist())) > 200
+    assert np.count_nonzero(dual) > 100
+
+
+# Oracles 8 and 9
+
+GRIDS = [(1, 1), (4, 1), (1, 4), (3, 3)]
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"preset": "linesearch", "picks": 9},
+        {"preset": "exact", "picks": 5},
+        {"preset": "safe", "picks": 9, **SPARSE},
+    ],
+)
+def test_with_everybody_the_model_is_always_that_of_the_dual_variables(
+    grid: tuple[int, int], algorithm: Case, tmp_path: Path
+) -> None:
+    run = witnessed(algorithm | {"skip_inner_products": False}, tmp_path, grid=grid, rounds=8)
+    problem, before = run.problem, np.zeros(30)
+    for moment in run.moments:
+        alpha = run.alpha(moment)
+        for name in run.clients:  # all holders of a sample agree
+            np.testing.assert_allclose(moment.duals[name], alpha[run.rows(name)], rtol=0, atol=1e-14)
+        if moment.dual is not None:
+            np.testing.assert_allclose(moment.dual, alpha, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(moment.w, problem.primal(alpha), rtol=0, atol=1e-10)
+        if run.algorithm.messages == "dense":
+            np.testing.assert_allclose(scores(run, moment), problem.x @ before, rtol=0, atol=1e-10)
+        before = moment.w
+    assert np.abs(before).max() > 0.1
+
+
+def scores(run: Witness, moment: Moment) -> Vector:
+    """z = sum over the holders of what they shared last."""
+    z = np.zeros(run.problem.samples)
+    for name, share in moment.scores.items():
+        z[run.rows(name)] += share
+    return z
+
+
+@pytest.mark.parametrize("messages", ["dense", "sparse"])
+@pytest.mark.parametrize("preset", ["exact", "safe"])
+def test_with_some_the_model_is_always_the_sum_of_what_clients_shared_last(
+    preset: str, messages: str, tmp_path: Path
+) -> None:
+    run = witnessed(
+        {"preset": preset, "picks": 6, "messages": messages}, tmp_path, grid=(3, 3), rounds=25, sampler=HALF
+    )
+    problem = run.problem
+    scale = problem.l2 * problem.samples
+    stale = 0.0
+    for moment in run.moments:
+        w = np.zeros(30)
+        for name, party in problem.parties.items():
+            what = moment.contributions[name]
+            w[party.columns] += what / scale
+            np.testing.assert_allclose(what, party.x.T @ moment.duals[name], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(moment.w, w, rtol=0, atol=1e-12)
+        assert moment.synced == set(moment.cohort)
+        assert moment.dual is not None
+        for name in moment.synced:
+            np.testing.assert_allclose(moment.duals[name], moment.dual[run.rows(name)], rtol=0, atol=1e-14)
+        stale = max(stale, float(np.abs(moment.w - problem.primal(moment.dual)).max()))
+    assert stale > 1e-3  # so this was no test of the complete case
+    assert run.final.dual is not None
+    np.testing.assert_allclose(run.model, problem.primal(run.final.dual), rtol=0, atol=1e-10)
+
+
+# Oracle 10
+
+
+def test_clients_of_whole_samples_need_no_exchange_of_inner_products(tmp_path: Path) -> None:
+    algorithm = {"preset": "exact", "picks": 6}
+    runs = [
+        witnessed(algorithm | {"skip_inner_products": skip}, tmp_path / str(skip), grid=(5, 1), rounds=30)
+        for skip in (True, False)
+    ]
+    phases = [{phase for t, phase, _ in run.phases if t > 0} for run in runs]
+    assert phases[0] == {"change_dual", "aggregate", "figures"}
+    assert phases[1] == phases[0] | {"inner_product"}
+    for one, other in zip(runs[0].moments, runs[1].moments, strict=True):
+        np.testing.assert_allclose(runs[0].alpha(one), runs[1].alpha(other), rtol=0, atol=1e-13)
+    assert not runs[0].moments[-1].scores
+
+
+def test_a_vertical_split_ends_at_the_same_optimum(tmp_path: Path) -> None:
+    run = witnessed({"preset": "linesearch"}, tmp_path, grid=(1, 5), samples=None, rounds=40)
+    assert (run.problem.holders == 5).all()
+    assert all((client.state.holders == 5).all() for client in run.clients.values())
+    assert run.final.figures["gap"] < 1e-5
+    assert run.final.figures["primal_objective"] == pytest.approx(0.15444684, abs=1e-5)
+
+
+# Oracles 11 and 12
+
+
+def test_with_common_picks_the_partition_of_the_features_changes_nothing(tmp_path: Path) -> None:
+    algorithm = {"preset": "exact", "picks": 15, "picking": "common"}
+    trajectories = {}
+    for columns in (1, 2, 3, 5, -3):
+        run = witnessed(
+            algorithm,
+            tmp_path / str(columns),
+            grid=(3, abs(columns)),
+            ragged=columns < 0,
+            samples=200,
+            rounds=60,
+        )
+        trajectories[columns] = np.array([run.alpha(moment) for moment in run.moments])
+    for columns, trajectory in trajectories.items():
+        np.testing.assert_allclose(trajectory, trajectories[1], rtol=0, atol=1e-9, err_msg=f"{columns}")
+    assert np.abs(np.diff(trajectories[1], axis=0)).max(axis=1).min() > 1e-6  # it moves in every round
+
+
+@pytest.mark.parametrize(
+    ("picking", "preset", "averaging"),
+    [
+        ("common", "exact", "all"),
+        ("common", "linesearch", "all"),
+        ("independent", "exact", "all"),
+        ("independent", "safe", "pickers"),
+    ],
+)
+def test_dense_and_sparse_messages_do_the_same(
+    picking: str, preset: str, averaging: str, tmp_path: Path
+) -> None:
+    algorithm = {
+        "preset": preset,
+        "picks": 7,
+        "picking": picking,
+        "block": 1,
+        "averaging": averaging,
+    }
+    dense, sparse = (
+        witnessed(algorithm | {"messages": messages}, tmp_path / messages, rounds=40)
+        for messages in ("dense", "sparse")
+    )
+    for one, other in zip(dense.moments, sparse.moments, strict=True):
+        np.testing.assert_allclose(dense.alpha(one), sparse.alpha(other), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(one.w, other.w, rtol=0, atol=1e-9)
+    assert np.isfinite(dense.gaps).all()
+    assert np.isnan(sparse.gaps[:-1]).all()
+    assert sparse.gaps[-1] == pytest.approx(dense.gaps[-1], abs=1e-9)
