@@ -230,7 +230,7 @@ def checked_norm_bits(norm_bits: int, client: str, encryption: Encryption) -> in
     if norm_bits > math.ceil(math.log2(encryption.largest_norm)):
         raise RunStoppedError(
             f"client {client} has a part of a row whose squared norm is about 2^{norm_bits}, but "
-            f"algorithm.encryption.largest_norm is {encryption.largest_norm:g}; scale the rows (data.scale: unit-rows), "
+            f"algorithm.encryption.largest_norm is {encryption.largest_norm:g}; scale rows (data.scale: unit-rows), "
             "or raise that setting"
         )
     return max(norm_bits, _SHORTEST)
