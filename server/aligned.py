@@ -37,8 +37,13 @@ class Vectors(Protocol):
     def part(self, vector: Stored, client: str, blocks: Indices | None = None) -> Value:
         """Return the entries that a client holds, or those of some of its blocks (their places among its own)."""
 
-    def total(self, shares: Mapping[str, Stored]) -> Stored:
-        """Return the sum of all clients' shares; each is of all that its client holds."""
+    def total(
+        self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None
+    ) -> Stored:
+        """Return the sum of all clients' shares; each is of all that its client holds.
+
+        With ``blocks``, only these of each client are added, and the others are zero.
+        """
 
     def added(
         self, vector: Stored, shares: Mapping[str, Value], blocks: Mapping[str, Indices] | None = None
@@ -77,11 +82,16 @@ class ClearVectors:
         part: Vector = _numbers(vector)[self._places(client, blocks)]
         return part
 
-    def total(self, shares: Mapping[str, Stored]) -> Vector:
+    def total(
+        self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None
+    ) -> Vector:
         """Return the sum, in the order of client ids."""
         total = self.zeros()
         for client in sorted(shares):
-            total[self._places(client)] += _numbers(shares[client])
+            share, some = _numbers(shares[client]), None if blocks is None else blocks[client]
+            if some is not None:
+                share = share[entries_of(self.arrangement.slices[client].sizes, some)]
+            total[self._places(client, some)] += share
         return total
 
     def added(
@@ -140,11 +150,14 @@ class EncryptedVectors:
         """Return a client's ciphertexts."""
         return self._ciphers(vector).take(self._places(client, blocks)).to_wire()
 
-    def total(self, shares: Mapping[str, Stored]) -> CipherVector:
+    def total(
+        self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None
+    ) -> CipherVector:
         """Return the sum; EncryptionError if slots have no room for it."""
         total = self.zeros()
         for client in sorted(shares):
-            total.add_at(self._places(client), self._ciphers(shares[client]))
+            share, some = self._ciphers(shares[client]), None if blocks is None else blocks[client]
+            total.add_at(self._places(client, some), share if some is None else share.take(some))
         return total
 
     def added(

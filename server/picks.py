@@ -73,15 +73,18 @@ class Picks:
         return quotas
 
     def touched(self, clients: Iterable[str], picked: Mapping[str, Picked]) -> dict[str, Indices | None]:
-        """Return, of each client, its blocks in the union of all picks; ``None``: all, as messages are dense."""
-        slices, clients = self.alignment.slices, list(clients)
+        """Return, of every client of the run, its blocks in the union of some clients' picks.
+
+        ``None``: all of them, as messages are dense.
+        """
+        slices = self.alignment.slices
         union = np.zeros(self.alignment.blocks, bool)
         for client in clients:
             blocks = picked[client].blocks
             if blocks is None:
-                return dict.fromkeys(clients)
+                return dict.fromkeys(slices)
             union[slices[client].blocks[blocks]] = True
-        return {client: np.flatnonzero(union[slices[client].blocks]) for client in clients}
+        return {client: np.flatnonzero(union[held.blocks]) for client, held in slices.items()}
 
     def divisors(self, clients: Iterable[str], picked: Mapping[str, Picked]) -> dict[str, Indices]:
         """Return by how many a change of each sample is divided (specification, 5.1-E9), in aligned order."""

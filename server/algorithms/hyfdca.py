@@ -305,7 +305,7 @@ class HyFDCA(Algorithm):
                 cached[client] = cast(Stored, share)
             else:
                 cached[client] = self.hybrid.scores.replaced(cached[client], share, client, blocks)
-        return self.hybrid.scores.total(cached), shared.cohort
+        return self.hybrid.scores.total(cached, wanted), shared.cohort
 
     async def _aggregate(
         self,
