@@ -48,6 +48,8 @@ class Hybrid:
         Of each client: the squared norm of its longest part of a row is at most ``2^norm_bits``.
     key
         The clients' public key; ``None`` in plaintext.
+    ascends
+        Whether the dual objective never falls.
     """
 
     settings: HyFDCASettings
@@ -58,6 +60,7 @@ class Hybrid:
     holdings: Mapping[str, Holding]
     norm_bits: Mapping[str, int]
     key: PublicKey | None
+    ascends: bool
 
     @cached_property
     def ranges(self) -> Ranges:
@@ -73,6 +76,7 @@ class Hybrid:
             clients=len(self.holdings),
             holders=int(holders.max()),
             longest_part=2.0 ** max(self.norm_bits.values()),
+            ascends=self.ascends,
         )
 
     @cached_property

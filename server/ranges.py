@@ -19,6 +19,7 @@ the model, and the few numbers that are summed over clients for monitoring and l
 KINDS: tuple[Kind, ...] = ("score", "dual", "norm", "primal", "figure")
 
 _SPARE = 2.0  # of the range of dual variables: rounding and averaging may lead a little out of it
+_MARGIN = 4.0  # of a bound that holds where everybody takes part
 _CLEAR_BLOCK = 1024  # samples in a block where nothing is encrypted
 
 
@@ -42,6 +43,8 @@ class Ranges:
         Clients that hold the same sample, at most.
     longest_part
         Largest squared norm of a client's part of a row, at most.
+    ascends
+        Whether the dual objective never falls, so that it bounds the model.
     """
 
     settings: HyFDCASettings
@@ -52,6 +55,7 @@ class Ranges:
     clients: int
     holders: int
     longest_part: float
+    ascends: bool = False
 
     @cached_property
     def block(self) -> int:
@@ -107,14 +111,25 @@ class Ranges:
         chosen = self.settings.encryption
         row = self.holders * self.longest_part  # ||x_i||^2 is the sum over its holders
         dual = 1.0 if math.isfinite(self.loss.domain[1]) else chosen.largest_dual
-        # |x_i^T w| = |sum_j alpha_j x_i^T x_j| / (lambda N) <= max |alpha| max ||x||^2 / lambda
-        score = chosen.largest_score or dual * row / self.l2
+        score = chosen.largest_score or self._largest_score(row, dual)
         loss = 1 + (score**2 if self.loss.kind.startswith("squared") else score)
         figure = max(loss, row * (dual / self.l2) ** 2) if self.settings.protect_primal else loss
         return {
             "score": (score, self.holders),
             "dual": (_SPARE * dual, self.holders + 1),  # alpha_0 and the changes
-            "norm": (chosen.largest_norm, self.holders),
+            "norm": (self.longest_part, self.holders),
             "primal": (self.samples * dual * math.sqrt(row), self.clients),  # |sum_i alpha_i x_im|
             "figure": (figure, self.clients),  # mean losses; ||w||^2 too, if the server does not know w
         }
+
+    def _largest_score(self, row: float, dual: float) -> float:
+        """Bound |x_i^T w|, also for a part of the features.
+
+        |x_i^T w| = |sum_j alpha_j x_i^T x_j| / (lambda N) <= max |alpha| max ||x||^2 / lambda. Where the dual objective
+        never falls, (lambda/2) ||w||^2 <= (1/N) sum_i -l_i*(-alpha_i) <= max l_i(0), which is 1 at most for the
+        losses with a bounded dual variable; a margin is for rounds in which somebody was absent.
+        """
+        score = dual * row / self.l2
+        if self.ascends and math.isfinite(self.loss.domain[1]):
+            return min(score, _MARGIN * math.sqrt(2 * row / self.l2))
+        return score

@@ -41,7 +41,7 @@ class Encryption(Section):
         "longest row, |alpha| and l2, which wastes some bits where it is far from reached",
     )
     largest_norm: PositiveFloat = Field(
-        65536.0, description="largest squared norm of a client's part of a row"
+        65536.0, description="largest squared norm of a client's part of a row that is accepted"
     )
 
 

@@ -584,6 +584,7 @@ class HyFDCA(Algorithm):
             {c: Holding(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms},
             state.norm_bits,
             key,
+            ascends=self._searches_line,
         )
 
     def _primal_parts(self, cohort: Cohort) -> Each[Value]:
