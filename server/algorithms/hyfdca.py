@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from common.algorithms.hyfdca import LINE_STEPS, HyFDCASettings, layout_numbers
 from common.arrays import Indices, Vector
-from common.errors import SettingsError
+from common.errors import RunStoppedError, SettingsError
 from common.expectation import ArraySpec, Expected
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import MarginLoss
@@ -36,6 +36,9 @@ from server.picks import Picked
 from server.replies import Replies
 
 log = logging.getLogger("fenchel.server")
+
+_PATIENCE = 3
+"""Rounds without a step after which the line search gives up."""
 
 _DUAL_VALUES = 1 + len(LINE_STEPS)
 """Values of the dual objective that clients share for a loss whose line search has no closed form."""
@@ -70,6 +73,8 @@ class HyFDCA(Algorithm):
             Line search: from which of them on a client missed them.
         figures
             The latest objective, dual objective and gap.
+        stalled
+            Line search: rounds in a row without a step, because somebody did not answer all phases.
         released
             Whether the model that was encrypted until the end has been released to the server.
         """
@@ -85,6 +90,7 @@ class HyFDCA(Algorithm):
         missed: list[dict[str, float | Stored]] = field(default_factory=list)
         away: dict[str, int] = field(default_factory=dict)
         figures: dict[str, float] = field(default_factory=dict)
+        stalled: int = 0
         released: bool = False
 
     Settings = HyFDCASettings
@@ -375,6 +381,7 @@ class HyFDCA(Algorithm):
         if searches:
             # Somebody who is lost in the middle leaves sums that are not D's: better no step than a wrong one.
             g = await self._best_step(shares, terms, proposed.cohort) if complete else 0.0
+            self._note_stall(proposed.cohort, complete=complete)
         self._record(_revealed(proposed, figures), g)
         if g == 0.0:
             return
@@ -395,6 +402,23 @@ class HyFDCA(Algorithm):
                 )
         self._note_missed(stepped, delta, g)
         self._update_model()
+
+    def _note_stall(self, cohort: Cohort, *, complete: bool) -> None:
+        state = self.state
+        state.stalled = 0 if complete else state.stalled + 1
+        if complete:
+            return
+        missing = ", ".join(client for client in self.fleet.members if client not in cohort.clients)
+        log.warning(
+            "no step in round %d: the line search needs all clients, and %s did not answer",
+            self.fleet.round,
+            missing,
+        )
+        if state.stalled == _PATIENCE:
+            raise RunStoppedError(
+                f"no step in {_PATIENCE} rounds in a row: the line search needs all clients, and {missing} answered some "
+                "phases but not all; the clients' logs say why. Mend that and go on with --resume, or use preset safe"
+            )
 
     async def _best_step(self, shares: Mapping[str, Stored], terms: Vector, cohort: Cohort) -> float:
         """Return g* = argmax of D(alpha + g delta) on [0, 1]."""
