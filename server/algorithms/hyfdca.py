@@ -416,8 +416,8 @@ class HyFDCA(Algorithm):
         )
         if state.stalled == _PATIENCE:
             raise RunStoppedError(
-                f"no step in {_PATIENCE} rounds in a row: the line search needs all clients, and {missing} answered some "
-                "phases but not all; the clients' logs say why. Mend that and go on with --resume, or use preset safe"
+                f"no step in {_PATIENCE} rounds in a row: the line search needs all clients, and {missing} answered "
+                "some phases but not all; the clients' logs say why. Mend that and go on with --resume, or use preset safe"
             )
 
     async def _best_step(self, shares: Mapping[str, Stored], terms: Vector, cohort: Cohort) -> float:

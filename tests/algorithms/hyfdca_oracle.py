@@ -6,7 +6,7 @@ known by its number, from 0, and every client's rows by the numbers of their sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -87,7 +87,7 @@ class Problem:
     def losses(self, z: Vector) -> Vector:
         """l_i(z_i)."""
         m, s = self.y * z, self.smoothing
-        result: Vector = {
+        by_kind: dict[str, Callable[[], Vector]] = {
             "hinge": lambda: np.maximum(0, 1 - m),
             "smoothed-hinge": lambda: np.where(
                 m >= 1, 0, np.where(m <= 1 - s, 1 - m - s / 2, (1 - m) ** 2 / (2 * s))
@@ -95,8 +95,8 @@ class Problem:
             "squared-hinge": lambda: np.maximum(0, 1 - m) ** 2 / 2,
             "logistic": lambda: np.log1p(np.exp(-np.abs(m))) + np.maximum(-m, 0),
             "squared": lambda: (z - self.y) ** 2 / 2,
-        }[self.loss]()
-        return result
+        }
+        return by_kind[self.loss]()
 
     def conjugates(self, alpha: Vector) -> Vector:
         """l_i^*(-alpha_i), of dual variables in their domain."""
@@ -150,14 +150,14 @@ class Problem:
     def theory_step(self, alpha: Vector, z: Vector, y: Vector, gamma: float, c: float) -> Vector:
         """Algorithm 3, with -u in the subdifferential."""
         m = y * z
-        u = {
+        subgradients: dict[str, Callable[[], Vector]] = {
             "hinge": lambda: np.where(m < 1, y, 0.0),
             "smoothed-hinge": lambda: y * np.clip((1 - m) / self.smoothing, 0, 1),
             "squared-hinge": lambda: y * np.maximum(0, 1 - m),
             "logistic": lambda: y / (1 + np.exp(m)),
             "squared": lambda: y - z,
-        }[self.loss]()
-        end = c * (u - alpha)
+        }
+        end = c * (subgradients[self.loss]() - alpha)
         free = self.step(alpha, z, y, 1 / self.l2) / gamma
         return np.asarray(np.minimum(np.maximum(free, np.minimum(0, end)), np.maximum(0, end)))
 
@@ -271,7 +271,8 @@ class Hybrid:
         problem = self.problem
         v = problem.primal(delta)
         rise = (
-            np.mean(delta * (problem.y - problem.bend * self.alpha_0)) - problem.l2 * problem.primal(self.alpha_0) @ v
+            np.mean(delta * (problem.y - problem.bend * self.alpha_0))
+            - problem.l2 * problem.primal(self.alpha_0) @ v
         )
         bend = problem.bend * np.mean(delta**2) + problem.l2 * v @ v
         self.outer_step = float(np.clip(rise / bend, 0, 1)) if bend > 0 else float(rise > 0)

@@ -29,7 +29,7 @@ from common.version import PROTOCOL
 from deploy.inprocess import MemoryStream
 from deploy.names import client_names
 from proto import fenchel_pb2 as pb
-from server.algorithm import Algorithm, Conduct
+from server.algorithm import Algorithm
 from server.algorithms.hyfdca import HyFDCA
 from server.coordinator import Coordinator
 from server.fleet import Cohort
@@ -201,9 +201,7 @@ class Witness:
         state, settings = self.clients[name].state, self.algorithm
         groups = state.groups if settings.picks_blocks else np.repeat(state.groups, state.sizes)
         units = picked_units(settings, self.settings.seed, name, t, groups, state.quotas.tolist())
-        picked: Indices = state.order[
-            entries_of(state.sizes, units) if settings.picks_blocks else units
-        ]
+        picked: Indices = state.order[entries_of(state.sizes, units) if settings.picks_blocks else units]
         return picked
 
     def simulation(self) -> Iterator[tuple[Moment, Hybrid]]:
@@ -223,6 +221,10 @@ class Witness:
         for name in moment.synced:
             alpha[self.rows(name)] = moment.duals[name]
         return alpha
+
+    def alpha_0(self, moment: Moment) -> Vector:
+        """alpha_0, shape (N,), wherever it is kept."""
+        return self.alpha(moment) if moment.dual is None else moment.dual
 
     def of_rows(self, name: str, aligned: Vector) -> Vector:
         """Put a client's entries in the order of its rows."""

@@ -1,0 +1,111 @@
+"""What a client seals comes out as it was, and what does not belong in an envelope is noticed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from client.encryption import Clear, Encrypted, Envelope, entries
+from client.paillier.cipher import Paillier
+from client.paillier.key import generate
+from client.paillier.obfuscators import Obfuscators
+from common.arrays import Indices
+from common.errors import EncryptionError, PayloadError
+from common.paillier.packing import Layout
+from common.payload import Ciphertexts
+
+LAYOUT = Layout.fit(256, 20, largest=4.0, additions=10, slots=5)
+SIZES = np.array([5, 5, 2, 3])
+
+
+@cache
+def paillier(which: int = 0) -> Paillier:
+    key = generate(256, for_tests=True)
+    return Paillier(key, Obfuscators(key, window=4))
+
+
+def envelopes(sizes: Indices = SIZES) -> list[Envelope]:
+    return [Clear(sizes), Encrypted(sizes, LAYOUT, paillier())]
+
+
+@hypothesis_settings(max_examples=50)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
+def test_values_come_back_whatever_blocks_are_sent(sizes: list[int], data: st.DataObject) -> None:
+    own = np.array(sizes)
+    chosen = data.draw(st.none() | st.sets(st.integers(0, len(sizes) - 1)))
+    blocks = None if chosen is None else np.array(sorted(chosen), np.int64)
+    whole = np.arange(float(own.sum())) / 8 - 1.5
+    values = whole[entries(own, blocks)]
+    for envelope in envelopes(own):
+        opened = envelope.open(envelope.seal(values, blocks), blocks)
+        np.testing.assert_array_equal(opened, values)
+        opened += 1  # it may be written to
+    sealed = Encrypted(own, LAYOUT, paillier()).seal(values, blocks)
+    assert isinstance(sealed, Ciphertexts)
+    # One ciphertext a block, zeros among them: the number of messages says nothing of the values.
+    assert sealed.count == 5 * (len(sizes) if blocks is None else len(blocks))
+
+
+def test_two_envelopes_of_the_same_values_differ() -> None:
+    one, other = (Encrypted(SIZES, LAYOUT, paillier()).seal(np.zeros(15)) for _ in range(2))
+    assert isinstance(one, Ciphertexts)
+    assert isinstance(other, Ciphertexts)
+    width = one.ciphertext_bytes
+    parts = {
+        bytes(each.data[i : i + width]) for each in (one, other) for i in range(0, len(each.data), width)
+    }
+    assert len(parts) == 8
+
+
+def test_plain_and_encrypted_runs_do_not_take_each_others_messages() -> None:
+    clear, encrypted = envelopes()
+    values = np.ones(15)
+    with pytest.raises(PayloadError, match="privacy: none"):
+        clear.open(encrypted.seal(values))
+    with pytest.raises(PayloadError, match="privacy: paillier"):
+        encrypted.open(clear.seal(values))
+
+
+def test_another_number_of_blocks_is_refused() -> None:
+    some = np.array([0, 2])
+    for envelope in envelopes():
+        sealed = envelope.seal(np.ones(7), some)
+        with pytest.raises(PayloadError, match="expected"):
+            envelope.open(sealed)
+        with pytest.raises(PayloadError, match="expected"):
+            envelope.open(sealed, np.array([0]))
+
+
+def test_another_layout_and_another_key_are_refused() -> None:
+    other = Layout.fit(256, 20, largest=4.0, additions=100, slots=5)
+    own = Encrypted(SIZES, LAYOUT, paillier())
+    with pytest.raises(PayloadError, match="ciphertexts of"):
+        own.open(Encrypted(SIZES, other, paillier()).seal(np.ones(15)))
+    with pytest.raises(PayloadError):
+        own.open(Encrypted(SIZES, LAYOUT, paillier(1)).seal(np.ones(15)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 8.5, -8.5])
+def test_what_the_layout_cannot_hold_is_not_encrypted(value: float) -> None:
+    values = np.zeros(15)
+    values[7] = value
+    with pytest.raises(EncryptionError):
+        Encrypted(SIZES, LAYOUT, paillier()).seal(values)
+
+
+def test_a_value_where_no_sample_is_shows_an_overflow() -> None:
+    """The third block has two samples: its other three slots must stay zero."""
+    full = Encrypted(np.array([5, 5, 5, 3]), LAYOUT, paillier()).seal(np.ones(18))
+    with pytest.raises(EncryptionError, match="overflowed"):
+        Encrypted(SIZES, LAYOUT, paillier()).open(full)
+
+
+def test_places_of_blocks() -> None:
+    everything = entries(SIZES, None)
+    assert np.arange(15)[everything].tolist() == list(range(15))
+    assert np.arange(15)[entries(SIZES, np.array([1, 2]))].tolist() == [5, 6, 7, 8, 9, 10, 11]

@@ -1,0 +1,189 @@
+"""The server computes the same with ciphertexts, which it cannot read, as with numbers."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from client.encryption import Encrypted
+from client.paillier.cipher import Paillier
+from client.paillier.key import generate
+from client.paillier.obfuscators import Obfuscators
+from common.algorithms.hyfdca import entries_of
+from common.arrays import Indices, Vector
+from common.errors import EncryptionError, PayloadError
+from common.expectation import check
+from common.paillier.packing import Layout
+from common.paillier.vector import CipherVector
+from common.payload import Ciphertexts, Value
+from server.aligned import ClearVectors, EncryptedVectors, Stored, cipher_sum
+from server.alignment import Alignment, Holding
+from tests.unit.server.test_alignment import aligned, grid, hybrids
+
+FRACTION = 20
+
+
+@cache
+def paillier() -> Paillier:
+    key = generate(256, for_tests=True)
+    return Paillier(key, Obfuscators(key, window=4))
+
+
+def layout_of(block: int, additions: int = 10) -> Layout:
+    return Layout.fit(256, FRACTION, largest=8.0, additions=additions, slots=block)
+
+
+def exact(random: np.random.Generator, count: int) -> Vector:
+    """Multiples of 2^-20, which the layout holds as they are."""
+    return np.asarray(np.rint(random.uniform(-0.5, 0.5, count) * 2**FRACTION) / 2**FRACTION)
+
+
+def sealed(alignment: Alignment, client: str, values: Vector, block: int) -> Ciphertexts:
+    """All that a client holds, as it sends it."""
+    return ciphertexts(envelope(alignment, client, block).seal(values))
+
+
+def ciphertexts(value: Value) -> Ciphertexts:
+    assert isinstance(value, Ciphertexts)
+    return value
+
+
+def envelope(alignment: Alignment, client: str, block: int) -> Encrypted:
+    return Encrypted(alignment.slices[client].sizes, layout_of(block), paillier())
+
+
+def kinds(alignment: Alignment, block: int) -> tuple[ClearVectors, EncryptedVectors]:
+    return ClearVectors(alignment), EncryptedVectors(alignment, paillier().key.public, layout_of(block))
+
+
+def decrypted(alignment: Alignment, vector: Stored, block: int) -> Vector:
+    """The aligned vector in the clear."""
+    if isinstance(vector, np.ndarray):
+        return vector
+    if isinstance(vector, Ciphertexts):
+        vector = CipherVector.from_wire(vector, paillier().key.public)
+    slots = paillier().decrypt(vector).reshape(-1, block)
+    return np.concatenate([row[:size] for row, size in zip(slots, alignment.block_sizes, strict=True)])
+
+
+def some_blocks(random: np.random.Generator, sizes: Indices) -> Indices:
+    return np.flatnonzero(random.random(len(sizes)) < 0.5)
+
+
+Layouts = tuple[dict[str, Holding], int]
+
+
+@hypothesis_settings(max_examples=40)
+@given(hybrids(), st.integers(1, 7), st.integers(0, 2**32))
+def test_sums_over_clients_are_the_same(hybrid: Layouts, block: int, seed: int) -> None:
+    holdings, features = hybrid
+    random = np.random.default_rng(seed)
+    alignment = aligned(holdings, features, block)
+    clear, encrypted = kinds(alignment, block)
+    own = {client: exact(random, len(part.positions)) for client, part in alignment.slices.items()}
+    envelopes = {client: sealed(alignment, client, values, block) for client, values in own.items()}
+    total = clear.total(own)
+    np.testing.assert_array_equal(decrypted(alignment, encrypted.total(envelopes), block), total)
+    expected = np.zeros(alignment.samples)
+    for client, values in own.items():
+        for place, value in zip(alignment.slices[client].positions, values, strict=True):
+            expected[place] += value
+    np.testing.assert_allclose(total, expected, rtol=0, atol=1e-12)
+    for client in own:  # each gets its own part of it, and can read it
+        part = encrypted.part(encrypted.total(envelopes), client)
+        np.testing.assert_array_equal(
+            envelope(alignment, client, block).open(part), clear.part(total, client)
+        )
+
+
+@hypothesis_settings(max_examples=40)
+@given(hybrids(), st.integers(1, 7), st.integers(0, 2**32))
+def test_blocks_are_added_and_replaced_alike(hybrid: Layouts, block: int, seed: int) -> None:
+    holdings, features = hybrid
+    random = np.random.default_rng(seed)
+    alignment = aligned(holdings, features, block)
+    clear, encrypted = kinds(alignment, block)
+    number: Stored = clear.zeros()
+    cipher: Stored = encrypted.zeros()
+    for _ in range(3):  # round after round: sums stay in the range of a single value
+        blocks = {client: some_blocks(random, part.sizes) for client, part in alignment.slices.items()}
+        own = {
+            client: exact(random, int(alignment.slices[client].sizes[chosen].sum()))
+            for client, chosen in blocks.items()
+        }
+        sent = {c: envelope(alignment, c, block).seal(own[c], blocks[c]) for c in own}
+        for client in own:
+            check({"x": own[client]}, {"x": clear.expected(client, blocks[client])}, client)
+            check({"x": sent[client]}, {"x": encrypted.expected(client, blocks[client])}, client)
+        before = decrypted(alignment, number, block).copy()
+        number, cipher, earlier = (
+            clear.added(number, own, blocks),
+            encrypted.added(cipher, sent, blocks),
+            number,
+        )
+        np.testing.assert_array_equal(decrypted(alignment, earlier, block), before)  # a new array
+        np.testing.assert_array_equal(decrypted(alignment, cipher, block), number)
+        for client, chosen in blocks.items():
+            part = encrypted.part(cipher, client, chosen)
+            np.testing.assert_array_equal(
+                envelope(alignment, client, block).open(part, chosen), clear.part(number, client, chosen)
+            )
+    client, chosen = next(iter(blocks.items()))
+    kept = exact(random, len(alignment.slices[client].positions))
+    new_number = clear.replaced(kept, own[client], client, chosen)
+    new_cipher = encrypted.replaced(sealed(alignment, client, kept, block), sent[client], client, chosen)
+    np.testing.assert_array_equal(paillier_values(alignment, client, new_cipher, block), new_number)
+    untouched = np.ones(len(kept), bool)
+    untouched[entries_of(alignment.slices[client].sizes, chosen)] = False
+    np.testing.assert_array_equal(new_number[untouched], kept[untouched])
+
+
+def paillier_values(alignment: Alignment, client: str, vector: CipherVector, block: int) -> Vector:
+    return envelope(alignment, client, block).open(vector.to_wire())
+
+
+@pytest.mark.parametrize("block", [1, 4])
+def test_zeros_and_what_is_expected(block: int) -> None:
+    alignment = aligned(grid(2, 2, 11, 4), 4, block)
+    clear, encrypted = kinds(alignment, block)
+    assert not clear.zeros().any()
+    assert clear.zeros().shape == (11,)
+    assert not decrypted(alignment, encrypted.zeros(), block).any()
+    for client, part in alignment.slices.items():
+        assert clear.own_zeros(client).shape == (len(part.positions),)
+        assert not paillier_values(alignment, client, encrypted.own_zeros(client), block).any()
+        whole = sealed(alignment, client, np.ones(len(part.positions)), block)
+        check({"x": whole}, {"x": encrypted.expected(client)}, client)
+        if len(part.blocks) > 1:
+            with pytest.raises(PayloadError, match=client):
+                check({"x": whole}, {"x": encrypted.expected(client, np.array([0]))}, client)
+
+
+def test_a_sum_that_slots_have_no_room_for_is_refused() -> None:
+    alignment = aligned(grid(1, 4, 5, 4), 4, 5)
+    narrow = Layout.fit(256, FRACTION, largest=8.0, additions=2, slots=5)
+    assert narrow.max_additions == 2
+    encrypted = EncryptedVectors(alignment, paillier().key.public, narrow)
+    sizes = alignment.slices["client-000"].sizes
+    shares = {
+        client: ciphertexts(Encrypted(sizes, narrow, paillier()).seal(np.ones(5)))
+        for client in alignment.slices
+    }
+    with pytest.raises(EncryptionError):
+        encrypted.total(shares)
+    del shares["client-002"], shares["client-003"]
+    assert decrypted(alignment, encrypted.total(shares), 5).tolist() == [2.0] * 5
+
+
+def test_a_few_numbers_are_summed_over_clients() -> None:
+    layout = layout_of(2)
+    public = paillier().key.public
+    shares = [
+        Encrypted(np.array([2]), layout, paillier()).seal(np.array([k, -k / 2])) for k in (1.0, 2.0, 4.0)
+    ]
+    assert paillier().decrypt(cipher_sum(shares, public)).tolist() == [7.0, -3.5]
