@@ -78,6 +78,8 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             if columns.is_gap(name):
                 axes.set_yscale("log", nonpositive="mask")
+                axes.minorticks_off()
+                axes.yaxis.set_major_formatter(FuncFormatter(lambda gap, _: f"{gap:g}"))
             if columns.is_share(name):
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         if len(runs) > 1:

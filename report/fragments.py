@@ -55,6 +55,13 @@ def _ending(run: Run) -> str:
     return ""
 
 
+def warnings(run: Run) -> str:
+    """Return what people were told before the run."""
+    return "".join(
+        f'<div class="notice warning"><b>Warning</b><p>{text(each)}</p></div>' for each in run.warnings
+    )
+
+
 def tiles(run: Run) -> str:
     """Return the few numbers that matter most."""
     traffic = digest.traffic(run.metrics_table)

@@ -10,7 +10,9 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const color = (index) => css(`--c${index % 8}`);
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%/g, "&#37;");
-  const shown = (value, share) => (share ? `${(100 * value).toFixed(1)}%` : Number(value.toPrecision(4)).toString());
+  const isTiny = (value) => value !== 0 && Math.abs(value) < 1e-3;
+  const plain = (value) => (isTiny(value) ? value.toExponential(2) : Number(value.toPrecision(4)).toString());
+  const shown = (value, share) => (share ? `${(100 * value).toFixed(1)}%` : plain(value));
 
   // The text below a chart's title; built as elements, so that nothing in it is markup.
   function keys(chart, entries) {
@@ -95,7 +97,8 @@
     for (let power = Math.floor(low) - 1; values.length && power <= high + 1; power += 1) {
       if (power % step === 0) tickvals.push(...digits.map((digit) => Number(`${digit}e${power}`)));
     }
-    return { type: "log", tickvals, tickformat: "~g" };
+    const ticktext = tickvals.map((value) => (isTiny(value) ? value.toExponential() : String(value)));
+    return { type: "log", tickvals, ticktext };
   }
 
   function stacked(bars, unit) {

@@ -142,7 +142,7 @@ def _details(run: Run, index: int) -> str:
         )
         parts.append(f"<section><h2>Clients</h2>{spread}{fragments.clients(clients)}</section>")
     parts.append(
-        "<section><details class='settings'><summary>Settings</summary>"
+        f"<section>{fragments.warnings(run)}<details class='settings'><summary>Settings</summary>"
         f"<pre>{text_block(run.settings_text)}</pre></details></section>"
     )
     return "".join(parts)

@@ -17,9 +17,9 @@ import yaml
 
 from common import tables
 from common.arrays import Vector
-from common.errors import CheckpointError
+from common.errors import CheckpointError, SettingsError
 from common.run_folder import RunFolder
-from common.settings.run import RunSettings, load
+from common.settings.run import RunSettings, load, outside_code
 from report import columns
 from report.wording import figure_text
 
@@ -88,6 +88,16 @@ class Run:
         if not isinstance(values, dict):
             raise CheckpointError(f"{self._folder.settings}: expected a mapping of settings")
         return values
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What people were told before the run, as far as it is known without importing foreign code."""
+        if outside_code(self.settings_values):
+            return ()
+        try:
+            return self.settings.algorithm.warnings
+        except SettingsError:
+            return ()  # another version wrote them; what it warned of is in its log
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:

@@ -76,6 +76,8 @@ def _one(run: Run) -> RenderableType:
     facts.add_row("state", _state(run))
     if run.reason:
         facts.add_row("reason", Text(plain(run.reason)))
+    for warning in run.warnings:
+        facts.add_row("warning", Text(plain(warning), style="bold yellow"))
     about = {
         key: value for key, value in digest.headline(run).items() if value is not None and key != "rounds"
     }

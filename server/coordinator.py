@@ -55,7 +55,8 @@ class Summary:
     reason
         Why it stopped early; empty if it did not.
     figures
-        The last evaluation.
+        Of the final model, as far as they are known: the last evaluation, and the algorithm's own. If the run
+        stopped early, the last evaluation.
     """
 
     run: str
@@ -236,6 +237,8 @@ class Coordinator:
         FenchelError
             The run stopped early; everything up to the last checkpoint is saved.
         """
+        for warning in self.settings.algorithm.warnings:
+            log.warning("%s", warning)
         started = time.perf_counter()
         rounds: Rounds | None = None
         reason = "an unexpected error; see the log"

@@ -103,6 +103,16 @@ def _kept_if_begun(folder: RunFolder, resumed: bool) -> Iterator[None]:
         raise
 
 
+def _warn(settings: RunSettings) -> None:
+    """Show, so that nobody overlooks it, what people should know before such a run."""
+    from rich.panel import Panel
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    for warning in settings.algorithm.warnings:
+        console.print(Panel(Text(warning, style="bold yellow"), title="Warning", border_style="bold yellow"))
+
+
 def _finished(console: Console, folder: RunFolder, summary: Summary, as_json: bool) -> None:
     """Write the report, and say how it went."""
     from report.page import write_report
@@ -142,6 +152,7 @@ def up(
     number = len(checkpoint.members) if checkpoint is not None else chosen.clients
     if not isinstance(number, int):
         raise SettingsError("clients: auto means whoever joins; say how many to start with --clients N")
+    _warn(chosen)
     console = Console(stderr=as_json)
     ensure(chosen.data, console)
     folder = folder or RunFolder.create(runs, chosen.name)
@@ -200,6 +211,7 @@ def server(
     credentials = None if certs is None else Credentials.load(certs)
     if credentials is not None:
         check_pair(credentials)
+    _warn(chosen)
     checkpoint = None if folder is None else open_resumed(folder)
     console = Console(stderr=as_json)
     ensure(chosen.data, console)

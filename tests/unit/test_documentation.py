@@ -212,6 +212,18 @@ def test_every_file_of_the_project_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = set(re.findall(r"`(test(?:_[a-z0-9]+){3,})`", prose(page)))  # a shorter one is a figure or a key
+    found = re.findall(r"^(?:async )?def (test_\w+)", every_test(), re.MULTILINE) if named else []
+    assert named <= set(found)
+
+
+@cache
+def every_test() -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")))
+
+
 # Settings and code
 
 

@@ -65,7 +65,9 @@ def half(monkeypatch: pytest.MonkeyPatch) -> Half:
         dimension = 3
         dtype = np.dtype("float32")
 
-    return Half(Place("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub()), cast(Shard, None)))
+    return Half(
+        Place("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub()), cast(Shard, None))
+    )
 
 
 COMPLETE: Mapping[str, Value] = {
@@ -146,7 +148,9 @@ def test_a_state_of_vectors_starts_from_zeros_of_the_model(half: Half) -> None:
 
 
 def test_a_state_of_something_else_must_be_filled_by_its_algorithm() -> None:
-    unfilled = Unfilled(Place("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None), cast(Shard, None)))
+    unfilled = Unfilled(
+        Place("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None), cast(Shard, None))
+    )
     unfilled.objective = cast(Objective, type("Stub", (), {"dimension": 1, "dtype": np.dtype("f8")}))
     with pytest.raises(TypeError, match="State.steps is no Vector: override initial_state"):
         unfilled.initial_state()

@@ -67,7 +67,9 @@ class Half(ClientAlgorithm):
 
 @pytest.fixture
 def half() -> Half:
-    return Half(Place("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, None), cast(Shard, None)))
+    return Half(
+        Place("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, None), cast(Shard, None))
+    )
 
 
 def test_a_handler_takes_ciphertexts(half: Half) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from client.secrets import Secrets
 from common.run_folder import RunFolder
 from common.settings.run import validate
 from deploy.inprocess import run_in_process
@@ -39,6 +40,40 @@ def finished_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def finished(finished_folder: Path) -> Run:
     return Run(finished_folder)
+
+
+ENCRYPTED: Mapping[str, Any] = {
+    "name": "hidden",
+    "rounds": 3,
+    "clients": 4,
+    "data": {
+        "name": "breast_cancer",
+        "samples": 60,
+        "scale": "unit-rows",
+        "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 2},
+    },
+    "objective": {"kind": "hinge", "l2": 0.01},
+    "algorithm": {"name": "hyfdca", "encryption": {"key_bits": 512}},
+}
+
+
+@pytest.fixture(scope="session")
+def run_encrypted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Return a function that does an encrypted run, with other settings of its algorithm if any are given."""
+    secrets = Secrets.generate(512, for_tests=True)
+
+    def run(**algorithm: Any) -> Run:
+        settings = {**ENCRYPTED, "algorithm": ENCRYPTED["algorithm"] | algorithm}
+        folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "hidden")
+        asyncio.run(run_in_process(validate(settings), folder, secrets=secrets))
+        return Run(folder.path)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def encrypted(run_encrypted: Callable[..., Run]) -> Run:
+    return run_encrypted()
 
 
 @pytest.fixture

@@ -27,6 +27,12 @@ def test_a_picture_shows_the_curves_of_one_run_and_of_several(
     assert colors(several) > colors(one) > colors(blank)
 
 
+def test_a_gap_has_a_chart_of_its_own(tmp_path: Path, finished: Run, altered: Callable[..., Run]) -> None:
+    without = draw([finished], tmp_path / "without.png")
+    gap = draw([altered(metrics={"gap": [0.5, 0.0, -1e-17]})], tmp_path / "gap.png")  # rounding, in the end
+    assert 2 * imread(gap).shape[1] == 3 * imread(without).shape[1]
+
+
 def test_the_same_runs_give_the_same_picture(tmp_path: Path, finished: Run) -> None:
     assert (
         draw([finished], tmp_path / "a.png").read_bytes() == draw([finished], tmp_path / "b.png").read_bytes()

@@ -149,14 +149,31 @@ def test_figures_that_are_nowhere_known_are_left_out(
     missing = ["holdout_loss", "holdout_accuracy", "train_accuracy", "network_s"]
     metrics = finished.metrics_table.drop_columns([*missing, "test_accuracy"])
     metrics = metrics.append_column("test_accuracy", pa.array([math.nan] * 3))
-    page = written(altered(metrics=metrics))
+    page = written(altered(metrics=metrics, summary={"figures": {}}))
     assert [panel["title"] for panel in page.data["panels"]] == ["Objective", "Loss"]
     assert "ccuracy" not in page.text
 
 
 def test_an_algorithms_own_figures_are_drawn(written: Any, altered: Callable[..., Run]) -> None:
-    page = written(altered(metrics={"dual_gap": [3.0, 2.0, 1.0]}))
-    assert page.data["panels"][-1] == {"title": "Dual gap", "figures": {"": "dual_gap"}, "share": False}
+    page = written(altered(metrics={"dual_gap": [3.0, 2.0, 1.0], "step": [1.0, 0.5, 0.5]}))
+    gap, step = page.data["panels"][-2:]
+    assert gap == {"title": "Dual gap", "figures": {"": "dual_gap"}, "share": False, "log": True}
+    assert step == {"title": "Step", "figures": {"": "step"}, "share": False, "log": False}
+
+
+def test_the_algorithms_objective_stands_in_for_one_that_nobody_evaluated(
+    written: Any, altered: Callable[..., Run], finished: Run
+) -> None:
+    own = {"primal_objective": [3.0, 2.0, 1.0]}
+    titles = [panel["title"] for panel in written(altered(metrics=own)).data["panels"]]
+    assert titles[0] == "Objective"
+    assert "Primal objective" in titles
+    hidden = altered("hidden", metrics=own | {"objective": [math.nan] * 3}, summary={"figures": {}})
+    page = written(hidden)
+    titles = [panel["title"] for panel in page.data["panels"]]
+    assert titles[0] == "Primal objective"
+    assert titles.count("Primal objective") == 1
+    assert "Primal objective" in page.text
 
 
 @pytest.mark.parametrize("rounds", [0, 1])

@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
 from common.errors import CheckpointError, SettingsError
 from report import columns
 from report.run import Run
 from server.evaluation import NAMES
+
+UNPROTECTED = {"name": "hyfdca", "privacy": "none"}
 
 
 def test_a_finished_run_tells_its_settings_its_rounds_and_its_last_figures(finished: Run) -> None:
@@ -108,10 +111,32 @@ def test_a_run_of_an_unknown_algorithm_is_read_without_importing_it(altered: Cal
 def test_figures_are_the_last_that_are_known(altered: Callable[..., Run]) -> None:
     unknown = math.nan
     figures = altered(
-        metrics={"objective": [3.0, 2.0, unknown], "test_loss": [unknown] * 3, "gap": [0.5, 0.25, 0.125]}
+        metrics={"objective": [3.0, 2.0, unknown], "test_loss": [unknown] * 3, "gap": [0.5, 0.25, 0.125]},
+        summary={"figures": {}},
     ).figures
     assert (figures["objective"], figures["gap"]) == (2.0, 0.125)
     assert "test_loss" not in figures
+
+
+def test_what_the_end_of_the_run_adds_to_the_figures_counts(altered: Callable[..., Run]) -> None:
+    metrics = {"gap": [0.5, 0.25, 0.125], "objective": [3.0, 2.0, 1.0]}
+    run = altered(metrics=metrics, summary={"figures": {"gap": 0.0625}})
+    assert (run.figures["gap"], run.figures["objective"]) == (0.0625, 1.0)
+    stopped = altered("stopped", metrics=metrics, summary={"completed": False, "figures": {"gap": 9.0}})
+    assert stopped.figures["gap"] == 0.125
+
+
+def test_a_run_repeats_what_it_warned_of(altered: Callable[..., Run], finished: Run) -> None:
+    assert finished.warnings == ()
+    plaintext = altered(
+        settings=lambda text: yaml.safe_dump(yaml.safe_load(text) | {"algorithm": UNPROTECTED})
+    )
+    (warning,) = plaintext.warnings
+    assert "the server sees" in warning
+    unknown = altered(
+        "unknown", settings=lambda text: text.replace("fedavg", "not_installed.anywhere:Method")
+    )
+    assert unknown.warnings == ()
 
 
 def test_a_notebook_shows_a_run_without_interpreting_its_texts(altered: Callable[..., Run]) -> None:

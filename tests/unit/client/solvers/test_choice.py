@@ -1,0 +1,194 @@
+"""Which solver runs, what is refused, and how a solver is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from client.solvers import Tilted, chosen
+from common.errors import DataError, SettingsError
+from common.objectives.linear import LinearObjective
+from common.objectives.losses import Hinge, Softmax
+from common.objectives.objective import Objective
+from common.settings.solver import (
+    AutoSolver,
+    GradientSolver,
+    LbfgsSolver,
+    NewtonCgSolver,
+    SgdSolver,
+    Solver,
+    SolverSettings,
+    Stopping,
+    parse_solver,
+)
+from tests.unit.client.solvers.problems import EXACT, Quadratic, linear, run, shard_of, tilted
+
+
+def hinge() -> LinearObjective:
+    return LinearObjective(Hinge(), shard_of(np.eye(3), [0, 1, 1], 2), l2=0.1)
+
+
+class OnlyGradients(Quadratic):
+    def hessian_vector(self, w: Any, v: Any) -> Any:
+        return Objective.hessian_vector(self, w, v)
+
+
+def test_auto_takes_newton_where_it_can() -> None:
+    stop = Stopping(steps=3)
+    auto = AutoSolver(stop=stop)
+    assert chosen(auto, linear("softmax")) == NewtonCgSolver(stop=stop)
+    assert chosen(auto, linear("softmax", l2=0.0)) == SgdSolver(stop=stop)
+    assert chosen(auto, hinge()) == SgdSolver(stop=stop)
+    assert chosen(auto, Quadratic([1.0])) == SgdSolver(stop=stop)
+    assert chosen(GradientSolver(stop=stop), linear("softmax")) == GradientSolver(stop=stop)
+
+
+def test_the_usual_rule_becomes_explicit() -> None:
+    objective = linear("softmax")
+    unlimited = Stopping(max_steps=99)
+    assert chosen(AutoSolver(stop=unlimited), objective).stop == Stopping(accuracy=0.25, max_steps=99)
+    assert chosen(SgdSolver(), objective).stop == Stopping(epochs=5)
+    assert chosen(AutoSolver(), objective).within(0.01).stop == Stopping(accuracy=0.01)
+    with pytest.raises(ValueError, match="let the solver be chosen first"):
+        AutoSolver().within(0.01)
+
+
+def test_auto_keeps_a_quarter_or_does_five_epochs() -> None:
+    problem = tilted(linear("softmax"))
+    np.testing.assert_array_equal(run(problem, "auto").w, run(problem, "newton-cg", accuracy=0.25).w)
+    cornered = Tilted(hinge(), np.zeros(3))
+    np.testing.assert_array_equal(run(cornered, "auto").w, run(cornered, "sgd", epochs=5).w)
+
+
+@pytest.mark.parametrize("solver", EXACT)
+def test_the_hinge_is_for_sgd_only(solver: str) -> None:
+    with pytest.raises(
+        SettingsError, match="needs a smooth loss, and the hinge has a corner; use sgd or adam"
+    ):
+        run(Tilted(hinge(), np.zeros(3)), solver, steps=1)
+
+
+@pytest.mark.parametrize("solver", EXACT)
+def test_an_accuracy_needs_strong_convexity(solver: str) -> None:
+    with pytest.raises(SettingsError, match=r"strongly convex.*objective\.l2 above 0"):
+        run(tilted(linear("logistic", l2=0.0)), solver, accuracy=0.25)
+
+
+@pytest.mark.parametrize("solver", ["newton", "newton-cg", "lbfgs", "{kind: gradient, step: 0.1}"])
+def test_an_accuracy_needs_smoothness(solver: str) -> None:
+    problem = Tilted(Quadratic([1.0, 2.0], smooth=False), np.ones(2))
+    with pytest.raises(SettingsError, match=r"accuracy: needs a smooth objective.*smoothed-hinge.*kind: sgd"):
+        run(problem, solver, accuracy=0.25)
+    assert run(problem, solver, gradient=1e-6).converged
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("rule", ["accuracy", "gradient"])
+def test_sgd_and_adam_promise_nothing(kind: str, rule: str) -> None:
+    with pytest.raises(SettingsError, match=rf"stop\.{rule}: {kind} cannot tell.*epochs or steps"):
+        run(tilted(linear("logistic")), kind, **{rule: 0.25})
+
+
+@pytest.mark.parametrize("kind", ["gradient", "newton", "newton-cg", "lbfgs"])
+def test_epochs_are_for_mini_batches(kind: str) -> None:
+    with pytest.raises(SettingsError, match=rf"stop\.epochs: {kind} uses all samples.*stop\.steps"):
+        run(tilted(linear("logistic")), kind, epochs=2)
+
+
+@pytest.mark.parametrize("kind", ["saga", "svrg"])
+def test_finite_sums_need_a_linear_model(kind: str) -> None:
+    with pytest.raises(SettingsError, match=f"{kind} needs a linear model"):
+        run(Tilted(Quadratic([1.0]), np.ones(1)), kind, epochs=2)
+
+
+def test_newton_needs_second_derivatives_and_room() -> None:
+    for kind in ("newton", "newton-cg"):
+        with pytest.raises(SettingsError, match="OnlyGradients offers no second derivatives; use sgd"):
+            run(Tilted(OnlyGradients([1.0]), np.ones(1)), kind, steps=2)
+    with pytest.raises(SettingsError, match=r"Hessian with 12 rows.*max_dimension is 11; use newton-cg"):
+        run(tilted(linear("softmax")), "{kind: newton, max_dimension: 11}")
+    assert run(tilted(linear("softmax")), "{kind: newton, max_dimension: 12}").converged
+
+
+def test_a_gradient_step_needs_a_length() -> None:
+    problem = Tilted(Quadratic([1.0, 2.0], smooth=False), np.ones(2))
+    with pytest.raises(SettingsError, match=r"step: 1/beta needs a smooth objective.*give a number"):
+        run(problem, "gradient", steps=1)
+
+
+@pytest.mark.parametrize("solver", [*EXACT, "sgd", "adam"])
+def test_there_is_nothing_to_learn_from_no_samples(solver: str) -> None:
+    empty = LinearObjective(Softmax(), shard_of(np.empty((0, 2)), np.empty(0, np.int64), 2), l2=0.1)
+    with pytest.raises(DataError, match="without samples"):
+        run(Tilted(empty, np.zeros(4)), solver, steps=1)
+
+
+def test_a_problem_is_checked() -> None:
+    objective = linear("logistic")
+    with pytest.raises(ValueError, match="tilt has shape"):
+        Tilted(objective, np.zeros(3))
+    with pytest.raises(ValueError, match="anchor has shape"):
+        Tilted(objective, np.zeros(4), 1.0, np.zeros(3))
+    for proximal, anchor in ((1.0, None), (0.0, np.zeros(4)), (-1.0, np.zeros(4))):
+        with pytest.raises(ValueError, match="an anchor and a proximal weight above 0, or neither"):
+            Tilted(objective, np.zeros(4), proximal, anchor)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lbfgs", LbfgsSolver()),
+        ("{kind: gradient, accelerated: true}", GradientSolver(accelerated=True)),
+        ("{kind: gradient, step: 0.5}", GradientSolver(step=0.5)),
+        ("{kind: gradient, step: 2/(alpha+beta)}", GradientSolver(step="2/(alpha+beta)")),
+        ("{kind: sgd, stop: {epochs: 7}}", SgdSolver(stop=Stopping(epochs=7))),
+        ("auto", AutoSolver()),
+    ],
+)
+def test_a_solver_can_be_named_in_a_few_words(text: str, expected: Solver) -> None:
+    assert parse_solver(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("bfgs", r"^--solver: .*'bfgs'.*'newton-cg'"),
+        ("{kind: lbfgs, step_size: 1}", "step_size: unknown key"),
+        ("{kind: sgd, stop: {steps: 1, epochs: 1}}", "stop: give one of .* not steps and epochs"),
+        ("{kind: sgd, stop: {steps: 0}}", r"stop\.steps: .*greater than 0"),
+        ("{kind: gradient, accelerated: true, step: 2/(alpha+beta)}", "accelerated: true needs step: 1/beta"),
+        ("{kind: newton, stop: {accuracy: 1.0}}", r"stop\.accuracy: .*less than 1"),
+        ("7", "'7' is not a solver; give a kind"),
+        ("{kind: ", "is not a solver"),
+        ("", "is not a solver"),
+    ],
+)
+def test_a_solver_that_is_not_one_is_refused(text: str, match: str) -> None:
+    with pytest.raises(SettingsError, match=match):
+        parse_solver(text, "--solver")
+
+
+def test_a_choice_of_ones_own_takes_over_when_the_run_stops() -> None:
+    run_wide = NewtonCgSolver(stop=Stopping(accuracy=0.01))
+    assert LbfgsSolver(memory=5).stopping_like(run_wide) == LbfgsSolver(
+        memory=5, stop=Stopping(accuracy=0.01)
+    )
+    own = SgdSolver(stop=Stopping(epochs=3))
+    assert own.stopping_like(run_wide) is own
+
+
+def test_an_accuracy_can_be_tightened_and_nothing_else() -> None:
+    assert Stopping(accuracy=0.25).within(0.01) == Stopping(accuracy=0.01)
+    assert Stopping(accuracy=0.001).within(0.01) == Stopping(accuracy=0.001)
+    assert Stopping(steps=2).within(0.01) == Stopping(steps=2)
+    assert NewtonCgSolver(stop=Stopping(accuracy=0.25)).within(0.01).stop == Stopping(accuracy=0.01)
+
+
+def test_sections_survive_the_way_through_json() -> None:
+    adapter: TypeAdapter[Solver] = TypeAdapter(SolverSettings)
+    for text in [*EXACT, "sgd", "adam", "auto"]:
+        solver = parse_solver(text)
+        assert adapter.validate_json(adapter.dump_json(solver)) == solver

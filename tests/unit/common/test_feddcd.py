@@ -1,0 +1,109 @@
+"""The scalars of acceleration, and what unequal clients make of the participation."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from common.algorithms.feddcd import Acceleration, effective_participation
+from common.arrays import Dense, Vector
+
+SCALES = st.lists(st.floats(0.05, 20.0), min_size=2, max_size=6)
+
+
+def projection(members: tuple[int, ...], scales: Vector) -> Dense:
+    """G_I: from the minimisers of all clients to the steps of their duals (specification, 1.4)."""
+    weights = np.zeros(len(scales))
+    weights[list(members)] = scales[list(members)]
+    result: Dense = np.diag(weights) - np.outer(weights, weights) / weights.sum()
+    return result
+
+
+def spectrum(cohort: int, scales: Vector) -> Vector:
+    """Return the eigenvalues of E[G_I] relative to G_[N], where I is uniform: n - 1 of them."""
+    n = len(scales)
+    sets = list(itertools.combinations(range(n), cohort))
+    mean = np.sum([projection(members, scales) for members in sets], axis=0) / len(sets)
+    # On the complement of constant vectors, where G_[N] is definite.
+    basis = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0][:, 1:]
+    whole = basis.T @ projection(tuple(range(n)), scales) @ basis
+    values: Vector = np.sort(np.linalg.eigvals(np.linalg.solve(whole, basis.T @ mean @ basis)).real)
+    return values
+
+
+def test_the_example_of_the_specification() -> None:
+    ends = np.array([1 / 4, 1 / 0.3])
+    scales = np.array([0.25, 0.5, 1.0, 1.5, 2.5, 1 / 0.3])
+    assert (scales.min(), scales.max()) == (ends[0], ends[1])
+    bound, exact = effective_participation(3, scales.tolist()), spectrum(3, scales)
+    assert bound < exact[0] < 0.4 < exact[-1]
+    assert bound == pytest.approx(0.25, abs=0.03)
+
+
+@given(SCALES, st.integers(2, 6))
+def test_it_is_below_what_every_direction_really_gets(scales: list[float], cohort: int) -> None:
+    assume(cohort <= len(scales))
+    least = spectrum(cohort, np.array(scales))[0]
+    bound = effective_participation(cohort, scales)
+    assert 0 < bound <= least + 1e-9
+
+
+@given(SCALES, st.integers(2, 6))
+def test_it_is_the_smallest_over_all_pairs(scales: list[float], cohort: int) -> None:
+    n, total = len(scales), sum(scales)
+    assume(2 < n and cohort < n)
+    share = cohort * (cohort - 1) / (n * (n - 1))
+    ratios = [
+        share * total / (a + b + (cohort - 2) / (n - 2) * (total - a - b))
+        for a, b in itertools.combinations(scales, 2)
+    ]
+    assert effective_participation(cohort, scales) == pytest.approx(min(ratios))
+
+
+@given(st.integers(2, 50), st.integers(2, 50), st.floats(1e-3, 1e3))
+def test_clients_alike_have_the_participation_of_the_paper(n: int, cohort: int, scale: float) -> None:
+    assume(cohort <= n)
+    r = effective_participation(cohort, [scale] * n)
+    assert r == pytest.approx((cohort - 1) / (n - 1))
+    np.testing.assert_allclose(spectrum(min(cohort, 4), np.full(min(n, 5), scale)), (min(cohort, 4) - 1) / (min(n, 5) - 1)) if min(cohort, 4) <= min(n, 5) else None
+
+
+@given(SCALES)
+def test_everybody_is_everybody(scales: list[float]) -> None:
+    assert effective_participation(len(scales), scales) == 1
+    np.testing.assert_allclose(spectrum(len(scales), np.array(scales)), 1, rtol=1e-9)
+
+
+def test_a_client_alone_is_there_for_itself() -> None:
+    assert effective_participation(1, [3.0]) == 1
+
+
+def test_the_scalars_of_the_worked_example() -> None:
+    scalars = Acceleration.of(0.5, 0.25)
+    assert (scalars.a, scalars.b, scalars.theta) == pytest.approx((0.2, 0.0125, 1.904761905))
+
+
+@given(st.floats(0.01, 1.0), st.floats(1e-6, 1.0))
+def test_the_scalars_are_those_of_the_paper(r: float, conditioning: float) -> None:
+    scalars, q = Acceleration.of(r, conditioning), np.sqrt(conditioning)
+    assert scalars.a == pytest.approx(q / (1 / r + q))
+    assert scalars.b == pytest.approx(conditioning * scalars.a * r**2)
+    # Two forms of theta, and 1 - a from which the rate comes.
+    assert scalars.theta == pytest.approx((1 - scalars.a) / (q * (1 - scalars.a + scalars.a**2)))
+    assert (scalars.a**2 + scalars.b) / r**2 == pytest.approx(conditioning * (1 - scalars.a + scalars.a**2))
+    assert 0 < scalars.a <= 0.5
+    assert 0 < scalars.decay < 1
+
+
+@given(st.floats(0.01, 1.0), st.floats(1e-4, 1.0), st.floats(-5, 5), st.floats(-5, 5))
+def test_an_idle_round_shrinks_the_momentum_by_the_decay(
+    r: float, conditioning: float, y: float, z: float
+) -> None:
+    scalars = Acceleration.of(r, conditioning)
+    v = (1 - scalars.a) * y + scalars.a * z
+    u = (scalars.a**2 * z + scalars.b * v) / (scalars.a**2 + scalars.b)
+    assert u - v == pytest.approx(scalars.decay * (z - y), abs=1e-12)

@@ -1,0 +1,79 @@
+"""The live table and its lines show what a run has, and nothing that it has not."""
+
+from __future__ import annotations
+
+import math
+from io import StringIO
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from deploy.commands import run
+from deploy.display import Display
+
+ROW = {
+    "round": 1,
+    "objective": 0.25,
+    "test_accuracy": 0.5,
+    "seconds": 1.0,
+    "compute_s": 0.125,
+    "encryption_s": 0.0,
+    "coding_s": 0.0,
+    "network_s": 0.0,
+    "waiting_s": 0.0,
+    "wire_down": 10,
+    "wire_up": 20,
+    "counted": 2,
+    "asked": 2,
+}
+
+
+def shown(*rows: dict[str, Any], terminal: bool) -> str:
+    output = StringIO()
+    console = Console(file=output, width=140, force_terminal=terminal, color_system=None)
+    with Display(console, "a run", 3) as display:
+        for row in rows:
+            display.observer().row(row)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_gap_and_encryption_are_shown_where_there_are_some(terminal: bool) -> None:
+    plain = shown(ROW, terminal=terminal)
+    assert "0.2500" in plain
+    assert "gap" not in plain
+    assert "encryption" not in plain
+    text = shown(ROW | {"gap": 3.25e-5, "encryption_s": 0.75}, terminal=terminal)
+    assert "gap" in text
+    assert "3.25e-05" in text
+    assert "encryption" in text
+    assert "0.750" in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_gap_that_was_not_measured_in_some_rounds_leaves_a_blank(terminal: bool) -> None:
+    text = shown(ROW | {"gap": 0.5}, ROW | {"gap": math.nan}, terminal=terminal)
+    assert "5.00e-01" in text
+    assert "nan" not in text
+
+
+def test_the_algorithms_own_objective_stands_in_for_one_that_nobody_evaluated() -> None:
+    text = shown(ROW | {"objective": math.nan, "primal_objective": 0.375}, terminal=False)
+    assert "objective 0.3750" in text
+
+
+@pytest.mark.parametrize("command", [["up", "--runs"], ["server", "--insecure", "--runs"]])
+def test_a_run_that_hides_nothing_is_warned_of_before_it_begins(command: list[str], tmp_path: Any) -> None:
+    # The settings ask for more clients than can have a part, so that nothing begins.
+    settings = tmp_path / "run.yaml"
+    settings.write_text(
+        "data: {name: breast_cancer, samples: 3}\nrounds: 1\nclients: 4\nobjective: {kind: hinge, l2: 0.01}\n"
+        "algorithm: {name: hyfdca, privacy: none}\nnetwork: {join_timeout: 0.1}\n"
+    )
+    app = typer.Typer()
+    run.register(app)
+    result = CliRunner().invoke(app, [*command, str(tmp_path / "runs"), str(settings)])
+    assert "the server sees dual variables" in " ".join(result.stderr.replace("│", "").split())
