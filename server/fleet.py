@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from common.errors import LostStateError, RunStoppedError
 from common.expectation import ArraySpec, Expectation, Expected, check
@@ -196,6 +197,7 @@ class Cohort:
         *,
         returns: Mapping[str, Expected | Each[Expected]],
         weight: str | None = None,
+        dtype: DTypeLike | None = None,
         deadline: float | None = None,
         min_replies: int | None = None,
         **values: Value | Each[Value],
@@ -206,6 +208,8 @@ class Cohort:
         ----------
         weight
             Name of the value in each reply that weighs the others; default: each reply weighs 1.
+        dtype
+            In which the sums are kept; default: that of the arrays.
 
         Other parameters and errors as for :meth:`ask`.
         """
@@ -218,7 +222,7 @@ class Cohort:
                 raise TypeError(
                     f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape"
                 )
-        reduced = Reduced(self.clients, weight, self.fleet.reply_buffer_bytes)
+        reduced = Reduced(self.clients, weight, self.fleet.reply_buffer_bytes, dtype)
         answered = await self._exchange(phase, pb.ASK, reduced, returns, deadline, min_replies, values)
         reduced.cohort = self.only(set(answered).__contains__)
         return reduced

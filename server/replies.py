@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from common.payload import Array, Value
 from server.folding import accumulate, divided
@@ -122,9 +123,16 @@ class Reduced:
 
     cohort: Cohort
 
-    def __init__(self, order: Sequence[str], weight: str | None, buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        order: Sequence[str],
+        weight: str | None,
+        buffer_bytes: int,
+        dtype: DTypeLike | None = None,
+    ) -> None:
         self._order = list(order)
         self._weight = weight
+        self._dtype = dtype
         self._buffer_bytes = buffer_bytes
         self._next = 0
         self._ready: dict[str, dict[str, Value] | None] = {}
@@ -175,7 +183,10 @@ class Reduced:
                 self._weights += factor
                 for name, value in values.items():
                     if name != self._weight:
-                        self._totals[name] = accumulate(self._totals.get(name), _array(name, value), factor)
+                        array = _array(name, value)
+                        if self._dtype is not None:
+                            array = array.astype(self._dtype, copy=False)
+                        self._totals[name] = accumulate(self._totals.get(name), array, factor)
         self._grant()
 
     @property

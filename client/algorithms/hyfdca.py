@@ -259,10 +259,16 @@ class HyFDCAClient(ClientAlgorithm):
     # Outer line search (specification, section 3.3)
 
     @answers("propose")
-    def propose(self, change: Vector | Ciphertexts, figures: Ciphertexts | None = None) -> Values:
+    def propose(
+        self,
+        change: Vector | Ciphertexts,
+        blocks: Indices | None = None,
+        figures: Ciphertexts | None = None,
+    ) -> Values:
         """Take in delta, not yet the new alpha; send sum_i delta_i x_{k,i} and what the line search needs."""
         state = self.state
-        state.change = self._samples_in("dual").open(change)
+        state.change = np.zeros(len(state.dual))
+        state.change[entries(state.sizes, blocks)] = self._samples_in("dual").open(change, blocks)
         terms = self._line_terms() / state.samples
         shares = {"terms": self._figures(len(terms)).seal(terms)}
         return {**self._contribution(state.change), **shares, **self._revealed(figures)}

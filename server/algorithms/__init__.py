@@ -10,9 +10,14 @@ from server.algorithm import Algorithm
 
 _BUILTIN: Mapping[str, str] = {
     "fedavg": "server.algorithms.fedavg:FedAvg",
+    "fedprox": "server.algorithms.fedprox:FedProx",
+    "scaffold": "server.algorithms.scaffold:Scaffold",
+    "mb-sgd": "server.algorithms.mbsgd:MiniBatchSGD",
     "hybrid-fedavg": "server.algorithms.hybrid_fedavg:HybridFedAvg",
     "hyfem-like": "server.algorithms.hyfem:HyFEMLike",
     "hyfdca": "server.algorithms.hyfdca:HyFDCA",
+    "feddcd": "server.algorithms.feddcd:FedDCD",
+    "acc-feddcd": "server.algorithms.acc_feddcd:AccFedDCD",
 }
 
 

@@ -6,15 +6,18 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 
 from __future__ import annotations
 
-from common.algorithms.fedavg import FedAvgSettings
+from typing import ClassVar
+
+from common.algorithms import AlgorithmSettings
+from common.algorithms.fedavg import FedAvgSettings, WeightedAverageSettings
 from server.algorithm import Algorithm
 
 
 class FedAvg(Algorithm):
     """Each round a cohort trains locally from the global model, and the results are averaged."""
 
-    Settings = FedAvgSettings
-    settings: FedAvgSettings
+    Settings: ClassVar[type[AlgorithmSettings]] = FedAvgSettings
+    settings: WeightedAverageSettings
 
     async def round(self, t: int) -> None:
         """Draw S_t; w_{t+1} = sum over k in S_t of n_k / n * ClientUpdate(k, w_t)."""

@@ -367,7 +367,12 @@ class HyFDCA(Algorithm):
         state = self.state
         blocks = {client: picked[client].blocks for client in changes}
         delta = self.hybrid.duals.added(self.hybrid.duals.zeros(), changes, _given(blocks))
-        values: dict[str, Any] = {"change": Each({c: self.hybrid.duals.part(delta, c) for c in cohort})}
+        touched = self.hybrid.picks.touched(cohort, picked)
+        values: dict[str, Any] = {
+            "change": Each({c: self.hybrid.duals.part(delta, c, touched[c]) for c in cohort})
+        }
+        if self.settings.messages == "sparse":
+            values["blocks"] = Each({client: touched[client] for client in cohort})
         returns: dict[str, Expected | Each[Expected]] = {
             "contribution": Each({client: self.hybrid.primals.expected(client) for client in cohort}),
             "terms": self.hybrid.figures_expected(self._line_terms),
@@ -417,7 +422,7 @@ class HyFDCA(Algorithm):
         if state.stalled == _PATIENCE:
             raise RunStoppedError(
                 f"no step in {_PATIENCE} rounds in a row: the line search needs all clients, and {missing} answered "
-                "some phases but not all; the clients' logs say why. Mend that and go on with --resume, or use preset safe"
+                "some phases but not all; their logs say why. Mend that and go on with --resume, or use preset: safe"
             )
 
     async def _best_step(self, shares: Mapping[str, Stored], terms: Vector, cohort: Cohort) -> float:

@@ -1,0 +1,153 @@
+"""AccFedDCD, server half: FedDCD with Nesterov's acceleration.
+
+Fan, Fang, Friedlander, "A dual approach for federated learning", Algorithm 2 (FedDCD specification, section 2.3).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from common.algorithms.feddcd import Acceleration, AccFedDCDSettings, effective_participation
+from common.arrays import Indices, Vector
+from common.errors import SettingsError
+from common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction
+from server.algorithms.feddcd import DualAscent
+from server.fleet import Cohort
+
+log = logging.getLogger("fenchel.server")
+
+_WINDOW = 10  # rounds over which the clients' spread is averaged
+_GROWTH = 10.0  # of that average over its lowest value: no convergent run in the specification came near
+
+
+class AccFedDCD(DualAscent):
+    """Accelerated federated dual coordinate descent."""
+
+    @dataclass
+    class State(DualAscent.State):
+        """The server's state.
+
+        Attributes
+        ----------
+        spreads
+            The clients' spread in the latest rounds.
+        lowest
+            The lowest mean spread of a window so far.
+        restarts
+            Numbers of committed rounds after which the acceleration began anew, shape (restarts,).
+        accuracy
+            delta that the local solves keep at least.
+        """
+
+        spreads: list[float] = field(default_factory=list)
+        lowest: float = float("inf")
+        restarts: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+        accuracy: float = 0.25
+
+    Settings = AccFedDCDSettings
+    settings: AccFedDCDSettings
+    state: State
+    figures: ClassVar[tuple[str, ...]] = (*DualAscent.figures, "restarts")
+
+    def constants(self) -> dict[str, float]:
+        """a, b and theta of Algorithm 2, from r and the worst alpha_i / beta_i."""
+        weights, state = self.weights(), self.state
+        scales = [weights[client] * alpha for client, alpha in state.strong_convexity.items()]
+        if min(scales) <= 0 or (not self.settings.smoothness and min(state.smoothness.values()) <= 0):
+            raise SettingsError(
+                "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for "
+                "neural networks use feddcd with dual_step"
+            )
+        beta = {
+            client: self.settings.smoothness or smoothness for client, smoothness in state.smoothness.items()
+        }
+        conditioning = min(alpha / beta[client] for client, alpha in state.strong_convexity.items())
+        cohort = self._cohort_size()
+        if cohort < 2:
+            raise SettingsError(
+                f"participation.sampler: {cohort:g} clients a round on average, but acc-feddcd needs two or more: a "
+                "client alone has nobody to agree with"
+            )
+        r = effective_participation(cohort, scales)
+        chosen = Acceleration.of(r, min(conditioning, 1.0))
+        return {"a": chosen.a, "b": chosen.b, "theta": chosen.theta}
+
+    def _cohort_size(self) -> float:
+        """tau, or its mean."""
+        clients, sampler = len(self.fleet.members), self.fleet.participation.sampler
+        match sampler:
+            case FixedSize():
+                return float(sampler.size)
+            case Fraction():
+                return float(max(1, int(sampler.fraction * clients + 0.5)))
+            case Bernoulli():
+                return sampler.probability * clients
+            case Cyclic():
+                return clients / sampler.groups
+        return float(getattr(sampler, "size", clients))
+
+    async def round(self, t: int) -> None:
+        """v_i = (1-a) y_i + a z_i; w_i = argmin f_i - <., v_i>; y_i and z_i step from v_i and u_i."""
+        first = self.sample()
+        solved = await self.minimisers(first, **self._asked())
+        if len(solved.cohort) < 2:
+            return  # not committed: nobody's recurrence advances
+        center = self.average(solved)
+        self.note(solved, center)
+        if self.settings.cohorts == 1:
+            await solved.cohort.tell("shift_duals", center=center)
+        else:
+            await self._second(solved.cohort, center)
+        self.state.committed += 1
+        self.model = center
+        self._guard()
+        await self.certify(t)
+
+    async def _second(self, first: Cohort, center: Vector) -> None:
+        """Steps 6 to 9 as printed: another cohort, at the same v_i, moves z."""
+        solved = await self.minimisers(self.second_sample(), min_replies=0, **self._asked())
+        members = solved.cohort.clients if len(solved.cohort) >= 2 else ()
+        both = first.only(members.__contains__)
+        await first.only(lambda client: client not in members).tell("shift_duals", y_center=center)
+        if not members:
+            return
+        second = self.average(solved)
+        await both.tell("shift_duals", y_center=center, z_center=second)
+        await solved.cohort.only(lambda client: client not in first.clients).tell(
+            "shift_duals", z_center=second
+        )
+
+    def second_sample(self) -> Cohort:
+        """Draw I_2, independently of the round's first cohort."""
+        return self.fleet.sample(draw_name="second cohort")
+
+    def moment(self) -> dict[str, Any]:
+        """Return the number of committed rounds, and where among them the acceleration began anew."""
+        return {"committed": self.state.committed, "restarts": self.state.restarts}
+
+    def _asked(self) -> dict[str, Any]:
+        return {**self.moment(), "accuracy": self.state.accuracy}
+
+    def _guard(self) -> None:
+        """Begin the acceleration anew, with more accurate solves, when the minimisers move apart (5.7)."""
+        state = self.state
+        state.spreads = [*state.spreads[-(_WINDOW - 1) :], state.figures["spread"]]
+        if len(state.spreads) == _WINDOW and self.settings.restart:
+            mean = float(np.mean(state.spreads))
+            if mean > _GROWTH * state.lowest > 0:
+                state.accuracy /= 4
+                state.restarts = np.append(state.restarts, state.committed)
+                state.spreads, state.lowest = [], float("inf")
+                log.warning(
+                    "the clients' minimisers move apart, so the acceleration begins anew after round %d, with local "
+                    "solves of accuracy %.3g",
+                    self.fleet.round,
+                    state.accuracy,
+                )
+            else:
+                state.lowest = min(state.lowest, mean)
+        state.figures["restarts"] = float(len(state.restarts))

@@ -1,0 +1,182 @@
+"""FedDCD, server half.
+
+Fan, Fang, Friedlander, "A dual approach for federated learning" (FedDCD specification). Each client holds a dual vector
+y_i; together they sum to zero. The server sees minimisers and sends back their average, which it needs to
+keep the sum at zero: the projection in the paper's Algorithm 1, line 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from common.algorithms.feddcd import DualAscentSettings, FedDCDSettings
+from common.arrays import Vector
+from common.errors import PayloadError
+from common.expectation import Expected
+from common.randomness import generator
+from server.algorithm import Algorithm
+from server.fleet import Cohort, Each
+from server.replies import Reduced
+
+_ROUNDING = 64  # units in the last place that a difference of sums may be wrong by
+
+
+class DualAscent(Algorithm):
+    """What FedDCD and AccFedDCD have in common: constants, averages, the certificate, the final model."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The server's state.
+
+        Attributes
+        ----------
+        strong_convexity, smoothness
+            alpha_i and beta_i of each client's weighted objective, by client id.
+        samples
+            n_i.
+        rounding
+            What rounding the averages to their dtype has left out of the sum of the duals so far, shape (d,):
+            it is added to the next average (specification, 5.20).
+        committed
+            Rounds whose average was told to the clients.
+        figures
+            The latest figures.
+        """
+
+        strong_convexity: dict[str, float] = field(default_factory=dict)
+        smoothness: dict[str, float] = field(default_factory=dict)
+        samples: dict[str, int] = field(default_factory=dict)
+        rounding: Vector = field(default_factory=lambda: np.empty(0))
+        committed: int = 0
+        figures: dict[str, float] = field(default_factory=dict)
+
+    settings: DualAscentSettings
+    state: State
+    figures: ClassVar[tuple[str, ...]] = (
+        "spread",
+        "solver_iterations",
+        "minimised_objective",
+        "dual_objective",
+        "gap",
+    )
+
+    async def start(self) -> None:
+        """Collect alpha_i, beta_i and n_i; tell each client its weight p_i in the objective."""
+        everybody = self.fleet.all()
+        described = await everybody.ask(
+            "describe",
+            returns={"strong_convexity": float, "smoothness": float, "samples": int},
+            min_replies=len(everybody),
+        )
+        state = self.state
+        for client, reply in described.items():
+            alpha, beta = cast(float, reply["strong_convexity"]), cast(float, reply["smoothness"])
+            if alpha < 0 or 0 < beta < alpha:
+                raise PayloadError(f"client {client}: strong convexity {alpha} above smoothness {beta}")
+            state.strong_convexity[client], state.smoothness[client] = alpha, beta
+            state.samples[client] = cast(int, reply["samples"])
+        state.rounding = np.zeros(self.model.shape)
+        await everybody.tell("begin", weight=Each(self.weights()), **self.constants())
+
+    def constants(self) -> dict[str, float]:
+        """Return what else the clients need to know before the first round."""
+        return {}
+
+    def moment(self) -> dict[str, Any]:
+        """Return what tells a client which rounds lie behind it, if it cannot know by itself."""
+        return {}
+
+    def weights(self) -> dict[str, float]:
+        """p_i: 1, or N n_i / n."""
+        samples = self.state.samples
+        if self.settings.weighting == "uniform":
+            return dict.fromkeys(samples, 1.0)
+        total = sum(samples.values())
+        return {client: len(samples) * own / total for client, own in samples.items()}
+
+    async def minimisers(self, cohort: Cohort, **values: Any) -> Reduced:
+        """Have a cohort solve its local problems; fold sum_i w_i / lambda_i as the replies arrive."""
+        returns: dict[str, Expected | Each[Expected]] = {
+            "minimizer": self.model,
+            "scale": float,
+            "square": float,
+            "iterations": int,
+        }
+        return await cohort.reduce("minimize", returns=returns, weight="scale", dtype=np.float64, **values)
+
+    def average(self, solved: Reduced) -> Vector:
+        """The lambda-weighted mean of the minimisers, as it travels: rounded, with the rounding carried over."""
+        exact = solved.sum("minimizer") / solved.weight + self.state.rounding / solved.weight
+        center: Vector = exact.astype(self.model.dtype)
+        self.state.rounding = solved.weight * (exact - center)
+        return center
+
+    def note(self, solved: Reduced, center: Vector) -> None:
+        """Spread sum_i (1 / lambda_i) ||w_i - center||^2, which falls to 0, and the solvers' mean iterations."""
+        squares = float(solved.sum("square"))
+        spread = squares - solved.weight * float(center.astype(np.float64) @ center)
+        blur = _ROUNDING * float(np.finfo(center.dtype).eps) * squares
+        self.state.figures = {
+            "spread": spread if spread > blur else 0.0,
+            "solver_iterations": float(solved.mean("iterations")),
+        }
+
+    async def certify(self, t: int) -> None:
+        """Every so many rounds, from everybody: F(center)/N and -G(y)/N, whose difference bounds the gap."""
+        if not self.settings.monitor or t % self.settings.monitor:
+            return
+        everybody = self.fleet.all()
+        certified = await everybody.ask(
+            "certify",
+            model=self.model,
+            returns={"objective": float, "conjugate": float},
+            **self.moment(),
+        )
+        if len(certified) < len(self.fleet.members):
+            return  # sums over some clients bound nothing
+        objective, conjugate = float(certified.mean("objective")), float(certified.mean("conjugate"))
+        self.state.figures |= {
+            "minimised_objective": objective,
+            "dual_objective": -conjugate,
+            "gap": objective + conjugate,
+        }
+
+    async def finish(self) -> None:
+        """Return a random client's minimiser, if that is wanted; else the last average is the model."""
+        if self.settings.returned == "average":
+            return
+        everybody = self.fleet.all()
+        place = generator(self.fleet.seed, "returned model").integers(len(everybody))
+        drawn = everybody.clients[place]
+        alone = everybody.only(drawn.__eq__)
+        solved = await alone.ask("solve_at_dual", returns={"minimizer": self.model}, **self.moment())
+        self.model = cast(Vector, solved[drawn]["minimizer"]).copy()
+
+    def metrics(self) -> dict[str, float]:
+        """Return the latest figures."""
+        return dict(self.state.figures)
+
+
+class FedDCD(DualAscent):
+    """Federated dual coordinate descent (Algorithm 1; exact and inexact, section 5 of the paper)."""
+
+    Settings = FedDCDSettings
+    settings: FedDCDSettings
+
+    async def round(self, t: int) -> None:
+        """w_i = argmin f_i - <., y_i> on I_t; y_i -= eta (w_i - center) / lambda_i."""
+        cohort = self.sample()
+        # A neural network's local solve starts from the average; others from the client's own last minimiser.
+        start = {"model": self.model} if self.settings.dual_step is not None else {}
+        solved = await self.minimisers(cohort, **start)
+        if len(solved.cohort) < 2:
+            return  # nobody to agree with: the duals stay
+        center = self.average(solved)
+        self.note(solved, center)
+        await solved.cohort.tell("shift_dual", center=center)
+        self.state.committed += 1
+        self.model = center
+        await self.certify(t)
