@@ -10,9 +10,14 @@ from common.errors import SettingsError
 
 _BUILTIN: Mapping[str, str] = {
     "fedavg": "client.algorithms.fedavg:FedAvgClient",
+    "fedprox": "client.algorithms.fedprox:FedProxClient",
+    "scaffold": "client.algorithms.scaffold:ScaffoldClient",
+    "mb-sgd": "client.algorithms.mbsgd:MiniBatchSGDClient",
     "hybrid-fedavg": "client.algorithms.hybrid_fedavg:HybridFedAvgClient",
     "hyfem-like": "client.algorithms.hyfem:HyFEMLikeClient",
     "hyfdca": "client.algorithms.hyfdca:HyFDCAClient",
+    "feddcd": "client.algorithms.feddcd:FedDCDClient",
+    "acc-feddcd": "client.algorithms.acc_feddcd:AccFedDCDClient",
 }
 
 

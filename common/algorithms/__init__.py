@@ -42,9 +42,14 @@ class AlgorithmSettings(Section):
 
 _BUILTIN: Mapping[str, str] = {
     "fedavg": "common.algorithms.fedavg:FedAvgSettings",
+    "fedprox": "common.algorithms.fedprox:FedProxSettings",
+    "scaffold": "common.algorithms.scaffold:ScaffoldSettings",
+    "mb-sgd": "common.algorithms.mbsgd:MiniBatchSGDSettings",
     "hybrid-fedavg": "common.algorithms.hybrid_fedavg:HybridFedAvgSettings",
     "hyfem-like": "common.algorithms.hyfem:HyFEMLikeSettings",
     "hyfdca": "common.algorithms.hyfdca:HyFDCASettings",
+    "feddcd": "common.algorithms.feddcd:FedDCDSettings",
+    "acc-feddcd": "common.algorithms.feddcd:AccFedDCDSettings",
 }
 """Settings of the algorithms that come with Fenchel, by name."""
 

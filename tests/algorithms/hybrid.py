@@ -181,7 +181,7 @@ class Run:
     @property
     def duals(self) -> dict[str, Vector]:
         """alpha_k of each client, in the order of its rows."""
-        found = {}
+        found: dict[str, Vector] = {}
         for client in self.clients:
             state = self.state(client)
             found[client] = np.empty(len(state["dual"]))

@@ -1,0 +1,102 @@
+"""Runs ``fenchel up`` as a user does, and watches the memory of its processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import psutil
+
+import fenchel
+
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A finished run, and the most memory that its processes had.
+
+    Attributes
+    ----------
+    run
+        The run.
+    server
+        Peak resident memory of the server's process, in bytes.
+    clients
+        The same of each process of clients.
+    seconds
+        From the command to its end: with keys, certificates, loading of data and set-up.
+    """
+
+    run: fenchel.Run
+    server: int
+    clients: tuple[int, ...]
+    seconds: float
+
+
+def up(
+    settings: str,
+    overrides: Sequence[str],
+    *,
+    processes: int,
+    runs: Path,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Watched:
+    """Do a run in processes of its own.
+
+    Parameters
+    ----------
+    settings
+        A settings file.
+    overrides
+        ``key=value`` pairs.
+    processes
+        Client processes.
+    runs
+        Folder in which the run folder is created; nothing else may be in it. It must outlive the result.
+    environment
+        Variables for the processes, beside those of this one.
+
+    Raises
+    ------
+    RuntimeError
+        The run failed; the text ends with its last words.
+    """
+    command = [sys.executable, "-m", "deploy.command", "up", settings, "--runs", str(runs)]
+    command += ["--processes", str(processes)]
+    for override in overrides:
+        command += ["--set", override]
+    peaks: dict[int, int] = {}
+    of_clients: set[int] = set()
+    started = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as words:
+        server = subprocess.Popen(command, stdout=words, stderr=words, env={**os.environ, **environment})
+        while server.poll() is None:
+            _look(server.pid, peaks, of_clients)
+            time.sleep(_POLL_SECONDS)
+        seconds = time.perf_counter() - started
+        if server.returncode:
+            words.seek(0)
+            raise RuntimeError(f"{' '.join(command)} failed:\n{words.read()[-3000:]}")
+    (folder,) = runs.iterdir()
+    clients = tuple(peaks[process] for process in sorted(of_clients))
+    return Watched(fenchel.Run(folder), peaks[server.pid], clients, seconds)
+
+
+def _look(server: int, peaks: dict[int, int], of_clients: set[int]) -> None:
+    try:
+        tree = [psutil.Process(server)]
+        tree += tree[0].children()
+        for process in tree:
+            peaks[process.pid] = max(peaks.get(process.pid, 0), process.memory_info().rss)
+            if process.pid != server and "client" in process.cmdline():
+                of_clients.add(process.pid)
+    except psutil.Error:  # a process has ended meanwhile
+        return

@@ -1,0 +1,62 @@
+"""SCAFFOLD, client half.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning", ICML 2020, Algorithm 1 (FedDCD specification, section 2.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client.algorithm import answers
+from client.algorithms.fedavg import LocalTraining
+from common.algorithms.scaffold import ScaffoldSettings
+from common.arrays import Vector
+from common.payload import Values
+
+
+class ScaffoldClient(LocalTraining):
+    """Mini-batch gradient descent on ``p_i f_i``, corrected by what all clients do and this one does not."""
+
+    @dataclass
+    class State:
+        """The control variate.
+
+        Attributes
+        ----------
+        control
+            c_i, shape (d,): the gradient of p_i f_i, as this client last saw it; zeros before.
+        """
+
+        control: Vector
+
+    settings: ScaffoldSettings
+
+    @answers("train")
+    def train(self, model: Vector, mean_samples: float, control: Vector | None = None) -> Values:
+        """Start at w = x; repeat w <- w - eta ( g_i(w) - c_i + c ); renew c_i; return what changed.
+
+        Parameters
+        ----------
+        model
+            x, shape (d,).
+        mean_samples
+            n / N, of which the weight p_i is made.
+        control
+            c, shape (d,); absent if the correction is ``none``.
+        """
+        x, w = model, model.copy()
+        eta, steps = self.settings.step_size_at(self.round), 0
+        p = self.settings.weight(self.objective.samples, mean_samples)
+        correction = 0.0 if control is None else control - self.state.control
+        for batch in self.batches():
+            w -= eta * (p * self.objective.batch_gradient(w, batch) + correction)
+            steps += 1
+        if control is None:
+            return {"model_change": w - x}
+        before = self.state.control
+        if self.settings.correction == "option-i":
+            self.state.control = p * self.objective.gradient(x)
+        else:
+            self.state.control = before - control + (x - w) / (steps * eta)
+        return {"model_change": w - x, "control_change": self.state.control - before}

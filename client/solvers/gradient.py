@@ -1,0 +1,92 @@
+"""Gradient descent on the whole shard, plain and accelerated.
+
+Nesterov, "Lectures on Convex Optimization", 2018, section 2.2: constant momentum for strongly convex functions;
+the momentum of Beck and Teboulle ("A fast iterative shrinkage-thresholding algorithm", 2009) for others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from client.solvers.goal import Goal, constants, goal_of
+from client.solvers.problem import Oracle, Point, Solved, Tilted
+from common.arrays import Vector
+from common.errors import SettingsError
+from common.settings.solver import GradientSolver
+
+
+def gradient_descent(problem: Tilted, start: Vector, settings: GradientSolver) -> Solved:
+    """Minimise by gradient descent from ``start``, shape (d,).
+
+    Raises
+    ------
+    SettingsError
+        The step size or the stopping rule needs constants that the objective does not have.
+    """
+    oracle = Oracle(problem)
+    s = _step_size(problem, settings)
+    first = oracle.at(start)
+    goal = goal_of(settings.stop, settings.kind, first)
+    # A step size of one's own may be too long: the result is then not finite, which the caller sees.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _accelerated(first, s, goal) if settings.accelerated else _plain(first, s, goal)
+
+
+def _step_size(problem: Tilted, settings: GradientSolver) -> float:
+    if isinstance(settings.step, float):
+        return settings.step
+    if settings.step == "2/(alpha+beta)":
+        return 2 / sum(constants(problem))
+    beta = problem.smoothness
+    if not math.isfinite(beta):
+        raise SettingsError(
+            "solver.step: 1/beta needs a smooth objective, which this one is not known to be; give a number, or "
+            "use solver.kind: sgd"
+        )
+    return 1 / beta if beta else 1.0
+
+
+def _plain(point: Point, s: float, goal: Goal) -> Solved:
+    """``w <- w - s grad phi(w)``."""
+    done = 0
+    while done < goal.limit and not goal.reached(point):
+        point = point.oracle.at(_stepped(point, s))
+        done += 1
+    return goal.solved(point, done)
+
+
+def _accelerated(point: Point, s: float, goal: Goal) -> Solved:
+    """``w' = v - s grad phi(v);  v <- w' + m (w' - w)``.
+
+    The gradient is known at v, so v is the result when the gradient is small enough, and w otherwise.
+    """
+    w, v, done = point.w, point, 0
+    for m in _momenta(max(point.problem.strong_convexity, 0.0) * s):
+        if goal.reached(v):
+            break
+        w, before = _stepped(v, s), w
+        done += 1
+        if done == goal.limit:
+            v = v.oracle.at(w)
+            break
+        v = v.oracle.at(w + m * (w - before))
+    return goal.solved(v, done)
+
+
+def _momenta(sigma: float) -> Iterator[float]:
+    """Yield the momentum of each step; ``sigma`` is the strong convexity times the step size."""
+    while sigma:
+        root = math.sqrt(min(sigma, 1.0))
+        yield (1 - root) / (1 + root)
+    t = 1.0
+    while True:
+        t, before = (1 + math.sqrt(1 + 4 * t * t)) / 2, t
+        yield (before - 1) / t
+
+
+def _stepped(point: Point, s: float) -> Vector:
+    result: Vector = point.w - s * point.gradient
+    return result

@@ -1,0 +1,71 @@
+"""Stochastic gradient descent and Adam, for every objective: networks, and losses with corners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from client.solvers.problem import Solved, Tilted
+from common.arrays import Indices, Vector
+from common.errors import SettingsError
+from common.settings.solver import AdamSolver, SgdSolver, Stopping
+
+
+def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
+    """Do steps ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch.
+
+    Raises
+    ------
+    SettingsError
+        The stopping rule is neither steps nor epochs.
+    """
+    w, done, seen = start.copy(), 0, 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in _batches(problem, settings, random):
+            w -= settings.step_size * problem.batch_gradient(w, rows)
+            done, seen = done + 1, seen + rows.size
+    return Solved(w, done, math.nan, seen / problem.objective.samples, converged=True)
+
+
+def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random.Generator) -> Solved:
+    """Do steps of Adam from ``start``, shape (d,).
+
+    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, Algorithm 1.
+
+    Raises
+    ------
+    SettingsError
+        The stopping rule is neither steps nor epochs.
+    """
+    w, t, seen = start.copy(), 0, 0
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    beta1, beta2 = settings.beta1, settings.beta2
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in _batches(problem, settings, random):
+            g = problem.batch_gradient(w, rows)
+            t, seen = t + 1, seen + rows.size
+            m = beta1 * m + (1 - beta1) * g
+            v = beta2 * v + (1 - beta2) * g**2
+            unbiased_m, unbiased_v = m / (1 - beta1**t), v / (1 - beta2**t)
+            w -= settings.step_size * unbiased_m / (np.sqrt(unbiased_v) + settings.epsilon)
+    return Solved(w, t, math.nan, seen / problem.objective.samples, converged=True)
+
+
+def _batches(
+    problem: Tilted, settings: SgdSolver | AdamSolver, random: np.random.Generator
+) -> Iterator[Indices]:
+    steps, epochs = _length(settings.stop, settings.kind)
+    return problem.objective.batches(random, steps=steps, epochs=epochs, batch_size=settings.batch_size)
+
+
+def _length(stop: Stopping, kind: str) -> tuple[int | None, int | None]:
+    """Return the number of steps, or else of epochs."""
+    if stop.accuracy is not None or stop.gradient is not None:
+        rule = "accuracy" if stop.accuracy is not None else "gradient"
+        raise SettingsError(
+            f"solver.stop.{rule}: {kind} cannot tell how exact it is; give solver.stop.epochs or steps, or use "
+            "another solver, such as newton-cg or saga"
+        )
+    return (stop.steps, None) if stop.steps is not None else (None, stop.epochs)

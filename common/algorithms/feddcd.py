@@ -1,0 +1,139 @@
+"""Settings of FedDCD and AccFedDCD, and the scalars of acceleration that their two halves share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
+
+from common.algorithms import AlgorithmSettings
+from common.settings.solver import AutoSolver, SolverSettings
+
+
+class DualAscentSettings(AlgorithmSettings):
+    """What FedDCD and AccFedDCD have in common (Fan, Fang and Friedlander 2022)."""
+
+    weighting: Literal["uniform", "samples"] = Field(
+        "samples",
+        description="the objective is the sum of the clients' mean losses (uniform: the paper), or each "
+        "weighted by N n_i / n, which makes it the mean loss over all samples",
+    )
+    solver: SolverSettings = Field(
+        default_factory=AutoSolver,
+        description="how a client solves its local problem, and how accurately (docs/solvers.md); by default to the "
+        "accuracy delta = 1/4, with which the method needs no more rounds than with exact solves",
+    )
+    first_accuracy: float = Field(
+        0.01,
+        gt=0,
+        lt=1,
+        description="accuracy of a client's first solve, which has no warm start, where solver.stop asks for less",
+    )
+    monitor: NonNegativeInt = Field(
+        0,
+        description="every so many rounds have all clients solve exactly, and report the objective that is "
+        "minimised, the dual objective and the gap (each divided by the number of clients); 0: never",
+    )
+    returned: Literal["average", "random-client"] = Field(
+        "average",
+        description="the final model: the average of the last round, which is at least as good in expectation, "
+        "or a random client's minimiser (the paper)",
+    )
+
+
+class FedDCDSettings(DualAscentSettings):
+    """Federated dual coordinate descent (Algorithm 1 of the paper), exact or inexact."""
+
+    name: Literal["feddcd"] = "feddcd"
+    step_size: float = Field(
+        1.0,
+        gt=0,
+        description="eta; stable below 2. 1 is the minimax choice, 1.9 needed half the rounds in practice, 0.25 is "
+        "that of the theorem for inexact solves",
+    )
+    dual_step: PositiveFloat | None = Field(
+        None,
+        description="what replaces eta / lambda_i where the objective is not strongly convex (neural networks), "
+        "0.1 for instance",
+    )
+
+    @model_validator(mode="after")
+    def _certified_if_convex(self) -> Self:
+        if self.monitor and self.dual_step is not None:
+            raise ValueError(
+                f"monitor: {self.monitor} given, but with dual_step the objective is not taken to be convex, and then "
+                "there is no duality gap; leave one of them out"
+            )
+        return self
+
+
+class AccFedDCDSettings(DualAscentSettings):
+    """Accelerated FedDCD (Algorithm 2 of the paper)."""
+
+    name: Literal["acc-feddcd"] = "acc-feddcd"
+    cohorts: Literal[1, 2] = Field(
+        1,
+        description="cohorts a round: two as printed, or one, which the same proof covers at half of the traffic",
+    )
+    smoothness: PositiveFloat | None = Field(
+        None,
+        description="beta, for all clients; null: each client's own bound. A smaller one than the truth may be "
+        "faster, without guarantee",
+    )
+    restart: bool = Field(
+        True,
+        description="restart the acceleration, with solves four times as accurate, when the clients' minimisers "
+        "move apart: local solves were not accurate enough",
+    )
+
+
+@dataclass(frozen=True)
+class Acceleration:
+    """The scalars of AccFedDCD, the same for all clients: otherwise the duals would not sum to zero.
+
+    Attributes
+    ----------
+    a, b, theta
+        As in the paper's Algorithm 2 (specification, section 2.3).
+    """
+
+    a: float
+    b: float
+    theta: float
+
+    @classmethod
+    def of(cls, participation: float, conditioning: float) -> Acceleration:
+        """Return the scalars for r in (0, 1] and alpha / beta in (0, 1]."""
+        r, q = participation, math.sqrt(conditioning)
+        a = r * q / (1 + r * q)
+        b = conditioning * a * r**2
+        return cls(a, b, a * r / (a**2 + b))
+
+    @property
+    def decay(self) -> float:
+        """rho, by which z - y shrinks in a round that a client sits out."""
+        return self.a**2 * (1 - self.a) / (self.a**2 + self.b)
+
+
+def effective_participation(cohort: float, scales: Sequence[float]) -> float:
+    """Return r: (tau - 1) / (N - 1) for equal scales, a safe lower value for others (specification, 1.5).
+
+    Parameters
+    ----------
+    cohort
+        tau, the (mean) number of clients in a round.
+    scales
+        1 / lambda_i of all clients.
+    """
+    n, a = len(scales), np.sort(np.asarray(scales, np.float64))
+    if n < 2 or cohort >= n:
+        return 1.0
+    total = float(a.sum())
+    # The smallest ratio is that of the pair with the largest sum if it decreases in the sum, which it does.
+    pair = float(a[-1] + a[-2])
+    rest = 0.0 if n == 2 else (cohort - 2) / (n - 2) * (total - pair)
+    return cohort * (cohort - 1) / (n * (n - 1)) * total / (pair + rest)

@@ -1,0 +1,16 @@
+"""Settings of mini-batch SGD (FedDCD specification, section 2.4)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat
+
+from common.algorithms.fedavg import WeightedSumSettings
+
+
+class MiniBatchSGDSettings(WeightedSumSettings):
+    """Gradient descent on the server, with mini-batches that all lie at the global model."""
+
+    name: Literal["mb-sgd"] = "mb-sgd"
+    step_size: PositiveFloat = Field(0.1, description="learning rate of the server's step (eta)")

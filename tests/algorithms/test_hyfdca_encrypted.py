@@ -1,0 +1,510 @@
+"""HyFDCA under encryption computes what it computes without, and the server sees nothing else of the data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gmpy2
+import numpy as np
+import pytest
+
+from client.algorithms.hyfdca import HyFDCAClient
+from client.paillier.cipher import Paillier
+from client.secrets import Secrets
+from common.algorithms.hyfdca import HyFDCASettings, picked_units
+from common.arrays import Indices, Vector
+from common.data.shard import Shard
+from common.paillier.vector import CipherVector
+from common.payload import Ciphertexts, SparseVector, Value, Values
+from common.settings.run import RunSettings
+from server.algorithms.hyfdca import HyFDCA
+from server.fleet import Fleet
+from tests.algorithms.hybrid import (
+    CIPHERTEXT_BYTES,
+    KEY_BITS,
+    Laboratory,
+    Message,
+    Run,
+    distance,
+    hybrid_settings,
+    shards_of,
+    split,
+)
+
+# The same numbers
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [{"preset": "exact", "picks": 15}, {"preset": "linesearch"}],
+    ids=["exact", "line search"],
+)
+def test_two_hundred_encrypted_rounds_end_where_plaintext_ones_do(
+    algorithm: dict[str, Any], laboratory: Laboratory
+) -> None:
+    encrypted = laboratory.run(hybrid_settings(200, samples=100, **algorithm))
+    plain = laboratory.run(hybrid_settings(200, samples=100, privacy="none", **algorithm))
+    assert distance(encrypted.duals, plain.duals) <= 1e-10
+    assert np.abs(encrypted.model - plain.model).max() <= 1e-10
+    assert len(np.unique(np.concatenate(list(plain.duals.values())))) > 8, (
+        "and not all at an end of their interval"
+    )
+
+
+@pytest.mark.parametrize("preset", ["exact", "linesearch"])
+def test_fewer_bits_give_the_precision_that_they_have(preset: str, laboratory: Laboratory) -> None:
+    algorithm: dict[str, Any] = {"preset": preset, "picks": 15}
+    plain = laboratory.run(hybrid_settings(50, privacy="none", **algorithm))
+    errors = {}
+    for bits in (16, 32):
+        settings = hybrid_settings(50, encryption={"fraction_bits": bits}, **algorithm)
+        errors[bits] = distance(laboratory.run(settings).duals, plain.duals)
+    assert errors[32] <= 1e-6
+    assert errors[16] > 1e-5, "so the rounding is there, and the comparison sees it"
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"preset": "linesearch", "protect_primal": True},
+        {"preset": "exact", "picks": 8, "protect_primal": True},
+        {"preset": "exact", "picks": 8, "picking": "common", "messages": "sparse"},
+        {"preset": "exact", "picks": 8, "messages": "sparse"},
+        {"preset": "safe", "averaging": "pickers"},
+    ],
+    ids=["protected line search", "protected", "sparse common", "sparse independent", "pickers"],
+)
+@pytest.mark.parametrize("loss", ["hinge", "logistic", "squared"])
+def test_every_way_of_working_is_the_same_encrypted(
+    algorithm: dict[str, Any], loss: str, laboratory: Laboratory
+) -> None:
+    encrypted = laboratory.run(hybrid_settings(12, loss=loss, l2=0.1, **algorithm))
+    clear = algorithm | {"privacy": "none", "protect_primal": False}
+    if algorithm.get("messages") == "sparse" and algorithm.get("picking") == "common":
+        clear["block"] = int(encrypted.state("client-000")["sizes"].max())  # whole blocks are picked
+    plain = laboratory.run(hybrid_settings(12, loss=loss, l2=0.1, **clear))
+    assert distance(encrypted.duals, plain.duals) <= 1e-9
+    assert np.abs(encrypted.model - plain.model).max() <= 1e-9
+    assert np.abs(plain.model).max() > 0.1
+
+
+@dataclasses.dataclass
+class Rounded:
+    """HyFDCA (preset exact, hinge) on whole numbers: Algorithm 1 with everybody, written for one machine.
+
+    Each number that the clients would encrypt is a whole multiple of 2^-f here, and sums of such are exact.
+    """
+
+    settings: RunSettings
+    shards: Mapping[str, Shard]
+    orders: Mapping[str, Indices]
+    fraction_bits: int
+
+    def whole(self, values: Vector) -> Indices:
+        whole: Indices = np.rint(values * 2.0**self.fraction_bits).astype(np.int64)
+        return whole
+
+    def real(self, values: Indices) -> Vector:
+        return values * 2.0**-self.fraction_bits
+
+    def run(self) -> tuple[dict[str, Vector], Vector]:
+        """Return alpha_k of each client in the order of its rows, and w."""
+        shards, settings = self.shards, self.settings.algorithm
+        assert isinstance(settings, HyFDCASettings)
+        l2 = self.settings.objective.l2
+        x = {client: np.asarray(shard.features) for client, shard in shards.items()}
+        rows = {client: shard.samples_held for client, shard in shards.items()}
+        count = 1 + max(int(held.max()) for held in rows.values())
+        holders = np.bincount(np.concatenate(list(rows.values())), minlength=count)
+        samples = int(np.count_nonzero(holders))
+        norms = np.zeros(count, np.int64)
+        for client, shard in shards.items():
+            norms[rows[client]] += self.whole(np.einsum("ij,ij->i", x[client], x[client]))
+        dual = np.zeros(count, np.int64)
+        w = np.zeros(next(iter(shards.values())).total_features)
+        for t in range(1, self.settings.rounds + 1):
+            scores = np.zeros(count, np.int64)
+            for client, shard in shards.items():
+                scores[rows[client]] += self.whole(shard.features @ w[shard.features_held])
+            changes = {}
+            for client, shard in shards.items():
+                order = self.orders[client]
+                units = picked_units(settings, self.settings.seed, client, t, np.zeros_like(order), [15])
+                picked = order[units]
+                here = rows[client][picked]
+                y = np.where(shard.labels[picked] == 1, 1.0, -1.0)
+                alpha, z, q = (
+                    self.real(dual[here]),
+                    self.real(scores[here]),
+                    self.real(norms[here]) / (l2 * samples),
+                )
+                best = y * np.clip(y * (alpha + (y - z) / q), 0, 1)
+                changes[client] = here, self.whole(1.0 / holders[here] * (best - alpha))
+            for here, change in changes.values():
+                dual[here] += change
+            w = np.zeros_like(w)
+            for client in sorted(shards):
+                shard = shards[client]
+                w[shard.features_held] += shard.features.T @ self.real(dual[rows[client]])
+            w /= l2 * samples
+        return {client: self.real(dual[rows[client]]) for client in shards}, w
+
+
+@pytest.mark.parametrize("fraction_bits", [20, 40])
+def test_an_encrypted_run_is_one_of_whole_numbers_to_the_last_bit(
+    fraction_bits: int, laboratory: Laboratory
+) -> None:
+    encryption = {"fraction_bits": fraction_bits}
+    settings = hybrid_settings(40, samples=150, preset="exact", picks=15, encryption=encryption)
+    run = laboratory.run(settings)
+    orders = {client: run.order(client) for client in run.clients}
+    duals, model = Rounded(settings, shards_of(settings), orders, fraction_bits).run()
+    for client in run.clients:
+        np.testing.assert_array_equal(run.duals[client], duals[client])
+    np.testing.assert_array_equal(run.model, model)
+
+
+def test_the_numbers_do_not_depend_on_the_key(laboratory: Laboratory) -> None:
+    settings = hybrid_settings(5)
+    one, other = (
+        laboratory.run(settings),
+        laboratory.run(settings, secrets=Secrets.generate(KEY_BITS, for_tests=True)),
+    )
+    assert one.model.tobytes() == other.model.tobytes()
+    assert distance(one.duals, other.duals) == 0
+
+
+# What the server sees
+
+PRIVATE = {
+    "line search": hybrid_settings(4),
+    "exact": hybrid_settings(4, preset="exact", picks=8),
+    "sparse": hybrid_settings(4, preset="exact", picks=8, messages="sparse", picking="common"),
+    "protected": hybrid_settings(4, preset="exact", picks=8, protect_primal=True),
+    "protected line search": hybrid_settings(4, protect_primal=True),
+    "logistic": hybrid_settings(4, loss="logistic"),
+    "half of the clients": hybrid_settings(
+        6, preset="exact", participation={"sampler": {"kind": "fixed", "size": 2}}
+    ),
+    "ragged": hybrid_settings(4, layout="ragged"),
+}
+SETUP = {"samples", "features", "cells", "key", "norm_bits", "long_rows"}
+"""What clients say in the beginning: pseudonyms, indices, the public key, orders of magnitude."""
+REVEALED = 32
+"""Sums over all clients that the server may know: never more of them at once than the line search tries."""
+
+
+def size(value: Any) -> int:
+    return int(np.size(value))
+
+
+def is_real(value: Any) -> bool:
+    if isinstance(value, SparseVector):
+        return True
+    return isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f")
+
+
+@pytest.fixture(params=PRIVATE)
+def overheard(request: pytest.FixtureRequest, laboratory: Laboratory) -> Run:
+    """A run, with all that was said in it."""
+    return laboratory.run(PRIVATE[request.param])
+
+
+def test_all_that_reaches_the_server_is_ciphertexts_and_what_it_may_know(
+    overheard: Run, laboratory: Laboratory
+) -> None:
+    protects = getattr(overheard.settings.algorithm, "protect_primal", False)
+    key = laboratory.secrets.private_key.public
+    fresh: Counter[bytes] = Counter()
+    for message in overheard.up():
+        for name, value in message.values.items():
+            where = f"{message.phase}: {name}"
+            if isinstance(value, Ciphertexts):
+                vector = CipherVector.from_wire(value, key)
+                assert value.additions == 1, where
+                assert all(gmpy2.gcd(each, key.n) == 1 for each in vector.ciphertexts), where
+                fresh.update(split(value))
+            elif is_real(value):
+                if name == "contribution":
+                    assert not protects, where
+                elif name == "model":
+                    assert message.phase == "release", where
+                else:
+                    assert (name, size(value) <= REVEALED) == ("figures", True), where
+            else:
+                assert name in SETUP, where
+                assert message.phase in ("introduce", "take_norms"), where
+    assert fresh
+    assert set(fresh.values()) == {1}, "no two are equal, though many values are zero"
+    assert (1).to_bytes(CIPHERTEXT_BYTES, "big") not in fresh
+
+
+def test_identifiers_reach_the_server_as_keyed_pseudonyms_only(overheard: Run) -> None:
+    own = shards_of(overheard.settings)
+    for message in overheard.up("introduce"):
+        samples = message.values["samples"]
+        assert isinstance(samples, np.ndarray)
+        assert samples.shape == (own[message.client].samples, 32)
+        assert len(np.unique(samples)) > 200, "bytes without a pattern"
+    names = {message.client: message.values["samples"] for message in overheard.up("introduce")}
+    other = names["client-000"].tobytes() == names["client-002"].tobytes()  # type: ignore[union-attr]
+    assert other, "the same rows have the same names, by which the server aligns them"
+
+
+@pytest.mark.parametrize("name", ["line search", "exact", "protected line search", "half of the clients"])
+def test_all_that_the_server_keeps_is_ciphertexts_and_what_it_may_know(
+    name: str, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: list[HyFDCA] = []
+    begin = HyFDCA.start
+    shards = shards_of(PRIVATE[name])
+    allowed = {"model", "contributions"} if "protected" not in name else {"model"}
+    seen: Counter[str] = Counter()
+
+    async def start(self: HyFDCA) -> None:
+        servers.append(self)
+        await begin(self)
+
+    go_on = HyFDCA.round
+
+    async def do_round(self: HyFDCA, t: int) -> None:
+        await go_on(self, t)
+        for path, thing in reachable(vars(self), "server"):
+            if is_real(thing) and size(thing) > 1:
+                seen[path.split("/")[2]] += 1
+                assert path.startswith(tuple(f"server/state/{each}" for each in allowed)), path
+                if "protected" in name:
+                    assert not np.any(thing), "the model is not known before the end"
+            elif isinstance(thing, np.ndarray) and thing.ndim == 1 and thing.dtype.kind in "iub":
+                for shard in shards.values():
+                    assert not np.array_equal(thing, shard.labels), path
+
+    monkeypatch.setattr(HyFDCA, "start", start)
+    monkeypatch.setattr(HyFDCA, "round", do_round)
+    laboratory.run(PRIVATE[name])
+    assert len(servers) == 1
+    assert set(seen) == allowed, "so the search finds what there is"
+    stored = dict(reachable(servers[0].state, "state"))
+    vectors = [each for each in stored.values() if isinstance(each, Ciphertexts | CipherVector)]
+    assert len(vectors) >= 4, "inner products of four clients"
+
+
+def reachable(thing: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield all that hangs on an object, with the way to it; other participants are not looked into."""
+    if isinstance(thing, Fleet):
+        thing = [call for member in thing.members.values() for call in member.outstanding.values()]
+    yield path, thing
+    if isinstance(thing, Mapping):
+        parts: dict[Any, Any] = dict(thing)
+    elif isinstance(thing, list | tuple | set):
+        parts = dict(enumerate(thing))
+    elif isinstance(thing, CipherVector):
+        parts = {}
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        parts = {each.name: getattr(thing, each.name) for each in dataclasses.fields(thing)}
+        parts |= getattr(thing, "__dict__", {})  # what was computed and kept
+    else:
+        parts = {}
+    for name, part in parts.items():
+        yield from reachable(part, f"{path}/{name}")
+
+
+# What clients see
+
+OF_SAMPLES = ("norms", "scores", "dual", "change")
+"""Vectors over a client's samples that come from the server."""
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_client_is_sent_its_own_entries_only(name: str, laboratory: Laboratory) -> None:
+    run = laboratory.run(PRIVATE[name])
+    shards = shards_of(run.settings)
+    sent: dict[str, set[bytes]] = {client: set() for client in run.clients}
+    for message in run.down():
+        shard, state = shards[message.client], run.state(message.client)
+        blocks = len(state["sizes"])
+        for kind, value in message.values.items():
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                assert kind == "primal", f"{message.phase}: {kind}"
+                assert value.shape == (shard.features.shape[1],)
+            elif isinstance(value, Ciphertexts) and kind in OF_SAMPLES and message.phase != "curvature":
+                sent[message.client].update(message.ciphertexts()[kind])
+                own = message.values.get("blocks")
+                asked = len(own) if isinstance(own, np.ndarray) else blocks
+                if message.phase == "change_dual" and "sparse" in name:
+                    asked = len(picks_of(run, message))
+                assert len(message.ciphertexts()[kind]) == asked
+    nothing = {(1).to_bytes(CIPHERTEXT_BYTES, "big")}  # zeros that everybody has
+    assert not sent["client-000"] & sent["client-001"] - nothing, "they have no sample in common"
+    assert not sent["client-002"] & sent["client-003"] - nothing
+    if "half" not in name and "ragged" not in name:
+        assert sent["client-000"] == sent["client-002"], "they have all samples in common"
+
+
+def picks_of(run: Run, message: Message) -> Indices:
+    state, settings = run.state(message.client), run.settings
+    assert isinstance(settings.algorithm, HyFDCASettings)
+    quotas = state["quotas"].tolist()
+    return picked_units(
+        settings.algorithm, settings.seed, message.client, message.round, state["groups"], quotas
+    )
+
+
+@pytest.mark.parametrize("picking", ["common", "independent"])
+def test_zeros_travel_like_everything_else(picking: str, laboratory: Laboratory) -> None:
+    # Late in a run most picked duals stay at an end of their interval: their change is zero.
+    settings = hybrid_settings(60, l2=0.1, preset="exact", picks=6, picking=picking, messages="sparse")
+    run = laboratory.run(settings)
+    cipher = Paillier(laboratory.secrets.private_key, laboratory.secrets.obfuscators)
+    key = laboratory.secrets.private_key.public
+    zeros = nonzeros = 0
+    for message in run.up("change_dual"):
+        change = message.values["change"]
+        assert isinstance(change, Ciphertexts)
+        picked = picks_of(run, message)
+        assert len(split(change)) == len(picked)
+        values = cipher.decrypt(CipherVector.from_wire(change, key)).reshape(len(picked), -1)
+        still = ~values.any(axis=1)
+        zeros, nonzeros = zeros + int(still.sum()), nonzeros + int((~still).sum())
+    assert zeros > 20, "or this test shows nothing"
+    assert nonzeros > 20
+
+
+# What it costs
+
+
+@dataclasses.dataclass
+class Ledger:
+    """Ciphertexts made and opened, by client and phase; multiplications on the server."""
+
+    encryptions: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
+    decryptions: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
+    additions: int = 0
+
+    def of(self, phase: str) -> tuple[set[int], set[int]]:
+        """Return the different numbers of encryptions and decryptions of clients in a phase."""
+        clients = {client for client, each in self.encryptions if each == phase}
+        made = {self.encryptions[client, phase] for client in clients}
+        return made, {self.decryptions[client, phase] for client in clients}
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """Counts while a run goes on."""
+    ledger = Ledger()
+    answer, add_at = HyFDCAClient.answer, CipherVector.add_at
+
+    def counted(self: HyFDCAClient, phase: str, t: int, values: Values, *, finite: bool = False) -> Values:
+        meter = self.meter
+        assert meter is not None
+        before = dataclasses.replace(meter)
+        reply = answer(self, phase, t, values, finite=finite)
+        ledger.encryptions[self.client, phase] += meter.encryptions - before.encryptions
+        ledger.decryptions[self.client, phase] += meter.decryptions - before.decryptions
+        return reply
+
+    def added(self: CipherVector, indices: Any, other: CipherVector) -> None:
+        ledger.additions += sum(self.ciphertexts[place] != 1 for place in np.asarray(indices).tolist())
+        add_at(self, indices, other)
+
+    monkeypatch.setattr(HyFDCAClient, "answer", counted)
+    monkeypatch.setattr(CipherVector, "add_at", added)
+    return ledger
+
+
+ROUNDS = 4
+
+
+def test_dense_messages_cost_what_the_formulas_say(laboratory: Laboratory, ledger: Ledger) -> None:
+    """Section 7, dense, complete participation, S = 1, unmonitored; b ciphertexts hold a client's N_k values.
+
+    Setup: b encryptions and decryptions. A round: (S+1) b of each: inner products and changes up, sums and
+    alpha_0 down. Additions: S (Q-1) + Q for each of the (N/N_k) b = K b blocks of the grid, but to the zeros
+    that alpha_0 begins with, nothing is added.
+    """
+    run = laboratory.run(hybrid_settings(ROUNDS, preset="exact", picks=8, monitor=0))
+    b, K, Q = len(run.state("client-000")["sizes"]), 2, 2
+    assert b > 1
+    assert {len(run.state(client)["sizes"]) for client in run.clients} == {b}
+    assert ledger.of("align") == ({b}, {0})
+    assert ledger.of("take_norms") == ({0}, {b})
+    assert ledger.of("inner_product") == ({ROUNDS * b}, {0})
+    assert ledger.of("change_dual") == ({ROUNDS * b}, {ROUNDS * b})
+    assert ledger.of("aggregate") == ({0}, {ROUNDS * b})
+    blocks = K * b
+    setup, first = (Q - 1) * blocks, blocks
+    assert ledger.additions == setup + ROUNDS * ((Q - 1) + Q) * blocks - first
+    assert sizes(run.up()) == sum(ledger.encryptions.values()) * CIPHERTEXT_BYTES
+    assert sizes(run.down()) == sum(ledger.decryptions.values()) * CIPHERTEXT_BYTES
+
+
+def test_sparse_messages_cost_what_the_formulas_say(laboratory: Laboratory, ledger: Ledger) -> None:
+    """Section 7, sparse: a round takes |U_k| + h_k encryptions, and as many decryptions.
+
+    Inner products go up for the union of all picks and come back for the own ones, changes the other way round.
+    With common picks U_k is D_k.
+    """
+    for picking in ("common", "independent"):
+        ledger.encryptions.clear()
+        ledger.decryptions.clear()
+        ledger.additions = 0
+        run = laboratory.run(
+            hybrid_settings(ROUNDS, preset="exact", picks=6, picking=picking, messages="sparse", monitor=0)
+        )
+        picked = {(m.client, m.round): picks_of(run, m) for m in run.up("change_dual")}
+        partner = {"client-000": "client-002", "client-001": "client-003"}
+        partner |= {other: one for one, other in partner.items()}
+        for client in run.clients:
+            h = sum(len(picked[client, t]) for t in range(1, ROUNDS + 1))
+            union = sum(
+                len(np.union1d(picked[client, t], picked[partner[client], t])) for t in range(1, ROUNDS + 1)
+            )
+            assert h == union if picking == "common" else h < union
+            assert ledger.encryptions[client, "inner_product"] == union
+            assert ledger.encryptions[client, "change_dual"] == h
+            assert ledger.decryptions[client, "change_dual"] == h
+            assert ledger.decryptions[client, "aggregate"] == union
+        assert sizes(run.up("change_dual")) == CIPHERTEXT_BYTES * sum(map(len, picked.values()))
+        assert sizes(run.down("aggregate")) == sizes(run.up("inner_product"))
+
+
+def test_line_search_and_monitor_cost_a_few_ciphertexts_more(laboratory: Laboratory, ledger: Ledger) -> None:
+    """A round: as many vectors as without (delta goes down in place of alpha_0), and the scalars.
+
+    Up: one ciphertext of the line search's two terms, one of the two monitored figures. Down: the sum of the
+    figures to everybody, who all open it; the sum of the terms to one client. At the end of the run the inner
+    products and the figures once more.
+    """
+    run = laboratory.run(hybrid_settings(ROUNDS))
+    b = len(run.state("client-000")["sizes"])
+    assert ledger.of("inner_product") == ({(ROUNDS + 1) * b}, {0})
+    assert ledger.of("change_dual") == ({ROUNDS * (b + 1)}, {ROUNDS * b})
+    assert ledger.of("propose") == ({ROUNDS}, {ROUNDS * (b + 1)})
+    assert ledger.of("step") == ({0}, {0})
+    assert ledger.of("figures") == ({1}, {b})
+    reveals = {client: n for (client, phase), n in ledger.decryptions.items() if phase == "reveal"}
+    assert reveals == {"client-000": ROUNDS + 1}
+    assert sizes(run.up()) == sum(ledger.encryptions.values()) * CIPHERTEXT_BYTES
+
+
+def test_a_protected_model_costs_a_vector_of_features_a_round(laboratory: Laboratory, ledger: Ledger) -> None:
+    """Section 7: |M_k| values encrypted and decrypted for each PrimalAggregation, here packed; c ciphertexts."""
+    run = laboratory.run(hybrid_settings(ROUNDS, preset="exact", picks=8, protect_primal=True, monitor=0))
+    c = len(run.state("client-000")["feature_sizes"])
+    assert c > 1
+    assert ledger.of("aggregate")[0] == {ROUNDS * c}
+    assert ledger.of("inner_product")[1] == {ROUNDS * c}, "w comes with the question for inner products"
+    assert ledger.of("release") == ({0}, {c})
+
+
+def sizes(messages: Iterator[Message]) -> int:
+    """Bytes of the ciphertexts in some messages."""
+    return sum(
+        len(value.data)
+        for message in messages
+        for value in message.values.values()
+        if isinstance(value, Ciphertexts)
+    )

@@ -1,0 +1,325 @@
+"""Bad input to HyFDCA: what is wrong is said in words, and what can go on goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from client.paillier.cipher import Paillier
+from client.secrets import Secrets
+from common.errors import FenchelError, RunStoppedError, SettingsError, TooFewRepliesError
+from common.paillier.packing import Layout
+from common.paillier.vector import CipherVector
+from common.payload import Ciphertexts, Value, Values
+from server.hybrid import agreed_key
+from tests.algorithms.hybrid import KEY_BITS, Laboratory, Tamper, hybrid_settings, shards_of
+
+OFFENDER = "client-001"
+PARTNER = "client-003"  # holds the same samples, other features
+EXACT: Mapping[str, Any] = {"preset": "exact", "picks": 8}
+
+Change: TypeAlias = Callable[[dict[str, Value]], Value]
+
+
+@pytest.fixture(scope="module")
+def secrets() -> Secrets:
+    return Secrets.generate(KEY_BITS, for_tests=True)
+
+
+@pytest.fixture
+def laboratory(tmp_path: Path, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> Laboratory:
+    return Laboratory(tmp_path, secrets, monkeypatch)
+
+
+def saying(phase: str, name: str, change: Change) -> Tamper:
+    """A client that replies something else in one phase."""
+
+    def tamper(asked: str, values: dict[str, Value]) -> Values:
+        return values | {name: change(values)} if asked == phase else values
+
+    return tamper
+
+
+def always(value: Value) -> Change:
+    return lambda values: value
+
+
+def array(values: Mapping[str, Value], name: str) -> np.ndarray:
+    value = values[name]
+    assert isinstance(value, np.ndarray)
+    return value
+
+
+def ciphertexts(values: Mapping[str, Value], name: str = "change") -> Ciphertexts:
+    value = values[name]
+    assert isinstance(value, Ciphertexts)
+    return value
+
+
+def number(n: int) -> np.ndarray:
+    return np.frombuffer(n.to_bytes((n.bit_length() + 7) // 8 or 1, "big"), np.uint8)
+
+
+STRANGER = Secrets.generate(KEY_BITS, for_tests=True)
+BIG = (1 << 511) + 1234567  # of the right length
+
+SETUP: dict[str, tuple[str, Change, str]] = {
+    "pseudonyms that are too short": ("samples", lambda v: array(v, "samples")[:, :16], "has shape"),
+    "pseudonyms of another type": ("samples", lambda v: array(v, "samples") / 1.0, "has dtype float64"),
+    "a sample twice": (
+        "samples",
+        lambda v: np.concatenate([array(v, "samples")[:1], array(v, "samples")[:-1]]),
+        "are the same sample",
+    ),
+    "more samples than it has": (
+        "samples",
+        lambda v: np.concatenate([array(v, "samples"), array(v, "samples")[:5] ^ 1]),
+        OFFENDER,
+    ),
+    "no samples": ("samples", lambda v: array(v, "samples")[:0], "holds 0 samples"),
+    "no features": ("features", lambda v: array(v, "features")[:0], "0 features"),
+    "a feature that is none": ("features", lambda v: array(v, "features") + 100, "holds feature"),
+    "a negative feature": ("features", lambda v: array(v, "features") - 100, "holds feature -100"),
+    "a feature twice": (
+        "features",
+        lambda v: np.repeat(array(v, "features"), 2),
+        "in increasing order, each once",
+    ),
+    "cells of its partner": ("features", lambda v: np.arange(30), "both hold"),
+    "no key": ("key", always(np.empty(0, np.uint8)), "no usable public key"),
+    "zero for a key": ("key", always(number(0)), "no usable public key"),
+    "an even key": ("key", always(number(BIG + 1)), OFFENDER),
+    "a short key": ("key", always(number(15)), "no usable public key"),
+    "a key without end": ("key", always(np.full(40_000, 255, np.uint8)), "no usable public key"),
+    "a prime for a key": ("key", always(number((1 << 521) - 1)), OFFENDER),
+    "another key": ("key", always(number(STRANGER.private_key.public.n)), "but the server was given"),
+    "rows of any length": ("norm_bits", always(10**9), OFFENDER),
+    "rows that are too long to count": ("norm_bits", always(1024), OFFENDER),
+    "very long rows": ("norm_bits", always(1000), OFFENDER),
+    "long rows": ("norm_bits", always(300), OFFENDER),
+    "a truth for a length": ("norm_bits", always(True), "is the bool True"),
+}
+"""What a client may say of itself, and what the server answers."""
+
+
+@pytest.mark.parametrize("name", SETUP)
+def test_a_run_that_cannot_begin_says_whose_fault_it_is(name: str, laboratory: Laboratory) -> None:
+    field, change, told = SETUP[name]
+    tampers = {OFFENDER: saying("introduce", field, change)}
+    with pytest.raises(FenchelError) as caught:
+        laboratory.run(hybrid_settings(1, **EXACT), tampers=tampers)
+    assert told in str(caught.value)
+    assert OFFENDER in str(caught.value)
+
+
+def flipped(values: dict[str, Value]) -> Value:
+    """Numbers under the right key that are no sum of what the layout allows."""
+    change = ciphertexts(values)
+    noise = np.random.default_rng(1).bytes(len(change.data))
+    # Below n^2 for certain: the first bytes of each number are zero.
+    data = bytearray(noise)
+    for start in range(0, len(data), change.ciphertext_bytes):
+        data[start : start + 2] = b"\0\0"
+    return replace(change, data=bytes(data))
+
+
+def of_another_key(values: dict[str, Value]) -> Value:
+    change = ciphertexts(values)
+    cipher = Paillier(STRANGER.private_key, STRANGER.obfuscators)
+    return cipher.encrypt(np.zeros(change.count), change.layout).to_wire()
+
+
+def out_of_range(values: dict[str, Value]) -> Value:
+    change = ciphertexts(values)
+    return replace(change, data=b"\xff" * len(change.data))
+
+
+def relaid(values: dict[str, Value]) -> Value:
+    change = ciphertexts(values)
+    layout = change.layout
+    return replace(change, layout=replace(layout, fraction_bits=layout.fraction_bits - 1))
+
+
+CIPHERTEXTS: dict[str, tuple[Change, str]] = {
+    "another key": (of_another_key, "do all clients use the key file of this federation?"),
+    "another layout": (relaid, "after the point; expected"),
+    "a sum that says so": (
+        lambda v: replace(ciphertexts(v), additions=2),
+        "is a sum of 2 encrypted vectors, expected at most 1",
+    ),
+    "one ciphertext too few": (
+        lambda v: replace(
+            ciphertexts(v),
+            count=ciphertexts(v).count - ciphertexts(v).layout.slots,
+            data=bytes(ciphertexts(v).data)[ciphertexts(v).ciphertext_bytes :],
+        ),
+        "encrypted values, expected",
+    ),
+    "numbers beyond n^2": (out_of_range, "must lie in 1 .. n^2 - 1"),
+    "zeros": (
+        lambda v: replace(ciphertexts(v), data=bytes(len(ciphertexts(v).data))),
+        "must lie in 1 .. n^2 - 1",
+    ),
+    "plain numbers": (lambda v: np.zeros(ciphertexts(v).count), "expected an encrypted vector"),
+}
+"""Changes of duals that are refused, and what the log says."""
+
+
+@pytest.mark.parametrize("name", CIPHERTEXTS)
+def test_ciphertexts_that_do_not_fit_cost_their_client_the_round_and_nobody_else(
+    name: str, laboratory: Laboratory, caplog: pytest.LogCaptureFixture
+) -> None:
+    change, told = CIPHERTEXTS[name]
+    with caplog.at_level(logging.WARNING, logger="fenchel.server"):
+        run = laboratory.run(
+            hybrid_settings(6, **EXACT), tampers={OFFENDER: saying("change_dual", "change", change)}
+        )
+    said = [r.message for r in caplog.records if f"client {OFFENDER} failed" in r.message]
+    assert len(said) == 6
+    assert all(told in message for message in said)
+    # The others went on: the offender's partner updated the samples that both hold, which it learnt of.
+    assert np.abs(run.model).max() > 0.1
+    assert np.abs(run.duals[PARTNER]).max() > 0.1
+    np.testing.assert_allclose(run.duals[OFFENDER], run.duals[PARTNER], rtol=0, atol=1e-12)
+
+
+def test_noise_under_the_right_key_is_found_by_whoever_opens_it(
+    laboratory: Laboratory, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The server cannot tell it from anything else, but a random plaintext is far beyond what slots may hold.
+    with (
+        caplog.at_level(logging.WARNING, logger="fenchel.server"),
+        pytest.raises(FenchelError, match=r"a sum has overflowed|made in another layout|has overflowed"),
+    ):
+        laboratory.run(
+            hybrid_settings(6, **EXACT),
+            tampers={c: saying("change_dual", "change", flipped) for c in ("client-000", OFFENDER)},
+        )
+
+
+def test_a_sum_that_slots_have_no_room_for_is_refused(secrets: Secrets) -> None:
+    layout = Layout.fit(KEY_BITS, 40, 1.0, 2)
+    cipher = Paillier(secrets.private_key, secrets.obfuscators)
+    one = cipher.encrypt(np.ones(3), layout)
+    total = CipherVector.zeros(one.key, layout, 3)
+    for _ in range(layout.max_additions):
+        total.add_at([0], one)
+    with pytest.raises(FenchelError, match="may overflow"):
+        total.add_at([0], one)
+    assert cipher.decrypt(total).tolist() == [float(layout.max_additions)] * 3, "and nothing has changed"
+
+
+@pytest.mark.parametrize(
+    ("settings", "bound", "setting"),
+    [
+        (hybrid_settings(8, loss="squared", encryption={"largest_dual": 1e-3}), "0.001", "largest_dual"),
+        (hybrid_settings(8, **EXACT, encryption={"largest_score": 1e-3}), "0.00", "largest_score"),
+        (hybrid_settings(8, scale=["standard"], encryption={"largest_norm": 4.0}), "4", "largest_norm"),
+    ],
+    ids=["duals", "scores", "norms"],
+)
+def test_a_value_beyond_the_range_names_the_bound_and_the_setting(
+    settings: Any, bound: str, setting: str, laboratory: Laboratory
+) -> None:
+    with pytest.raises(FenchelError) as caught:
+        laboratory.run(settings)
+    assert bound in str(caught.value)
+    assert setting in str(caught.value)
+
+
+def test_a_key_that_is_too_short_for_the_numbers_says_what_to_do(laboratory: Laboratory) -> None:
+    settings = hybrid_settings(1, encryption={"fraction_bits": 52, "largest_score": 1e150})
+    with pytest.raises(SettingsError, match="use a longer key, a smaller range, fewer bits"):
+        laboratory.run(settings)
+
+
+def test_clients_with_different_keys_are_told_apart(secrets: Secrets) -> None:
+    keys = {"a": secrets, "b": secrets, "c": STRANGER}
+    numbers = {client: number(each.private_key.public.n) for client, each in keys.items()}
+    with pytest.raises(RunStoppedError) as caught:
+        agreed_key(numbers, KEY_BITS, None)
+    said = str(caught.value)
+    assert "clients a and c have different keys" in said
+    assert secrets.private_key.public.fingerprint in said
+    assert STRANGER.private_key.public.fingerprint in said
+    assert bytes(agreed_key(numbers | {"c": numbers["a"]}, KEY_BITS, None)) == bytes(numbers["a"])
+
+
+def test_clients_that_pick_more_than_they_have_pick_all(laboratory: Laboratory) -> None:
+    many = laboratory.run(hybrid_settings(3, preset="safe", picks=10_000))
+    everything = laboratory.run(hybrid_settings(3, preset="safe"))
+    assert many.model.tobytes() == everything.model.tobytes()
+
+
+@pytest.mark.parametrize("preset", ["paper", "theory"])
+def test_rows_that_need_scaling_are_told_with_numbers(
+    preset: str, laboratory: Laboratory, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = hybrid_settings(1, preset=preset, picks=1, scale=["standard"])
+    norms: dict[int, float] = {}
+    for shard in shards_of(settings).values():
+        assert isinstance(shard.features, np.ndarray)
+        for sample, row in zip(shard.samples_held.tolist(), shard.features, strict=True):
+            norms[sample] = norms.get(sample, 0.0) + float(row @ row)
+    with caplog.at_level(logging.WARNING):
+        laboratory.run(settings)
+    longest = f"{np.sqrt(max(norms.values())):.3g}"
+    said = [r.message for r in caplog.records if "longer than 1" in r.message]
+    clients = [message for message in said if "the longest has norm" in message]
+    assert len(clients) == 4
+    assert any(f"30 of 30 rows are longer than 1 (the longest has norm {longest})" in m for m in clients)
+    (server,) = set(said) - set(clients)
+    assert server.startswith("120 of the clients' rows")
+    assert "data.scale: unit-rows" in server
+
+
+@pytest.mark.parametrize("preset", ["exact", "safe", "linesearch"])
+def test_presets_that_know_the_norms_do_not_complain(
+    preset: str, laboratory: Laboratory, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        laboratory.run(hybrid_settings(1, preset=preset, picks=1, scale=["standard"]))
+    assert not [r.message for r in caplog.records if "longer than 1" in r.message]
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ({"contribution": np.zeros(3)}, "has shape"),
+        ({"contribution": np.full(15, np.nan)}, "not finite"),
+        ({"contribution": np.zeros(15), "more": 1.0}, "got values named"),
+    ],
+    ids=["length", "nan", "more"],
+)
+def test_contributions_are_checked(
+    reply: Values, told: str, laboratory: Laboratory, caplog: pytest.LogCaptureFixture
+) -> None:
+    def tamper(phase: str, values: dict[str, Value]) -> Values:
+        return {**values, **reply} if phase == "aggregate" else values
+
+    with caplog.at_level(logging.WARNING, logger="fenchel.server"):
+        run = laboratory.run(hybrid_settings(4, **EXACT), tampers={OFFENDER: tamper})
+    said = [r.message for r in caplog.records if f"client {OFFENDER} failed" in r.message]
+    assert said
+    assert all(told in message for message in said)
+    assert np.isfinite(run.model).all()
+
+
+def test_secrets_of_another_length_are_refused(laboratory: Laboratory) -> None:
+    other = Secrets.generate(KEY_BITS + 128, for_tests=True)
+    with pytest.raises(SettingsError, match=f"wants a key of {KEY_BITS} bits, but .* has {KEY_BITS + 128}"):
+        laboratory.run(hybrid_settings(1), secrets=other)
+
+
+def test_too_few_clients_stop_the_run_with_the_reason_of_each(laboratory: Laboratory) -> None:
+    tampers = {c: saying("introduce", "more", always(1)) for c in ("client-000", OFFENDER)}
+    with pytest.raises(TooFewRepliesError) as caught:
+        laboratory.run(hybrid_settings(1), tampers=tampers)
+    assert "client-000: " in str(caught.value)
+    assert f"{OFFENDER}: " in str(caught.value)
