@@ -174,10 +174,12 @@ class _Handler:
 
 def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
     found = {}
-    for _, method in inspect.getmembers(algorithm, inspect.ismethod):
-        phase = getattr(method, "answers_phase", None)
+    # Of the class, not the object: asking an object for its members would compute all of its properties.
+    for name, function in inspect.getmembers(type(algorithm), inspect.isfunction):
+        phase = getattr(function, "answers_phase", None)
         if phase is None:
             continue
+        method = getattr(algorithm, name)
         hints = typing.get_type_hints(method)
         parameters = inspect.signature(method).parameters
         found[phase] = _Handler(
