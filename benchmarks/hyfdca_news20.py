@@ -1,7 +1,7 @@
 """HyFDCA on News20 (1.36 million features): seconds, bytes and memory, in plaintext and encrypted.
 
 The values of each message are dealt to the clients of its group (ragged partition), 3 by 3 and 5 by 5. Real server
-and client processes over TLS, keys of 3072 bits. Writes ``docs/results/hyfdca-news20.md`` and its figure, in about 20
+and client processes over TLS, keys of 3072 bits. Writes ``docs/results/hyfdca-news20.md`` and its figure, in about 15
 minutes on two cores; ``--quick`` does two rounds of each kind and writes nothing. Needs News20 (``fenchel data fetch
 news20``, or ``FENCHEL_DATA``, which may also hold ``news20/news20_binary.npz``: the set rebuilt from the original
 messages).
@@ -37,6 +37,8 @@ class Case:
 
     Attributes
     ----------
+    slug
+        Name of the run.
     name
         What it is called in the table.
     settings
@@ -49,6 +51,7 @@ class Case:
         What differs from the file.
     """
 
+    slug: str
     name: str
     settings: str
     rounds: int
@@ -65,43 +68,39 @@ _SPARSE = (
     "evaluation.every=10",
 )
 _CASES = (
-    Case("line search, H = all", _PLAIN, 300, 2),
-    Case("safe, H = all", _PLAIN, 300, 9, ("algorithm.preset=safe",)),
-    Case("exact, H = 33", _PLAIN, 300, 2, ("algorithm.preset=exact", "algorithm.picks=33")),
-    Case("line search, H = all, 5 by 5", _PLAIN, 100, 2, _FIVE),
-    Case("encrypted, line search, H = all", _ENCRYPTED, 6, 2),
-    Case("the same, a process for each client", _ENCRYPTED, 3, 9),
-    Case("encrypted, line search, H = all, 5 by 5", _ENCRYPTED, 3, 2, _FIVE),
-    Case("encrypted, exact, H = 33, sparse and common", _ENCRYPTED, 300, 2, _SPARSE),
+    Case("line-search", "line search, H = all", _PLAIN, 300, 2),
+    Case("safe", "safe, H = all", _PLAIN, 300, 9, ("algorithm.preset=safe",)),
+    Case("exact-33", "exact, H = 33", _PLAIN, 300, 2, ("algorithm.preset=exact", "algorithm.picks=33")),
+    Case("line-search-5-by-5", "line search, H = all, 5 by 5", _PLAIN, 100, 2, _FIVE),
+    Case("encrypted", "encrypted, line search, H = all", _ENCRYPTED, 6, 2),
+    Case("alone", "the same, a process for each client", _ENCRYPTED, 3, 9),
+    Case("encrypted-5-by-5", "encrypted, line search, H = all, 5 by 5", _ENCRYPTED, 3, 2, _FIVE),
+    Case("sparse", "encrypted, exact, H = 33, sparse and common", _ENCRYPTED, 300, 2, _SPARSE),
 )
 
 
 def measure(quick: bool) -> Figures:
     """Do all runs; or two rounds of those with nine clients in two processes."""
     cases = [
-        Case(case.name, case.settings, 2, 2, (*case.overrides, "algorithm.check_cells=false"))
+        Case(case.slug, case.name, case.settings, 2, 2, (*case.overrides, "algorithm.check_cells=false"))
         for case in (_CASES[0], _CASES[4])
     ]
     with tempfile.TemporaryDirectory() as temporary:
         rebuilt = _rebuild(Path(temporary) / "data")
         environment = {DATA_VARIABLE: str(rebuilt)} if rebuilt else {}
         done = []
-        for number, case in enumerate(cases if quick else _CASES):
+        for case in cases if quick else _CASES:
             progress(f"{case.name}: {case.rounds} rounds")
-            overrides = [f"name=case-{number}", f"rounds={case.rounds}", *case.overrides]
-            folder = Path(temporary) / f"runs-{number}"
-            done.append(
-                (
-                    case,
-                    up(
-                        case.settings,
-                        overrides,
-                        processes=case.processes,
-                        runs=folder,
-                        environment=environment,
-                    ),
-                )
+            overrides = [f"name={case.slug}", f"rounds={case.rounds}", *case.overrides]
+            folder = Path(temporary) / f"runs-{case.slug}"
+            watched = up(
+                case.settings,
+                overrides,
+                processes=case.processes,
+                runs=folder,
+                environment=environment,
             )
+            done.append((case, watched))
         rows = [_row(case, watched) for case, watched in done]
         if not quick:
             _PAGE.parent.mkdir(exist_ok=True)
@@ -187,11 +186,11 @@ def _clients_work(watched: Watched) -> str:
         "compute_s": "computation",
         "journal_s": "journals",
     }
-    parts = [
-        f"{words} {np.nansum(calls[column].to_numpy()[inside]) / rounds:.2f} s"
+    spent = {
+        words: float(np.nansum(calls[column].to_numpy()[inside])) / rounds
         for column, words in columns.items()
-    ]
-    return ", ".join(parts)
+    }
+    return ", ".join(f"{words} {seconds:.2f} s" for words, seconds in spent.items() if seconds)
 
 
 def _around(watched: Watched) -> float:
@@ -210,8 +209,8 @@ def _page(done: list[tuple[Case, Watched]], rows: list[dict[str, Any]], what: st
 {what[0].upper() + what[1:]}: 19,996 messages, of which 15,997 to learn from, {_FEATURES:,} features, 9.1 million
 values that are not zero. Hinge loss, l2 = 1e-5. The values of each message are dealt to the clients of its group: 3 by
 3, that is 9 clients with 5,332 messages each, and 5 by 5, that is 25 clients with 3,200. Keys of 3072 bits. Settings:
-`{_PLAIN}` and `{_ENCRYPTED}`; the table names what
-differs.
+`{_PLAIN}` and `{_ENCRYPTED}`;
+the table names what differs.
 
 {markdown(rows)}
 
@@ -220,24 +219,28 @@ process; the clients of a run share its client processes.
 
 ## Time
 
-* In plaintext the clients together need in a round: {_clients_work(plain)}. The rest is moving
-  {_column(plain, "bytes_up").mean() / 1e6:.0f} MB to the server and as much back, over TLS on the same two cores.
-* Encrypted: {_clients_work(encrypted)}, by two processes at a time. What is encrypted has the size
-  of the samples, of which there are few; features travel in the clear.
-* A client's contribution to the model is a dense vector over the features that it holds,
-  {features.min() / 1e3:,.0f} to {features.max() / 1e3:,.0f} thousand of them: up to {8 * features.max() / 1e6:.1f} MB
-  (float64) each way and round.
-* Before and after the rounds: {_around(plain):.0f} s in plaintext, {_around(encrypted):.0f} s encrypted. What is more
-  there is the making of the key, the squared norms and the last gap, both encrypted, and pseudonyms of all values, by
-  which the server finds out that none has two holders (`check_cells`).
+In plaintext the clients together need in a round:
+{_clients_work(plain)}.
+The rest is moving {_column(plain, "bytes_up").mean() / 1e6:.0f} MB to the server and as much back, over TLS on the same
+two cores. Encrypted it is:
+{_clients_work(encrypted)}.
+What is encrypted has the size of the samples, of which there are few; features travel in the clear.
+
+A client's contribution to the model is a dense vector over the features that it holds: {features.min() / 1e3:,.0f} to
+{features.max() / 1e3:,.0f} thousand of them with 9 clients, {8 * features.max() / 1e6:.1f} MB (float64) each way and
+round.
+
+Before and after the rounds the command takes {_around(plain):.0f} s in plaintext and {_around(encrypted):.0f} s
+encrypted. The difference is the making of the key, the squared norms of rows, the last gap, and pseudonyms of all
+values, by which the server finds out that none has two holders (`check_cells`).
 
 ## Memory
 
-Every process of this simulation loads the whole data set and divides it, to keep its shards: that is most of its
-memory, whatever the algorithm. With a process for each client, one took {min(alone.clients) / 1e6:.0f} to
-{max(alone.clients) / 1e6:.0f} MB under encryption. In addition a client keeps the replies since the server's last
-checkpoint, some megabytes a round, so memory grows with the rounds between checkpoints. The server evaluates the
-model on all data, and holds for each client the positions of its features and its last contribution.
+Every process of this simulation loads the whole data set and divides it, to keep its shards. That is most of its
+memory, whatever the algorithm: with a process for each client, one took {max(alone.clients) / 1e6:.0f} MB at most under
+encryption. A client also keeps its answers since the server's last checkpoint, four megabytes a round, so five
+clients in a process take more the more rounds there are between checkpoints. The server evaluates the model on all
+data, and holds for each client the positions of its features and its last contribution.
 
 ## Convergence
 
@@ -251,8 +254,6 @@ step as far as the worst case asks for, and is slow. `exact` with few picks has 
 thrown back now and then.
 
 ![Objective, accuracy and gap: line search, safe, exact with 33 picks](hyfdca-news20.png)
-
-In the figure, case-0 is the line search, case-1 `safe`, case-2 `exact`.
 
 Made by `python -m benchmarks.hyfdca_news20` on two cores of a shared machine: {description()}.
 """

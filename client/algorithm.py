@@ -19,6 +19,7 @@ from common.expectation import finiteness_problem
 from common.objectives.objective import Objective
 from common.payload import Ciphertexts, SparseVector, Value, Values
 from common.randomness import generator
+from common.settings.solver import Solver
 
 if TYPE_CHECKING:
     # Not at run time: an algorithm in one file is imported by the server, which must never load what decrypts.
@@ -62,6 +63,8 @@ class Place:
     secrets
         What all clients of the federation share and the server never has; there if the algorithm's
         settings say that it needs a key (``key_bits``).
+    solver
+        The local solver that suits this client, in place of the run's, if it has one of its own.
     """
 
     client: str
@@ -70,6 +73,7 @@ class Place:
     objective: Objective
     shard: Shard
     secrets: Secrets | None = None
+    solver: Solver | None = None
 
 
 class ClientAlgorithm:
@@ -90,6 +94,7 @@ class ClientAlgorithm:
         self.objective = place.objective
         self.shard = place.shard
         self.secrets = place.secrets
+        self.own_solver = place.solver
         self.settings: Any = place.settings
         self.round = 0
         self.state: Any = None

@@ -22,6 +22,7 @@ from client.work import Worker
 from common.credentials import Credentials
 from common.errors import CredentialError, JoinRefusedError, SettingsError, UnreachableError
 from common.settings.run import RunSettings, from_json, outside_code, raw
+from common.settings.solver import Solver
 from common.transport import CLIENT_KEY, INSTANCE_KEY, options
 from common.version import PROTOCOL, software
 from proto import fenchel_pb2 as pb
@@ -68,6 +69,8 @@ class Participant:
         What it was given of what all clients share, if anything.
     peers
         With which clients it may exchange secrets in sealed boxes; ``None``: with every client of its authority.
+    solver
+        The local solver that suits it, in place of the run's.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Participant:
     retry_for: float = 600.0
     secrets: Secrets | None = None
     peers: Collection[str] | None = None
+    solver: Solver | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ class Connection:
         holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
         ceremony = self._ceremony(reply.run, settings, folder)
-        session = Session(who.name, settings, holding, folder, who.allowed, who.secrets, ceremony)
+        session = Session(who.name, settings, holding, folder, who.allowed, who.secrets, ceremony, who.solver)
         return Worker(session, self.executor, self.on_instruction)
 
     def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> Ceremony | None:

@@ -26,6 +26,7 @@ from common.objectives.metrics import Metrics
 from common.payload import Buffer, Value, Values, decode, encode
 from common.phases import EVALUATE, EXCHANGE
 from common.settings.run import RunSettings, outside_code
+from common.settings.solver import Solver
 from proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Session:
     ceremony
         This client's part in the sealed exchange, by which it comes to the secrets where the run's settings
         say so. Until then there is no algorithm here.
+    solver
+        The local solver that suits this client, in place of the run's.
 
     Raises
     ------
@@ -109,10 +112,12 @@ class Session:
         allowed: Collection[str] = (),
         secrets: Secrets | None = None,
         ceremony: Ceremony | None = None,
+        solver: Solver | None = None,
     ) -> None:
         self.client = client
         self.settings = settings
         self.holding = holding
+        self._solver = solver
         for name in outside_code(settings.model_dump()):
             require_allowed(name, allowed)
         self._half = client_half(settings.algorithm.name, allowed)
@@ -134,7 +139,13 @@ class Session:
         settings, stateless = self.settings, self._half.stateless()
         algorithm = self._half(
             Place(
-                self.client, settings.seed, settings.algorithm, self._objective, self.holding.shard, secrets
+                self.client,
+                settings.seed,
+                settings.algorithm,
+                self._objective,
+                self.holding.shard,
+                secrets,
+                self._solver,
             )
         )
         initial = self._half.State() if stateless else algorithm.initial_state()

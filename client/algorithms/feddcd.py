@@ -19,17 +19,13 @@ from common.errors import SettingsError
 from common.objectives.linear import LinearObjective
 from common.payload import Values
 from common.settings.solver import (
-    AdamSolver,
-    DefiniteSolver,
     LbfgsSolver,
     NewtonCgSolver,
-    SgdSolver,
     Solver,
     Stopping,
 )
 
 _EXACTLY = Stopping(accuracy=1e-30)  # as far as rounding lets it
-_USUAL_ACCURACY = 0.25  # of a solver whose settings name no rule (docs/solvers.md)
 
 
 class DualAscentClient(ClientAlgorithm):
@@ -81,12 +77,17 @@ class DualAscentClient(ClientAlgorithm):
     def solved_at(self, dual: Vector, start: Vector, accuracy: float | None = None) -> Solved:
         """argmin_w f_i(w) - <w, y>, where f_i carries the weight p_i: the tilt of the unweighted one is y / p_i.
 
-        ``accuracy``: delta that the solve keeps at least, where its solver can.
+        ``accuracy``: delta that the solve keeps at least, where its solver's rule is an accuracy.
         """
-        solver = chosen(self.settings.solver, self.objective)
-        first = self.settings.first_accuracy if self.state.solves == 0 else 1.0
-        delta = min(first, 1.0 if accuracy is None else accuracy)
-        return self._solved(dual, start, _demanding(solver, delta))
+        solver: Solver = self.settings.solver
+        if self.own_solver is not None:
+            solver = self.own_solver.stopping_like(solver)
+        exacting = chosen(solver, self.objective)
+        if self.state.solves == 0:
+            exacting = exacting.within(self.settings.first_accuracy)
+        if accuracy is not None:
+            exacting = exacting.within(accuracy)
+        return self._solved(dual, start, exacting)
 
     def _solved(self, dual: Vector, start: Vector, solver: Solver) -> Solved:
         problem = Tilted(self.objective, dual / self.state.weight)
@@ -167,12 +168,3 @@ def difference(minimizer: Vector, center: Vector) -> Vector:
     """w_i - center, in float64: both are exactly what travelled."""
     exact: Vector = minimizer.astype(np.float64) - center
     return exact
-
-
-def _demanding(solver: DefiniteSolver, delta: float) -> DefiniteSolver:
-    """Return the solver with the accuracy ``delta`` at least, if it can keep one and is not told otherwise."""
-    if isinstance(solver, SgdSolver | AdamSolver):
-        return solver
-    if solver.stop.given:
-        return solver.within(delta)
-    return solver.model_copy(update={"stop": Stopping(accuracy=min(delta, _USUAL_ACCURACY))})

@@ -147,7 +147,7 @@ class _Samples:
 
     def slopes(self, rows: Indices, features: Matrix, w: Vector) -> Dense:
         """Return the slopes of some samples at ``w``, shape (b,) or (b, K)."""
-        scores = self.objective._scores(features, w)
+        scores = self.objective.scores(features, w)
         return self.objective.score_loss.derivative(scores, self.objective.targets[rows])
 
     def sum(self, features: Matrix, slopes: Dense) -> Vector:

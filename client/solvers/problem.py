@@ -222,7 +222,7 @@ class LinearPoint(Point):
         """Scores of all samples, shape (n,) or (n, K)."""
         Objective.require(self.objective.samples)
         self.oracle.evaluations += 0.5
-        return self.objective._scores(self.objective.features, self.w)
+        return self.objective.scores(self.objective.features, self.w)
 
     @cached_property
     def own_value(self) -> float:
@@ -239,7 +239,7 @@ class LinearPoint(Point):
     def gradient(self) -> Vector:
         """The gradient of phi, shape (d,)."""
         self.oracle.evaluations += 0.5
-        own = self.objective._combine(self.objective.features, self.slopes.copy(), self.w)
+        own = self.objective.combine(self.objective.features, self.slopes.copy(), self.w)
         return own + self.problem.slant(self.w)
 
     @property
@@ -254,9 +254,9 @@ class LinearPoint(Point):
         """Return the Hessian of phi times ``v``, both of shape (d,)."""
         self.oracle.evaluations += 1
         features, targets = self.objective.features, self.objective.targets
-        direction = self.objective._scores(features, v)
+        direction = self.objective.scores(features, v)
         curved = self.objective.score_loss.curve(self.scores, targets, direction)
-        product = self.objective._combine(features, curved, v)
+        product = self.objective.combine(features, curved, v)
         if self.problem.proximal:
             product += self.problem.proximal * v
         return product

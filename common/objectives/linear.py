@@ -76,8 +76,8 @@ class LinearObjective(Objective):
             return np.arange(self.features.shape[1], dtype=np.int64)
         return self._features_held
 
-    def _scores(self, features: Matrix, w: Vector) -> Dense:
-        """Scores of shape (n,), or (n, K)."""
+    def scores(self, features: Matrix, w: Vector) -> Dense:
+        """Return scores of shape (n,), or (n, K), for features of shape (n, m) and a model."""
         if self.outputs == 1:
             result: Dense = features @ w
             return result
@@ -90,7 +90,7 @@ class LinearObjective(Objective):
     def loss(self, w: Vector) -> float:
         """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
         self.require(self.samples)
-        losses = self.score_loss.value(self._scores(self.features, w), self.targets)
+        losses = self.score_loss.value(self.scores(self.features, w), self.targets)
         return float(losses.sum(dtype=np.float64)) / self.samples
 
     def penalty(self, w: Vector) -> float:
@@ -104,17 +104,17 @@ class LinearObjective(Objective):
             features, targets = self.features, self.targets
         else:
             features, targets = self.features[rows], self.targets[rows]
-        slopes = self.score_loss.derivative(self._scores(features, w), targets)
-        return self._combine(features, slopes, w)
+        slopes = self.score_loss.derivative(self.scores(features, w), targets)
+        return self.combine(features, slopes, w)
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian at ``w`` times ``v``, both of shape (d,); where it exists, for hinges."""
         self.require(self.samples)
-        direction = self._scores(self.features, v)
-        curved = self.score_loss.curve(self._scores(self.features, w), self.targets, direction)
-        return self._combine(self.features, curved, v)
+        direction = self.scores(self.features, v)
+        curved = self.score_loss.curve(self.scores(self.features, w), self.targets, direction)
+        return self.combine(self.features, curved, v)
 
-    def _combine(self, features: Matrix, slopes: Dense, w: Vector) -> Vector:
+    def combine(self, features: Matrix, slopes: Dense, w: Vector) -> Vector:
         """Return ``slopes^T X / n + l2 w``, shape (d,)."""
         slopes /= slopes.shape[0]
         if slopes.ndim == 2 and _is_hollow(features):
@@ -128,7 +128,7 @@ class LinearObjective(Objective):
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
         features, targets = (self.features, self.targets) if shard is None else self._prepare(shard)
-        scores = self._scores(features, w)
+        scores = self.scores(features, w)
         return Metrics(
             loss_sum=float(self.score_loss.value(scores, targets).sum(dtype=np.float64)),
             correct=self.score_loss.correct(scores, targets) if self._classes else None,

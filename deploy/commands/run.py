@@ -283,6 +283,14 @@ def client(
             help="a client with which to exchange secrets in sealed boxes; default: all of the same authority",
         ),
     ] = None,
+    solver: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="local solver that suits this machine, in place of the run's: a kind, such as lbfgs, or a "
+            "section in braces (docs/solvers.md)",
+        ),
+    ] = None,
     insecure: InsecureOption = False,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -292,6 +300,7 @@ def client(
     from client.host import ParentGoneError, host
     from client.secrets import Secrets
     from common.credentials import Credentials
+    from common.settings.solver import parse_solver
     from deploy.certificates import check_pair, common_name
     from deploy.claims import claim as claim_identity
     from deploy.names import client_names
@@ -332,6 +341,7 @@ def client(
             retry_for,
             shared,
             frozenset(peers) if peers else None,
+            None if solver is None else parse_solver(solver, "--solver"),
         )
         for each, credentials in identities.items()
     ]

@@ -45,7 +45,9 @@ class Quadratics:
         eigenvalues = chance.uniform(alpha, beta, (clients, dimension))
         eigenvalues[:, 0], eigenvalues[:, -1] = alpha, beta
         curvatures = bases * eigenvalues[:, None, :] @ np.swapaxes(bases, 1, 2)
-        return cls((curvatures + np.swapaxes(curvatures, 1, 2)) / 2, chance.standard_normal((clients, dimension)))
+        return cls(
+            (curvatures + np.swapaxes(curvatures, 1, 2)) / 2, chance.standard_normal((clients, dimension))
+        )
 
     @property
     def zeros(self) -> Dense:
@@ -116,9 +118,7 @@ def direction(w: Dense, center: Dense, active: Dense, scales: Vector) -> Dense:
     return np.asarray((active * scales)[..., None] * (w - center[..., None, :]))
 
 
-def feddcd_round(
-    w: Dense, y: Dense, active: Dense, scales: Vector, eta: float = 1.0
-) -> tuple[Dense, Dense]:
+def feddcd_round(w: Dense, y: Dense, active: Dense, scales: Vector, eta: float = 1.0) -> tuple[Dense, Dense]:
     """Steps 4 to 7 of section 2.1: return the new y and the center."""
     center = center_of(w, active, scales)
     return y - eta * direction(w, center, active, scales), center

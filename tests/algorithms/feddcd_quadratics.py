@@ -79,7 +79,7 @@ class QuadraticProblem(Problem):
     parameters: Mapping[str, float] = {}
 
     @property
-    def objectives(self) -> list[Objective]:  # type: ignore[override]
+    def objectives(self) -> list[Objective]:
         return [Quadratic(shard=shard, l2=0, dtype=np.float64, **self.parameters) for shard in self.shards]
 
     def settings(self, folder: Path, algorithm: Mapping[str, Any], **sections: Any) -> RunSettings:
@@ -114,7 +114,9 @@ def problem_of(quadratics: Quadratics, **parameters: float) -> QuadraticProblem:
     return problem
 
 
-def train_quadratics(problem: QuadraticProblem, parent: Path, algorithm: Mapping[str, Any], **given: Any) -> Run:
+def train_quadratics(
+    problem: QuadraticProblem, parent: Path, algorithm: Mapping[str, Any], **given: Any
+) -> Run:
     """Run an algorithm on them; see :func:`tests.algorithms.mlr.train`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("client.session.require_allowed", lambda name, allowed: None)  # the code is ours

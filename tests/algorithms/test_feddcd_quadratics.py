@@ -36,9 +36,7 @@ from tests.algorithms.mlr import Run
 Sets = Sequence[Sequence[int]]
 GiveSecond = Callable[[Sets], None]
 
-SCALAR = Quadratics(
-    np.array([1.0, 2.0, 4.0]).reshape(3, 1, 1), np.array([0.0, 3.0, -1.0]).reshape(3, 1)
-)
+SCALAR = Quadratics(np.array([1.0, 2.0, 4.0]).reshape(3, 1, 1), np.array([0.0, 3.0, -1.0]).reshape(3, 1))
 PAIRS = [(0, 1), (1, 2), (0, 2)]
 SECOND = [(1, 2), (0, 2), (0, 1)]
 COMMON = {"strong_convexity": 1.0, "smoothness": 4.0}
@@ -104,7 +102,13 @@ def settled(run: Run, momentum: Momentum, cohorts: Sets, second: Sets | None = N
             [7.71428571, 1.71428571, 0.11428571],
         ),
         ({}, [(0, 1, 2)], [2 / 7], [(2 / 7, -38 / 7, 36 / 7)], [0.0]),
-        (COMMON, [(0, 1, 2)] * 3, [0.66666667, 0.63888889, 0.53240741], None, [3.97817460, 1.60066689, 0.64924853]),
+        (
+            COMMON,
+            [(0, 1, 2)] * 3,
+            [0.66666667, 0.63888889, 0.53240741],
+            None,
+            [3.97817460, 1.60066689, 0.64924853],
+        ),
     ],
     ids=["common scale", "own scales", "everybody, own scales", "everybody, common scale"],
 )
@@ -313,9 +317,7 @@ def test_with_constants_of_their_own_clients_weigh_in_the_projection(size: int, 
     np.testing.assert_allclose(z, after[-1][1], rtol=0, atol=1e-11)
 
 
-def test_a_restart_reaches_those_who_were_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_reaches_those_who_were_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A guard that fires whenever the spread of two rounds grows; random cohorts see to it that it does.
     monkeypatch.setattr("server.algorithms.acc_feddcd._WINDOW", 2)
     monkeypatch.setattr("server.algorithms.acc_feddcd._GROWTH", 1.0)
@@ -330,9 +332,7 @@ def test_a_restart_reaches_those_who_were_not_there(
     )
     restarts = run.states[50].restarts.tolist()
     assert len(restarts) >= 3
-    away = {
-        restart for restart in restarts[:-1] for client in range(6) if client not in cohorts[restart - 1]
-    }
+    away = {restart for restart in restarts[:-1] for client in range(6) if client not in cohorts[restart - 1]}
     assert away, "somebody missed a restart and came back"
     momentum = Momentum(1 / 5, 1 / 12)
     after, centers = stepped(QUADRATICS, momentum, np.ones(6), cohorts, restarts=restarts)
@@ -348,7 +348,12 @@ class TestSymmetries:
     COHORTS = random_sets(11, 12, 3)
 
     def run(
-        self, quadratics: Quadratics, parent: Path, algorithm: dict[str, Any], scale: float = 1.0, **given: Any
+        self,
+        quadratics: Quadratics,
+        parent: Path,
+        algorithm: dict[str, Any],
+        scale: float = 1.0,
+        **given: Any,
     ) -> Run:
         parent.mkdir()
         problem = problem_of(quadratics, strong_convexity=scale, smoothness=12 * scale)
@@ -457,10 +462,11 @@ def final(run: Run) -> Vector:
 def test_a_client_alone_moves_nothing(algorithm: dict[str, Any], tmp_path: Path) -> None:
     problem = problem_of(QUADRATICS, **CONSTANTS)
     results = []
-    for name, cohorts in {
+    scripts: dict[str, Sets] = {
         "with": [(0, 1), (2,), (2, 3), (1,), (3,), (1, 3)],
         "without": [(0, 1), (2, 3), (1, 3)],
-    }.items():
+    }
+    for name, cohorts in scripts.items():
         (parent := tmp_path / name).mkdir()
         run = train_quadratics(
             problem, parent, algorithm, cohorts=cohorts, rounds=len(cohorts), participation=sampled(2)

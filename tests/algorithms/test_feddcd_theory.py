@@ -148,9 +148,7 @@ def test_sampling_as_the_scales_say_gives_a_share_of_the_whole_projection(size: 
     np.testing.assert_allclose(mean, (size - 1) / 5 * projection(range(6), scales), rtol=0, atol=1e-14)
 
 
-@given(
-    st.integers(0, 2**32 - 1), st.sets(st.integers(0, 5), min_size=2, max_size=6), st.floats(0.1, 10.0)
-)
+@given(st.integers(0, 2**32 - 1), st.sets(st.integers(0, 5), min_size=2, max_size=6), st.floats(0.1, 10.0))
 def test_directions_are_the_projection_and_sum_to_zero(seed: int, cohort: set[int], spread: float) -> None:
     chance = np.random.default_rng(seed)
     w, scales = chance.standard_normal((6, 3)), spread ** chance.uniform(-1, 1, 6)

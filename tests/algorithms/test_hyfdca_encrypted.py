@@ -18,7 +18,7 @@ from common.algorithms.hyfdca import HyFDCASettings, picked_units
 from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, Value, Values
+from common.payload import Ciphertexts, SparseVector, Values
 from common.settings.run import RunSettings
 from server.algorithms.hyfdca import HyFDCA
 from server.fleet import Fleet
@@ -45,8 +45,8 @@ from tests.algorithms.hybrid import (
 def test_two_hundred_encrypted_rounds_end_where_plaintext_ones_do(
     algorithm: dict[str, Any], laboratory: Laboratory
 ) -> None:
-    encrypted = laboratory.run(hybrid_settings(200, samples=100, **algorithm))
-    plain = laboratory.run(hybrid_settings(200, samples=100, privacy="none", **algorithm))
+    encrypted = laboratory.run(hybrid_settings(200, samples=80, **algorithm))
+    plain = laboratory.run(hybrid_settings(200, samples=80, privacy="none", **algorithm))
     assert distance(encrypted.duals, plain.duals) <= 1e-10
     assert np.abs(encrypted.model - plain.model).max() <= 1e-10
     assert len(np.unique(np.concatenate(list(plain.duals.values())))) > 8, (
@@ -121,7 +121,7 @@ class Rounded:
         holders = np.bincount(np.concatenate(list(rows.values())), minlength=count)
         samples = int(np.count_nonzero(holders))
         norms = np.zeros(count, np.int64)
-        for client, shard in shards.items():
+        for client in shards:
             norms[rows[client]] += self.whole(np.einsum("ij,ij->i", x[client], x[client]))
         dual = np.zeros(count, np.int64)
         w = np.zeros(next(iter(shards.values())).total_features)

@@ -239,11 +239,11 @@ def test_faults_at_random_moments_do_not_change_a_bit(
 ) -> None:
     # Sums of fixed-point numbers are exact, and fresh randomness in a ciphertext is gone after decryption: so
     # encrypted runs are repeated to the last bit, too.
-    faults = Faults(random.Random(f"{name} {seed}"), breaks=3, kills=2, frames=40)
+    faults = Faults(random.Random(f"{name} {seed}"), breaks=3, kills=2, frames=25)
     federation = Hybrid(settings_of(name), RunFolder.create(tmp_path, "disturbed"), faults, secrets=secrets)
     model = federation.run()
     assert federation.killed == 2
-    assert federation.rebuilt >= 1
+    assert federation.broken >= 3
     assert model.tobytes() == calm[name].tobytes()
 
 

@@ -35,13 +35,12 @@ def spectrum(cohort: int, scales: Vector) -> Vector:
     return values
 
 
-def test_the_example_of_the_specification() -> None:
-    ends = np.array([1 / 4, 1 / 0.3])
-    scales = np.array([0.25, 0.5, 1.0, 1.5, 2.5, 1 / 0.3])
-    assert (scales.min(), scales.max()) == (ends[0], ends[1])
+def test_clients_unalike_participate_less_than_their_number_says() -> None:
+    # Six clients, 1 / lambda_i between 1/4 and 1/0.3: the range of the specification's example.
+    scales = 1 / np.linspace(0.3, 4, 6)
     bound, exact = effective_participation(3, scales.tolist()), spectrum(3, scales)
-    assert bound < exact[0] < 0.4 < exact[-1]
-    assert bound == pytest.approx(0.25, abs=0.03)
+    assert bound == pytest.approx(0.248, abs=1e-3)
+    assert bound < exact[0] < (3 - 1) / (6 - 1) < exact[-1]
 
 
 @given(SCALES, st.integers(2, 6))
@@ -55,7 +54,7 @@ def test_it_is_below_what_every_direction_really_gets(scales: list[float], cohor
 @given(SCALES, st.integers(2, 6))
 def test_it_is_the_smallest_over_all_pairs(scales: list[float], cohort: int) -> None:
     n, total = len(scales), sum(scales)
-    assume(2 < n and cohort < n)
+    assume(n > 2 and cohort < n)
     share = cohort * (cohort - 1) / (n * (n - 1))
     ratios = [
         share * total / (a + b + (cohort - 2) / (n - 2) * (total - a - b))
@@ -67,9 +66,12 @@ def test_it_is_the_smallest_over_all_pairs(scales: list[float], cohort: int) -> 
 @given(st.integers(2, 50), st.integers(2, 50), st.floats(1e-3, 1e3))
 def test_clients_alike_have_the_participation_of_the_paper(n: int, cohort: int, scale: float) -> None:
     assume(cohort <= n)
-    r = effective_participation(cohort, [scale] * n)
-    assert r == pytest.approx((cohort - 1) / (n - 1))
-    np.testing.assert_allclose(spectrum(min(cohort, 4), np.full(min(n, 5), scale)), (min(cohort, 4) - 1) / (min(n, 5) - 1)) if min(cohort, 4) <= min(n, 5) else None
+    assert effective_participation(cohort, [scale] * n) == pytest.approx((cohort - 1) / (n - 1))
+
+
+@pytest.mark.parametrize("cohort", [2, 3, 4, 5])
+def test_which_is_what_they_get_in_every_direction(cohort: int) -> None:
+    np.testing.assert_allclose(spectrum(cohort, np.full(5, 0.7)), (cohort - 1) / 4, rtol=1e-12)
 
 
 @given(SCALES)

@@ -89,7 +89,7 @@ def test_an_accuracy_needs_smoothness(solver: str) -> None:
 @pytest.mark.parametrize("rule", ["accuracy", "gradient"])
 def test_sgd_and_adam_promise_nothing(kind: str, rule: str) -> None:
     with pytest.raises(SettingsError, match=rf"stop\.{rule}: {kind} cannot tell.*epochs or steps"):
-        run(tilted(linear("logistic")), kind, **{rule: 0.25})
+        run(tilted(linear("logistic")), f"{{kind: {kind}, stop: {{{rule}: 0.25}}}}")
 
 
 @pytest.mark.parametrize("kind", ["gradient", "newton", "newton-cg", "lbfgs"])

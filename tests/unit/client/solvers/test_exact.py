@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.solvers import Tilted, gradient_steps, solve
+from client.solvers.lbfgs import _height_above
 from client.solvers.newton import _hessian
 from client.solvers.problem import Oracle
 from common.settings.solver import GradientSolver, Stopping
@@ -211,6 +213,14 @@ def test_lbfgs_gets_past_the_rounding_errors_of_values() -> None:
     assert np.linalg.norm(problem.gradient(solved.w)) <= 1.5e-13
 
 
+def test_the_height_that_lbfgs_ends_by_is_exact_for_quadratics() -> None:
+    problem = Tilted(Quadratic([1.0, 4.0, 9.0]), np.array([1.0, -2.0, 0.5]))
+    here, there = np.random.default_rng(0).standard_normal((2, 3))
+    oracle = Oracle(problem)
+    height = _height_above(oracle.at(here))(oracle.at(there))
+    assert height == pytest.approx(problem.value(there) - problem.value(here), rel=1e-13)
+
+
 @pytest.mark.parametrize("solver", ["newton", "newton-cg", "lbfgs"])
 def test_what_rounding_forbids_ends_a_solve(solver: str) -> None:
     solved = run(tilted(linear("softmax")), solver, gradient=1e-30, max_steps=1000)
@@ -234,13 +244,13 @@ def test_steps_that_gradient_descent_needs() -> None:
     seed=st.integers(0, 10**6),
 )
 def test_the_steps_counted_beforehand_are_enough(
-    curvatures: list[float], delta: float, step: str, seed: int
+    curvatures: list[float], delta: float, step: Literal["1/beta", "2/(alpha+beta)"], seed: int
 ) -> None:
     quadratic = Quadratic(curvatures)
-    count = gradient_steps(delta, quadratic.strong_convexity, quadratic.smoothness, step)  # type: ignore[arg-type]
+    count = gradient_steps(delta, quadratic.strong_convexity, quadratic.smoothness, step)
     tilt, start = np.random.default_rng(seed).standard_normal((2, len(curvatures)))
     best = tilt / quadratic.curvatures
-    solver = GradientSolver(step=step, stop=Stopping(steps=count))  # type: ignore[arg-type]
+    solver = GradientSolver(step=step, stop=Stopping(steps=count))
     w = solve(Tilted(quadratic, tilt), start, solver, np.random.default_rng(0)).w
     assert np.sum((w - best) ** 2) <= delta * np.sum((start - best) ** 2) * (1 + 1e-9) + 1e-28
 

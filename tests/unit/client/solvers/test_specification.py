@@ -12,7 +12,7 @@ from common.objectives.losses import Softmax
 from tests.unit.client.solvers.problems import EXACT, run, shard_of
 
 CLASSES, FEATURES, CLIENTS = 3, 3, 4
-ORIGIN = np.zeros(CLASSES * FEATURES)
+ORIGIN: Vector = np.zeros(CLASSES * FEATURES)
 
 
 def features_of(i: int) -> list[list[float]]:
@@ -60,8 +60,8 @@ def test_the_first_round_of_feddcd(clients: list[LinearObjective]) -> None:
 
 def test_the_optimum_by_duals_that_agree(clients: list[LinearObjective]) -> None:
     """FedDCD with all clients ends where they agree: F*, and w* as the specification has them."""
-    duals = [ORIGIN] * CLIENTS
-    models = [ORIGIN] * CLIENTS
+    duals: list[Vector] = [ORIGIN] * CLIENTS
+    models: list[Vector] = [ORIGIN] * CLIENTS
     for _ in range(150):
         models = [
             run(Tilted(client, y), "newton-cg", w, gradient=1e-11).w

@@ -1,0 +1,138 @@
+"""FedDCD and AccFedDCD reach the centralised optimum on clients of two classes each, in as many rounds as known.
+
+Digits, 20 clients, six of them a round (FedDCD specification, section 8): the counts are those of the second
+implementation there, on the same split with other cohorts.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.algorithms.mlr import Problem, Run, reproducible, train, two_class_digits
+
+GAPS = (1e-2, 1e-4, 1e-6)
+SIX = {"sampler": {"kind": "fixed", "size": 6}}
+
+
+@cache
+def digits() -> Problem:
+    return two_class_digits()
+
+
+def learn(problem: Problem, parent: Path, algorithm: dict[str, Any], rounds: int, **given: Any) -> Run:
+    given = {"participation": SIX} | given
+    return train(
+        problem,
+        parent,
+        {"weighting": "uniform", **algorithm},
+        rounds=rounds,
+        checkpoint={"every": rounds},
+        **given,
+    )
+
+
+def rounds_to(problem: Problem, run: Run) -> list[float]:
+    """Return after how many rounds the model is within 1e-2, 1e-4 and 1e-6 of the optimum; inf: never."""
+    lowest = problem.value(problem.optimum)
+    gaps = np.array([problem.value(model) - lowest for model in run.models]) / problem.clients
+    found = [np.flatnonzero(gaps <= gap) for gap in GAPS]
+    return [float(rounds[0]) + 1 if rounds.size else np.inf for rounds in found]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("algorithm", "known"),
+    [
+        ({"name": "feddcd"}, (109, 284)),  # and 455: left out for its length
+        ({"name": "feddcd", "step_size": 1.9}, (61, 143, 242)),
+        ({"name": "acc-feddcd"}, (27, 90, 155)),
+        ({"name": "acc-feddcd", "cohorts": 2}, (30, 88, 153)),
+    ],
+    ids=["feddcd", "eta 1.9", "one cohort", "two cohorts"],
+)
+def test_digits_take_as_many_rounds_as_known(
+    algorithm: dict[str, Any], known: tuple[int, ...], tmp_path: Path
+) -> None:
+    # With the settings' own solver, whose accuracy is delta = 1/4: the counts are those of exact solves.
+    problem = digits()
+    assert problem.value(problem.optimum) / 20 == pytest.approx(1.554134, abs=5e-7)
+    run = learn(problem, tmp_path, algorithm, int(1.16 * known[-1]))
+    measured = rounds_to(problem, run)
+    assert measured[: len(known)] == pytest.approx(known, rel=0.15)
+    assert np.linalg.norm(run.model - problem.optimum) <= np.sqrt(2 * 20 * GAPS[len(known) - 1] / (20 * 0.1))
+    if algorithm["name"] == "acc-feddcd":
+        assert run.states[max(run.states)].restarts.size == 0
+
+
+def test_an_accuracy_of_a_quarter_is_as_good_as_exact(tmp_path: Path) -> None:
+    problem, models = digits(), []
+    for name, solver in {
+        "exact": {"kind": "newton-cg", "stop": {"gradient": 1e-10}},
+        "quarter": {"kind": "gradient", "accelerated": True, "stop": {"accuracy": 0.25}},
+    }.items():
+        (parent := tmp_path / name).mkdir()
+        algorithm = {"name": "feddcd", "step_size": 1.9, "solver": solver}
+        models.append(learn(problem, parent, algorithm, 60).models)
+    exact, quarter = ([problem.gap(model) for model in of[9::10]] for of in models)
+    np.testing.assert_allclose(quarter, exact, rtol=0.1)
+    assert exact[-1] < 0.1 * exact[0]
+
+
+def test_acceleration_beats_the_plain_method(tmp_path: Path) -> None:
+    problem = reproducible()
+    gaps = {}
+    for name in ("feddcd", "acc-feddcd"):
+        (parent := tmp_path / name).mkdir()
+        pairs = {"sampler": {"kind": "fixed", "size": 2}}
+        run = learn(problem, parent, {"name": name}, 60, participation=pairs)
+        gaps[name] = problem.gap(run.model)
+    assert gaps["acc-feddcd"] < 0.1 * gaps["feddcd"]
+
+
+def test_a_step_beyond_the_limit_diverges(tmp_path: Path) -> None:
+    # Pixels that are empty on a client have curvature alpha, no more: there the limit is 2.
+    problem, spreads = digits(), {}
+    for eta in (1.9, 2.1):
+        (parent := tmp_path / str(eta)).mkdir()
+        everybody = {"sampler": {"kind": "all"}}
+        run = learn(problem, parent, {"name": "feddcd", "step_size": eta}, 60, participation=everybody)
+        spreads[eta] = [run.states[t].figures["spread"] for t in (20, 40, 60)]
+    assert spreads[1.9][0] > 2 * spreads[1.9][1] > 4 * spreads[1.9][2]
+    assert 4 * spreads[2.1][0] < 2 * spreads[2.1][1] < spreads[2.1][2]
+
+
+def test_cohorts_that_never_mix_do_not_find_the_optimum(tmp_path: Path) -> None:
+    problem = reproducible()
+    pairs = {"sampler": {"kind": "fixed", "size": 2}}
+    (apart := tmp_path / "apart").mkdir()
+    (mixed := tmp_path / "mixed").mkdir()
+    sets = [(0, 1), (2, 3)] * 10
+    stuck = learn(problem, apart, {"name": "feddcd"}, 200, cohorts=sets, participation=pairs)
+    assert problem.gap(stuck.model) > 0.01
+    # Each reaches its own optimum.
+    gradients = [problem.objectives[i].gradient(stuck.models[-2]) for i in (0, 1)]
+    assert np.linalg.norm(np.sum(gradients, axis=0)) < 1e-6
+    assert np.abs(np.sum(stuck.client_states("dual")[:2], axis=0)).max() < 1e-13
+    run = learn(problem, mixed, {"name": "feddcd"}, 600, cohorts=[*sets, (1, 2)], participation=pairs)
+    assert problem.gap(run.model) < 0.2 * problem.gap(stuck.model)
+
+
+def test_averaging_stalls_where_the_dual_method_does_not(tmp_path: Path) -> None:
+    problem = reproducible()
+    pairs = {"sampler": {"kind": "fixed", "size": 2}}
+    gaps = {}
+    algorithms: dict[str, dict[str, Any]] = {
+        "fedavg": {"name": "fedavg", "local_steps": 5, "batch_size": None, "step_size": 0.2},
+        "feddcd": {"name": "feddcd"},
+    }
+    for name, algorithm in algorithms.items():
+        (parent := tmp_path / name).mkdir()
+        run = learn(problem, parent, algorithm, 200, participation=pairs)
+        gaps[name] = max(problem.gap(model) for model in run.models[-20:])
+    assert gaps["feddcd"] < 1e-6
+    assert gaps["fedavg"] > 1e-3
