@@ -144,7 +144,7 @@ class AccFedDCD(DualAscent):
                 state.spreads, state.lowest = [], float("inf")
                 log.warning(
                     "the clients' minimisers move apart, so the acceleration begins anew after round %d, with local "
-                    "solves of accuracy %.3g",
+                    "solves of accuracy %.3g where their rule is an accuracy; if it is not, give solver.stop.accuracy",
                     self.fleet.round,
                     state.accuracy,
                 )

@@ -490,3 +490,15 @@ def test_everybody_every_round_is_projected_gradient_descent_on_the_dual(tmp_pat
         slope += QUADRATICS.centers
         y = y - 0.7 * (slope - slope.mean(axis=0))
     np.testing.assert_allclose(duals_of(run), y, rtol=0, atol=1e-12)
+
+
+def test_a_strong_convexity_that_is_not_there_makes_acceleration_diverge(tmp_path: Path) -> None:
+    spreads = {}
+    for alpha in (1.0, 2.5):
+        (parent := tmp_path / str(alpha)).mkdir()
+        problem = problem_of(QUADRATICS, strong_convexity=alpha, smoothness=12.0)
+        algorithm = accelerated(restart=False)
+        run = train_quadratics(problem, parent, algorithm, rounds=60, participation=sampled(3))
+        spreads[alpha] = [run.states[t].figures["spread"] for t in (20, 60)]
+    assert spreads[1.0][1] < 0.05 * spreads[1.0][0]
+    assert spreads[2.5][1] > 10 * spreads[2.5][0]

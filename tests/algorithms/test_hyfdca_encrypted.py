@@ -45,8 +45,8 @@ from tests.algorithms.hybrid import (
 def test_two_hundred_encrypted_rounds_end_where_plaintext_ones_do(
     algorithm: dict[str, Any], laboratory: Laboratory
 ) -> None:
-    encrypted = laboratory.run(hybrid_settings(200, samples=80, **algorithm))
-    plain = laboratory.run(hybrid_settings(200, samples=80, privacy="none", **algorithm))
+    encrypted = laboratory.run(hybrid_settings(200, samples=100, **algorithm))
+    plain = laboratory.run(hybrid_settings(200, samples=100, privacy="none", **algorithm))
     assert distance(encrypted.duals, plain.duals) <= 1e-10
     assert np.abs(encrypted.model - plain.model).max() <= 1e-10
     assert len(np.unique(np.concatenate(list(plain.duals.values())))) > 8, (
@@ -444,6 +444,8 @@ def test_dense_messages_cost_what_the_formulas_say(laboratory: Laboratory, ledge
 def test_sparse_messages_cost_what_the_formulas_say(laboratory: Laboratory, ledger: Ledger) -> None:
     """Section 7, sparse: a round takes |U_k| + h_k encryptions, and as many decryptions.
 
+    Additions: sum(|B_i| - 1) over U, and h_k for each client, but for the zeros that alpha_0 begins with.
+
     Inner products go up for the union of all picks and come back for the own ones, changes the other way round.
     With common picks U_k is D_k.
     """
@@ -467,6 +469,13 @@ def test_sparse_messages_cost_what_the_formulas_say(laboratory: Laboratory, ledg
             assert ledger.encryptions[client, "change_dual"] == h
             assert ledger.decryptions[client, "change_dual"] == h
             assert ledger.decryptions[client, "aggregate"] == union
+        setup = sum(len(run.state(client)["sizes"]) for client in ("client-000", "client-001"))
+        unions = touched = 0
+        for one, other in (("client-000", "client-002"), ("client-001", "client-003")):
+            both = [np.union1d(picked[one, t], picked[other, t]) for t in range(1, ROUNDS + 1)]
+            unions += sum(map(len, both))
+            touched += len(np.unique(np.concatenate(both)))
+        assert ledger.additions == setup + unions + sum(map(len, picked.values())) - touched
         assert sizes(run.up("change_dual")) == CIPHERTEXT_BYTES * sum(map(len, picked.values()))
         assert sizes(run.down("aggregate")) == sizes(run.up("inner_product"))
 
