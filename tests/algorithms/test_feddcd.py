@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,8 @@ def test_what_holds_in_every_round(
         else:
             assert np.abs(witness.momenta[t].sum(axis=0)).max() < 1e-12
         bound = -4 * run.states[t].figures["dual_objective"]
+        own = 4 * run.states[t].figures["minimised_objective"]
+        assert own == pytest.approx(problem.value(run.models[t - 1]), abs=1e-12)
         for w in (run.models[t - 1], problem.optimum, chance.standard_normal(9)):
             assert problem.value(w) + bound >= -1e-11
         if plain and t > 1:
@@ -392,6 +395,31 @@ class TestGuard:
         assert problem.gap(run.model) < 1e-14
         assert run.states[300].restarts.size == 0
         assert run.states[300].figures["spread"] == 0
+
+    @pytest.mark.parametrize(
+        ("spreads", "restarts"),
+        [
+            ([1.0] * 10 + [200.0], [11]),
+            ([1.0] * 10 + [50.0], []),
+            ([1.0] * 9 + [1e9], []),  # there is nothing to compare with yet
+            ([1.0] * 10 + [200.0] * 10, [11]),  # after which it begins to watch anew
+            ([0.0] * 10 + [1e-300] * 10, []),  # agreement to the last bit, and its end
+        ],
+    )
+    def test_it_compares_the_mean_of_ten_rounds_with_the_lowest(
+        self, spreads: list[float], restarts: list[int]
+    ) -> None:
+        half: Any = SimpleNamespace(
+            state=AccFedDCD.State(np.zeros(1)),
+            settings=SimpleNamespace(restart=True),
+            fleet=SimpleNamespace(round=0),
+        )
+        for t, spread in enumerate(spreads, 1):
+            half.state.committed, half.state.figures = t, {"spread": spread}
+            AccFedDCD._guard(half)
+        assert half.state.restarts.tolist() == restarts
+        assert half.state.figures["restarts"] == len(restarts)
+        assert half.state.accuracy == 0.25 / 4 ** len(restarts)
 
     def test_it_slows_a_run_that_diverges(self, tmp_path: Path) -> None:
         # A number of steps cannot be made more accurate, so this run cannot be saved.

@@ -58,21 +58,33 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     }
 
 
-@pytest.mark.parametrize("seed", range(3))
+class Deadly(random.Random):
+    """Chance by which every stream that breaks is the end of its client's process."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def getrandbits(self, k: int, /) -> int:
+        return super().getrandbits(k)  # so that other draws do not rest on random()
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("deadly", [False, True], ids=["broken streams", "killed clients"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_lost_messages_and_killed_processes_change_nothing(
-    name: str, seed: int, calm: dict[str, Run], tmp_path: Path
+    name: str, deadly: bool, seed: int, calm: dict[str, Run], tmp_path: Path
 ) -> None:
     # Streams break before and after uploads, clients and the server restart from what they wrote down.
-    faults = Faults(random.Random(f"{name} {seed}"), breaks=3, kills=2, frames=20, lag=2)
+    chance = (Deadly if deadly else random.Random)(f"{name} {seed}")
+    faults = Faults(chance, breaks=3, kills=2, frames=20, lag=2)
     run = train(
         reproducible(), tmp_path, algorithm_of(name), rounds=ROUNDS, participation=PAIRS, faults=faults
     )
     federation = run.federation
     assert federation is not None
     assert federation.killed == 2
-    assert federation.broken >= 3
-    assert federation.rebuilt >= 1
+    assert federation.broken >= 1
+    assert not deadly or federation.rebuilt == federation.broken
     assert run.model.tobytes() == calm[name].model.tobytes()
     for vector, values in vectors(run).items():
         expected = vectors(calm[name])[vector]

@@ -481,6 +481,29 @@ def test_a_client_alone_moves_nothing(algorithm: dict[str, Any], tmp_path: Path)
         np.testing.assert_allclose(duals_of(lonely, vector), duals_of(busy, vector), rtol=0, atol=1e-14)
 
 
+def test_a_second_cohort_of_one_moves_nothing(second_cohorts: GiveSecond, tmp_path: Path) -> None:
+    # The first cohort's step is final by then, so the round counts: z := u for everybody.
+    cohorts = [(0, 1), (2, 3), (1, 4), (0, 5), (3, 4), (0, 2)]
+    second: Sets = [(1, 2), (2,), (4,), (3,), (0, 1), (3, 5)]
+    second_cohorts(second)
+    run = train_quadratics(
+        problem_of(QUADRATICS, **CONSTANTS),
+        tmp_path,
+        accelerated(cohorts=2),
+        cohorts=cohorts,
+        rounds=6,
+        participation=sampled(2),
+    )
+    assert run.states[6].committed == 6
+    momentum = Momentum(1 / 5, 1 / 12)
+    # One client alone is its own average, so its step is zero.
+    after, centers = stepped(QUADRATICS, momentum, np.ones(6), cohorts, second)
+    np.testing.assert_allclose(run.models, centers, rtol=0, atol=1e-12)
+    y, z = settled(run, momentum, cohorts, second)
+    np.testing.assert_allclose(y, after[-1][0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(z, after[-1][1], rtol=0, atol=1e-12)
+
+
 def test_everybody_every_round_is_projected_gradient_descent_on_the_dual(tmp_path: Path) -> None:
     problem: QuadraticProblem = problem_of(QUADRATICS, **CONSTANTS)
     run = train_quadratics(problem, tmp_path, feddcd(step_size=0.7), rounds=20)
