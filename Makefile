@@ -23,7 +23,8 @@ demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live ta
 	$(BIN)/fenchel up experiments/quickstart.yaml
 
 test: $(READY)  ## all tests but those that need Docker
-	$(BIN)/python -m pytest -m 'not docker'
+	$(BIN)/python -m pytest -m 'not docker and not cluster' --numprocesses 2
+	$(BIN)/python -m pytest -m cluster
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ from benchmarks.program import Figures, markdown, progress, run
 from client.solvers import Tilted, solve
 from common.data.source import DataSource
 from common.objectives.factory import build_objective
+from common.phases import EVALUATE
 from common.settings.run import load
 from common.settings.solver import NewtonCgSolver, Stopping
 
@@ -78,6 +79,28 @@ METHODS = (
 )
 
 
+_NOTES = """## What it says
+
+One seed. Gaps jump by a factor of two from round to round, since 30 of 100 clients take part, so read single
+rounds with care.
+
+* **The dual methods begin at a gap of 0.011**, after one round: the average of the local optima is that good
+  where all clients hold random parts. The primal methods need 16 rounds to get there. From there on the lines
+  are about equally steep, and SCAFFOLD's is steepest.
+* **FedDCD needs 2 and 16 rounds where the paper has 4 and 28.** Known differences: the paper's code cuts the
+  file into blocks in its own order, and here samples are drawn at random, so that clients are more alike (its
+  first average has a gap of 0.016); its step is 0.99 and here 1; it solves to a gradient of 1e-6 and here to
+  the accuracy 1/4, which is looser and so cannot be what helps. Its own split was not tried here.
+* **AccFedDCD with the smoothness that is proven** is no faster than FedDCD at this accuracy. With `smoothness: 1`,
+  which the paper's code sets, it takes 16 rounds beside the paper's 15, with one cohort in place of two, so half
+  the exchanges, and ends three times lower than FedDCD.
+* **SCAFFOLD as published never applies its correction**, and is FedAvg here, figure for figure. With it, 35
+  rounds in place of 40, and a gap of 9e-5 instead of 5e-4 after 60 rounds: FedAvg and FedProx (mu = 1e-4,
+  practically FedAvg) level off. It moves twice the bytes.
+* Every other figure is within a factor of 1.5 of the paper's.
+"""  # written for the run of 2026-11-21; read them again when the table changes
+
+
 def optimum() -> float:
     """Return the smallest objective on all training samples, by Newton's method on one machine."""
     settings = load(_EXPERIMENT)
@@ -104,8 +127,9 @@ def row(method: Method, done: fenchel.Run, best: float) -> dict[str, object]:
         figures[f"rounds to {target:g}"] = first(gaps, target) or f"> {method.rounds}"
         figures[f"paper, {target:g}"] = paper
     reached = first(gaps, _TARGETS[-1]) or len(gaps)
-    before = calls.filter(
-        pc.and_(pc.less_equal(calls["round"], reached), pc.greater_equal(calls["round"], 1))
+    training = calls.filter(pc.not_equal(calls["phase"], EVALUATE))
+    before = training.filter(
+        pc.and_(pc.less_equal(training["round"], reached), pc.greater_equal(training["round"], 1))
     )
     replies = before.filter(pc.greater(before["bytes_up"], 0))
     total = pc.sum(before["bytes_up"]).as_py() + pc.sum(before["bytes_down"]).as_py()
@@ -165,10 +189,12 @@ samples, step size 0.001, as in the paper's own code.
 {markdown(rows)}
 
 An exchange is one upload with one download by one client. A client that is in both cohorts of a round has two;
-SCAFFOLD's exchanges carry two vectors each way.
+SCAFFOLD's exchanges carry two vectors each way. Evaluation, which sends the model to everybody, is left out;
+seconds are of a busy machine.
 
 ![Gap against rounds](feddcd-mnist.png)
 
+{_NOTES}
 Made by `python -m benchmarks.feddcd_mnist`, server and clients in separate processes over TLS, on
 {description()}.
 """

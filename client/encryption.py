@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from common.errors import EncryptionError, PayloadError
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
 from common.payload import Ciphertexts, Value
+
+log = logging.getLogger("fenchel.client")
 
 
 class Envelope(Protocol):
@@ -94,7 +97,12 @@ class Encrypted:
         try:
             return self.cipher.encrypt(padded.reshape(-1), self.layout).to_wire()
         except EncryptionError as error:
-            raise EncryptionError(f"{self.what}: {error}") from None
+            # An error's text reaches the server, which must not learn the value.
+            log.error("%s: %s", self.what, error)
+            raise EncryptionError(
+                f"{self.what}: a value is not finite, or beyond {self.layout.largest:g}, the largest magnitude that "
+                "can be encrypted; this client's log has it"
+            ) from None
 
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
         """Return the decrypted entries.

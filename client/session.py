@@ -181,7 +181,8 @@ class Session:
             expected = isinstance(error, FenchelError)
             log.error("%s: phase %r failed: %s", self.client, instruction.phase, error, exc_info=not expected)
             self._live = -1  # the state may be half changed
-            text = str(error) if expected else f"{type(error).__name__}: {error}"
+            # The text of an unexpected error may hold data, and this one reaches the server.
+            text = str(error) if expected else f"an unexpected {type(error).__name__}; see the client's log"
             return Answer(
                 pb.Reply(sequence=instruction.sequence, timing=timing, failure=text or "unknown"), None
             )

@@ -74,7 +74,7 @@ class Hybrid:
             self.l2,
             samples=len(every),
             clients=len(self.holdings),
-            holders=int(holders.max()),
+            holders=int(holders.max(initial=1)),
             longest_part=2.0 ** max(self.norm_bits.values()),
             ascends=self.ascends,
         )

@@ -66,7 +66,7 @@ class Picks:
         for group in np.unique(held.group):
             here = self.alignment.groups[group]
             size = int(self.alignment.block_sizes[here.blocks].sum())
-            # In proportion to the group's part of the largest of its holders, so that nobody picks more than H.
+            # In proportion to the group's part of the largest of its holders: about H in all, rounded up in each group.
             most = max(len(self.alignment.slices[other].positions) for other in here.clients)
             samples = max(1, round(size * min(1.0, wanted / most)))
             quotas.append(-(-samples // self.block) if self.settings.picks_blocks else samples)

@@ -203,7 +203,7 @@ class HyFDCAClient(ClientAlgorithm):
                 math.sqrt(float(self.state.norms.max())),
                 self.settings.preset,
             )
-        return {"long_rows": long}
+        return {"long_rows": long if self.settings.preset in ("paper", "theory") else 0}
 
     # Algorithm 1
 
@@ -425,9 +425,11 @@ class HyFDCAClient(ClientAlgorithm):
         if math.isinf(high) and self.settings.privacy == "paillier" and len(dual):
             largest = float(np.abs(dual).max())
             if not largest <= limit:
+                log.error("%s: a dual variable would become %g", self.client, largest)
                 raise EncryptionError(
-                    f"a dual variable of client {self.client} would become {largest:.3g}, beyond "
-                    f"algorithm.encryption.largest_dual: {limit:g}; raise that setting, or damp the steps"
+                    f"a dual variable of client {self.client} would exceed "
+                    f"algorithm.encryption.largest_dual: {limit:g}; raise "
+                    "that setting, or damp the steps (this client's log has the value)"
                 )
 
     @property

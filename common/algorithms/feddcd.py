@@ -61,6 +61,24 @@ class FedDCDSettings(DualAscentSettings):
         "0.1 for instance",
     )
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A step that is known to diverge."""
+        if self.step_size > 2:
+            return (f"algorithm.step_size: {self.step_size:g}. Above 2 FedDCD diverges",)
+        return ()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.dual_step is not None and self.step_size != 1.0:
+            raise ValueError("step_size: not used where dual_step is given; leave one of them out")
+        if self.dual_step is not None and self.returned != "average":
+            raise ValueError(
+                "returned: random-client needs a convex objective, whose minimiser does not depend on where the solve "
+                "starts; with dual_step only average is possible"
+            )
+        return self
+
     @model_validator(mode="after")
     def _certified_if_convex(self) -> Self:
         if self.monitor and self.dual_step is not None:
@@ -77,11 +95,13 @@ class AccFedDCDSettings(DualAscentSettings):
     name: Literal["acc-feddcd"] = "acc-feddcd"
     cohorts: Literal[1, 2] = Field(
         1,
-        description="cohorts a round: two as printed, or one, which the same proof covers at half of the traffic",
+        description="cohorts a round: two as printed, or one, which the same proof covers (for equal "
+        "alpha_i) at half of the traffic",
     )
     smoothness: PositiveFloat | None = Field(
         None,
-        description="beta, for all clients; null: each client's own bound. A smaller one than the truth may be "
+        description="beta of each client's objective before weighting; null: its own bound. A "
+        "smaller one than the truth may be "
         "faster, without guarantee",
     )
     restart: bool = Field(
@@ -120,7 +140,9 @@ class Acceleration:
 
 
 def effective_participation(cohort: float, scales: Sequence[float]) -> float:
-    """Return r: (tau - 1) / (N - 1) for equal scales, a safe lower value for others (specification, 1.5).
+    """Return r: (tau - 1) / (N - 1) for equal scales, a lower value for others (specification, 1.5).
+
+    For unequal scales there is no proof that the accelerated method converges with it; it does in practice.
 
     Parameters
     ----------

@@ -54,12 +54,15 @@ class HyFDCASettings(AlgorithmSettings):
     preset: Preset = Field(
         "auto",
         description="local step. linesearch: exact coordinate steps, then the best common factor (all clients "
-        "must take part). safe: damped so that the dual objective never falls. exact: undamped, with the rows' "
-        "norms. paper: undamped, rows taken as of norm 1 (Algorithm 5). theory: Algorithm 3. auto: linesearch "
+        "must take part). safe: damped so that the dual objective never falls where everybody takes part. "
+        "exact: undamped, with the rows' norms. paper: undamped, rows taken as of norm 1 (Algorithm "
+        "5). theory: Algorithm 3. auto: linesearch "
         "where everybody takes part, else safe",
     )
     picks: PositiveInt | None = Field(
-        None, description="dual coordinates that a client updates in a round (H); null: all that it holds"
+        None,
+        description="dual coordinates that a client updates in a round (H); null: all that it holds. With common "
+        "picks it is rounded up in each sample group, to whole blocks if messages are sparse",
     )
     picking: Literal["independent", "common"] = Field(
         "independent",
@@ -71,7 +74,9 @@ class HyFDCASettings(AlgorithmSettings):
         description="a change is divided by the number of the sample's holders (the paper), of those that take "
         "part in the round, or of those that picked it",
     )
-    step_size: PositiveFloat = Field(1.0, le=1.0, description="outer step size (gamma)")
+    step_size: PositiveFloat = Field(
+        1.0, le=1.0, description="outer step size (gamma); the line search chooses its own"
+    )
     step_decay: Literal["constant", "inverse-sqrt", "inverse"] = Field(
         "constant", description="step size in round t: step_size, step_size / sqrt(t), or step_size / t"
     )
@@ -80,8 +85,8 @@ class HyFDCASettings(AlgorithmSettings):
     )
     messages: Literal["dense", "sparse"] = Field(
         "dense",
-        description="dense: entries of all samples travel. sparse: those of picked samples only, which the "
-        "server then knows",
+        description="dense: entries of all samples travel. sparse: those of picked samples only (which ones "
+        "the server knows either way)",
     )
     block: PositiveInt | None = Field(
         None,
@@ -96,7 +101,9 @@ class HyFDCASettings(AlgorithmSettings):
     protect_primal: bool = Field(
         False,
         description="encrypt the clients' contributions to the model too; the server learns the model only at "
-        "the end. Costs |M_k| encryptions and decryptions per client and round",
+        "the end, and before that w^T v, ||v||^2 and ||w||^2 as sums over all clients. Costs as many "
+        "packed encryptions "
+        "and decryptions as the client has features, and twice that with the line search",
     )
     monitor: int = Field(
         1,

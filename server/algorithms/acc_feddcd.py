@@ -14,13 +14,14 @@ import numpy as np
 from common.algorithms.feddcd import Acceleration, AccFedDCDSettings, effective_participation
 from common.arrays import Indices, Vector
 from common.errors import SettingsError
-from common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction
+from common.settings.participation import Weighted
 from server.algorithms.feddcd import DualAscent
 from server.fleet import Cohort
 
 log = logging.getLogger("fenchel.server")
 
 _WINDOW = 10  # rounds over which the clients' spread is averaged
+_FINEST = 1e-6  # accuracy of local solves that more restarts do not tighten further
 _GROWTH = 10.0  # of that average over its lowest value: no convergent run in the specification came near
 
 
@@ -55,9 +56,15 @@ class AccFedDCD(DualAscent):
 
     def constants(self) -> dict[str, float]:
         """a, b and theta of Algorithm 2, from r and the worst alpha_i / beta_i."""
+        if isinstance(self.fleet.participation.sampler, Weighted):
+            raise SettingsError(
+                "participation.sampler: acc-feddcd rests on every pair of clients meeting equally "
+                "often, which weighted "
+                "sampling does not give; use fixed, or feddcd"
+            )
         weights, state = self.weights(), self.state
         scales = [weights[client] * alpha for client, alpha in state.strong_convexity.items()]
-        if min(scales) <= 0 or (not self.settings.smoothness and min(state.smoothness.values()) <= 0):
+        if min(scales) <= 0 or min(state.smoothness.values()) <= 0:
             raise SettingsError(
                 "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for "
                 "neural networks use feddcd with dual_step"
@@ -66,35 +73,16 @@ class AccFedDCD(DualAscent):
             client: self.settings.smoothness or smoothness for client, smoothness in state.smoothness.items()
         }
         conditioning = min(alpha / beta[client] for client, alpha in state.strong_convexity.items())
-        cohort = self._cohort_size()
-        if cohort < 2:
-            raise SettingsError(
-                f"participation.sampler: {cohort:g} clients a round on average, but acc-feddcd needs two or more: a "
-                "client alone has nobody to agree with"
-            )
-        r = effective_participation(cohort, scales)
+        r = effective_participation(self.cohort_size(), scales)
         chosen = Acceleration.of(r, min(conditioning, 1.0))
         return {"a": chosen.a, "b": chosen.b, "theta": chosen.theta}
 
-    def _cohort_size(self) -> float:
-        """tau, or its mean."""
-        clients, sampler = len(self.fleet.members), self.fleet.participation.sampler
-        match sampler:
-            case FixedSize():
-                return float(sampler.size)
-            case Fraction():
-                return float(max(1, int(sampler.fraction * clients + 0.5)))
-            case Bernoulli():
-                return sampler.probability * clients
-            case Cyclic():
-                return clients / sampler.groups
-        return float(getattr(sampler, "size", clients))
-
     async def round(self, t: int) -> None:
         """v_i = (1-a) y_i + a z_i; w_i = argmin f_i - <., v_i>; y_i and z_i step from v_i and u_i."""
+        self.state.figures = {}
         first = self.sample()
         solved = await self.minimisers(first, **self._asked())
-        if len(solved.cohort) < 2:
+        if self.is_alone(solved.cohort):
             return  # not committed: nobody's recurrence advances
         center = self.average(solved)
         self.note(solved, center)
@@ -115,7 +103,7 @@ class AccFedDCD(DualAscent):
         await first.only(lambda client: client not in members).tell("shift_duals", y_center=center)
         if not members:
             return
-        second = self.average(solved)
+        second, self.state.second_rounding = self._rounded(solved, self.state.second_rounding)
         await both.tell("shift_duals", y_center=center, z_center=second)
         await solved.cohort.only(lambda client: client not in first.clients).tell(
             "shift_duals", z_center=second
@@ -139,7 +127,7 @@ class AccFedDCD(DualAscent):
         if len(state.spreads) == _WINDOW and self.settings.restart:
             mean = float(np.mean(state.spreads))
             if mean > _GROWTH * state.lowest > 0:
-                state.accuracy /= 4
+                state.accuracy = max(state.accuracy / 4, _FINEST)
                 state.restarts = np.append(state.restarts, state.committed)
                 state.spreads, state.lowest = [], float("inf")
                 log.warning(

@@ -7,6 +7,7 @@ keep the sum at zero: the projection in the paper's Algorithm 1, line 5.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -14,12 +15,15 @@ import numpy as np
 
 from common.algorithms.feddcd import DualAscentSettings, FedDCDSettings
 from common.arrays import Vector
-from common.errors import PayloadError
+from common.errors import PayloadError, SettingsError
 from common.expectation import Expected
 from common.randomness import generator
+from common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction, Weighted
 from server.algorithm import Algorithm
 from server.fleet import Cohort, Each
 from server.replies import Reduced
+
+log = logging.getLogger("fenchel.server")
 
 _ROUNDING = 64  # units in the last place that a difference of sums may be wrong by
 
@@ -34,12 +38,12 @@ class DualAscent(Algorithm):
         Attributes
         ----------
         strong_convexity, smoothness
-            alpha_i and beta_i of each client's weighted objective, by client id.
+            alpha_i and beta_i of each client's objective, before weighting, by client id; beta 0: not known.
         samples
             n_i.
-        rounding
-            What rounding the averages to their dtype has left out of the sum of the duals so far, shape (d,):
-            it is added to the next average (specification, 5.20).
+        rounding, second_rounding
+            What rounding the averages (of the first and the second cohort) to their dtype has left out of the sum
+            of the duals so far, shape (d,): it is added to the next average (specification, 5.20).
         committed
             Rounds whose average was told to the clients.
         figures
@@ -50,6 +54,7 @@ class DualAscent(Algorithm):
         smoothness: dict[str, float] = field(default_factory=dict)
         samples: dict[str, int] = field(default_factory=dict)
         rounding: Vector = field(default_factory=lambda: np.empty(0))
+        second_rounding: Vector = field(default_factory=lambda: np.empty(0))
         committed: int = 0
         figures: dict[str, float] = field(default_factory=dict)
 
@@ -79,7 +84,42 @@ class DualAscent(Algorithm):
             state.strong_convexity[client], state.smoothness[client] = alpha, beta
             state.samples[client] = cast(int, reply["samples"])
         state.rounding = np.zeros(self.model.shape)
+        state.second_rounding = np.zeros(self.model.shape)
+        self._check()
         await everybody.tell("begin", weight=Each(self.weights()), **self.constants())
+
+    def _check(self) -> None:
+        """Refuse what cannot work, before anybody computes."""
+        if self.cohort_size() < 2:
+            raise SettingsError(
+                f"participation.sampler: {self.cohort_size():g} clients a round on average, but the "
+                f"dual methods need two "
+                "or more: a client alone has nobody to agree with"
+            )
+        if self.settings.monitor and min(self.state.smoothness.values()) <= 0:
+            raise SettingsError(
+                "algorithm.monitor: the duality gap needs local problems that can be solved exactly, so a smooth "
+                "objective; leave it out, or use smoothed-hinge or squared-hinge"
+            )
+        sampler = self.fleet.participation.sampler
+        if isinstance(sampler, Cyclic) and sampler.groups > 1:
+            log.warning(
+                "participation.sampler: cyclic groups never mix, so each of them agrees on an optimum of its own"
+            )
+
+    def cohort_size(self) -> float:
+        """tau, or its mean."""
+        clients, sampler = len(self.fleet.members), self.fleet.participation.sampler
+        match sampler:
+            case FixedSize() | Weighted():
+                return float(sampler.size)
+            case Fraction():
+                return float(max(1, int(sampler.fraction * clients + 0.5)))
+            case Bernoulli():
+                return sampler.probability * clients
+            case Cyclic():
+                return clients / sampler.groups
+        return float(clients)
 
     def constants(self) -> dict[str, float]:
         """Return what else the clients need to know before the first round."""
@@ -109,10 +149,14 @@ class DualAscent(Algorithm):
 
     def average(self, solved: Reduced) -> Vector:
         """The lambda-weighted mean of the minimisers, as it travels: rounded, with the rounding carried over."""
-        exact = solved.sum("minimizer") / solved.weight + self.state.rounding / solved.weight
-        center: Vector = exact.astype(self.model.dtype)
-        self.state.rounding = solved.weight * (exact - center)
+        center, self.state.rounding = self._rounded(solved, self.state.rounding)
         return center
+
+    def _rounded(self, solved: Reduced, carried: Vector) -> tuple[Vector, Vector]:
+        """Return the mean in the model's dtype, and what that leaves out of the sum of the duals."""
+        exact = (solved.sum("minimizer") + carried) / solved.weight
+        center: Vector = exact.astype(self.model.dtype)
+        return center, solved.weight * (exact - center)
 
     def note(self, solved: Reduced, center: Vector) -> None:
         """Spread sum_i (1 / lambda_i) ||w_i - center||^2, which falls to 0, and the solvers' mean iterations."""
@@ -129,6 +173,8 @@ class DualAscent(Algorithm):
         if not self.settings.monitor or t % self.settings.monitor:
             return
         everybody = self.fleet.all()
+        if len(everybody) < len(self.fleet.members):
+            return  # sums over some clients bound nothing, and a solve by all the others is not cheap
         certified = await everybody.ask(
             "certify",
             model=self.model,
@@ -155,6 +201,13 @@ class DualAscent(Algorithm):
         solved = await alone.ask("solve_at_dual", returns={"minimizer": self.model}, **self.moment())
         self.model = cast(Vector, solved[drawn]["minimizer"]).copy()
 
+    def is_alone(self, cohort: Cohort) -> bool:
+        """Whether fewer than two clients answered: then nobody's duals move, and the round is not committed."""
+        if len(cohort) >= 2:
+            return False
+        log.warning("round %d: %d answer; the duals stay where they are", self.fleet.round, len(cohort))
+        return True
+
     def metrics(self) -> dict[str, float]:
         """Return the latest figures."""
         return dict(self.state.figures)
@@ -166,14 +219,23 @@ class FedDCD(DualAscent):
     Settings = FedDCDSettings
     settings: FedDCDSettings
 
+    def _check(self) -> None:
+        super()._check()
+        if self.settings.dual_step is None and min(self.state.strong_convexity.values()) <= 0:
+            raise SettingsError(
+                "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step (such as "
+                "0.1) for a neural network"
+            )
+
     async def round(self, t: int) -> None:
         """w_i = argmin f_i - <., y_i> on I_t; y_i -= eta (w_i - center) / lambda_i."""
+        self.state.figures = {}
         cohort = self.sample()
         # A neural network's local solve starts from the average; others from the client's own last minimiser.
         start = {"model": self.model} if self.settings.dual_step is not None else {}
         solved = await self.minimisers(cohort, **start)
-        if len(solved.cohort) < 2:
-            return  # nobody to agree with: the duals stay
+        if self.is_alone(solved.cohort):
+            return
         center = self.average(solved)
         self.note(solved, center)
         await solved.cohort.tell("shift_dual", center=center)

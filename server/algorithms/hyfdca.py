@@ -117,6 +117,11 @@ class HyFDCA(Algorithm):
         self._l2 = problem.l2
         assert isinstance(problem.score_loss, MarginLoss)
         self._loss = problem.score_loss
+        if self._searches_line and (self.settings.step_size, self.settings.step_decay) != (1.0, "constant"):
+            raise SettingsError(
+                "algorithm.step_size, step_decay: the line search chooses the step size; leave them out, or set "
+                "preset: safe, exact, paper or theory"
+            )
         if self.settings.preset == "linesearch" and self._sampler != "all":
             raise SettingsError(
                 f"algorithm.preset: linesearch needs everybody in every round, but participation.sampler is "
@@ -160,6 +165,8 @@ class HyFDCA(Algorithm):
             state.norm_bits[client] = checked_norm_bits(
                 cast(int, reply["norm_bits"]), client, self.settings.encryption
             )
+        if self.settings.layout == "ragged" and not self.settings.check_cells:
+            log.warning("check_cells: false. That no value is held twice is taken for granted")
         if self.settings.layout == "ragged" and self.settings.check_cells:
             check_cells({c: cast(NDArray[np.uint8], reply["cells"]) for c, reply in introduced.items()})
         alignment = self.hybrid.alignment
@@ -381,11 +388,11 @@ class HyFDCA(Algorithm):
         proposed = await cohort.ask("propose", returns=returns, **values)
         complete = len(proposed) == len(self.fleet.members)
         shares = {client: cast(Stored, reply["contribution"]) for client, reply in proposed.items()}
-        terms = await self._reveal(self._sum(proposed, "terms"), self._line_terms, proposed.cohort)
         g = 1.0
         if searches:
-            # Somebody who is lost in the middle leaves sums that are not D's: better no step than a wrong one.
-            g = await self._best_step(shares, terms, proposed.cohort) if complete else 0.0
+            # Somebody who is lost in the middle leaves sums that are not D's, and tell of the others alone: they are
+            # not revealed, and better no step than a wrong one.
+            g = await self._best_step(shares, proposed) if complete else 0.0
             self._note_stall(proposed.cohort, complete=complete)
         self._record(_revealed(proposed, figures), g)
         if g == 0.0:
@@ -425,8 +432,10 @@ class HyFDCA(Algorithm):
                 "some phases but not all; their logs say why. Mend that and go on with --resume, or use preset: safe"
             )
 
-    async def _best_step(self, shares: Mapping[str, Stored], terms: Vector, cohort: Cohort) -> float:
-        """Return g* = argmax of D(alpha + g delta) on [0, 1]."""
+    async def _best_step(self, shares: Mapping[str, Stored], proposed: Replies) -> float:
+        """Return g* = argmax of D(alpha + g delta) on [0, 1], from the proposals of all clients."""
+        cohort = proposed.cohort
+        terms = await self._reveal(self._sum(proposed, "terms"), self._line_terms, cohort)
         if self.settings.protect_primal:
             total = self.hybrid.primals.total(shares)
             shared = await cohort.ask(
@@ -440,7 +449,13 @@ class HyFDCA(Algorithm):
         else:
             v = cast(Vector, self.hybrid.primals.total(shares)) / self.hybrid.scale
             wv, vv = float(self.model @ v), float(v @ v)
-        return best_step(float(wv), float(vv), terms, self._l2)
+        g = best_step(float(wv), float(vv), terms, self._l2)
+        if not math.isfinite(g):
+            raise RunStoppedError(
+                f"round {self.fleet.round}: the line search has no finite step, because clients sent contributions "
+                "beyond all bounds; nothing was changed. Scale the rows, and go on with --resume"
+            )
+        return g
 
     def _note_missed(self, cohort: Cohort, delta: Stored, g: float) -> None:
         """Keep a step for those who are away."""
@@ -452,36 +467,54 @@ class HyFDCA(Algorithm):
             state.missed.append({"step": g, "change": delta})
 
     async def _catch_up(self, returning: Cohort) -> None:
-        """Have returning clients do the steps that they missed."""
+        """Have returning clients do the steps that they missed: first those that missed most, then all together."""
         state = self.state
-        for client in returning:
-            alone = returning.only(client.__eq__)
-            for missed in state.missed[state.away[client] :]:
-                change = cast(Stored, missed["change"])
-                back = await alone.ask(
-                    "catch_up",
-                    returns={"contribution": self.hybrid.primals.expected(client)},
-                    min_replies=0,
-                    change=self.hybrid.duals.part(change, client),
-                    step_size=cast(float, missed["step"]),
-                )
-                if not back:
-                    break  # it tries again in the next round, from here on
-                state.away[client] += 1
-                self._take_contributions(back)
-            else:
+        for lost in state.away.keys() - {member.name for member in self.fleet.present}:
+            del state.away[lost]  # it never comes back
+        waiting = set(returning)
+        while waiting:
+            number = min(state.away[client] for client in waiting)
+            if number < len(state.missed):
+                behind = {client for client in waiting if state.away[client] == number}
+                waiting = await self._repeat_step(returning.only(behind.__contains__), waiting)
+                continue
+            for client in waiting:
                 del state.away[client]
-        if not state.away:
-            state.missed = []
+            break
+        needed_from = min(state.away.values(), default=len(state.missed))
+        state.missed = state.missed[needed_from:]
+        state.away = {client: number - needed_from for client, number in state.away.items()}
+
+    async def _repeat_step(self, together: Cohort, waiting: set[str]) -> set[str]:
+        """Have clients that are equally far behind do their next step; return who still catches up."""
+        state = self.state
+        missed = state.missed[state.away[together.clients[0]]]
+        change = cast(Stored, missed["change"])
+        back = await together.ask(
+            "catch_up",
+            returns={"contribution": Each({c: self.hybrid.primals.expected(c) for c in together})},
+            min_replies=0,
+            change=Each({client: self.hybrid.duals.part(change, client) for client in together}),
+            step_size=cast(float, missed["step"]),
+        )
+        for client in back:
+            state.away[client] += 1
+        self._take_contributions(back)
+        return waiting - (set(together) - set(back))  # who did not answer tries again in the next round
 
     # End
 
     async def finish(self) -> None:
         """Finalise (E17): bring everybody up to date, so that w_0 = A alpha_0; measure; release the model."""
         everybody = self.fleet.all()
-        await self._welcome_back(everybody)
-        if self.settings.monitor:
-            await self._final_figures(everybody)
+        current = await self._welcome_back(everybody)
+        if len(current) < len(self.fleet.members):
+            stale = ", ".join(client for client in self.fleet.members if client not in current.clients)
+            log.warning(
+                "%s did not come back: the final model lacks what others learnt of its samples", stale
+            )
+        elif self.settings.monitor:
+            await self._final_figures(current)
         if not self.settings.protect_primal:
             return
         released = await everybody.ask(
