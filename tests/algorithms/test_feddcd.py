@@ -349,6 +349,25 @@ def test_rounding_of_the_messages_is_carried_over(tmp_path: Path, monkeypatch: p
     assert forgotten > 5 * carried
 
 
+def test_each_of_two_cohorts_has_its_own_rounding_to_carry(tmp_path: Path) -> None:
+    rounds = 300
+    algorithm = {"name": "acc-feddcd", "cohorts": 2, "solver": {"kind": "newton-cg"}, "monitor": rounds}
+    run = train(
+        reproducible(),
+        tmp_path,
+        algorithm,
+        objective={"kind": "softmax", "l2": 0.1, "dtype": "float32"},
+        rounds=rounds,
+        participation=PAIRS,
+    )
+    # The certificate of the last round brings everybody to the same moment, so that sums mean something.
+    y, z = (np.abs(np.sum(run.client_states(name), axis=0)).max() for name in ("dual", "momentum"))
+    one_rounding = 0.2 * 2**-24 * 2  # of an average of size 1 or so, times the weight of two clients
+    theta = 2.5
+    assert y < one_rounding
+    assert z < theta * one_rounding
+
+
 def test_repeated_for_long_it_reaches_the_optimum(tmp_path: Path) -> None:
     problem = reproducible()
     run = train(problem, tmp_path, feddcd(), cohorts=SETS, rounds=100)
@@ -367,9 +386,15 @@ def test_acceleration_wants_two_clients_a_round(sampler: dict[str, Any], mean: s
         train(reproducible(), tmp_path, accelerated(), participation={"sampler": sampler})
 
 
+def test_acceleration_refuses_cohorts_whose_pairs_meet_unequally(tmp_path: Path) -> None:
+    sampler = {"kind": "weighted", "size": 3, "replacement": True}
+    with pytest.raises(SettingsError, match="weighted"):
+        train(reproducible(), tmp_path, accelerated(), participation={"sampler": sampler})
+
+
 @pytest.mark.parametrize("name", ["feddcd", "acc-feddcd"])
 def test_an_objective_without_ridge_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match=r"objective\.l2 above 0"):
+    with pytest.raises(SettingsError, match=r"objective\.l2 above 0"):
         train(reproducible(), tmp_path, {"name": name}, objective={"kind": "softmax", "l2": 0.0})
 
 
