@@ -12,6 +12,7 @@ import pytest
 from client.holdings import OwnFile
 from common.arrays import Vector
 from common.data.source import DataSource
+from common.errors import SettingsError
 from common.settings.run import RunSettings
 from deploy.names import client_names
 from tests.algorithms.hyfdca_witness import Witness, settings_of
@@ -44,6 +45,8 @@ def test_the_dual_objective_never_falls(loss: str, seed: int, tmp_path: Path) ->
         "messages": ["dense", "sparse"][chance.integers(2)],
         "step_size": float(chance.choice([1.0, 0.6])),
     }
+    if preset == "linesearch":
+        del algorithm["step_size"]  # it chooses its own
     grid = int(chance.integers(1, 4)), int(chance.integers(1, 4))
     l2 = float(chance.choice([0.1, 0.01, 0.001]))
     settings = settings_of(algorithm, grid=grid, l2=l2, loss=loss, samples=60, rounds=15)
@@ -56,6 +59,13 @@ def test_the_dual_objective_never_falls(loss: str, seed: int, tmp_path: Path) ->
     assert measured.all() or algorithm["messages"] == "sparse"
     np.testing.assert_allclose(known[measured], np.array([0, *values])[measured], rtol=0, atol=1e-12)
     assert known[-1] <= run.final.figures["primal_objective"]
+
+
+def test_a_line_search_with_a_step_size_is_refused(tmp_path: Path) -> None:
+    settings = settings_of({"preset": "linesearch", "step_size": 0.5}, grid=(2, 2), rounds=1)
+    with pytest.raises(ExceptionGroup) as raised:
+        Witness(settings).run(tmp_path)
+    assert raised.group_contains(SettingsError, match="the line search chooses the step size")
 
 
 # Oracles 4, 7 and 15: observation O2
