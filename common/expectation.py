@@ -7,6 +7,7 @@ Floating values must be finite.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -32,11 +33,14 @@ class ArraySpec:
         ``None`` stands for any length.
     sparse
         Whether a one-dimensional array may come, and is handed on, as a :class:`SparseVector`.
+    count
+        How many entries of it must be given, where that is agreed: then only a :class:`SparseVector` will do.
     """
 
     dtype: np.dtype[Any] | type[np.generic]
     shape: tuple[int | None, ...]
     sparse: bool = False
+    count: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,12 @@ def _difference(value: Value, expected: Expected, finite: bool) -> str | None:
     wanted = expected.shape
     if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
         return f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}"
+    count = expected.count if isinstance(expected, ArraySpec) else None
+    if count is not None:
+        if not isinstance(value, SparseVector):
+            return f"is a dense array, expected a sparse vector with {count} entries given"
+        if len(entries) != count:
+            return f"has {len(entries)} entries given, expected {count}"
     return None if finite else finiteness_problem(entries)
 
 
@@ -155,8 +165,8 @@ def is_finite(array: Array) -> bool:
     If any entry is not, the sum is not; and it may overflow although every entry is.
     """
     flat = array.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.dot(flat, flat)))
+    # np.vdot, unlike np.dot, gives no warning where the sum overflows.
+    return math.isfinite(np.vdot(flat, flat))
 
 
 def finiteness_problem(array: Array) -> str | None:

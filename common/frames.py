@@ -10,8 +10,10 @@ each side, where the protobuf library would copy them three times; tests hold th
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
@@ -67,7 +69,7 @@ class Body:
         self.payload = encoded.descriptor.SerializeToString()
         self.size = encoded.size
         self._segments = encoded.segments
-        self._starts = np.cumsum([0, *(len(segment) for segment in encoded.segments)])
+        self._starts = [0, *accumulate(len(segment) for segment in encoded.segments)]
         self._kept: dict[int, bytes] | None = {} if shared and encoded.size <= _KEPT_BYTES else None
         self.inline = encoded.joined() if encoded.size <= _INLINE_BYTES else None
 
@@ -107,9 +109,9 @@ class Body:
         """Return what the frame of the chunk at byte ``start`` is joined of."""
         stop = min(start + CHUNK_BYTES, self.size)
         pieces: list[Buffer] = [_field(_CHUNK, stop - start)]
-        index = int(np.searchsorted(self._starts, start, side="right")) - 1
+        index = bisect_right(self._starts, start) - 1
         while start < stop:
-            low = int(self._starts[index])
+            low = self._starts[index]
             piece = memoryview(self._segments[index])[start - low : stop - low]
             pieces.append(piece)
             start += len(piece)

@@ -2,8 +2,9 @@
 
 A payload is a mapping from names to values: dense arrays, :class:`SparseVector`, :class:`Ciphertexts`,
 and scalars. Encoding gives a descriptor (``proto.Payload``: names, types, shapes) and a body, the
-concatenation of all arrays' bytes, each aligned to 8 bytes so that decoding needs no copy. The body may
-be larger than a protobuf message can be: it travels in chunks (:mod:`common.frames`).
+concatenation of all arrays' bytes, each aligned to 8 bytes so that decoding needs no copy. Of a sparse vector, which
+entries are given (its support) travels in whichever of the encodings of :mod:`common.supports` is the smallest. The
+body may be larger than a protobuf message can be: it travels in chunks (:mod:`common.frames`).
 
 Nothing that arrives is trusted: :func:`body_bytes` checks a descriptor before anything is allocated, and
 :func:`decode` checks the rest. What the values should be is a matter of :mod:`common.expectation`.
@@ -12,13 +13,15 @@ Nothing that arrives is trusted: :func:`body_bytes` checks a descriptor before a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common import supports
 from common.arrays import Indices
 from common.errors import EncryptionError, PayloadError
 from common.paillier.packing import Layout
@@ -47,7 +50,9 @@ _CODES: Mapping[np.dtype[Any], pb.DType.ValueType] = {dtype: code for code, dtyp
 
 @dataclass(frozen=True)
 class SparseVector:
-    """A vector of which few entries are given; the others are zero.
+    """A vector of which some entries are given; the others are zero.
+
+    An entry that is given may be zero, too: which ones are given is said by the indices alone.
 
     Attributes
     ----------
@@ -57,11 +62,15 @@ class SparseVector:
         Shape (k,), any payload dtype.
     size
         Length of the vector.
+    seed
+        Promises that ``indices`` are :func:`common.supports.seeded_support` of this seed, ``size`` and k, so that
+        64 bits may travel in their place. Whoever receives indices as such finds ``None``.
     """
 
     indices: Indices
     values: Array
     size: int
+    seed: int | None = None
 
     def dense(self) -> Array:
         """Return the vector with its zeros, shape (size,)."""
@@ -166,8 +175,8 @@ def encode(values: Values) -> Encoded:
     Raises
     ------
     PayloadError
-        For a name or a dtype that cannot travel, sparse indices that do not increase, or ciphertexts of another
-        length than they say.
+        For a name or a dtype that cannot travel, sparse indices that do not increase or do not follow from their
+        seed, or ciphertexts of another length than they say.
     """
     descriptor = pb.Payload()
     segments: list[Buffer] = []
@@ -186,15 +195,8 @@ def encode(values: Values) -> Encoded:
             raise PayloadError("a payload value needs a name")
         item = descriptor.arrays.add(name=name)
         if isinstance(value, SparseVector):
-            _check_indices(name, value.indices, value.size)
-            if value.values.shape != value.indices.shape:
-                raise PayloadError(
-                    f"sparse vector {name!r} has {value.values.shape} values for {value.indices.shape} indices"
-                )
-            packed = _pack_indices(value.indices)
-            item.sparse.dtype = _code(name, value.values.dtype)
-            item.sparse.size = value.size
-            item.sparse.count = len(value.indices)
+            item.sparse.CopyFrom(_sparse_described(name, value))
+            packed = supports.pack(item.sparse.encoding, value.indices, value.size)
             item.sparse.index_bytes = len(packed)
             append(packed)
             append(_bytes_of(value.values))
@@ -226,6 +228,59 @@ def encode(values: Values) -> Encoded:
     return Encoded(descriptor, tuple(segments), size)
 
 
+def _sparse_described(name: str, value: SparseVector) -> pb.Sparse:
+    """Check a sparse vector and choose how its indices travel; how many bytes they take is left open."""
+    if value.values.shape != value.indices.shape:
+        raise PayloadError(
+            f"sparse vector {name!r} has {value.values.shape} values for {value.indices.shape} indices"
+        )
+    if not 0 <= value.size <= _LARGEST:
+        raise PayloadError(f"sparse vector {name!r} has the size {value.size}, which none can have")
+    with _said_of(name):
+        supports.check(value.indices, value.size)
+        encoding = supports.smallest(value.indices, value.size, seeded=value.seed is not None)
+        seed = 0
+        if value.seed is not None and encoding == pb.SEEDED:
+            seed = value.seed
+            supports.check_seed(seed, value.indices, value.size)
+    return pb.Sparse(
+        dtype=_code(name, value.values.dtype),
+        size=value.size,
+        count=len(value.indices),
+        encoding=encoding,
+        seed=seed,
+    )
+
+
+@contextmanager
+def _said_of(name: str) -> Iterator[None]:
+    """Name the sparse vector that an error is about."""
+    try:
+        yield
+    except PayloadError as error:
+        raise PayloadError(f"sparse vector {name!r}: {error}") from None
+
+
+def payload_bits(value: Array | SparseVector, encoding: supports.Encoding | None = None) -> int:
+    """Return the bits of an array's values and, of a sparse vector, of its support, without padding and framing.
+
+    These are the payload sizes of the FedPDM specification, sections 2.1 and 8. Values whose support the receiver
+    knows already can travel as a dense array, and then cost their own bits only.
+
+    Parameters
+    ----------
+    value
+        A dense array or a sparse vector.
+    encoding
+        Of a sparse vector's support; default: the one in which it travels, which is the smallest.
+    """
+    if not isinstance(value, SparseVector):
+        return 8 * value.nbytes
+    if encoding is None:
+        encoding = supports.smallest(value.indices, value.size, seeded=value.seed is not None)
+    return 8 * value.values.nbytes + supports.bits(encoding, value.indices, value.size)
+
+
 def _described(value: Ciphertexts) -> pb.Ciphertexts:
     return pb.Ciphertexts(
         key_id=value.key_id,
@@ -239,7 +294,7 @@ def _described(value: Ciphertexts) -> pb.Ciphertexts:
     )
 
 
-def body_bytes(descriptor: pb.Payload, limit: int) -> int:
+def body_bytes(descriptor: pb.Payload, limit: int, longest: int = supports.MAX_SEEDED_SIZE) -> int:
     """Check a descriptor and return the size of its body, before anything is allocated.
 
     Parameters
@@ -248,11 +303,14 @@ def body_bytes(descriptor: pb.Payload, limit: int) -> int:
         As received.
     limit
         Largest body to accept, in bytes.
+    longest
+        Largest sum of the lengths of sparse vectors with seeded supports to accept. A few bytes announce such a
+        vector, whatever its length, and each of its entries takes time (about 3 ns).
 
     Raises
     ------
     PayloadError
-        Duplicate or empty names, unknown dtypes, sizes that contradict each other or exceed the limit.
+        Duplicate or empty names, unknown dtypes or encodings, sizes that contradict each other or exceed the limit.
     """
     if len(descriptor.arrays) > MAX_ARRAYS:
         raise PayloadError(
@@ -275,6 +333,12 @@ def body_bytes(descriptor: pb.Payload, limit: int) -> int:
             f"a body of {size:,} bytes is larger than the limit of {limit:,}; "
             "raise network.max_message_bytes if this is intended"
         )
+    drawn = sum(item.sparse.size for item in descriptor.arrays if item.sparse.encoding == pb.SEEDED)
+    if drawn > longest:
+        raise PayloadError(
+            f"sparse vectors of {drawn:,} entries with supports that follow from seeds; "
+            f"at most {longest:,} entries are accepted"
+        )
     return size
 
 
@@ -293,12 +357,13 @@ def _lengths(item: pb.Array) -> tuple[int, ...]:
         return (math.prod(item.dense.shape) * itemsize,)
     if kind == "sparse":
         sparse = item.sparse
-        fits = sparse.count <= sparse.size <= _LARGEST
-        if not fits or not sparse.count <= sparse.index_bytes <= 10 * sparse.count:
-            raise PayloadError(
-                f"sparse vector {item.name!r}: {sparse.count} entries in {sparse.index_bytes} index bytes "
-                f"do not fit a vector of {sparse.size}"
-            )
+        problem = supports.index_bytes_problem(sparse.encoding, sparse.index_bytes, sparse.count, sparse.size)
+        if sparse.size > _LARGEST:
+            problem = f"its size is {sparse.size}, which no vector can have"
+        elif sparse.seed and sparse.encoding != pb.SEEDED:
+            problem = "it has a seed, and its indices travel as such"
+        if problem:
+            raise PayloadError(f"sparse vector {item.name!r}: {problem}")
         return sparse.index_bytes, sparse.count * _dtype(item.name, sparse.dtype).itemsize
     if kind == "ciphertexts":
         return (_ciphertexts(item.name, item.ciphertexts).size,)
@@ -361,7 +426,7 @@ def decode(descriptor: pb.Payload, body: Buffer) -> dict[str, Value]:
     Raises
     ------
     PayloadError
-        The body is too short, or sparse indices are out of order or range.
+        The body is too short, or sparse indices are not as many as declared, or out of order or range.
     """
     if len(body) != descriptor.body_bytes:
         raise PayloadError(f"the body has {len(body)} bytes, {descriptor.body_bytes} were declared")
@@ -384,11 +449,16 @@ def decode(descriptor: pb.Payload, body: Buffer) -> dict[str, Value]:
             values[item.name] = _booleans_checked(item.name, flat).reshape(tuple(item.dense.shape))
         elif kind == "sparse":
             sparse = item.sparse
-            indices = _unpack_indices(item.name, pieces[0], sparse.count)
-            _check_indices(item.name, indices, sparse.size)
+            with _said_of(item.name):
+                indices = supports.unpack(sparse.encoding, pieces[0], sparse.count, sparse.size, sparse.seed)
             dtype = _dtype(item.name, sparse.dtype)
             entries = np.frombuffer(pieces[1], dtype) if sparse.count else np.empty(0, dtype)
-            values[item.name] = SparseVector(indices, _booleans_checked(item.name, entries), sparse.size)
+            values[item.name] = SparseVector(
+                indices,
+                _booleans_checked(item.name, entries),
+                sparse.size,
+                sparse.seed if sparse.encoding == pb.SEEDED else None,
+            )
         elif kind == "ciphertexts":
             values[item.name] = _ciphertexts(item.name, item.ciphertexts, pieces[0])
         else:
@@ -402,55 +472,3 @@ def _booleans_checked(name: str, array: Array) -> Array:
     if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
         raise PayloadError(f"boolean array {name!r} has bytes other than 0 and 1")
     return array
-
-
-def _check_indices(name: str, indices: Indices, size: int) -> None:
-    if indices.ndim != 1 or indices.dtype != np.int64:
-        raise PayloadError(f"indices of sparse vector {name!r} must be one-dimensional int64")
-    if len(indices) and (indices[0] < 0 or indices[-1] >= size or not (indices[1:] > indices[:-1]).all()):
-        raise PayloadError(f"indices of sparse vector {name!r} must increase strictly within 0..{size - 1}")
-
-
-def _pack_indices(indices: Indices) -> bytes:
-    """Differences of increasing indices as LEB128, 7 bits a byte, low bits first."""
-    gaps = np.diff(indices, prepend=0).astype(np.uint64)
-    if not len(gaps):
-        return b""
-    lengths = np.ones(len(gaps), np.int64)
-    rest = gaps >> np.uint64(7)
-    while rest.any():
-        lengths += rest > 0
-        rest >>= np.uint64(7)
-    ends = np.cumsum(lengths)
-    out = np.empty(ends[-1], np.uint8)
-    starts = ends - lengths
-    for place in range(int(lengths.max())):
-        here = slice(None) if place == 0 else np.flatnonzero(lengths > place)
-        septets = (gaps[here] >> np.uint64(7 * place)).astype(np.uint8) & np.uint8(0x7F)
-        more = (lengths[here] > place + 1).astype(np.uint8) << np.uint8(7)
-        out[starts[here] + place] = septets | more
-    return out.tobytes()
-
-
-def _unpack_indices(name: str, packed: memoryview, count: int) -> Indices:
-    """Undo :func:`_pack_indices`; refuses a byte string that does not hold exactly ``count`` numbers."""
-    if count == 0:
-        return np.empty(0, np.int64)
-    octets = np.frombuffer(packed, np.uint8)
-    ends = np.flatnonzero(octets < 0x80)
-    if len(ends) != count or ends[-1] != len(octets) - 1:
-        raise PayloadError(f"indices of sparse vector {name!r} are not {count} LEB128 numbers")
-    starts = np.empty_like(ends)
-    starts[0] = 0
-    starts[1:] = ends[:-1] + 1
-    lengths = ends - starts + 1
-    if lengths.max() > 9:
-        raise PayloadError(f"an index of sparse vector {name!r} does not fit 63 bits")
-    gaps = np.zeros(count, np.int64)
-    for place in range(int(lengths.max())):
-        here = slice(None) if place == 0 else np.flatnonzero(lengths > place)
-        gaps[here] |= (octets[starts[here] + place].astype(np.int64) & 0x7F) << (7 * place)
-    indices = np.cumsum(gaps)
-    if (indices < 0).any() or (gaps[1:] <= 0).any():
-        raise PayloadError(f"indices of sparse vector {name!r} do not increase")
-    return indices

@@ -82,7 +82,7 @@ def thaw(kind: type[S], values: Values) -> S:
         if "array" in node:
             value = values[node["array"]]
             if isinstance(value, SparseVector):
-                return SparseVector(value.indices.copy(), value.values.copy(), value.size)
+                return replace(value, indices=value.indices.copy(), values=value.values.copy())
             if isinstance(value, Ciphertexts):
                 return replace(value, data=bytes(value.data))
             if not isinstance(value, np.ndarray):

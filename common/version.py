@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of ``fenchel.proto``; raised when an older peer could misunderstand."""
 
 

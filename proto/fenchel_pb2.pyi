@@ -75,6 +75,42 @@ UINT8: DType.ValueType  # 5
 BOOL: DType.ValueType  # 6
 Global___DType: _TypeAlias = DType  # noqa: Y015
 
+class _SupportEncoding:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SupportEncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SupportEncoding.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SUPPORT_ENCODING_UNSPECIFIED: _SupportEncoding.ValueType  # 0
+    DELTA_VARINT: _SupportEncoding.ValueType  # 1
+    """differences (the first index as it is) as LEB128, each in as few bytes as can be"""
+    INDEX_LIST: _SupportEncoding.ValueType  # 2
+    """each index in ceil(log2 size) bits"""
+    BITMAP: _SupportEncoding.ValueType  # 3
+    """one bit for each entry of the vector"""
+    SEEDED: _SupportEncoding.ValueType  # 4
+    """the count indices j with the smallest splitmix64(splitmix64(seed) + j)"""
+    EVERY_ENTRY: _SupportEncoding.ValueType  # 5
+    """all indices: count is size"""
+
+class SupportEncoding(_SupportEncoding, metaclass=_SupportEncodingEnumTypeWrapper):
+    """How the indices of a sparse vector travel. They increase strictly. Bits fill each byte from its lowest one, and
+    the bits that are left over in the last byte are zero.
+    """
+
+SUPPORT_ENCODING_UNSPECIFIED: SupportEncoding.ValueType  # 0
+DELTA_VARINT: SupportEncoding.ValueType  # 1
+"""differences (the first index as it is) as LEB128, each in as few bytes as can be"""
+INDEX_LIST: SupportEncoding.ValueType  # 2
+"""each index in ceil(log2 size) bits"""
+BITMAP: SupportEncoding.ValueType  # 3
+"""one bit for each entry of the vector"""
+SEEDED: SupportEncoding.ValueType  # 4
+"""the count indices j with the smallest splitmix64(splitmix64(seed) + j)"""
+EVERY_ENTRY: SupportEncoding.ValueType  # 5
+"""all indices: count is size"""
+Global___SupportEncoding: _TypeAlias = SupportEncoding  # noqa: Y015
+
 @_typing.final
 class JoinRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -640,8 +676,8 @@ Global___Dense: _TypeAlias = Dense  # noqa: Y015
 
 @_typing.final
 class Sparse(_message.Message):
-    """A vector of which few entries are given. In the body: the indices, strictly increasing, as LEB128
-    differences (the first one as it is), then, aligned to 8 bytes, the values.
+    """A vector of which some entries are given, and which ones: an entry that is given may be zero. In the body: the
+    indices, as the encoding says, then, aligned to 8 bytes, the values in the order of their indices.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -650,12 +686,18 @@ class Sparse(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     INDEX_BYTES_FIELD_NUMBER: _builtins.int
+    ENCODING_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
     dtype: Global___DType.ValueType
     size: _builtins.int
     """length of the vector"""
     count: _builtins.int
     """entries given"""
     index_bytes: _builtins.int
+    encoding: Global___SupportEncoding.ValueType
+    """the sender chooses the smallest"""
+    seed: _builtins.int
+    """of a seeded support; otherwise 0"""
     def __init__(
         self,
         *,
@@ -663,10 +705,12 @@ class Sparse(_message.Message):
         size: _builtins.int = ...,
         count: _builtins.int = ...,
         index_bytes: _builtins.int = ...,
+        encoding: Global___SupportEncoding.ValueType = ...,
+        seed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "dtype", b"dtype", "index_bytes", b"index_bytes", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "dtype", b"dtype", "encoding", b"encoding", "index_bytes", b"index_bytes", "seed", b"seed", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,7 +16,8 @@ from common.frames import Assembly, Body, frames, parse
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, body_bytes, decode, encode
+from common.payload import Ciphertexts, SparseVector, Value, body_bytes, decode, encode
+from common.supports import seeded_support
 from proto import fenchel_pb2 as pb
 
 LIMIT = 1 << 16
@@ -35,6 +36,10 @@ SEED = b"".join(
                     "model": np.arange(4.0),
                     "flags": np.array([True, False]),
                     "thin": SparseVector(np.array([1, 300]), np.ones(2), 1000),
+                    "list": SparseVector(np.array([1, 40_000]), np.ones(2), 50_000),
+                    "bitmap": SparseVector(np.arange(0, 60, 2), np.ones(30, np.float16), 61),
+                    "seeded": SparseVector(seeded_support(9, 2000, 40), np.ones(40, np.uint8), 2000, 9),
+                    "every": SparseVector(np.arange(7), np.zeros(7), 7),
                     "samples": 3,
                     "dual": ENCRYPTED.to_wire(),
                 }
@@ -43,6 +48,22 @@ SEED = b"".join(
     )
 )
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1]))
+ENCODINGS = st.sampled_from([*pb.SupportEncoding.values(), 99])
+
+
+def fitting(dtype: int, size: int, count: int, encoding: int) -> pb.Sparse:
+    """Return the description of a sparse vector whose indices take as many bytes as they may."""
+    lengths = {pb.DELTA_VARINT: count, pb.BITMAP: -(-size // 8)}
+    lengths[pb.INDEX_LIST] = -(-count * max(size - 1, 0).bit_length() // 8)
+    return pb.Sparse(
+        dtype=dtype,  # type: ignore[arg-type]
+        size=size,
+        count=size if encoding == pb.EVERY_ENTRY else count,
+        index_bytes=lengths.get(encoding, 0),  # type: ignore[call-overload]
+        encoding=encoding,  # type: ignore[arg-type]
+    )
+
+
 CONTENTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(
         lambda dtype, shape: {"dense": pb.Dense(dtype=dtype, shape=shape)},
@@ -50,13 +71,24 @@ CONTENTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
         st.lists(SIZES, max_size=4),
     ),
     st.builds(
-        lambda dtype, size, count, length: {
-            "sparse": pb.Sparse(dtype=dtype, size=size, count=count, index_bytes=length)
+        lambda dtype, size, count, length, encoding, seed: {
+            "sparse": pb.Sparse(
+                dtype=dtype, size=size, count=count, index_bytes=length, encoding=encoding, seed=seed
+            )
         },
         st.integers(0, 8),
+        st.one_of(SIZES, st.integers(0, 10 * LIMIT)),
         SIZES,
         SIZES,
-        SIZES,
+        ENCODINGS,
+        st.integers(0, 2),
+    ),
+    st.builds(  # the lengths fit: it is for the bytes themselves to be right or wrong
+        lambda dtype, size, part, encoding: {"sparse": fitting(dtype, size, int(part * size), encoding)},
+        st.integers(1, 6),
+        st.integers(0, 3000),
+        st.floats(0, 1),
+        ENCODINGS,
     ),
     st.builds(
         lambda key, bits, value_bits, slots, count, additions, width: {
@@ -101,12 +133,22 @@ def received(data: bytes) -> None:
         if assembly.complete:
             values = decode(frame.head.payload, assembly.body())
             for name, value in values.items():
+                assert_supported(value)
                 if isinstance(value, Ciphertexts):
                     with contextlib.suppress(PayloadError):
                         CipherVector.from_wire(value, KEY)
                     with contextlib.suppress(PayloadError):
                         check({name: value}, {name: CipherSpec(KEY, LAYOUT, 6, 2)}, "somebody")
             check(values, {"model": ArraySpec(np.float64, (None,))}, "somebody")
+
+
+def assert_supported(value: Value) -> None:
+    """Look at the indices of a sparse vector that was let through."""
+    if isinstance(value, SparseVector):
+        assert value.indices.dtype == np.int64
+        assert value.indices.shape == value.values.shape
+        assert not len(value.indices) or 0 <= value.indices[0] <= value.indices[-1] < value.size
+        assert (np.diff(value.indices) > 0).all()
 
 
 def mutated(data: st.DataObject, content: bytes) -> bytes:
@@ -148,6 +190,8 @@ def test_the_frame_that_is_changed_is_a_good_one() -> None:
     assert isinstance(frame.head, pb.Reply)
     values = decode(frame.head.payload, frame.chunk)
     assert values["samples"] == 3
+    encodings = {item.sparse.encoding for item in frame.head.payload.arrays if item.HasField("sparse")}
+    assert encodings == set(pb.SupportEncoding.values()) - {pb.SUPPORT_ENCODING_UNSPECIFIED}
     dual = values["dual"]
     assert isinstance(dual, Ciphertexts)
     assert CipherVector.from_wire(dual, KEY).ciphertexts == ENCRYPTED.ciphertexts
@@ -165,7 +209,8 @@ def test_any_descriptor_is_refused_or_its_body_can_be_judged(descriptor: pb.Payl
         with contextlib.suppress(PayloadError):
             size = body_bytes(descriptor, LIMIT)
             assert size <= LIMIT
-            decode(descriptor, np.random.default_rng(seed).bytes(size))
+            for value in decode(descriptor, np.random.default_rng(seed).bytes(size)).values():
+                assert_supported(value)
         assert tracemalloc.get_traced_memory()[1] < 64 * LIMIT
     finally:
         tracemalloc.stop()

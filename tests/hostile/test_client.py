@@ -151,7 +151,7 @@ async def test_nonsense_is_a_failure_and_the_next_question_is_answered(
 
 
 async def test_a_body_that_cannot_be_decoded_is_a_failure(worker: Worker) -> None:
-    thin = pb.Sparse(dtype=pb.FLOAT64, size=9, count=2, index_bytes=2)
+    thin = pb.Sparse(dtype=pb.FLOAT64, size=9, count=2, index_bytes=2, encoding=pb.DELTA_VARINT)
     payload = pb.Payload(body_bytes=24, arrays=[pb.Array(name="model", sparse=thin)])
     (answer,) = await replies(worker, WELCOME, *opened(payload, b"\5\0" + bytes(22)), answered=1)
     assert "do not increase" in answer.failure

@@ -70,7 +70,12 @@ def two_heads(asked: pb.Instruction) -> Iterator[bytes]:
 BOOLEANS = pb.Payload(body_bytes=8, arrays=[pb.Array(name="model", dense=pb.Dense(dtype=pb.BOOL, shape=[8]))])
 THIN = pb.Payload(
     body_bytes=24,
-    arrays=[pb.Array(name="model", sparse=pb.Sparse(dtype=pb.FLOAT64, size=9, count=2, index_bytes=2))],
+    arrays=[
+        pb.Array(
+            name="model",
+            sparse=pb.Sparse(dtype=pb.FLOAT64, size=9, count=2, index_bytes=2, encoding=pb.DELTA_VARINT),
+        )
+    ],
 )
 EMPTY_GIANT = pb.Payload(arrays=[pb.Array(name="model", dense=pb.Dense(dtype=pb.FLOAT64, shape=[0, 2**63]))])
 

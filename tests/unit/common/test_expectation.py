@@ -19,6 +19,7 @@ from tests.unit.common.textbook import KEY, OTHER_KEY
 MODEL = np.zeros(3)
 OPEN = ArraySpec(np.float64, (None, 2))
 THIN = ArraySpec(np.float64, (5,), sparse=True)
+AGREED = ArraySpec(np.float64, (5,), sparse=True, count=2)
 LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=6, value_bits=30)
 HIDDEN = CipherSpec(KEY, LAYOUT, 7, additions=2)
 
@@ -45,6 +46,7 @@ def encrypted(
         (np.ones((7, 2)), OPEN),
         (np.ones(5), THIN),
         (sparse([1.0]), THIN),
+        (sparse([1.0, 0.0]), AGREED),
         (np.array([True]), ArraySpec(np.bool_, (1,))),
         (np.ones((), np.float32), ArraySpec(np.dtype("float32"), ())),
         (encrypted(), HIDDEN),
@@ -77,6 +79,11 @@ def test_what_was_asked_for_is_accepted(value: Value, expected: Expected) -> Non
         (sparse([1.0], 6), THIN, "has shape"),
         (sparse([np.nan]), THIN, "not finite"),
         (sparse([1.0], dtype="float32"), THIN, "has dtype"),
+        (sparse([1.0]), AGREED, "has 1 entries given, expected 2"),
+        (sparse([1.0, 2.0, 3.0]), AGREED, "has 3 entries given, expected 2"),
+        (sparse([1.0, 2.0], 6), AGREED, "has shape"),
+        (sparse([1.0, np.nan]), AGREED, "not finite"),
+        (np.ones(5), AGREED, "is a dense array, expected a sparse vector with 2 entries given"),
         (1.0, MODEL, "is a float, expected an array"),
         (np.ones(3), float, "is an array, expected a float"),
         (sparse([1.0]), int, "is an array, expected a int"),

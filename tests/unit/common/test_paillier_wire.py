@@ -48,7 +48,7 @@ def test_numbers_behind_ciphertexts_are_still_looked_at() -> None:
 
 
 def test_sparse_values_are_looked_at_also_where_they_take_as_many_bytes_as_their_indices() -> None:
-    thin = SparseVector(np.array([300, 599, 899]), np.array([1, np.nan, 2], np.float16), 1000)
+    thin = SparseVector(np.array([300, 599, 899]), np.array([1, np.nan, 2], np.float16), 65_536)
     encoded = encode({"x": thin})
     assert encoded.descriptor.arrays[0].sparse.index_bytes == thin.values.nbytes
     assert [(span.start, span.stop) for span in float_spans(encoded.descriptor)] == [(8, 14)]

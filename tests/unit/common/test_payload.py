@@ -46,6 +46,7 @@ def same(mine: Value, theirs: Value) -> bool:
     if isinstance(mine, SparseVector):
         return (
             isinstance(theirs, SparseVector)
+            and theirs.seed in (mine.seed, None)
             and mine.size == theirs.size
             and same_array(mine.indices, theirs.indices)
             and same_array(mine.values, theirs.values)
@@ -204,9 +205,10 @@ def dense_item(dtype: int = pb.FLOAT64, shape: tuple[int, ...] = (2,), name: str
 
 
 def sparse_item(size: int, count: int, index_bytes: int) -> pb.Array:
-    return pb.Array(
-        name="x", sparse=pb.Sparse(dtype=pb.FLOAT64, size=size, count=count, index_bytes=index_bytes)
+    thin = pb.Sparse(
+        dtype=pb.FLOAT64, size=size, count=count, index_bytes=index_bytes, encoding=pb.DELTA_VARINT
     )
+    return pb.Array(name="x", sparse=thin)
 
 
 def cipher_item(**changes: Any) -> pb.Payload:
@@ -327,7 +329,9 @@ def with_indices(packed: bytes, count: int, size: int = 1 << 62) -> tuple[pb.Pay
     """Return a sparse vector of uint8 whose index bytes are these."""
     body = packed + bytes(-len(packed) % 8)
     body += bytes(count) + bytes(-count % 8)
-    thin = pb.Sparse(dtype=pb.UINT8, size=size, count=count, index_bytes=len(packed))
+    thin = pb.Sparse(
+        dtype=pb.UINT8, size=size, count=count, index_bytes=len(packed), encoding=pb.DELTA_VARINT
+    )
     return pb.Payload(body_bytes=len(body), arrays=[pb.Array(name="x", sparse=thin)]), body
 
 
@@ -337,11 +341,12 @@ def with_indices(packed: bytes, count: int, size: int = 1 << 62) -> tuple[pb.Pay
         (b"\x05\x00", 2, 9),  # the same index twice
         (b"\x09", 1, 9),  # beyond the end
         (b"\x05\x04", 2, 9),  # the sum is beyond the end
+        (b"\x85\x00", 1, 9),  # a byte more than needed
         (b"\x85", 1, 1 << 62),  # cut off
         (b"\x05\x85", 1, 1 << 62),  # cut off after the last one
         (b"\x05\x01\x01", 2, 9),  # more numbers than entries
         (b"\x85\x01", 2, 1 << 62),  # fewer numbers than entries
-        (b"\xff" * 9 + b"\x01", 1, 1 << 62),  # beyond 63 bits
+        (b"\xff" * 9 + b"\x01\x01", 2, 1 << 62),  # beyond 63 bits
         ((b"\xff" * 8 + b"\x7f") * 2, 2, (1 << 63) - 1),  # the sum overflows
         ((b"\xff" * 8 + b"\x7f") * 2 + b"\x02", 3, (1 << 63) - 1),  # and comes back from there
     ],

@@ -1,0 +1,115 @@
+"""The entries that are chosen are the ones that the definition says, ties and all."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from common.errors import PayloadError
+from common.sparsification import kept, public_top_k, rand_k, top_k
+from common.supports import seeded_support
+
+WITH_TIES = hnp.arrays(
+    st.sampled_from(["float32", "float64", "float16"]),
+    st.integers(1, 60),
+    elements=st.integers(-3, 3).map(float),
+)
+ANY = hnp.arrays(
+    np.float64, st.integers(1, 60), elements=st.floats(allow_nan=False, allow_infinity=False, width=64)
+)
+
+
+@given(vector=st.one_of(WITH_TIES, ANY), part=st.floats(0, 1))
+def test_the_largest_are_chosen_and_of_equal_ones_the_first(vector: np.ndarray, part: float) -> None:
+    k = max(1, round(part * len(vector)))
+    by_size = sorted(range(len(vector)), key=lambda j: (-abs(vector[j]), j))
+    assert top_k(vector, k).tolist() == sorted(by_size[:k])
+
+
+def test_all_entries_and_a_single_one() -> None:
+    vector = np.array([0.0, -2.0, 2.0, 1.0])
+    assert top_k(vector, 4).tolist() == [0, 1, 2, 3]
+    assert top_k(vector, 1).tolist() == [1]
+    assert top_k(np.zeros(5), 2).tolist() == [0, 1]
+
+
+def test_many_ties_in_a_long_vector() -> None:
+    vector = np.random.default_rng(0).integers(-5, 6, 200_000).astype(np.float32)
+    fives = np.flatnonzero(np.abs(vector) == 5)
+    assert np.array_equal(top_k(vector, 20_000), fives[:20_000])
+    fours = np.flatnonzero(np.abs(vector) == 4)
+    expected = np.sort(np.concatenate([fives, fours[:1000]]))
+    assert np.array_equal(top_k(vector, len(fives) + 1000), expected)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_what_is_not_finite_is_refused(bad: float, k: int) -> None:
+    vector = np.arange(10.0)
+    vector[4] = bad
+    with pytest.raises(PayloadError, match="1 values that are not finite, the first at position 4"):
+        top_k(vector, k)
+
+
+def test_the_largest_numbers_that_are_finite_are_welcome() -> None:
+    assert top_k(np.array([1e308, -1.7e308, 1e308]), 1).tolist() == [1]
+
+
+@pytest.mark.parametrize("k", [0, -1, 11])
+def test_numbers_of_entries_that_cannot_be_are_errors(k: int) -> None:
+    with pytest.raises(ValueError, match="entries wanted"):
+        top_k(np.ones(10), k)
+    with pytest.raises(ValueError, match="entries wanted"):
+        rand_k(np.random.default_rng(0), 10, k)
+    with pytest.raises(ValueError, match="entries wanted"):
+        public_top_k(np.ones(10), k, 1)
+
+
+def test_random_supports_are_uniform_and_ascending() -> None:
+    generator = np.random.default_rng(5)
+    drawn = [rand_k(generator, 20, 5) for _ in range(4000)]
+    assert all(len(each) == 5 and (np.diff(each) > 0).all() for each in drawn)
+    picks = np.bincount(np.concatenate(drawn), minlength=20)
+    assert np.abs(picks - 1000).max() < 5 * 27.4  # the standard deviation of a binomial of 4000 and 1/4
+
+
+@given(seed=st.integers(0, (1 << 64) - 1), vector=WITH_TIES, part=st.floats(0, 1))
+def test_a_public_support_is_the_largest_entries_and_seeded_others(
+    seed: int, vector: np.ndarray, part: float
+) -> None:
+    k = max(1, round(part * len(vector)))
+    first = int(Fraction(4, 5) * k + Fraction(1, 2))
+    support = public_top_k(vector, k, seed)
+    assert len(support) == k
+    assert (np.diff(support) > 0).all()
+    largest = top_k(vector, first)
+    assert set(largest) <= set(support)
+    rest = seeded_support(seed, len(vector), k - first, largest)
+    assert set(support) - set(largest) == set(rest)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "size", "k"),
+    [
+        (0.1, 7850, 785),
+        (0.05, 7850, 393),
+        (0.5, 162, 81),
+        (0.1, 162, 16),
+        (1.0, 7, 7),
+        (1e-9, 7, 1),
+        (0.5, 1, 1),
+    ],
+)
+def test_the_kept_entries_are_counted_as_the_specification_does(alpha: float, size: int, k: int) -> None:
+    assert kept(alpha, size) == k
+
+
+@pytest.mark.parametrize(("alpha", "size"), [(0.0, 5), (1.1, 5), (-0.5, 5), (float("nan"), 5), (0.5, 0)])
+def test_a_fraction_that_is_none_is_an_error(alpha: float, size: int) -> None:
+    with pytest.raises(ValueError, match="no fraction"):
+        kept(alpha, size)
