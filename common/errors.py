@@ -93,3 +93,9 @@ class EncryptionError(FenchelError):
     """Values cannot be encrypted, or ciphertexts cannot be combined or opened: range, key, layout or additions."""
 
     exit_code = 10
+
+
+class PrivacyBudgetError(FenchelError):
+    """A client sends no more: the next upload would cost more privacy than is left of its budget."""
+
+    exit_code = 11

@@ -33,6 +33,7 @@ ROOMS = {
     "matplotlib": {"report/figure.py", "report/front.py", "common/data/table.py"},
     "pandas": set[str](),
     "phe": {"client/paillier/interoperability.py"},
+    "dp_accounting": {"common/privacy/accountant.py"},
 }
 """The modules that may import a heavy or optional library."""
 

@@ -1,0 +1,1 @@
+"""The mathematics of differential privacy (FedPDM specification, section 3): sensitivities and accountants."""

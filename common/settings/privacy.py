@@ -1,0 +1,353 @@
+"""Differential privacy of what clients send: the mechanism, its noise, its limits (FedPDM specification, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Self, TypeAlias
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from common.errors import SettingsError
+from common.privacy import paper, sensitivity
+from common.privacy.accountant import Method, calibrate
+from common.privacy.facts import PrivacyFacts
+from common.privacy.sensitivity import DualDifference, LocalMap
+from common.settings.section import Section
+
+Mechanism: TypeAlias = Literal["paper", "recursive", "contractive", "batch", "clip-update"]
+
+
+class DifferentialPrivacy(Section):
+    """Gaussian noise on every upload, and what it is worth.
+
+    The guarantee is for each sample of each client, against everybody who reads all messages; two data sets are
+    neighbours if one sample is replaced. It covers what this client sends, nothing else that it does with its data.
+    """
+
+    mechanism: Mechanism = Field(
+        description="how the sensitivity of an upload is bounded. contractive: a sample counts once, in its own batch; "
+        "the least noise. batch: it counts as if it were the whole batch. Both need a public dual variable. recursive: "
+        "for a private dual variable. clip-update: the update itself is clipped, whatever computed it; protects all "
+        "samples of a client together. paper: the published formula, for reproduction only, without any guarantee"
+    )
+    noise_multiplier: PositiveFloat | None = Field(
+        None, description="standard deviation of the noise over the sensitivity (z)"
+    )
+    epsilon_per_round: PositiveFloat | None = Field(
+        None, description="sets the noise by the paper's formula: z = sqrt(2 ln(1.25 / delta)) / epsilon"
+    )
+    budget: PositiveFloat | None = Field(
+        None,
+        description="largest epsilon of a client for all its uploads. With uploads it sets the noise; with "
+        "noise_multiplier a client stops before it would exceed the budget",
+    )
+    uploads: PositiveInt | None = Field(
+        None,
+        description="most uploads of a client (R), for which budget sets the noise; for mechanism: paper, the mean "
+        "number of uploads (p T)",
+    )
+    delta: float = Field(
+        1e-5,
+        ge=1e-10,
+        lt=1,
+        description="delta of every epsilon here; keep it well below one over a client's samples (the paper has 1e-4)",
+    )
+    clip_gradient: PositiveFloat | None = Field(
+        None,
+        description="every sample's gradient is clipped to this norm (G); for all mechanisms but clip-update",
+    )
+    clip_update: PositiveFloat | None = Field(
+        None,
+        description="what is sent is clipped to this distance from the global model (C); for clip-update",
+    )
+    feature_norm: PositiveFloat | None = Field(
+        None,
+        description="largest norm of a sample's features, the constant one among them; known to everybody, and clients "
+        "shorten longer ones. The smoothness of the loss follows from it; for contractive",
+    )
+    amplification: bool | None = Field(
+        None,
+        description="whether the drawing of batches counts for privacy: true insists on it, false leaves it out, null "
+        "takes it where it holds (batches: epoch, and mechanism contractive or batch)",
+    )
+    accountant: Method = Field(
+        "pld-wor",
+        description="how epsilon is computed. pld-wor: privacy loss distributions, batches without replacement; "
+        "tight. rdp-wor: Rényi divergences; higher, a cross-check. pld-poisson, rdp-poisson: for batches that are not "
+        "drawn so here, to compare with other software; for mechanism: paper only",
+    )
+    total_law: paper.Law = Field(
+        "printed",
+        description="Theorem 2 of the paper, as printed (q^2) or as its proof has it (q), for the total that is shown "
+        "as claimed, and for budget with mechanism: paper",
+    )
+
+    fixed_seeds: bool = Field(
+        False,
+        description="noise and batches follow from the run's seed, so that a run can be repeated. For tests, with "
+        "mechanism: paper only: whoever knows the seed can take the noise off",
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_give_the_noise(self) -> Self:
+        if self.noise_multiplier is not None and self.epsilon_per_round is not None:
+            raise ValueError("noise_multiplier and epsilon_per_round both set the noise; give one of them")
+        if self.budget is not None and self.epsilon_per_round is not None:
+            raise ValueError(
+                "epsilon_per_round already sets the noise; give budget with uploads, which sets it, too, or with "
+                "noise_multiplier, which it then limits"
+            )
+        calibrated = self.noise_multiplier is None and self.epsilon_per_round is None
+        if calibrated and (self.budget is None or self.uploads is None):
+            raise ValueError(
+                "nothing sets the noise; give noise_multiplier, or epsilon_per_round, or budget with uploads"
+            )
+        if not calibrated and self.uploads is not None:
+            raise ValueError(
+                "uploads is the number for which budget sets the noise, but the noise is given; leave one out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_its_clip(self) -> Self:
+        if self.mechanism == "clip-update":
+            if self.clip_update is None:
+                raise ValueError("mechanism: clip-update needs clip_update, the largest length of an update")
+        elif self.clip_gradient is None:
+            raise ValueError(
+                f"mechanism: {self.mechanism} needs clip_gradient: without a bound on the gradients of single samples "
+                "no amount of noise is enough"
+            )
+        elif self.clip_update is not None:
+            raise ValueError(f"clip_update is for mechanism: clip-update, given {self.mechanism}")
+        return self
+
+    @property
+    def claim(self) -> str:
+        """What an epsilon of this run may be called."""
+        return (
+            "claimed by the paper's formula"
+            if self.mechanism == "paper"
+            else f"accounted ({self.accountant})"
+        )
+
+    def sampling_rate(self, facts: PrivacyFacts) -> float:
+        """Return ``q = Q b / n_i`` where the drawing of batches counts for privacy, else 1."""
+        share = min(1.0, facts.drawn / facts.samples)
+        if self.mechanism == "paper":
+            return share
+        counts = self.mechanism in ("contractive", "batch") and facts.batches == "epoch"
+        return share if counts and facts.dual != "private" and self.amplification is not False else 1.0
+
+    def noise(self, facts: PrivacyFacts) -> float:
+        """Return the noise multiplier ``z`` of every upload of this client.
+
+        Raises
+        ------
+        SettingsError
+            The paper's formula has no answer: a round draws all samples.
+        MissingDependencyError
+            A budget sets the noise, and dp-accounting is not installed.
+        """
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier
+        if self.epsilon_per_round is not None:
+            return paper.noise_multiplier(self.epsilon_per_round, self.delta)
+        assert self.budget is not None
+        assert self.uploads is not None
+        rate = self.sampling_rate(facts)
+        if self.mechanism != "paper":
+            return calibrate(rate, self.uploads, self.delta, self.budget, self.accountant)
+        if rate >= 1:
+            raise SettingsError(
+                f"differential_privacy.budget: the paper's Theorem 2 needs Q b < n_i, but a round draws {facts.drawn} "
+                f"of {facts.samples} samples; draw fewer, or give epsilon_per_round"
+            )
+        each = paper.per_round(self.budget, rate, self.uploads, self.delta, self.total_law)
+        return paper.noise_multiplier(each, self.delta)
+
+    def claimed(self, facts: PrivacyFacts, uploads: float) -> float:
+        """Return the paper's total for so many uploads: Theorem 2, without any guarantee; infinite for ``q >= 1``."""
+        share = min(1.0, facts.drawn / facts.samples)
+        each = paper.epsilon_of(self.noise(facts), self.delta)
+        return paper.total(each, share, uploads, self.delta, self.total_law)
+
+    def smoothness(self, facts: PrivacyFacts) -> float | None:
+        """Return ``L = curvature feature_norm^2 + 2 beta`` of every admissible sample's loss, if it is known."""
+        if self.feature_norm is None or facts.curvature is None:
+            return None
+        return facts.curvature * self.feature_norm**2 + 2 * facts.beta
+
+    def sensitivity(
+        self, local: LocalMap, facts: PrivacyFacts, difference: DualDifference
+    ) -> tuple[float, DualDifference]:
+        """Return the sensitivity of an upload, and the difference of the dual variables after it.
+
+        Parameters
+        ----------
+        local
+            Of the round.
+        facts
+            Of the run, for which :meth:`problems` found nothing.
+        difference
+            What the upload before returned; ``DualDifference()`` for the first. Only ``recursive`` changes it.
+        """
+        if self.mechanism == "clip-update":
+            assert self.clip_update is not None
+            return sensitivity.clip_update(self.clip_update), difference
+        assert self.clip_gradient is not None
+        if self.mechanism == "recursive":
+            return difference.step(local, self.clip_gradient, facts.penalty)
+        if self.mechanism == "contractive":
+            smoothness = self.smoothness(facts)
+            assert smoothness is not None
+            bound = sensitivity.contractive(
+                local, self.clip_gradient, smoothness, convex_scalar=facts.convex_scalar, beta=facts.beta
+            )
+            return bound, difference
+        unclipped = 0.0 if self.mechanism == "paper" else facts.beta
+        return sensitivity.whole_batch(local, self.clip_gradient, beta=unclipped), difference
+
+    def problems(self, facts: PrivacyFacts) -> list[str]:
+        """Return why this run's privacy would not be what it says, and what to set instead; empty if it is sound.
+
+        ``mechanism: paper`` says nothing that could be untrue; see :meth:`warnings`.
+        """
+        return [] if self.mechanism == "paper" else [*_leaks(facts), *self._unmet(facts)]
+
+    def warnings(self, facts: PrivacyFacts) -> list[str]:
+        """Return what a reader of this run's epsilon should know."""
+        found = []
+        if self.mechanism == "paper":
+            found.append(
+                "mechanism: paper reproduces published formulas and guarantees nothing; its epsilon is the one claimed "
+                "by the paper's formula"
+            )
+            found += [*_leaks(facts), *_gaps_of_the_paper(facts)]
+        if self.epsilon_per_round is not None and self.epsilon_per_round >= 1:
+            found.append(
+                f"the formula of epsilon_per_round is proved below 1 only, given {self.epsilon_per_round:g}, and "
+                "promises too much above 8; the accountant says what the noise is worth"
+            )
+        if self.delta * facts.samples >= 1:
+            found.append(
+                f"delta is {self.delta:g}, and a client has {facts.samples} samples: one of them could be published "
+                "in full; keep delta well below one over the samples"
+            )
+        return found
+
+    def _unmet(self, facts: PrivacyFacts) -> Iterator[str]:
+        """Yield the conditions of this mechanism that the run does not meet."""
+        if self.accountant in ("pld-poisson", "rdp-poisson"):
+            yield (
+                f"accountant: {self.accountant} is for batches that take each sample by a coin of its own, which no "
+                "algorithm here draws; set pld-wor or rdp-wor"
+            )
+        if self.mechanism in ("contractive", "batch") and facts.dual == "private":
+            yield (
+                f"mechanism: {self.mechanism} needs a public dual variable: a private one carries earlier rounds into "
+                "the upload; set the dual variable to public, or mechanism to recursive or clip-update"
+            )
+        if self.mechanism == "recursive" and facts.beta > 0:
+            yield (
+                f"mechanism: recursive bounds clipped gradients only, and the regulariser is not clipped (beta = "
+                f"{facts.beta:g}); set beta to 0, or a public dual variable with mechanism contractive or batch"
+            )
+        if self.mechanism == "recursive" and facts.dual == "private" and facts.penalty == 0:
+            yield (
+                "mechanism: recursive follows a dual variable with a penalty, and this algorithm keeps a private state "
+                "without one; set that state to public, or mechanism to clip-update"
+            )
+        if self.mechanism == "contractive":
+            yield from self._unmet_once(facts)
+        if self.amplification:
+            yield from self._unamplified(facts)
+
+    def _unmet_once(self, facts: PrivacyFacts) -> Iterator[str]:
+        """Yield what ``contractive`` lacks: each sample once a round, and a bound on the smoothness."""
+        if facts.batches != "epoch":
+            yield (
+                f"mechanism: contractive counts a sample once a round, but batches: {facts.batches} may use it in "
+                "every step; set batches to epoch, or mechanism to batch"
+            )
+        if self.feature_norm is None:
+            yield (
+                "mechanism: contractive needs the smoothness of the loss, for which feature_norm must be given: a norm "
+                "that everybody knows, never the largest of the data themselves; or set mechanism to batch"
+            )
+        if facts.curvature is None:
+            yield (
+                "mechanism: contractive needs a bound on the curvature of the loss, and none is known for this "
+                "objective; set mechanism to batch, recursive or clip-update"
+            )
+
+    def _unamplified(self, facts: PrivacyFacts) -> Iterator[str]:
+        """Yield why the drawing of batches does not count, though the settings insist."""
+        if self.mechanism in ("recursive", "clip-update"):
+            yield (
+                f"amplification: true with mechanism: {self.mechanism}, for which the drawing of batches does not "
+                "count; set amplification to null, or mechanism to contractive or batch"
+            )
+        if facts.dual == "private":
+            yield (
+                "amplification: true with a private dual variable, which remembers a sample also in rounds that do not "
+                "draw it; set the dual variable to public"
+            )
+        if facts.batches != "epoch":
+            yield (
+                f"amplification: true with batches: {facts.batches}, where a sample may be used more than once a "
+                "round; set batches to epoch"
+            )
+
+
+def _leaks(facts: PrivacyFacts) -> Iterator[str]:
+    """Yield what no noise on the values can make good, whatever the mechanism (sections 2.1, 2.7, 3.3 and 3.4)."""
+    if facts.support == "top-k":
+        yield (
+            "the indices of a top-k upload follow from the data and are sent as they are, so no noise on the values "
+            "hides them; set the sparsifier's support to shared-random, random or public-top-k, or send everything"
+        )
+    if facts.error_feedback:
+        yield (
+            "error feedback (EF21) sends later, and without a bound, what was not sent before; its indices follow from "
+            "the data, too; set error feedback off"
+        )
+    if not facts.fixed_steps:
+        yield (
+            "the number of local steps depends on the data, and everybody can see how long a client takes; set a fixed "
+            "number of steps, without a stopping rule"
+        )
+    if facts.batches == "epoch" and facts.drawn > facts.samples:
+        yield (
+            f"{facts.steps} steps with batches of {facts.batch_size} draw {facts.drawn} samples, but a client has only "
+            f"{facts.samples}, and none may be drawn twice in a round; set fewer steps or smaller batches"
+        )
+    if facts.fixed_seeds:
+        yield (
+            "noise and batches follow from the run's seed, so whoever knows it can take the noise off again; set "
+            "fixed_seeds to false"
+        )
+    if facts.aggregator == "hybrid" and facts.dual == "private":
+        yield (
+            "aggregator: hybrid needs a public dual variable: with noise, a private one drifts away from what the "
+            "server keeps of it; set the dual variable to public, or the aggregator to sampled"
+        )
+
+
+def _gaps_of_the_paper(facts: PrivacyFacts) -> Iterator[str]:
+    """Yield what the paper's formulas leave out for this run (section 3.3)."""
+    if facts.dual == "private":
+        yield (
+            "the paper's sensitivity leaves the private dual variable out of account, which makes it too small, by "
+            "more in every round; a public dual variable mends it"
+        )
+    if facts.beta > 0:
+        yield (
+            f"the paper's sensitivity leaves out the regulariser, which is not clipped (beta = {facts.beta:g}); it has "
+            "been seen four times too small"
+        )
+    if facts.batches != "epoch":
+        yield (
+            f"the paper's total counts on batches that draw a sample at most once a round, but batches are "
+            f"{facts.batches}; set them to epoch"
+        )

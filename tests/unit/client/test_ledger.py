@@ -1,0 +1,236 @@
+"""A ledger charges each payload once, before it leaves, and never forgets one."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.ledger import Ledger
+from common.errors import CheckpointError, PrivacyBudgetError
+from common.privacy.accountant import Release, epsilon
+
+RELEASE = Release(5.0, 0.2)
+OWNER = "run 7, client a"
+
+
+def payload(number: int) -> bytes:
+    return sha256(str(number).encode()).digest()
+
+
+def opened(path: Path | None, **options: Any) -> Ledger:
+    return Ledger(path, OWNER, **options)
+
+
+@pytest.fixture(params=["memory", "file"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path / "state" / "ledger.jsonl" if request.param == "file" else None
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A ledger with three uploads."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = opened(path)
+    for t in range(3):
+        ledger.charge(payload(t), t, RELEASE)
+    return path
+
+
+def test_every_payload_is_charged(path: Path | None) -> None:
+    ledger = opened(path)
+    assert ledger.uploads == 0
+    assert ledger.epsilon() == 0.0
+    for t in range(4):
+        ledger.charge(payload(t), t, RELEASE)
+    ledger.charge(payload(4), 4, Release(2.0))
+    assert ledger.uploads == 5
+    assert ledger.releases == {RELEASE: 4, Release(2.0): 1}
+    assert ledger.epsilon(1e-4) == epsilon({RELEASE: 4, Release(2.0): 1}, 1e-4)
+    assert ledger.epsilon(1e-4) < ledger.epsilon(1e-6)
+
+
+def test_a_payload_that_is_sent_again_costs_nothing(path: Path | None) -> None:
+    ledger = opened(path)
+    for _ in range(3):
+        ledger.charge(payload(0), 0, RELEASE)
+    ledger.charge(payload(0), 1, Release(0.1))  # whatever is said of it: the bytes are known
+    assert ledger.releases == {RELEASE: 1}
+
+
+def test_an_upload_beyond_the_cap_is_not_charged(path: Path | None) -> None:
+    cap = epsilon({RELEASE: 3}, 1e-5)
+    ledger = opened(path, cap=cap, delta=1e-5)
+    for t in range(3):
+        ledger.charge(payload(t), t, RELEASE)
+    before = path.read_bytes() if path is not None else b""
+    with pytest.raises(PrivacyBudgetError, match=r"upload of round 3 is not sent.*3 before it"):
+        ledger.charge(payload(3), 3, RELEASE)
+    assert ledger.uploads == 3
+    assert ledger.epsilon() <= cap
+    assert path is None or path.read_bytes() == before
+    ledger.charge(payload(1), 1, RELEASE)  # a retry still may leave
+
+
+def test_a_calibrated_run_ends_at_its_last_upload(path: Path | None) -> None:
+    from common.privacy.accountant import calibrate
+
+    release = Release(calibrate(0.2, 6, 1e-5, 2.0), 0.2)
+    ledger = opened(path, cap=2.0)
+    for t in range(6):
+        ledger.charge(payload(t), t, release)
+    with pytest.raises(PrivacyBudgetError):
+        ledger.charge(payload(6), 6, release)
+
+
+def test_it_survives_restarts(file: Path) -> None:
+    for t in range(3, 6):
+        ledger = opened(file)
+        assert ledger.uploads == t
+        ledger.charge(payload(0), 0, RELEASE)  # known since before the restart
+        ledger.charge(payload(t), t, Release(1 / 3, 0.1 + 0.2))
+    ledger = opened(file)
+    assert ledger.releases == {RELEASE: 3, Release(1 / 3, 0.1 + 0.2): 3}
+
+
+def test_the_cap_counts_what_was_charged_before_a_restart(file: Path) -> None:
+    ledger = opened(file, cap=epsilon({RELEASE: 3}, 1e-5))
+    with pytest.raises(PrivacyBudgetError):
+        ledger.charge(payload(3), 3, RELEASE)
+
+
+def test_the_charge_is_written_when_it_returns(file: Path) -> None:
+    ledger = opened(file)
+    ledger.charge(payload(3), 3, RELEASE)
+    last = json.loads(file.read_bytes().splitlines()[-1])
+    assert last["payload"] == payload(3).hex()
+    assert last["round"] == 3
+
+
+def test_it_is_on_the_disk_when_it_returns(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    opened(file).charge(payload(3), 3, RELEASE)
+    assert file.stat().st_size in synced
+
+
+def test_nobody_else_may_read_it(file: Path) -> None:
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_line_that_a_crash_cut_off_is_ignored(file: Path) -> None:
+    whole = file.read_bytes()
+    start = whole.rstrip(b"\n").rindex(b"\n") + 1
+    for end in range(start, len(whole) - 1):  # every place where the last line can break
+        file.write_bytes(whole[:end])
+        ledger = opened(file)
+        assert ledger.uploads == 2
+        ledger.charge(payload(2), 2, RELEASE)
+        assert file.read_bytes() == whole
+
+
+def test_a_header_that_a_crash_cut_off_is_ignored(file: Path) -> None:
+    header = file.read_bytes().splitlines(keepends=True)[0]
+    file.write_bytes(header[:20])
+    ledger = opened(file)
+    ledger.charge(payload(0), 0, RELEASE)
+    assert opened(file).uploads == 1
+
+
+def test_a_last_line_that_only_lacks_its_end_counts(file: Path) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert opened(file).uploads == 3
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("line", [0, 1, 2, 3])
+def test_a_changed_line_is_refused(file: Path, line: int) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[line] = lines[line].replace(b'"version": 1', b'"version": 1, "more": 2').replace(b"5.0", b"9.0")
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(CheckpointError, match=rf"line {line + 1}: the privacy ledger is damaged"):
+        opened(file)
+
+
+@pytest.mark.parametrize("line", [1, 2])
+def test_a_missing_line_is_refused(file: Path, line: int) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    del lines[line]
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(CheckpointError, match="does not continue the lines before it"):
+        opened(file)
+
+
+def test_what_is_not_json_is_refused(file: Path) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-10] + b"\n")  # complete, so no crash of this program wrote it
+    with pytest.raises(CheckpointError, match="line 4.*not JSON"):
+        opened(file)
+    file.write_bytes(whole + b"\x00" * 30 + b"\n")
+    with pytest.raises(CheckpointError, match="line 5.*not JSON"):
+        opened(file)
+
+
+@pytest.mark.parametrize("content", [b"{}\n", b"[]\n", b'{"kind": "something else"}\n'])
+def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"not a privacy ledger|damaged"):
+        opened(path)
+
+
+def test_a_ledger_of_somebody_else_is_refused(file: Path) -> None:
+    with pytest.raises(CheckpointError, match="'run 7, client a', and 'run 7, client b' is wanted"):
+        Ledger(file, "run 7, client b")
+
+
+def test_a_lowered_ledger_is_refused(file: Path) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-1]))  # an old copy: whole, but too short
+    assert opened(file).uploads == 2
+    with pytest.raises(CheckpointError, match="holds 2 uploads, but this client has sent 3"):
+        opened(file, at_least=3)
+    file.unlink()
+    with pytest.raises(CheckpointError, match="holds 0 uploads"):
+        opened(file, at_least=1)
+
+
+@pytest.mark.parametrize("change", ["shorter", "longer", "gone"])
+def test_a_file_that_changes_under_a_running_client_stops_it(file: Path, change: str) -> None:
+    ledger = opened(file)
+    if change == "gone":
+        file.unlink()
+    elif change == "shorter":
+        file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
+    else:
+        opened(file).charge(payload(9), 9, RELEASE)  # a second client with the same folder
+    with pytest.raises(CheckpointError, match="changed while this client was running"):
+        ledger.charge(payload(3), 3, RELEASE)
+    assert ledger.uploads == 3
+
+
+def test_a_full_disk_leaves_no_half_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, ledger = file.read_bytes(), opened(file)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            ledger.charge(payload(3), 3, RELEASE)
+    assert file.read_bytes() == whole
+    ledger.charge(payload(3), 3, RELEASE)
+    assert opened(file).uploads == 4

@@ -1,0 +1,120 @@
+"""A client's own policy: what it refuses, in words, and where its ledger stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.policy import Policy, load_policy
+from common.errors import SettingsError
+from common.privacy.facts import Support
+from common.settings.privacy import DifferentialPrivacy
+
+
+def asked(**given: Any) -> DifferentialPrivacy:
+    basis: dict[str, Any] = {"mechanism": "batch", "noise_multiplier": 2.0, "clip_gradient": 1.0}
+    return DifferentialPrivacy.model_validate({**basis, **given})
+
+
+def refused(policy: Policy, support: Support = "dense", **given: Any) -> str | None:
+    settings = asked(**given)
+    return policy.refusal(settings, settings.noise_multiplier or 0.0, support)
+
+
+def test_the_usual_policy_takes_a_sound_run() -> None:
+    assert refused(Policy()) is None
+
+
+def test_a_run_without_privacy_is_refused() -> None:
+    words = Policy().refusal(None, 0.0, "dense")
+    assert words is not None
+    assert "without differential privacy" in words
+
+
+@pytest.mark.parametrize(
+    ("policy", "support", "given", "words"),
+    [
+        ({}, "dense", {"mechanism": "paper"}, "mechanism: paper, and the policy wants contractive or batch"),
+        ({}, "top-k", {}, "sends top-k coordinates, and the policy wants dense"),
+        (
+            {"minimum_noise_multiplier": 2.5},
+            "dense",
+            {},
+            "noise multiplier of 2, and the policy wants 2.5 or more",
+        ),
+        ({"maximum_clip_gradient": 0.5}, "dense", {}, "clip_gradient = 1, and the policy wants 0.5 or less"),
+        (
+            {"maximum_clip_update": 0.5},
+            "dense",
+            {"mechanism": "clip-update", "clip_update": 0.6},
+            "clip_update = 0.6, and the policy wants 0.5 or less",
+        ),
+        (
+            {"maximum_epsilon": 3},
+            "dense",
+            {"budget": 4},
+            "budget of epsilon = 4, and the policy wants 3 or less",
+        ),
+        ({}, "dense", {"delta": 1e-3}, "delta = 0.001, and the policy wants 1e-05 or less"),
+    ],
+)
+def test_less_protection_than_wanted_is_refused(
+    policy: dict[str, Any], support: Support, given: dict[str, Any], words: str
+) -> None:
+    found = refused(Policy.model_validate(policy), support, **given)
+    assert found is not None
+    assert words in found
+
+
+def test_more_protection_than_wanted_is_taken() -> None:
+    strict = Policy(
+        minimum_noise_multiplier=1.0, maximum_clip_gradient=2.0, maximum_clip_update=1.0, maximum_epsilon=5.0
+    )
+    assert refused(strict, budget=4.0) is None
+    assert refused(strict) is None  # without a budget of the run the ledger stops at the policy's
+
+
+def test_every_point_is_named() -> None:
+    found = refused(Policy(minimum_noise_multiplier=9.0, maximum_clip_gradient=0.1), "top-k")
+    assert found is not None
+    assert found.count("the policy wants") == 3
+
+
+def test_the_cap_is_the_lower_of_both() -> None:
+    assert Policy().cap(asked()) is None
+    assert Policy(maximum_epsilon=3.0).cap(asked()) == 3.0
+    assert Policy(maximum_epsilon=3.0).cap(asked(budget=2.0)) == 2.0
+    assert Policy().cap(asked(budget=2.0)) == 2.0
+
+
+def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("maximum_epsilon: 5\nmechanisms: [clip-update]\nsupports: [dense, random]\n")
+    policy = load_policy(path)
+    assert policy == Policy(maximum_epsilon=5.0, mechanisms=("clip-update",), supports=("dense", "random"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("maximum_epsilom: 5", "maximum_epsilom: unknown key"),
+        ("maximum_epsilon: -1", "maximum_epsilon"),
+        ("mechanisms: [magic]", "mechanisms"),
+        ("mechanisms: []", "mechanisms"),
+        ("- 1", "expected a mapping"),
+        ("a: [", "not valid YAML"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=words) as caught:
+        load_policy(path)
+    assert "policy.yaml" in str(caught.value)
+
+
+def test_a_policy_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_policy(tmp_path / "none.yaml")
