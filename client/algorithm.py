@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from client.randomness import digest
+from client.uplink import ClientUplink
 from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
 from common.data.shard import Shard
@@ -20,6 +22,8 @@ from common.objectives.objective import Objective
 from common.payload import Ciphertexts, SparseVector, Value, Values
 from common.randomness import generator
 from common.settings.solver import Solver
+from common.settings.uplink import Uplink
+from common.state import freeze
 
 if TYPE_CHECKING:
     # Not at run time: an algorithm in one file is imported by the server, which must never load what decrypts.
@@ -65,6 +69,8 @@ class Place:
         settings say that it needs a key (``key_bits``).
     solver
         The local solver that suits this client, in place of the run's, if it has one of its own.
+    uplink
+        What becomes of vectors on their way to the server; ``None``: nothing.
     """
 
     client: str
@@ -74,6 +80,7 @@ class Place:
     shard: Shard
     secrets: Secrets | None = None
     solver: Solver | None = None
+    uplink: ClientUplink | None = None
 
 
 class ClientAlgorithm:
@@ -99,6 +106,8 @@ class ClientAlgorithm:
         self.round = 0
         self.state: Any = None
         self.seed = place.seed
+        self.uplink = place.uplink or ClientUplink(Uplink(), place.seed, place.client)
+        self._occasion = b""
         self._handlers = _handlers(self)
 
     def initial_state(self) -> Any:
@@ -125,7 +134,13 @@ class ClientAlgorithm:
         return None
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """Return the random numbers of this client, in this round, for this purpose."""
+        """Return the random numbers of this client, in this round, for this purpose.
+
+        Under differential privacy nobody else can redo them, and they are others whenever the client is asked
+        something else, or from another state: what privacy rests on is never drawn twice for different work.
+        """
+        if self.uplink.protection is not None:
+            return self.uplink.protection.randomness.generator(purpose, self.round, self._occasion)
         return generator(self.seed, self.client, self.round, purpose)
 
     def answer(self, phase: str, t: int, values: Values, *, finite: bool = False) -> Values:
@@ -146,7 +161,9 @@ class ClientAlgorithm:
             )
         handler.check(values, finite)
         self.round = t
-        result = handler.method(**values)
+        if self.uplink.protection is not None:
+            self._occasion = digest(phase, values, freeze(self.state))
+        result = handler.method(**handler.dense(values, self.objective))
         if result is None:
             return {}
         if not isinstance(result, Mapping):
@@ -175,6 +192,23 @@ class _Handler:
             problem = _mismatch(value, self.parameters[name], finite)
             if problem:
                 raise PayloadError(f"phase {self.phase!r}: {name!r} {problem}")
+
+    def dense(self, values: Values, objective: Objective) -> dict[str, Any]:
+        """Return the values; a model gets back its zeros where it came sparse, and its dtype where it came narrower."""
+        filled: dict[str, Any] = dict(values)
+        for name, value in values.items():
+            if not _takes_model(self.parameters[name]):
+                continue
+            if isinstance(value, SparseVector):
+                if value.size != objective.dimension:
+                    raise PayloadError(
+                        f"phase {self.phase!r}: {name!r} is a sparse vector of length {value.size}, but the model "
+                        f"has {objective.dimension} parameters"
+                    )
+                value = value.dense()
+            if isinstance(value, np.ndarray):
+                filled[name] = value.astype(np.result_type(value, objective.dtype), copy=False)
+        return filled
 
 
 def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
@@ -205,8 +239,15 @@ def _mismatch(value: Value, hint: Any, finite: bool) -> str | None:
     return None if None in problems else problems[0]
 
 
+def _takes_model(hint: Any) -> bool:
+    """Whether a parameter is a whole vector, so that one that came sparse gets its zeros back."""
+    return Vector in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
+
+
 def _mismatch_one(value: Value, hint: Any, finite: bool) -> str | None:
     if typing.get_origin(hint) is np.ndarray:
+        if isinstance(value, SparseVector) and hint == Vector:
+            value = value.values
         if not isinstance(value, np.ndarray):
             return f"is a {type(value).__name__}, expected an array"
         wanted = typing.get_args(typing.get_args(hint)[1])[0]

@@ -17,6 +17,7 @@ import grpc
 from client.algorithms import require_allowed
 from client.backoff import Backoff
 from client.holdings import Holdings
+from client.policy import Policy
 from client.session import Session
 from client.work import Worker
 from common.credentials import Credentials
@@ -71,6 +72,8 @@ class Participant:
         With which clients it may exchange secrets in sealed boxes; ``None``: with every client of its authority.
     solver
         The local solver that suits it, in place of the run's.
+    policy
+        What it insists on before it sends anything, if anything.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Participant:
     secrets: Secrets | None = None
     peers: Collection[str] | None = None
     solver: Solver | None = None
+    policy: Policy | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,17 @@ class Connection:
         holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
         ceremony = self._ceremony(reply.run, settings, folder)
-        session = Session(who.name, settings, holding, folder, who.allowed, who.secrets, ceremony, who.solver)
+        session = Session(
+            who.name,
+            settings,
+            holding,
+            folder,
+            who.allowed,
+            who.secrets,
+            ceremony,
+            who.solver,
+            who.policy,
+        )
         return Worker(session, self.executor, self.on_instruction)
 
     def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> Ceremony | None:

@@ -18,8 +18,16 @@ import numpy as np
 from client.algorithm import ClientAlgorithm, Place
 from client.algorithms import client_half, require_allowed
 from client.journal import Journal
+from client.privacy import bounded, protection_of
+from client.uplink import ClientUplink
 from common.data.shard import Shard
-from common.errors import FenchelError, LostStateError, PayloadError, SettingsError
+from common.errors import (
+    FenchelError,
+    LostStateError,
+    PayloadError,
+    PrivacyBudgetError,
+    SettingsError,
+)
 from common.frames import Body
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
@@ -32,6 +40,7 @@ from proto import fenchel_pb2 as pb
 if TYPE_CHECKING:
     from client.ceremony import Ceremony
     from client.paillier.cipher import Meter
+    from client.policy import Policy
     from client.secrets import Secrets
 
 log = logging.getLogger("fenchel.client")
@@ -94,6 +103,8 @@ class Session:
         say so. Until then there is no algorithm here.
     solver
         The local solver that suits this client, in place of the run's.
+    policy
+        What this client insists on before it takes part under differential privacy, if anything.
 
     Raises
     ------
@@ -113,6 +124,7 @@ class Session:
         secrets: Secrets | None = None,
         ceremony: Ceremony | None = None,
         solver: Solver | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.client = client
         self.settings = settings
@@ -121,10 +133,12 @@ class Session:
         for name in outside_code(settings.model_dump()):
             require_allowed(name, allowed)
         self._half = client_half(settings.algorithm.name, allowed)
-        self._objective = build_objective(settings.objective, holding.shard)
+        norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
+        self._objective = build_objective(settings.objective, bounded(holding.shard, norm))
         self._holdout = build_objective(settings.objective, holding.holdout) if holding.holdout else None
         self._journal_folder = journal_folder
         self._ceremony = ceremony
+        self._protection = protection_of(client, settings, self._objective, journal_folder, policy)
         self._begun: _Begun | None = None
         self._live = 0  # the instruction after which the algorithm's state is the state
         self._last: tuple[int, Answer] | None = None
@@ -137,6 +151,7 @@ class Session:
     def _begin(self, secrets: Secrets | None) -> _Begun:
         """Set the algorithm up, where the journal left it."""
         settings, stateless = self.settings, self._half.stateless()
+        uplink = ClientUplink(settings.uplink, settings.seed, self.client, self._protection)
         algorithm = self._half(
             Place(
                 self.client,
@@ -146,6 +161,7 @@ class Session:
                 self.holding.shard,
                 secrets,
                 self._solver,
+                uplink,
             )
         )
         initial = self._half.State() if stateless else algorithm.initial_state()
@@ -258,6 +274,10 @@ class Session:
             return reply
         if phase != EVALUATE:
             raise PayloadError(f"this version knows no inspection {phase!r}")
+        if self.settings.claims_privacy:
+            raise PrivacyBudgetError(
+                f"client {self.client} tells no exact sums over its samples in a run under differential privacy"
+            )
         model = values.get("model")
         if not isinstance(model, np.ndarray):
             raise PayloadError(f"phase {phase!r} takes an array named 'model', got {sorted(values)}")

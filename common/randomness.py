@@ -31,3 +31,8 @@ def generator(seed: int, *key: str | int) -> np.random.Generator:
     text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in key)])
     digest = hashlib.sha256(text.encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+
+
+def public_seed(seed: int, *key: str | int) -> int:
+    """Return a 64-bit seed for one purpose, which server and clients derive alike from the run's seed."""
+    return int(generator(seed, *key).integers(1 << 64, dtype=np.uint64))

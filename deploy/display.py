@@ -55,6 +55,7 @@ _COLUMNS = (
     _Column("objective", lambda row: _number(_objective(row))),
     _Column("gap", lambda row: _small(row.get("gap", math.nan)), rare=True),
     _Column("accuracy", lambda row: _percent(_accuracy(row))),
+    _Column("epsilon", lambda row: _number(row.get("epsilon_pld", math.nan), 3), rare=True),
     _Column("seconds", lambda row: f"{row['seconds']:.3f}"),
     _Column("compute", lambda row: f"{row['compute_s']:.3f}"),
     _Column("encryption", lambda row: f"{spent:.3f}" if (spent := row["encryption_s"]) else "", rare=True),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from common.payload import Array, Value
+from common.payload import Array, SparseVector, Value
 from server.folding import accumulate, divided
 
 if TYPE_CHECKING:
@@ -108,38 +108,33 @@ class Gathered:
         """Nothing waits for this client."""
 
 
-class Reduced:
-    """Sums of replies that were folded in the order of client ids as they arrived.
+class InOrder:
+    """Takes replies in the order of client ids as they arrive.
 
     Replies that come before their turn wait in a buffer of bounded size; when it is full, the others
     are left on the wire, where flow control holds them. So the server's memory does not grow with the
     number of clients.
 
-    Attributes
+    Parameters
     ----------
-    cohort
-        The clients that answered.
+    order
+        Client ids in order.
+    buffer_bytes
+        Size of the buffer.
+    take
+        Called with each client and its reply, when it is its turn.
     """
 
-    cohort: Cohort
-
     def __init__(
-        self,
-        order: Sequence[str],
-        weight: str | None,
-        buffer_bytes: int,
-        dtype: DTypeLike | None = None,
+        self, order: Sequence[str], buffer_bytes: int, take: Callable[[str, Mapping[str, Value]], None]
     ) -> None:
         self._order = list(order)
-        self._weight = weight
-        self._dtype = dtype
         self._buffer_bytes = buffer_bytes
+        self._take = take
         self._next = 0
         self._ready: dict[str, dict[str, Value] | None] = {}
         self._held: dict[str, int] = {}
         self._queue: dict[str, tuple[int, asyncio.Future[None]]] = {}
-        self._totals: dict[str, Array] = {}
-        self._weights = 0.0
 
     async def admit(self, client: str, size: int) -> None:
         """Return when the reply may be received: it is next, or there is room in the buffer."""
@@ -162,32 +157,76 @@ class Reduced:
                 turn.set_result(None)
 
     def add(self, client: str, values: dict[str, Value]) -> None:
-        """Fold a reply, or keep it until its turn."""
+        """Take a reply, or keep it until its turn."""
         self._ready[client] = values
-        self._fold()
+        self._take_all()
 
     def skip(self, client: str) -> None:
-        """Fold the others without this one."""
+        """Take the others without this one."""
         self._ready[client] = None
         self._held.pop(client, None)
-        self._fold()
+        self._take_all()
 
-    def _fold(self) -> None:
+    def _take_all(self) -> None:
         while self._next < len(self._order) and self._order[self._next] in self._ready:
             client = self._order[self._next]
             self._next += 1
             self._held.pop(client, None)
             values = self._ready.pop(client)
             if values is not None:
-                factor = 1.0 if self._weight is None else _number(values[self._weight])
-                self._weights += factor
-                for name, value in values.items():
-                    if name != self._weight:
-                        array = _array(name, value)
-                        if self._dtype is not None:
-                            array = array.astype(self._dtype, copy=False)
-                        self._totals[name] = accumulate(self._totals.get(name), array, factor)
+                self._take(client, values)
         self._grant()
+
+
+class Reduced(InOrder):
+    """Sums of replies that were folded in the order of client ids as they arrived (see :class:`InOrder`).
+
+    Attributes
+    ----------
+    cohort
+        The clients that answered.
+    """
+
+    cohort: Cohort
+
+    def __init__(
+        self,
+        order: Sequence[str],
+        weight: str | None,
+        buffer_bytes: int,
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(order, buffer_bytes, self._fold)
+        self._weight = weight
+        self._dtype = dtype
+        self._totals: dict[str, Array] = {}
+        self._coverage: dict[str, Array] = {}
+        self._weights = 0.0
+
+    def _fold(self, client: str, values: Mapping[str, Value]) -> None:
+        factor = 1.0 if self._weight is None else _number(values[self._weight])
+        self._weights += factor
+        for name, value in values.items():
+            if isinstance(value, SparseVector):
+                self._fold_sparse(name, value, factor)
+            elif name != self._weight:
+                array = _array(name, value)
+                if self._dtype is not None:
+                    array = array.astype(self._dtype, copy=False)
+                self._totals[name] = accumulate(self._totals.get(name), array, factor)
+
+    def _fold_sparse(self, name: str, sparse: SparseVector, factor: float) -> None:
+        if name not in self._totals:
+            self._totals[name] = np.zeros(sparse.size, self._dtype or sparse.values.dtype)
+            self._coverage[name] = np.zeros(sparse.size)
+        total = self._totals[name]
+        # Each index comes once, so the sums below miss none.
+        total[sparse.indices] += total.dtype.type(factor) * sparse.values
+        self._coverage[name][sparse.indices] += factor
+
+    def coverage(self, name: str) -> Array:
+        """Return, for a vector that came sparse, the weight of the replies that held each entry, shape (size,)."""
+        return self._coverage[name]
 
     @property
     def weight(self) -> float:
@@ -195,7 +234,7 @@ class Reduced:
         return self._weights
 
     def sum(self, name: str) -> Array:
-        """Return the (weighted) sum of an array over the replies."""
+        """Return the (weighted) sum of an array over the replies; entries that none of them held are zero."""
         return self._totals[name]
 
     def mean(self, name: str) -> Array:

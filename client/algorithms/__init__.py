@@ -12,12 +12,18 @@ _BUILTIN: Mapping[str, str] = {
     "fedavg": "client.algorithms.fedavg:FedAvgClient",
     "fedprox": "client.algorithms.fedprox:FedProxClient",
     "scaffold": "client.algorithms.scaffold:ScaffoldClient",
+    "feddyn": "client.algorithms.feddyn:FedDynClient",
+    "fedpd": "client.algorithms.fedpd:FedPDClient",
     "mb-sgd": "client.algorithms.mbsgd:MiniBatchSGDClient",
     "hybrid-fedavg": "client.algorithms.hybrid_fedavg:HybridFedAvgClient",
     "hyfem-like": "client.algorithms.hyfem:HyFEMLikeClient",
     "hyfdca": "client.algorithms.hyfdca:HyFDCAClient",
     "feddcd": "client.algorithms.feddcd:FedDCDClient",
+    "fedpdm": "client.algorithms.fedpdm:FedPDMClient",
     "acc-feddcd": "client.algorithms.acc_feddcd:AccFedDCDClient",
+    "drdm": "client.algorithms.drdm:DRDMClient",
+    "drfa": "client.algorithms.drdm:DRFAClient",
+    "scaff-pd": "client.algorithms.scaff_pd:ScaffPDClient",
 }
 
 

@@ -54,19 +54,41 @@ class AccFedDCDClient(DualAscentClient):
         return self.State(zeros, w, 1.0, 0, zeros, 0, -1, 0.0, 0.0, 0.0)
 
     @answers("begin")
-    def begin(self, weight: float, a: float, b: float, theta: float) -> None:
-        """Take in p_i and the scalars of acceleration."""
-        self.state.weight = weight
-        self.state.a, self.state.b, self.state.theta = a, b, theta
+    def begin(
+        self,
+        weight: float,
+        a: float,
+        b: float,
+        theta: float,
+        committed: int,
+        restarts: Indices,
+    ) -> None:
+        """Take in p_i and the scalars of acceleration; told again when the fleet has grown, start it anew.
+
+        Rounds that this client sat out before are caught up with by the scalars that held then. From ``committed`` on
+        z_i = y_i (specification, section 2.6, "Client joining late").
+        """
+        state = self.state
+        if state.a:  # a client that joins late has y_i = z_i = 0, and no scalars that held before
+            self._catch_up(committed, restarts)
+        state.momentum, state.committed, state.solved_in = state.dual, committed, -1
+        state.weight = weight
+        state.a, state.b, state.theta = a, b, theta
 
     @answers("minimize")
-    def minimize(self, committed: int, restarts: Indices, accuracy: float) -> Values:
-        """v_i = (1-a) y_i + a z_i; w_i = argmin_w f_i(w) - <w, v_i>. Asked twice in a round it solves once."""
+    def minimize(
+        self, committed: int, restarts: Indices, accuracy: float, model: Vector | None = None
+    ) -> Values:
+        """v_i = (1-a) y_i + a z_i; w_i = argmin_w f_i(w) - <w, v_i>. Asked twice in a round it solves once.
+
+        The solve starts from the last own minimiser, or from the average (networks).
+        """
         state = self.state
         self._catch_up(committed, restarts)
         if state.solved_in == committed:
             return self.reply(0)  # in the other cohort of this round, at the same v_i
-        solved = self.solved_at(self._v(), state.minimizer, accuracy)
+        start = state.minimizer if model is None else model
+        solved = self.solved_at(self._v(), start, accuracy)
         state.minimizer, state.solves, state.solved_in = solved.w, state.solves + 1, committed
         return self.reply(solved.iterations)
 
@@ -82,11 +104,21 @@ class AccFedDCDClient(DualAscentClient):
         state, v, u = self.state, self._v(), self._u()
         if center is not None:
             y_center = z_center = center
-        state.dual = v if y_center is None else v - self.scale * difference(state.minimizer, y_center)
+        state.dual = v if y_center is None else v - self.step * difference(state.minimizer, y_center)
         state.momentum = (
-            u if z_center is None else u - state.theta * self.scale * difference(state.minimizer, z_center)
+            u if z_center is None else u - state.theta * self.step * difference(state.minimizer, z_center)
         )
         state.committed += 1
+
+    @property
+    def step(self) -> float:
+        """1 / lambda_i, or what replaces it for a network."""
+        return self.scale if self.settings.dual_step is None else self.settings.dual_step
+
+    @property
+    def scale(self) -> float:
+        """1 / lambda_i; the same for all clients where the step is a free constant."""
+        return super().scale if self.settings.dual_step is None else 1.0
 
     @answers("certify")
     def certify(self, model: Vector, committed: int, restarts: Indices) -> Values:

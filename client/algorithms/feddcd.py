@@ -115,7 +115,7 @@ class FedDCDClient(DualAscentClient):
 
     @answers("begin")
     def begin(self, weight: float) -> None:
-        """Take in p_i."""
+        """Take in p_i, at the start and whenever a client has joined: y_i stays, and with it the sum of all."""
         self.state.weight = weight
 
     @answers("minimize")

@@ -24,5 +24,5 @@ class FedProxClient(LocalTraining):
         x, w = model, model.copy()
         eta, mu = self.settings.step_size_at(self.round), self.settings.proximity
         for batch in self.batches():
-            w -= eta * (self.objective.batch_gradient(w, batch) + mu * (w - x))
-        return {"model": w, "samples": self.objective.samples}
+            w -= eta * (self.gradient(w, batch) + mu * (w - x))
+        return {"model": self.send(w, around=model).wire, "samples": self.objective.samples}

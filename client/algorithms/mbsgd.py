@@ -17,7 +17,7 @@ class MiniBatchSGDClient(LocalTraining):
     settings: MiniBatchSGDSettings
 
     @answers("gradient")
-    def gradient(self, model: Vector, mean_samples: float) -> Values:
+    def mean_gradient(self, model: Vector, mean_samples: float) -> Values:
         """Return the mean of K stochastic gradients of p_i f_i at x, shape (d,).
 
         Parameters
@@ -29,7 +29,7 @@ class MiniBatchSGDClient(LocalTraining):
         """
         total, steps = np.zeros_like(model), 0
         for batch in self.batches():
-            total += self.objective.batch_gradient(model, batch)
+            total += self.gradient(model, batch)
             steps += 1
         p = self.settings.weight(self.objective.samples, mean_samples)
         return {"gradient": p * total / steps}

@@ -44,19 +44,28 @@ class ScaffoldClient(LocalTraining):
             n / N, of which the weight p_i is made.
         control
             c, shape (d,); absent if the correction is ``none``.
+
+        What is changed on its way is sent alone: c_i is then formed from what the server received, which forms its
+        change by itself (FedPDM specification, section 2.8).
         """
         x, w = model, model.copy()
         eta, steps = self.settings.step_size_at(self.round), 0
         p = self.settings.weight(self.objective.samples, mean_samples)
         correction = 0.0 if control is None else control - self.state.control
         for batch in self.batches():
-            w -= eta * (p * self.objective.batch_gradient(w, batch) + correction)
+            w -= eta * (p * self.gradient(w, batch) + correction)
             steps += 1
+        if self.uplink.changes:
+            sent = self.send(w, around=x)
+            if control is not None:
+                chosen = sent.coordinates
+                self.state.control[chosen] += (x[chosen] - sent.values) / (steps * eta) - control[chosen]
+            return {"model": sent.wire}
         if control is None:
             return {"model_change": w - x}
         before = self.state.control
         if self.settings.correction == "option-i":
-            self.state.control = p * self.objective.gradient(x)
+            self.state.control = p * self.gradient(x, self.objective.all_rows)
         else:
             self.state.control = before - control + (x - w) / (steps * eta)
         return {"model_change": w - x, "control_change": self.state.control - before}

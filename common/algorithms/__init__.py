@@ -14,6 +14,7 @@ from pydantic import Field
 
 from common.errors import SettingsError
 from common.settings.section import Section
+from common.settings.uplink import Uplink
 
 
 class AlgorithmSettings(Section):
@@ -23,15 +24,47 @@ class AlgorithmSettings(Section):
     ----------
     splits_features
         Whether the algorithm works where clients hold different features of the same samples.
+    treats_regularizer
+        Whether the algorithm minimises h too, the term ``objective.regularizer``.
+    treats_nonconvex
+        Whether the algorithm works with nothing but gradients of the clients' objectives, so that a term that is not
+        convex (``objective.nonconvex``) does no harm.
+    uses_uplink
+        Whether clients send their vectors through the uplink, and take the model from the downlink.
     """
 
     splits_features: ClassVar[bool] = False
+    uses_uplink: ClassVar[bool] = False
+    treats_regularizer: ClassVar[bool] = False
+    treats_nonconvex: ClassVar[bool] = False
 
     name: str = Field(description="the algorithm")
 
     @property
     def key_bits(self) -> int | None:
         """Length of the Paillier key that the clients must share; ``None``: the algorithm needs none."""
+        return None
+
+    @property
+    def takes_subgradient(self) -> bool:
+        """Whether clients step along subgradients of h, so that h must have some."""
+        return False
+
+    @property
+    def prox_penalty(self) -> float | None:
+        """The smallest penalty rho with which the proximal operator of h is taken; ``None``: it never is."""
+        return None
+
+    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
+        """Say why the algorithm does not work if its vectors are changed on their way so; ``None``: it does.
+
+        Parameters
+        ----------
+        uplink
+            What is done to what clients send.
+        noisy
+            Whether noise is added, for differential privacy or not.
+        """
         return None
 
     @property
@@ -44,12 +77,18 @@ _BUILTIN: Mapping[str, str] = {
     "fedavg": "common.algorithms.fedavg:FedAvgSettings",
     "fedprox": "common.algorithms.fedprox:FedProxSettings",
     "scaffold": "common.algorithms.scaffold:ScaffoldSettings",
+    "feddyn": "common.algorithms.feddyn:FedDynSettings",
+    "fedpd": "common.algorithms.fedpd:FedPDSettings",
     "mb-sgd": "common.algorithms.mbsgd:MiniBatchSGDSettings",
     "hybrid-fedavg": "common.algorithms.hybrid_fedavg:HybridFedAvgSettings",
     "hyfem-like": "common.algorithms.hyfem:HyFEMLikeSettings",
     "hyfdca": "common.algorithms.hyfdca:HyFDCASettings",
     "feddcd": "common.algorithms.feddcd:FedDCDSettings",
+    "fedpdm": "common.algorithms.fedpdm:FedPDMSettings",
     "acc-feddcd": "common.algorithms.feddcd:AccFedDCDSettings",
+    "drdm": "common.algorithms.drdm:DRDMSettings",
+    "drfa": "common.algorithms.drdm:DRFASettings",
+    "scaff-pd": "common.algorithms.drdm:ScaffPDSettings",
 }
 """Settings of the algorithms that come with Fenchel, by name."""
 

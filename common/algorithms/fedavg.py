@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from common.algorithms import AlgorithmSettings
+from common.privacy.sensitivity import LocalMap
 
 
 class LocalTrainingSettings(AlgorithmSettings):
-    """Which mini-batches a client uses in a round, and how long a step is."""
+    """Which mini-batches a client uses in a round, and how long a step is.
+
+    The last methods say what differential privacy must know of an algorithm (FedPDM specification, section 2.8); a
+    subclass that takes other steps, or keeps state, says so there.
+    """
+
+    treats_nonconvex: ClassVar[bool] = True
 
     local_epochs: PositiveInt | None = Field(
         None, description="passes over the shard in a round (E); either this or local_steps; default 1"
@@ -21,6 +28,13 @@ class LocalTrainingSettings(AlgorithmSettings):
     batch_size: PositiveInt | None = Field(
         32, description="samples a step (B); null: the whole shard (B = infinity)"
     )
+    batches: Literal["passes", "epoch", "independent"] = Field(
+        "passes",
+        description="how batches are drawn. passes: each pass over the shard in a new random order, cut into "
+        "batches, the last of which may be shorter. epoch: batches of one random order, so that each sample is used at "
+        "most once a round (local_steps * batch_size samples are needed). independent: distinct samples, drawn anew "
+        "for each step",
+    )
     step_size: PositiveFloat = Field(0.1, description="learning rate of the local steps (eta)")
     step_decay: Literal["constant", "inverse-sqrt", "inverse"] = Field(
         "constant", description="step size in round t: step_size, step_size / sqrt(t), or step_size / t"
@@ -30,12 +44,45 @@ class LocalTrainingSettings(AlgorithmSettings):
     def _one_length(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:
             raise ValueError("give local_epochs or local_steps, not both")
+        if self.batches == "epoch" and self.local_steps is None:
+            raise ValueError("batches: epoch needs local_steps, the number of batches in a round")
         return self
 
     def step_size_at(self, t: int) -> float:
         """Step size of round ``t``, counted from 1."""
         powers = {"constant": 0.0, "inverse-sqrt": 0.5, "inverse": 1.0}
         return float(self.step_size / t ** powers[self.step_decay])
+
+    def samples_a_step(self, samples: int) -> int:
+        """b, of a client with so many samples."""
+        return samples if self.batch_size is None else min(self.batch_size, samples)
+
+    def steps(self, samples: int) -> int:
+        """Q, the steps of a round, of a client with so many samples."""
+        return self.local_steps or (self.local_epochs or 1) * -(-samples // self.samples_a_step(samples))
+
+    @property
+    def pull(self) -> float:
+        """Weight of the pull of local steps towards the global model; 0 unless a subclass has one."""
+        return 0.0
+
+    def gain(self, *, noisy: bool) -> Literal[1, 2]:
+        """By how much what is sent moves with the local model: 1 where that is what is sent."""
+        return 1
+
+    def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
+        """Whether clients keep something that later rounds depend on, and whether it follows from what they sent."""
+        return "none"
+
+    def local_map(self, t: int, samples: int, *, noisy: bool) -> LocalMap:
+        """Return what round ``t`` does to the gradients of a client with so many samples."""
+        return LocalMap(
+            self.step_size_at(t),
+            self.steps(samples),
+            self.pull,
+            self.gain(noisy=noisy),
+            self.samples_a_step(samples),
+        )
 
 
 class WeightedAverageSettings(LocalTrainingSettings):
@@ -49,7 +96,25 @@ class WeightedAverageSettings(LocalTrainingSettings):
 class FedAvgSettings(WeightedAverageSettings):
     """Federated averaging (McMahan et al. 2017, Algorithm 1)."""
 
+    uses_uplink: ClassVar[bool] = True
+    treats_regularizer: ClassVar[bool] = True
+
     name: Literal["fedavg"] = "fedavg"
+    regularizer_step: Literal["subgradient", "prox"] = Field(
+        "subgradient",
+        description="what a local step does about h (objective.regularizer). subgradient: goes along a subgradient; "
+        "prox: ends with the proximal operator of eta h, which is FedMiD",
+    )
+
+    @property
+    def takes_subgradient(self) -> bool:
+        """Whether clients step along subgradients of h."""
+        return self.regularizer_step == "subgradient"
+
+    @property
+    def prox_penalty(self) -> float | None:
+        """``1/eta`` of the longest step, for FedMiD."""
+        return 1 / self.step_size if self.regularizer_step == "prox" else None
 
 
 class WeightedSumSettings(LocalTrainingSettings):

@@ -43,6 +43,27 @@ class DualAscentSettings(AlgorithmSettings):
         description="the final model: the average of the last round, which is at least as good in expectation, "
         "or a random client's minimiser (the paper)",
     )
+    dual_step: PositiveFloat | None = Field(
+        None,
+        description="what replaces eta / lambda_i where the objective is not strongly convex (neural networks), "
+        "0.1 for instance",
+    )
+
+    @model_validator(mode="after")
+    def _certified_if_convex(self) -> Self:
+        if self.dual_step is None:
+            return self
+        if self.returned != "average":
+            raise ValueError(
+                "returned: random-client needs a convex objective, whose minimiser does not depend on where the solve "
+                "starts; with dual_step only average is possible"
+            )
+        if self.monitor:
+            raise ValueError(
+                f"monitor: {self.monitor} given, but with dual_step the objective is not taken to be convex, and then "
+                "there is no duality gap; leave one of them out"
+            )
+        return self
 
 
 class FedDCDSettings(DualAscentSettings):
@@ -54,11 +75,6 @@ class FedDCDSettings(DualAscentSettings):
         gt=0,
         description="eta; stable below 2. 1 is the minimax choice, 1.9 needed half the rounds in practice, 0.25 is "
         "that of the theorem for inexact solves",
-    )
-    dual_step: PositiveFloat | None = Field(
-        None,
-        description="what replaces eta / lambda_i where the objective is not strongly convex (neural networks), "
-        "0.1 for instance",
     )
 
     @property
@@ -72,20 +88,6 @@ class FedDCDSettings(DualAscentSettings):
     def _one_of_both(self) -> Self:
         if self.dual_step is not None and self.step_size != 1.0:
             raise ValueError("step_size: not used where dual_step is given; leave one of them out")
-        if self.dual_step is not None and self.returned != "average":
-            raise ValueError(
-                "returned: random-client needs a convex objective, whose minimiser does not depend on where the solve "
-                "starts; with dual_step only average is possible"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _certified_if_convex(self) -> Self:
-        if self.monitor and self.dual_step is not None:
-            raise ValueError(
-                f"monitor: {self.monitor} given, but with dual_step the objective is not taken to be convex, and then "
-                "there is no duality gap; leave one of them out"
-            )
         return self
 
 
@@ -104,11 +106,26 @@ class AccFedDCDSettings(DualAscentSettings):
         "smaller one than the truth may be "
         "faster, without guarantee",
     )
+    conditioning: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="alpha / beta, from which the acceleration follows; null: the smallest of the clients' own. With "
+        "dual_step and a neural network, which has neither, it must be given (the paper's code: 30 times l2)",
+    )
     restart: bool = Field(
         True,
         description="restart the acceleration, with solves four times as accurate, when the clients' minimisers "
         "move apart: local solves were not accurate enough",
     )
+
+    @model_validator(mode="after")
+    def _one_conditioning(self) -> Self:
+        if self.conditioning is not None and self.smoothness is not None:
+            raise ValueError(
+                "smoothness: not used where conditioning is given, which is alpha / beta; leave one of them out"
+            )
+        return self
 
 
 @dataclass(frozen=True)

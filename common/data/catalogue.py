@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ import platformdirs
 from common.data import readers
 from common.data.compressed import COMPRESSIONS
 from common.data.files import read_files
-from common.data.npz import read_npz, write_npz
+from common.data.npz import read_divided_npz, read_npz, write_npz
 from common.data.samples import DataSet
 from common.errors import DataError
 from common.settings.data import NAME_PATTERN
@@ -35,7 +36,7 @@ class PublicFile:
     name
         Its name, under which it is also looked for on this machine.
     url
-        Where it is published.
+        Where it is published; empty: nowhere, so that only a machine that has it can read it.
     sha256
         Its checksum; ``None`` if its source publishes none that we could confirm. Then the number of
         samples, features and classes is all that is checked.
@@ -66,6 +67,8 @@ class Entry:
         Public files; none if scikit-learn brings the data along.
     read
         Makes the data set of the files.
+    folder
+        Where the files lie inside a folder of data sets, if not in one of the data set's own name.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Entry:
     classes: int
     files: tuple[PublicFile, ...]
     read: Callable[[Mapping[str, Path]], DataSet]
+    folder: str = ""
 
 
 def _public(base: str, **checksums: str | None) -> tuple[PublicFile, ...]:
@@ -147,6 +151,24 @@ _ENTRIES = (
 CATALOGUE: Mapping[str, Entry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
 """All named data sets by name."""
 
+_RCV1_SUBSET = PublicFile(
+    "rcv1_binary_subset.npz", "", "8e603d180b2eba4e1e0eea066aaccb62f2bf6a0027380d43e4731c11a3a2212e"
+)
+
+
+def _read_rcv1_subset(files: Mapping[str, Path]) -> DataSet:
+    """Read 23,749 documents with the features of ``rcv1.binary``; the first 20,242 are to train on."""
+    return read_divided_npz(files[_RCV1_SUBSET.name], features=47_236, train=20_242)
+
+
+UNPUBLISHED: Mapping[str, Entry] = MappingProxyType({
+    "rcv1-subset": Entry(
+        "rcv1-subset", "Reuters news, two classes: other documents than those of rcv1", "research use, none stated",
+        20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,), _read_rcv1_subset, folder="rcv1",
+    ),
+})  # fmt: skip
+"""Parts of public data sets, in files without a public address: readable where the file is, never downloaded."""
+
 
 def cache_folder() -> Path:
     """Return the folder that keeps what was downloaded or imported."""
@@ -160,12 +182,13 @@ def data_folders() -> tuple[Path, ...]:
 
 
 def known_names(folders: tuple[Path, ...] | None = None) -> list[str]:
-    """Return the names of the catalogue, then those that were only imported, sorted."""
+    """Return the names of the catalogue, then those that were imported or are only here, sorted."""
     imported = {
         path.parent.name
         for folder in (data_folders() if folders is None else folders)
         for path in folder.glob(f"*/{CANONICAL}")
     }
+    imported |= {name for name in UNPUBLISHED if locate(name, folders) is not None}
     return [
         *CATALOGUE,
         *sorted(
@@ -190,13 +213,14 @@ def locate(name: str, folders: tuple[Path, ...] | None = None) -> Mapping[str, P
         ``data.npz`` of an import or download, or every public file by its name (compressed or not), or
         nothing at all for what scikit-learn brings along; ``None`` if the data set is not here.
     """
-    entry = CATALOGUE.get(name)
+    entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
     for root in data_folders() if folders is None else folders:
-        for folder in (root / name, root / name.replace("-", "_")):
-            if (folder / CANONICAL).is_file():
-                return {CANONICAL: folder / CANONICAL}
+        for own in (name, name.replace("-", "_")):
+            if (root / own / CANONICAL).is_file():
+                return {CANONICAL: root / own / CANONICAL}
             if entry is None or not entry.files:
                 continue
+            folder = root / (entry.folder or own)
             found = {file.name: _variant(folder / file.name) for file in entry.files}
             complete = {name: path for name, path in found.items() if path is not None}
             if len(complete) == len(found):
@@ -226,7 +250,7 @@ def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
     DataError
         If the name is unknown, the data set is not here, or its files are not what was published.
     """
-    entry = CATALOGUE.get(name)
+    entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
     files = locate(name, folders)
     if files is not None and CANONICAL in files:
         return read_npz(files[CANONICAL])
@@ -237,15 +261,30 @@ def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
         )
     if files is None:
         searched = data_folders() if folders is None else folders
+        fetched = f"`fenchel data fetch {name}` downloads it, "
+        if name in UNPUBLISHED:
+            fetched = f"its file {entry.files[0].name} has no public address; "
         raise DataError(
             f"data.name: {name} is not on this machine (looked in "
-            f"{', '.join(str(folder / name) for folder in searched)}); "
-            f"`fenchel data fetch {name}` downloads it, `fenchel data import {name} FILE...` takes files "
-            "you have"
+            f"{', '.join(str(folder / (entry.folder or name)) for folder in searched)}); "
+            f"{fetched}`fenchel data import {name} FILE...` takes files you have"
         )
+    if name in UNPUBLISHED:
+        _check(entry, files)
     dataset = entry.read(files)
     verify(dataset, entry, ", ".join(str(path) for path in files.values()))
     return dataset
+
+
+def _check(entry: Entry, files: Mapping[str, Path]) -> None:
+    """Refuse a file that is not the one the catalogue describes: nobody else publishes what it should be."""
+    for file in entry.files:
+        found = hashlib.sha256(files[file.name].read_bytes()).hexdigest()
+        if found != file.sha256:
+            raise DataError(
+                f"{files[file.name]}: its SHA-256 is {found}, expected {file.sha256} for {entry.name}; "
+                f"`fenchel data import NAME FILE` takes another file, under a name of its own"
+            )
 
 
 def verify(dataset: DataSet, entry: Entry, where: str) -> None:

@@ -73,6 +73,38 @@ def read_npz(path: Path) -> DataSet:
     return joined(train, test, image, peak, str(path))
 
 
+def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
+    """Read a NumPy archive of sparse rows that are training samples first, then test samples.
+
+    Parameters
+    ----------
+    path
+        An archive with ``data``, ``indices`` and ``indptr`` of a CSR matrix, and labels ``y``.
+    features
+        How many features there are; such an archive need not say.
+    train
+        So many rows from the first on are to train on.
+
+    Raises
+    ------
+    DataError
+        If the file is not such an archive, or holds too few rows.
+    """
+    arrays = read_arrays(path)
+    rows = arrays["indptr"].size - 1 if "indptr" in arrays else 0
+    if rows <= train:
+        raise DataError(f"{path}: {rows} sparse rows; expected more than the {train} to train on")
+    matrix, _ = _features(arrays | {"shape": np.array([rows, features])}, (), "", path)
+    if matrix is None:
+        raise DataError(f"{path}: no features; expected {', '.join(_SPARSE[:3])}")
+    whole = samples(matrix, _labels(arrays, _LABELS, path), str(path))
+    first, rest = (
+        Samples(sp.csr_array(whole.features[part]), whole.labels[part])
+        for part in (slice(train), slice(train, None))
+    )
+    return DataSet(first, rest)
+
+
 def joined(
     train: Samples, test: Samples | None, image: tuple[int, int, int] | None, peak: float | None, where: str
 ) -> DataSet:

@@ -1,7 +1,8 @@
 """Who holds which samples and features: pure functions of labels, number of clients, seed and settings.
 
-In every partition each sample (or each cell of a grid) has exactly one holder, every client holds something,
-and the positions of a part are sorted. The same arguments give the same parts on every machine.
+In every partition each sample (or each cell of a grid) has exactly one holder (``classes`` with a number of samples
+leaves some out), every client holds something, and the positions of a part are sorted. The same arguments give the
+same parts on every machine.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from common.arrays import Indices
 from common.data.blocks import Part, grid, ragged
-from common.data.shares import apportion, by_owner, deal
+from common.data.shares import apportion, by_owner, deal, fill
 from common.errors import DataError
 from common.randomness import generator
 from common.settings.data import (
@@ -104,12 +105,13 @@ def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPart
     """Give every client samples of exactly ``per_client`` classes.
 
     The number of holders of a class is proportional to its size, so clients are of about equal size; its
-    samples are divided evenly among its holders.
+    samples are divided evenly among its holders. If a client shall hold a given number of samples, the shares are
+    as even as that allows.
 
     Raises
     ------
     DataError
-        If there are fewer places than classes, or fewer classes than a client shall hold.
+        If there are fewer places than classes, or fewer classes or samples than a client shall hold.
     """
     rng = generator(seed, "partition", "classes")
     present, sizes = np.unique(labels, return_counts=True)
@@ -125,13 +127,16 @@ def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPart
             f"{places} of {len(present)} classes, so samples would be lost; use at least "
             f"{-(-len(present) // clients)}"
         )
+    most = np.minimum(sizes, clients)
+    if settings.samples is not None:
+        most = _room(settings, clients, sizes, most)
     if places > int(np.minimum(sizes, clients).sum()):
         raise DataError(
             f"data.partition.per_client: {clients} clients of {settings.per_client} classes need {places} "
             f"shares, but the classes with {sizes.min()} to {sizes.max()} training samples give only "
             f"{int(np.minimum(sizes, clients).sum())}; use fewer clients or classes per client"
         )
-    holders = apportion(places, sizes, at_least=1, at_most=np.minimum(sizes, clients))
+    holders = apportion(places, sizes, at_least=min(1, int(most.min())), at_most=most)
     owners: list[list[int]] = [[] for _ in present]
     left = holders.copy()
     for client in rng.permutation(clients):
@@ -139,12 +144,52 @@ def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPart
         for position in np.lexsort((rng.random(len(present)), -left))[: settings.per_client]:
             owners[position].append(int(client))
             left[position] -= 1
+    shares = _equal_shares(settings, clients, owners, sizes)
     held: list[list[Indices]] = [[] for _ in range(clients)]
     for position, label in enumerate(present):
         rows = rng.permutation(np.flatnonzero(labels == label))
-        for owner, share in zip(owners[position], np.array_split(rows, len(owners[position])), strict=True):
+        if shares is None:
+            pieces = np.array_split(rows, max(len(owners[position]), 1))
+        else:
+            pieces = np.split(rows, np.cumsum(shares[owners[position], position]))[:-1]
+        for owner, share in zip(owners[position], pieces, strict=False):
             held[owner].append(share)
-    return [_sorted(shares) for shares in held]
+    return [_sorted(pieces) for pieces in held]
+
+
+def _room(
+    settings: ClassesPartition, clients: int, sizes: NDArray[np.int64], most: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the largest number of holders of each class if each client holds ``settings.samples``."""
+    assert settings.samples is not None
+    if settings.per_client == 1:
+        most = np.minimum(most, sizes // settings.samples)
+    if clients * settings.samples > int(sizes.sum()) or clients * settings.per_client > int(most.sum()):
+        raise _too_many(settings, clients, sizes)
+    return most
+
+
+def _equal_shares(
+    settings: ClassesPartition, clients: int, owners: Sequence[Sequence[int]], sizes: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """Return samples of each class (columns) of each client (rows), or ``None`` where shares are just even."""
+    if settings.samples is None:
+        return None
+    holds = np.zeros((clients, len(sizes)), bool)
+    for position, of_class in enumerate(owners):
+        holds[of_class, position] = True
+    shares = fill(holds, settings.samples, sizes)
+    if shares is None:
+        raise _too_many(settings, clients, sizes)
+    return shares
+
+
+def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> DataError:
+    return DataError(
+        f"data.partition.samples: {clients} clients of {settings.per_client} classes cannot all hold "
+        f"{settings.samples} of {sizes.sum()} training samples, in classes of {sizes.min()} to "
+        f"{sizes.max()}; use fewer samples or clients"
+    )
 
 
 def label_shards(

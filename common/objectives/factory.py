@@ -15,12 +15,15 @@ from common.objectives.losses import (
     Hinge,
     Logistic,
     MarginLoss,
+    OneSidedLogistic,
+    ScoreLoss,
     SmoothedHinge,
     Softmax,
     Squared,
     SquaredHinge,
 )
 from common.objectives.objective import Objective
+from common.objectives.regularizer import build_regularizer
 from common.settings.objective import LinearSettings, ObjectiveSettings, OwnSettings, SmoothedHingeSettings
 
 
@@ -43,9 +46,17 @@ def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
     DataError
         A label is not a class.
     """
+    objective = _smooth_part(settings, shard)
+    shape = (objective.outputs, shard.features.shape[1]) if isinstance(objective, LinearObjective) else None
+    objective.regularizer = build_regularizer(settings.regularizer, shape)
+    return objective
+
+
+def _smooth_part(settings: ObjectiveSettings, shard: Shard) -> Objective:
     if isinstance(settings, LinearSettings | SmoothedHingeSettings):
-        loss = Softmax() if settings.kind == "softmax" else margin_loss(settings)
-        return LinearObjective(loss, shard, l2=settings.l2, dtype=settings.dtype)
+        return LinearObjective(
+            _score_loss(settings), shard, l2=settings.l2, nonconvex=settings.nonconvex, dtype=settings.dtype
+        )
     if isinstance(settings, OwnSettings):
         return _own_class(settings.name)(
             shard=shard, l2=settings.l2, dtype=settings.dtype, **settings.parameters
@@ -60,6 +71,15 @@ def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
             "pip install 'fenchel[torch]', or choose a linear model"
         ) from None
     return build_network(settings, shard)
+
+
+def _score_loss(settings: LinearSettings | SmoothedHingeSettings) -> ScoreLoss:
+    match settings.kind:
+        case "softmax":
+            return Softmax()
+        case "one-sided-logistic":
+            return OneSidedLogistic()
+    return _margin_loss(settings)
 
 
 def _own_class(name: str) -> Callable[..., Objective]:
@@ -84,8 +104,24 @@ def margin_loss(settings: ObjectiveSettings) -> MarginLoss:
     Raises
     ------
     SettingsError
-        The objective is not a linear model with one score a sample.
+        The objective is not a linear model with one score a sample, or has a term whose conjugate is not known: one
+        that is not convex, or one with corners.
     """
+    loss = _margin_loss(settings)
+    if isinstance(settings, LinearSettings | SmoothedHingeSettings) and settings.nonconvex:
+        raise SettingsError(
+            f"objective.nonconvex: {settings.nonconvex:g} given, but only a convex objective has the dual that is "
+            "solved here; use 0"
+        )
+    if settings.regularizer.present:
+        raise SettingsError(
+            f"objective.regularizer.kind: {settings.regularizer.kind} given, but the dual that is solved here is that "
+            "of a loss and a ridge (objective.l2); use none"
+        )
+    return loss
+
+
+def _margin_loss(settings: ObjectiveSettings) -> MarginLoss:
     if isinstance(settings, SmoothedHingeSettings):
         return SmoothedHinge(settings.smoothing)
     match settings.kind:

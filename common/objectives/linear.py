@@ -1,9 +1,10 @@
 """Linear models: a convex loss of scores that are linear in the features, plus a ridge.
 
-    f(w) = (1/n) sum_j l(x_j^T w; t_j) + (l2/2) ||w||^2
+    f(w) = (1/n) sum_j l(x_j^T w; t_j) + (l2/2) ||w||^2 + beta sum_k w_k^2 / (1 + w_k^2)
 
-(HyFDCA specification, section 1.1; FedDCD specification, section 1.6 for several outputs). There is no
-intercept; a constant feature serves as one, and is then regularised like the others.
+(HyFDCA specification, section 1.1; FedDCD specification, section 1.6 for several outputs; FedPDM specification,
+section 1.4 for the last term, which is not convex). There is no intercept; a constant feature serves as one, and is
+then regularised like the others.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class LinearObjective(Objective):
         The samples; may be empty.
     l2
         Weight of the ridge, at least 0.
+    nonconvex
+        beta >= 0, weight of ``sum_k w_k^2 / (1 + w_k^2)``.
     dtype
         Type of models, gradients and features; the features are converted if they have another.
 
@@ -55,12 +58,18 @@ class LinearObjective(Objective):
     """
 
     def __init__(
-        self, score_loss: ScoreLoss, shard: Shard, *, l2: float, dtype: DTypeLike = np.float64
+        self,
+        score_loss: ScoreLoss,
+        shard: Shard,
+        *,
+        l2: float,
+        nonconvex: float = 0.0,
+        dtype: DTypeLike = np.float64,
     ) -> None:
         self.outputs = score_loss.outputs(shard.classes)
         super().__init__(dimension=self.outputs * shard.features.shape[1], samples=shard.samples, dtype=dtype)
         self.score_loss = score_loss
-        self.l2 = l2
+        self.l2, self.nonconvex = l2, nonconvex
         self._classes = shard.classes
         self.features, self.targets = self._prepare(shard)
         self._features_held = shard.features_held
@@ -93,36 +102,66 @@ class LinearObjective(Objective):
         losses = self.score_loss.value(self.scores(self.features, w), self.targets)
         return float(losses.sum(dtype=np.float64)) / self.samples
 
+    def batch_loss(self, w: Vector, rows: Indices) -> float:
+        """Return the mean loss of some samples at ``w``, shape (d,); DataError if there are none."""
+        self.require(rows.size)
+        losses = self.score_loss.value(self.scores(self.features[rows], w), self.targets[rows])
+        return float(losses.sum(dtype=np.float64)) / rows.size
+
     def penalty(self, w: Vector) -> float:
-        """Return ``(l2/2) ||w||^2``."""
-        return 0.5 * self.l2 * float(w @ w)
+        """Return ``(l2/2) ||w||^2 + beta sum_k w_k^2 / (1 + w_k^2)``."""
+        ridge = 0.5 * self.l2 * float(w @ w)
+        if not self.nonconvex:
+            return ridge
+        squares = w * w
+        return ridge + self.nonconvex * float((squares / (1 + squares)).sum(dtype=np.float64))
 
     def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
         """Return the gradient on some samples, shape (d,); see :meth:`Objective.batch_gradient`."""
+        features, slopes = self._slopes(w, rows)
+        return self.combine(features, slopes, w)
+
+    def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
+        """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`.
+
+        A sample's gradient is its features times its slopes, so that its norm is the product of theirs.
+        """
+        features, slopes = self._slopes(w, rows)
+        sizes = np.abs(slopes) if slopes.ndim == 1 else np.linalg.norm(slopes, axis=1)
+        norms = self.row_norms[rows] * sizes
+        factors = np.divide(bound, norms, out=np.ones_like(norms), where=norms > bound).astype(self.dtype)
+        slopes *= factors if slopes.ndim == 1 else factors[:, None]
+        return self.combine(features, slopes, w)
+
+    def _slopes(self, w: Vector, rows: Indices) -> tuple[Matrix, Dense]:
+        """Return some samples' features, and the derivatives of their losses in their scores."""
         self.require(rows.size)
         if rows is self.all_rows:  # no copy of the whole data set
             features, targets = self.features, self.targets
         else:
             features, targets = self.features[rows], self.targets[rows]
-        slopes = self.score_loss.derivative(self.scores(features, w), targets)
-        return self.combine(features, slopes, w)
+        return features, self.score_loss.derivative(self.scores(features, w), targets)
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian at ``w`` times ``v``, both of shape (d,); where it exists, for hinges."""
         self.require(self.samples)
         direction = self.scores(self.features, v)
         curved = self.score_loss.curve(self.scores(self.features, w), self.targets, direction)
-        return self.combine(self.features, curved, v)
+        result = _mean_outer(self.features, curved)
+        if self.l2:
+            result += self.l2 * v
+        if self.nonconvex:
+            squares = w * w
+            result += (2 * self.nonconvex) * (1 - 3 * squares) / (1 + squares) ** 3 * v
+        return result
 
     def combine(self, features: Matrix, slopes: Dense, w: Vector) -> Vector:
-        """Return ``slopes^T X / n + l2 w``, shape (d,)."""
-        slopes /= slopes.shape[0]
-        if slopes.ndim == 2 and _is_hollow(features):
-            result: Vector = np.concatenate([of_class @ features for of_class in slopes.T.copy()])
-        else:
-            result = (slopes.T @ features).ravel()
+        """Return ``slopes^T X / n`` plus the gradient of the penalty at ``w``, shape (d,); changes ``slopes``."""
+        result = _mean_outer(features, slopes)
         if self.l2:
             result += self.l2 * w
+        if self.nonconvex:
+            result += (2 * self.nonconvex) * w / (1 + w * w) ** 2
         return result
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
@@ -141,14 +180,63 @@ class LinearObjective(Objective):
 
     @property
     def smoothness(self) -> float:
-        """``l2 + s lambda_max(X^T X / n)`` with the loss's smoothness s; infinity for the hinge."""
+        """``l2 + 2 beta + s lambda_max(X^T X / n)`` with the loss's smoothness s; infinity for the hinge."""
         of_loss = self.score_loss.smoothness
-        return self.l2 + of_loss * self._curvature if math.isfinite(of_loss) else math.inf
+        return self._steepest_penalty + of_loss * self._curvature if math.isfinite(of_loss) else math.inf
 
     @property
     def strong_convexity(self) -> float:
-        """``l2``: no loss here is strongly convex in directions that the features do not span."""
-        return self.l2
+        """``l2 - beta/2``: no loss here is strongly convex in directions that the features do not span.
+
+        Below 0 it says how far from convex the objective may be.
+        """
+        return self.l2 - self.nonconvex / 2
+
+    @property
+    def _steepest_penalty(self) -> float:
+        """The penalty's second derivative is largest at 0."""
+        return self.l2 + 2 * self.nonconvex
+
+    @cached_property
+    def row_norms(self) -> Vector:
+        """Euclidean norm of each sample's features, shape (n,), float64."""
+        entries = self.features.data if isinstance(self.features, sp.csr_array) else self.features
+        squares = np.square(entries, dtype=np.float64)
+        if isinstance(self.features, sp.csr_array):
+            samples = np.repeat(np.arange(self.samples), np.diff(self.features.indptr))
+            totals = np.bincount(samples, weights=squares, minlength=self.samples)
+        else:
+            totals = squares.sum(axis=1)
+        norms: Vector = np.sqrt(totals)
+        return norms
+
+    @property
+    def largest_row_norm(self) -> float:
+        """The largest of :attr:`row_norms`; 0 without samples."""
+        return float(self.row_norms.max(initial=0.0))
+
+    def sample_smoothness(self, feature_norm: float) -> float:
+        """Return a bound on the smoothness of one sample's loss plus penalty: ``s B^2 + l2 + 2 beta``.
+
+        It holds for every sample that may occur, not only for those held here (FedPDM specification, section 3.3,
+        item 2).
+
+        Parameters
+        ----------
+        feature_norm
+            B: no sample's features have a larger norm.
+        """
+        return self.score_loss.smoothness * feature_norm**2 + self._steepest_penalty
+
+
+def _mean_outer(features: Matrix, slopes: Dense) -> Vector:
+    """Return ``slopes^T X / n``, shape (d,); changes ``slopes``."""
+    slopes /= slopes.shape[0]
+    if slopes.ndim == 2 and _is_hollow(features):
+        result: Vector = np.concatenate([of_class @ features for of_class in slopes.T.copy()])
+    else:
+        result = (slopes.T @ features).ravel()
+    return result
 
 
 def _is_hollow(features: Matrix) -> bool:

@@ -1,9 +1,10 @@
 """Losses of linear scores, with derivatives, constants and conjugates.
 
 Five losses of one score (HyFDCA specification, section 1.4; Shalev-Shwartz and Zhang 2013 for the
-conjugates) and the softmax loss of several (FedDCD specification, section 1.6). All are vectorised over
-samples and keep the dtype of the scores. For the losses of one score ``z``, with target ``y``, the text uses
-the margin ``m = y z`` and the scaled dual variable ``b = y alpha``.
+conjugates), and two of several: softmax (FedDCD specification, section 1.6) and the one-sided logistic loss
+(FedPDM specification, section 1.4). All are vectorised over samples and keep the dtype of the scores. For the
+losses of one score ``z``, with target ``y``, the text uses the margin ``m = y z`` and the scaled dual variable
+``b = y alpha``.
 """
 
 from __future__ import annotations
@@ -361,6 +362,53 @@ class Softmax:
         np.exp(p, out=p)
         p /= p.sum(axis=1, keepdims=True)
         return p
+
+
+@dataclass(frozen=True)
+class OneSidedLogistic:
+    """``ln(1 + exp(-z_t))``: one score for each class, of which only that of the true class counts.
+
+    The loss of FedPDM (its specification, section 1.4). It pulls the true class up, and pushes no other down. Two
+    classes have two scores as well, unlike :class:`Logistic`.
+    """
+
+    kind: ClassVar[str] = "one-sided-logistic"
+
+    @property
+    def smoothness(self) -> float:
+        """1/4."""
+        return 0.25
+
+    def outputs(self, classes: int) -> int:
+        """Return the number of classes."""
+        return classes
+
+    def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
+        """Return the class indices, int64, shape (n,)."""
+        return class_indices(labels, classes, self.kind)
+
+    def value(self, scores: Dense, targets: Targets) -> Vector:
+        """Return ``ln(1 + exp(-z_t))``, shape (n,), without overflow."""
+        result: Vector = np.logaddexp(0, -scores[np.arange(targets.size), targets])
+        return result
+
+    def derivative(self, scores: Dense, targets: Targets) -> Dense:
+        """Return ``-1 / (1 + exp(z_t))`` for the true class and 0 for the others, shape (n, classes)."""
+        true = np.arange(targets.size), targets
+        result: Dense = np.zeros_like(scores)
+        result[true] = -expit(-scores[true])
+        return result
+
+    def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
+        """Return ``p (1 - p) u_t`` with ``p = 1 / (1 + exp(-z_t))``, and 0 for the others."""
+        true = np.arange(targets.size), targets
+        result: Dense = np.zeros_like(scores)
+        result[true] = expit(scores[true]) * expit(-scores[true]) * direction[true]
+        return result
+
+    def correct(self, scores: Dense, targets: Targets) -> int:
+        """Return the number of samples whose class has the largest score (the first one at a tie)."""
+        return int(np.count_nonzero(scores.argmax(axis=1) == targets))
 
 
 def require_classes(classes: int, kind: str) -> None:

@@ -1,8 +1,10 @@
 """What an algorithm knows of the function it minimises.
 
 A client's objective is ``f(w) = loss(w) + penalty(w)``: the mean loss over the client's samples and a
-regularisation term that does not depend on data. Models are flat vectors, whatever their inner shape, so
-an algorithm is written once for all of them.
+regularisation term that does not depend on data. What all clients together minimise is the mean of their
+objectives plus ``h(w)``, a term that may have corners and belongs to no client
+(:mod:`common.objectives.regularizer`). Models are flat vectors, whatever their inner shape, so an algorithm
+is written once for all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,15 +21,19 @@ from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.errors import DataError
 from common.objectives.metrics import Metrics
+from common.objectives.regularizer import Regularizer, Zero
+
+BatchDraw: TypeAlias = Literal["passes", "epoch", "independent"]
+"""How mini-batches are drawn; see :meth:`Objective.batches`."""
 
 
 class Objective(ABC):
     """A function of a flat model vector, and what is known about it.
 
     A subclass defines :meth:`loss`, :meth:`batch_gradient` and :meth:`evaluate`; one that regularises
-    also :meth:`penalty`, and one that knows its constants also :attr:`smoothness` and
-    :attr:`strong_convexity`. No method changes its arguments; equal arguments give equal results, bit
-    for bit.
+    also :meth:`penalty`, one that knows its constants also :attr:`smoothness` and
+    :attr:`strong_convexity`, and one whose samples can be clipped also :meth:`clipped_gradient`. No
+    method changes its arguments; equal arguments give equal results, bit for bit.
 
     Parameters
     ----------
@@ -38,6 +44,11 @@ class Objective(ABC):
         evaluates other shards.
     dtype
         Floating-point type of models and gradients.
+
+    Attributes
+    ----------
+    regularizer
+        h; no part of :meth:`value` and :meth:`gradient`.
     """
 
     def __init__(self, *, dimension: int, samples: int, dtype: DTypeLike = np.float64) -> None:
@@ -46,6 +57,7 @@ class Objective(ABC):
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.all_rows: Indices = np.arange(samples, dtype=np.int64)
         self.all_rows.setflags(write=False)
+        self.regularizer: Regularizer = Zero()
 
     def initial(self, seed: int) -> Vector:
         """Return the model that a run starts from, shape (d,); zeros unless a subclass draws one.
@@ -72,7 +84,7 @@ class Objective(ABC):
         return 0.0
 
     def value(self, w: Vector) -> float:
-        """Return ``loss(w) + penalty(w)``."""
+        """Return ``loss(w) + penalty(w)``, without h."""
         return self.loss(w) + self.penalty(w)
 
     @abstractmethod
@@ -98,9 +110,51 @@ class Objective(ABC):
             ``rows`` is empty.
         """
 
+    def batch_loss(self, w: Vector, rows: Indices) -> float:
+        """Return the mean loss of some samples at ``w``, shape (d,), without the penalty.
+
+        Raises
+        ------
+        NotImplementedError
+            The objective does not offer it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} offers no loss of single batches")
+
     def gradient(self, w: Vector) -> Vector:
         """Return the gradient of :meth:`value` at ``w``, shape (d,)."""
         return self.batch_gradient(w, self.all_rows)
+
+    def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
+        """Return the mean over samples of their clipped loss gradients, plus the gradient of the penalty.
+
+        A sample's gradient v is clipped to ``v min(1, G / ||v||)``; the penalty knows no samples and is not clipped
+        (FedPDM specification, section 2.2).
+
+        Parameters
+        ----------
+        w
+            Shape (d,).
+        rows
+            As for :meth:`batch_gradient`.
+        bound
+            G > 0.
+
+        Returns
+        -------
+        Vector
+            Shape (d,), of the objective's dtype; the caller owns it.
+
+        Raises
+        ------
+        DataError
+            ``rows`` is empty.
+        NotImplementedError
+            The objective offers no gradients of single samples.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} offers no gradients of single samples, which clipping needs: define "
+            "clipped_gradient(w, rows, bound)"
+        )
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian of :meth:`value` at ``w`` times ``v``, shape (d,).
@@ -133,8 +187,9 @@ class Objective(ABC):
         epochs: int | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
+        draw: BatchDraw = "passes",
     ) -> Iterator[Indices]:
-        """Draw mini-batches: each epoch is a new random order of the samples, cut into pieces.
+        """Draw mini-batches.
 
         Parameters
         ----------
@@ -143,8 +198,12 @@ class Objective(ABC):
         epochs, steps
             How long: passes over the samples, or number of batches. Exactly one must be given.
         batch_size
-            Samples in a batch; the last one of an epoch may be shorter. ``None``, or as many as there
-            are samples: every batch is :attr:`all_rows`, in order.
+            Samples in a batch. ``None``, or as many as there are samples: every batch is :attr:`all_rows`,
+            in order.
+        draw
+            ``passes``: each pass is a new random order of the samples, cut into pieces, of which the last may
+            be shorter. ``epoch``: pieces of one random order, each sample at most once. ``independent``:
+            distinct samples, drawn anew for each batch (FedPDM specification, section 2.2).
 
         Yields
         ------
@@ -156,7 +215,7 @@ class Objective(ABC):
         ValueError
             Neither or both of ``epochs`` and ``steps`` are given, or ``batch_size`` is below 1.
         DataError
-            There are no samples.
+            There are no samples, or fewer than ``epoch`` needs.
         """
         if (epochs is None) == (steps is None):
             raise ValueError("give either epochs or steps")
@@ -167,7 +226,21 @@ class Objective(ABC):
         if steps is None:
             assert epochs is not None
             steps = epochs * -(-self.samples // size)
+        if draw == "epoch" and steps * size > self.samples:
+            raise DataError(
+                f"{steps} batches of {size} that use each sample at most once need {steps * size} samples, but "
+                f"there are {self.samples}; use fewer steps, smaller batches or batches: passes"
+            )
+        if draw == "independent":
+            return self._drawn_anew(generator, steps, size)
         return self._draw(generator, steps, size)
+
+    def _drawn_anew(self, generator: np.random.Generator, steps: int, size: int) -> Iterator[Indices]:
+        for _ in range(steps):
+            if size == self.samples:
+                yield self.all_rows
+            else:
+                yield generator.choice(self.samples, size, replace=False)
 
     def _draw(self, generator: np.random.Generator, steps: int, size: int) -> Iterator[Indices]:
         order, start = self.all_rows, 0

@@ -28,6 +28,9 @@ from common.settings.objective import CnnSettings, MlpSettings
 CHUNK = 1024
 """Samples that go through a network at once; bounds the memory that activations take."""
 
+GRADIENTS = 1 << 24
+"""Numbers that gradients of single samples may take at once: 64 MiB of float32."""
+
 
 def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkObjective:
     """Return the network that the settings describe, on the data of one shard.
@@ -160,10 +163,10 @@ class NetworkObjective(Objective):
 
     @staticmethod
     def _chunks(
-        features: Matrix, targets: Targets, rows: Indices
+        features: Matrix, targets: Targets, rows: Indices, size: int = CHUNK
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for start in range(0, rows.size, CHUNK):
-            chosen = rows[start : start + CHUNK]
+        for start in range(0, rows.size, size):
+            chosen = rows[start : start + size]
             piece = features[chosen]
             dense = piece.toarray() if sp.issparse(piece) else piece
             yield torch.from_numpy(dense), torch.from_numpy(targets[chosen])
@@ -172,6 +175,16 @@ class NetworkObjective(Objective):
         """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
         self.require(self.samples)
         return self.evaluate(w).loss
+
+    def batch_loss(self, w: Vector, rows: Indices) -> float:
+        """Return the mean loss of some samples at ``w``, shape (d,); DataError if there are none."""
+        self.require(rows.size)
+        total, flat = 0.0, self._tensor(w)
+        with torch.no_grad():
+            for features, targets in self._chunks(self._features, self._targets, rows):
+                outputs = self._outputs(flat, features)
+                total += float(nn.functional.cross_entropy(outputs, targets, reduction="sum"))
+        return total / rows.size
 
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2``."""
@@ -189,6 +202,27 @@ class NetworkObjective(Objective):
         if self.l2:
             result += self.l2 * w
         return result
+
+    def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
+        """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`."""
+        self.require(rows.size)
+        flat = self._tensor(w)
+        total = torch.zeros_like(flat)
+        of_each = torch.func.vmap(torch.func.grad(self._sample_loss), in_dims=(None, 0, 0))
+        size = max(1, min(CHUNK, GRADIENTS // self.dimension))
+        for features, targets in self._chunks(self._features, self._targets, rows, size):
+            gradients = of_each(flat, features, targets)
+            norms = torch.linalg.vector_norm(gradients, dim=1)
+            # A gradient of 0 has the factor 1: infinity is cut off.
+            total += torch.clamp(bound / norms, max=1.0) @ gradients
+        result: Vector = (total / rows.size).numpy()
+        if self.l2:
+            result += self.l2 * w
+        return result
+
+    def _sample_loss(self, flat: torch.Tensor, features: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        outputs = self._outputs(flat, features.unsqueeze(0))
+        return nn.functional.cross_entropy(outputs, target.unsqueeze(0))
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return how well ``w`` does on ``shard``, or on the objective's own samples."""

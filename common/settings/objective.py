@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, JsonValue
 
+from common.settings.regularizer import NoneSettings, RegularizerSettings
 from common.settings.section import Section
 
 
@@ -16,6 +17,11 @@ class _Common(Section):
         description="weight of the term (l2/2) ||w||^2 added to the mean loss; without it a model is not "
         "strongly convex, which dual algorithms need",
     )
+    regularizer: RegularizerSettings = Field(
+        default=NoneSettings(),
+        description="a term h of the model alone that may have corners, added once to the mean of the clients' "
+        "objectives; for algorithms that can treat it",
+    )
 
 
 class _Double(_Common):
@@ -24,16 +30,26 @@ class _Double(_Common):
     )
 
 
-class LinearSettings(_Double):
-    """A linear model whose loss has no parameter of its own."""
-
-    kind: Literal["squared", "logistic", "hinge", "squared-hinge", "softmax"] = Field(
-        description="loss of a linear model: squared (regression, or two classes as -1 and +1); logistic, "
-        "hinge and squared-hinge (two classes); softmax (any number of classes, one weight vector for each)"
+class _Linear(_Double):
+    nonconvex: float = Field(
+        default=0.0,
+        ge=0,
+        description="beta, weight of the term beta * sum_j w_j^2 / (1 + w_j^2) added to the mean loss, which is "
+        "smooth but not convex",
     )
 
 
-class SmoothedHingeSettings(_Double):
+class LinearSettings(_Linear):
+    """A linear model whose loss has no parameter of its own."""
+
+    kind: Literal["squared", "logistic", "hinge", "squared-hinge", "softmax", "one-sided-logistic"] = Field(
+        description="loss of a linear model: squared (regression, or two classes as -1 and +1); logistic, "
+        "hinge and squared-hinge (two classes); softmax (any number of classes, one weight vector for each); "
+        "one-sided-logistic (likewise, but only the score of the true class counts: the loss of FedPDM)"
+    )
+
+
+class SmoothedHingeSettings(_Linear):
     """A linear model with the hinge loss, its corner rounded to a parabola."""
 
     kind: Literal["smoothed-hinge"] = Field(description="hinge loss with a rounded corner (two classes)")

@@ -20,10 +20,12 @@ from pydantic import (
 
 from common.algorithms import AlgorithmSettings, algorithm_settings, builtin_settings, is_outside
 from common.errors import SettingsError
-from common.settings.data import DataSettings, GridPartition, RaggedPartition
+from common.settings.data import ClassesPartition, DataSettings, GridPartition, RaggedPartition
 from common.settings.objective import ObjectiveSettings
 from common.settings.participation import Cyclic, FixedSize, Participation, Weighted
+from common.settings.privacy import DifferentialPrivacy
 from common.settings.section import Section, settings_error
+from common.settings.uplink import Downlink, Uplink
 
 
 class Evaluation(Section):
@@ -31,10 +33,11 @@ class Evaluation(Section):
 
     every: PositiveInt = Field(1, description="evaluate after every so many rounds, and after the last")
     server: bool = Field(True, description="on the server's test set, where it has one")
-    clients: bool = Field(
-        True,
+    clients: bool | None = Field(
+        None,
         description="on the clients' shards (the training objective) and holdouts; never where features are "
-        "split: there no client can evaluate the whole model",
+        "split: there no client can evaluate the whole model. null: yes, but not under differential privacy, which "
+        "their exact sums would undo",
     )
     training: bool | None = Field(
         None,
@@ -109,6 +112,11 @@ class RunSettings(Section):
     algorithm: SerializeAsAny[AlgorithmSettings] = Field(
         description="name of an algorithm (fenchel algorithms lists them) and its own settings"
     )
+    uplink: Uplink = Uplink()
+    downlink: Downlink = Downlink()
+    differential_privacy: DifferentialPrivacy | None = Field(
+        None, description="what clients protect of their samples, and how; null: nothing"
+    )
     participation: Participation = Participation()
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpointing = Checkpointing()
@@ -146,6 +154,41 @@ class RunSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _links_are_used(self) -> Self:
+        if self.algorithm.uses_uplink:
+            noisy = self.differential_privacy is not None or self.uplink.noise is not None
+            if problem := self.algorithm.link_problem(self.uplink, noisy=noisy):
+                raise ValueError(f"algorithm: {self.algorithm.name}: {problem}")
+            if self.claims_privacy and self.evaluation.clients:
+                raise ValueError(
+                    "evaluation.clients: true has the clients tell exact sums over their samples, to which no noise is "
+                    "added, so differential_privacy would mean nothing; leave it out (where the "
+                    "server can load the data "
+                    "itself, in a simulation, evaluation.training: true gives the training objective)"
+                )
+            if self.differential_privacy is not None and (self.uplink.noise or self.uplink.clip):
+                raise ValueError(
+                    "uplink.noise and uplink.clip are for experiments without a claim; under differential_privacy, "
+                    "which sets both, leave them out"
+                )
+            return self
+        given = [
+            name
+            for name, plain in (
+                ("uplink", self.uplink.is_plain),
+                ("downlink", self.downlink.is_plain),
+                ("differential_privacy", self.differential_privacy is None),
+            )
+            if not plain
+        ]
+        if given:
+            raise ValueError(
+                f"{', '.join(given)}: {self.algorithm.name} does not send vectors that could be changed on their way: "
+                "leave it out, or use an algorithm that does, such as fedavg, scaffold or fedpdm"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _features_fit(self) -> Self:
         partition = self.data.partition
         if not isinstance(partition, GridPartition | RaggedPartition):
@@ -164,6 +207,35 @@ class RunSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _objective_fits(self) -> Self:
+        name, h = self.algorithm.name, self.objective.regularizer
+        beta = getattr(self.objective, "nonconvex", 0.0)
+        if beta and not self.algorithm.treats_nonconvex:
+            raise ValueError(
+                f"objective.nonconvex is {beta:g}, but {name} is for convex objectives; use 0, or "
+                "an algorithm that takes gradients only, such as fedavg"
+            )
+        if not h.present:
+            return self
+        if not self.algorithm.treats_regularizer:
+            raise ValueError(
+                f"objective.regularizer.kind is {h.kind}, but {name} cannot treat such a term; use none, or an "
+                "algorithm that can, such as fedavg"
+            )
+        if self.algorithm.takes_subgradient and not h.has_slope:
+            raise ValueError(
+                f"objective.regularizer.kind is {h.kind}, which has no subgradients to step along, as {name} does; "
+                "use an algorithm that takes its proximal operator, such as fedavg with regularizer_step: prox"
+            )
+        penalty = self.algorithm.prox_penalty
+        if penalty is not None and h.least_penalty and penalty <= h.least_penalty:
+            raise ValueError(
+                f"objective.regularizer: {h.kind} needs a penalty rho above 1/theta = {h.least_penalty:g}, but with "
+                f"these settings of {name} rho is {penalty:g}; use a larger theta or a larger penalty"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _training_is_at_hand(self) -> Self:
         if self.evaluation.training and self.own_data:
             raise ValueError(
@@ -175,7 +247,27 @@ class RunSettings(Section):
                 f"evaluation.training: true given, but with data.holdout: {self.data.holdout} not all samples are "
                 "trained on; use null or false, and the clients will evaluate on their shards"
             )
+        partition = self.data.partition
+        if (
+            self.evaluation.training
+            and isinstance(partition, ClassesPartition)
+            and partition.samples is not None
+        ):
+            raise ValueError(
+                f"evaluation.training: true given, but with data.partition.samples: {partition.samples} not all "
+                "samples are trained on; use null or false, and the clients will evaluate on their shards"
+            )
         return self
+
+    @property
+    def claims_privacy(self) -> bool:
+        """Whether the run promises differential privacy, which the paper's own formulas do not."""
+        return self.differential_privacy is not None and self.differential_privacy.mechanism != "paper"
+
+    @property
+    def clients_evaluate(self) -> bool:
+        """Whether clients tell how good the model is on their samples."""
+        return not self.claims_privacy if self.evaluation.clients is None else self.evaluation.clients
 
     @property
     def own_data(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -23,6 +23,9 @@ from deploy.data import ensure
 from deploy.keys import PUBLIC_KEY_VARIABLE, SECRETS_VARIABLE, read_public, refuse_private_keys
 from deploy.logs import log_to_file
 from server.coordinator import Summary
+
+if TYPE_CHECKING:
+    from common.credentials import Credentials
 
 T = TypeVar("T")
 
@@ -291,6 +294,14 @@ def client(
             "section in braces (docs/solvers.md)",
         ),
     ] = None,
+    privacy_policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="limits of this client's own: it takes part in no run that protects its samples less "
+            "(docs/privacy.md)",
+        ),
+    ] = None,
     insecure: InsecureOption = False,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -298,12 +309,9 @@ def client(
     from client.connection import Participant
     from client.holdings import Holdings, OwnFile
     from client.host import ParentGoneError, host
+    from client.policy import load_policy
     from client.secrets import Secrets
-    from common.credentials import Credentials
     from common.settings.solver import parse_solver
-    from deploy.certificates import check_pair, common_name
-    from deploy.claims import claim as claim_identity
-    from deploy.names import client_names
 
     if sum((certs is not None, claim is not None, insecure)) != 1:
         raise SettingsError("give one of --certs DIR, --claim DIR and --insecure")
@@ -311,23 +319,7 @@ def client(
         raise SettingsError("--data is the file of one client; leave --sessions out")
     if identifier is not None and data is None:
         raise SettingsError("--id names a column of a client's own file; give the file with --data FILE")
-    identities: dict[str, Credentials | None] = {}
-    if claim is not None:
-        claimed = claim_identity(claim, os.uname().nodename)
-        identities[claimed] = Credentials.load(claim / claimed)
-    elif sessions is not None:
-        for each in client_names(sessions, first):
-            identities[each] = None if certs is None else Credentials.load(certs / each)
-    elif certs is not None:
-        credentials = Credentials.load(certs)
-        identities[common_name(credentials)] = credentials
-    elif name is not None:
-        identities[name] = None
-    else:
-        raise SettingsError("with --insecure, give --name NAME or --sessions N")
-    for pair in identities.values():
-        if pair is not None:
-            check_pair(pair)
+    identities = _identities(certs, claim, sessions, first, name)
     holdings = Holdings(None if data is None else OwnFile(data, label, identifier))
     shared = None if secrets is None else Secrets.load(secrets)
     participants = [
@@ -342,6 +334,7 @@ def client(
             shared,
             frozenset(peers) if peers else None,
             None if solver is None else parse_solver(solver, "--solver"),
+            None if privacy_policy is None else load_policy(privacy_policy),
         )
         for each, credentials in identities.items()
     ]
@@ -359,3 +352,32 @@ def client(
         raise typer.Exit(0) from None
     stopped = next((farewell.reason for farewell in farewells if not farewell.completed), None)
     say("the run is complete" if stopped is None else f"the run stopped early: {stopped}")
+
+
+def _identities(
+    certs: Path | None, claim: Path | None, sessions: int | None, first: int, name: str | None
+) -> dict[str, Credentials | None]:
+    """Return who this process is, by client id, each with its certificate or, with --insecure, without one."""
+    from common.credentials import Credentials
+    from deploy.certificates import check_pair, common_name
+    from deploy.claims import claim as claim_identity
+    from deploy.names import client_names
+
+    identities: dict[str, Credentials | None] = {}
+    if claim is not None:
+        claimed = claim_identity(claim, os.uname().nodename)
+        identities[claimed] = Credentials.load(claim / claimed)
+    elif sessions is not None:
+        for each in client_names(sessions, first):
+            identities[each] = None if certs is None else Credentials.load(certs / each)
+    elif certs is not None:
+        credentials = Credentials.load(certs)
+        identities[common_name(credentials)] = credentials
+    elif name is not None:
+        identities[name] = None
+    else:
+        raise SettingsError("with --insecure, give --name NAME or --sessions N")
+    for pair in identities.values():
+        if pair is not None:
+            check_pair(pair)
+    return identities

@@ -12,12 +12,18 @@ _BUILTIN: Mapping[str, str] = {
     "fedavg": "server.algorithms.fedavg:FedAvg",
     "fedprox": "server.algorithms.fedprox:FedProx",
     "scaffold": "server.algorithms.scaffold:Scaffold",
+    "feddyn": "server.algorithms.feddyn:FedDyn",
+    "fedpd": "server.algorithms.fedpd:FedPD",
     "mb-sgd": "server.algorithms.mbsgd:MiniBatchSGD",
     "hybrid-fedavg": "server.algorithms.hybrid_fedavg:HybridFedAvg",
     "hyfem-like": "server.algorithms.hyfem:HyFEMLike",
     "hyfdca": "server.algorithms.hyfdca:HyFDCA",
     "feddcd": "server.algorithms.feddcd:FedDCD",
+    "fedpdm": "server.algorithms.fedpdm:FedPDM",
     "acc-feddcd": "server.algorithms.acc_feddcd:AccFedDCD",
+    "drdm": "server.algorithms.drdm:DRDM",
+    "drfa": "server.algorithms.drfa:DRFA",
+    "scaff-pd": "server.algorithms.scaff_pd:ScaffPD",
 }
 
 

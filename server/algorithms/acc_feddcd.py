@@ -23,6 +23,10 @@ log = logging.getLogger("fenchel.server")
 _WINDOW = 10  # rounds over which the clients' spread is averaged
 _FINEST = 1e-6  # accuracy of local solves that more restarts do not tighten further
 _GROWTH = 10.0  # of that average over its lowest value: no convergent run in the specification came near
+_UNFIT = (
+    "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for a neural "
+    "network give algorithm.dual_step (such as 0.01) and algorithm.conditioning (such as 0.3)"
+)
 
 
 class AccFedDCD(DualAscent):
@@ -38,6 +42,8 @@ class AccFedDCD(DualAscent):
             The clients' spread in the latest rounds.
         lowest
             The lowest mean spread of a window so far.
+        smallest
+            The smallest spread above 0 so far.
         restarts
             Numbers of committed rounds after which the acceleration began anew, shape (restarts,).
         accuracy
@@ -46,6 +52,7 @@ class AccFedDCD(DualAscent):
 
         spreads: list[float] = field(default_factory=list)
         lowest: float = float("inf")
+        smallest: float = float("inf")
         restarts: Indices = field(default_factory=lambda: np.empty(0, np.int64))
         accuracy: float = 0.25
 
@@ -62,20 +69,37 @@ class AccFedDCD(DualAscent):
                 "often, which weighted "
                 "sampling does not give; use fixed, or feddcd"
             )
-        weights, state = self.weights(), self.state
-        scales = [weights[client] * alpha for client, alpha in state.strong_convexity.items()]
-        if min(scales) <= 0 or min(state.smoothness.values()) <= 0:
-            raise SettingsError(
-                "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for "
-                "neural networks use feddcd with dual_step"
-            )
-        beta = {
-            client: self.settings.smoothness or smoothness for client, smoothness in state.smoothness.items()
-        }
-        conditioning = min(alpha / beta[client] for client, alpha in state.strong_convexity.items())
+        scales = self._scales()
+        conditioning = self.settings.conditioning or self._worst_conditioning()
         r = effective_participation(self.cohort_size(), scales)
-        chosen = Acceleration.of(r, min(conditioning, 1.0))
+        chosen = Acceleration.of(r, conditioning)
         return {"a": chosen.a, "b": chosen.b, "theta": chosen.theta}
+
+    def _scales(self) -> list[float]:
+        """1 / lambda_i of all clients; 1 each where the dual step is a constant of its own."""
+        alphas = self.state.strong_convexity
+        if self.settings.dual_step is not None:
+            return [1.0] * len(alphas)
+        if min(alphas.values()) <= 0:
+            raise SettingsError(_UNFIT)
+        weights = self.weights()
+        return [weights[client] * alpha for client, alpha in alphas.items()]
+
+    def _worst_conditioning(self) -> float:
+        """The smallest alpha_i / beta_i."""
+        state = self.state
+        if min(*state.strong_convexity.values(), *state.smoothness.values()) <= 0:
+            raise SettingsError(_UNFIT)
+        ratios = (
+            alpha / (self.settings.smoothness or state.smoothness[client])
+            for client, alpha in state.strong_convexity.items()
+        )
+        return min(*ratios, 1.0)
+
+    async def admit(self, cohort: Cohort) -> None:
+        """A newcomer begins far from the others, which is no sign of inexact solves: the guard watches anew."""
+        await super().admit(cohort)
+        self.state.spreads, self.state.lowest = [], float("inf")
 
     async def round(self, t: int) -> None:
         """v_i = (1-a) y_i + a z_i; w_i = argmin f_i - <., v_i>; y_i and z_i step from v_i and u_i."""
@@ -118,15 +142,23 @@ class AccFedDCD(DualAscent):
         return {"committed": self.state.committed, "restarts": self.state.restarts}
 
     def _asked(self) -> dict[str, Any]:
-        return {**self.moment(), "accuracy": self.state.accuracy}
+        asked = {**self.moment(), "accuracy": self.state.accuracy}
+        # A neural network's local solve starts from the average of the last round, in either cohort.
+        return asked | ({"model": self.model} if self.settings.dual_step is not None else {})
 
     def _guard(self) -> None:
-        """Begin the acceleration anew, with more accurate solves, when the minimisers move apart (5.7)."""
-        state = self.state
-        state.spreads = [*state.spreads[-(_WINDOW - 1) :], state.figures["spread"]]
+        """Begin the acceleration anew, with more accurate solves, when the minimisers move apart (5.7).
+
+        A spread that rounding hides reads 0, so whatever reads more lies above rounding. A window whose mean is below
+        the smallest of such readings is counted as that: rounding errors that come and go are no growth, and a run
+        that leaves an agreement, however close, is seen.
+        """
+        state, spread = self.state, self.state.figures["spread"]
+        state.spreads = [*state.spreads[-(_WINDOW - 1) :], spread]
+        state.smallest = min(state.smallest, spread) if spread > 0 else state.smallest
         if len(state.spreads) == _WINDOW and self.settings.restart:
-            mean = float(np.mean(state.spreads))
-            if mean > _GROWTH * state.lowest > 0:
+            level = max(float(np.mean(state.spreads)), state.smallest)
+            if level > _GROWTH * state.lowest:
                 state.accuracy = max(state.accuracy / 4, _FINEST)
                 state.restarts = np.append(state.restarts, state.committed)
                 state.spreads, state.lowest = [], float("inf")
@@ -137,5 +169,5 @@ class AccFedDCD(DualAscent):
                     state.accuracy,
                 )
             else:
-                state.lowest = min(state.lowest, mean)
+                state.lowest = min(state.lowest, level)
         state.figures["restarts"] = float(len(state.restarts))

@@ -24,8 +24,10 @@ class FedAvg(Algorithm):
         cohort = self.sample()
         trained = await cohort.reduce(
             "train",
-            model=self.model,
-            returns={"model": self.model, "samples": int},
+            model=self.downlink.wire(self.model, t),
+            returns={"model": self.uplink.expected(self.model), "samples": int},
             weight="samples" if self.settings.weighting == "samples" else None,
+            dtype=self.model.dtype,
         )
-        self.model = trained.mean("model")
+        mean = self.uplink.mean(trained, "model", self.model, t)
+        self.model = self.downlink.kept(mean, t + 1)

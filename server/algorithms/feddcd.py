@@ -8,14 +8,14 @@ keep the sum at zero: the projection in the paper's Algorithm 1, line 5.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from common.algorithms.feddcd import DualAscentSettings, FedDCDSettings
 from common.arrays import Vector
-from common.errors import PayloadError, SettingsError
+from common.errors import JoinRefusedError, PayloadError, SettingsError
 from common.expectation import Expected
 from common.randomness import generator
 from common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction, Weighted
@@ -69,24 +69,44 @@ class DualAscent(Algorithm):
     )
 
     async def start(self) -> None:
-        """Collect alpha_i, beta_i and n_i; tell each client its weight p_i in the objective."""
-        everybody = self.fleet.all()
-        described = await everybody.ask(
+        """Begin with y_i = 0 everywhere."""
+        self.state.rounding = np.zeros(self.model.shape)
+        self.state.second_rounding = np.zeros(self.model.shape)
+        await self._take_in(self.fleet.all())
+
+    async def admit(self, cohort: Cohort) -> None:
+        """Newcomers have y_i = 0, so the sum of the duals stays what it is (specification, end of section 2.6)."""
+        before = replace(self.state)
+        try:
+            await self._take_in(cohort)
+        except SettingsError as error:
+            self.state = before
+            raise JoinRefusedError(f"with {', '.join(cohort)} the run could not go on: {error}") from None
+
+    async def _take_in(self, newcomers: Cohort) -> None:
+        """Collect the newcomers' alpha_i, beta_i and n_i; tell every client its weight p_i in the objective.
+
+        The weights and the constants depend on all clients, so all hear them anew, also those who are away.
+        """
+        described = await newcomers.ask(
             "describe",
             returns={"strong_convexity": float, "smoothness": float, "samples": int},
-            min_replies=len(everybody),
+            min_replies=len(newcomers),
         )
-        state = self.state
+        alphas, betas, samples = {}, {}, {}
         for client, reply in described.items():
             alpha, beta = cast(float, reply["strong_convexity"]), cast(float, reply["smoothness"])
             if alpha < 0 or 0 < beta < alpha:
                 raise PayloadError(f"client {client}: strong convexity {alpha} above smoothness {beta}")
-            state.strong_convexity[client], state.smoothness[client] = alpha, beta
-            state.samples[client] = cast(int, reply["samples"])
-        state.rounding = np.zeros(self.model.shape)
-        state.second_rounding = np.zeros(self.model.shape)
+            alphas[client], betas[client] = alpha, beta
+            samples[client] = cast(int, reply["samples"])
+        state = self.state  # its dicts are replaced, never changed: admit may have to go back
+        state.strong_convexity = dict(sorted((state.strong_convexity | alphas).items()))
+        state.smoothness = dict(sorted((state.smoothness | betas).items()))
+        state.samples = dict(sorted((state.samples | samples).items()))
         self._check()
-        await everybody.tell("begin", weight=Each(self.weights()), **self.constants())
+        constants = self.constants()
+        await self.fleet.all().tell("begin", weight=Each(self.weights()), **constants, **self.moment())
 
     def _check(self) -> None:
         """Refuse what cannot work, before anybody computes."""
@@ -122,11 +142,11 @@ class DualAscent(Algorithm):
         return float(clients)
 
     def constants(self) -> dict[str, float]:
-        """Return what else the clients need to know before the first round."""
+        """Return what else the clients need to know before they begin, of all clients together."""
         return {}
 
     def moment(self) -> dict[str, Any]:
-        """Return what tells a client which rounds lie behind it, if it cannot know by itself."""
+        """Return what tells a client which rounds lie behind the run, if it cannot know by itself."""
         return {}
 
     def weights(self) -> dict[str, float]:

@@ -38,6 +38,7 @@ class HybridFedAvg(Algorithm):
 
     Settings: ClassVar[type[AlgorithmSettings]] = HybridFedAvgSettings
     settings: LocalDescentSettings
+    fixed_fleet = "it is settled at the start which clients hold which features"
 
     async def start(self) -> None:
         """Learn every client's M_k."""

@@ -97,6 +97,7 @@ class HyFDCA(Algorithm):
     settings: HyFDCASettings
     state: State
     figures: ClassVar[tuple[str, ...]] = ("primal_objective", "dual_objective", "gap", "outer_step")
+    fixed_fleet = "it is settled at the start which clients hold parts of which samples and features"
 
     def __init__(self, conduct: Conduct) -> None:
         super().__init__(conduct)

@@ -1,0 +1,174 @@
+"""A client's differential privacy: how much noise an upload needs, where it comes from, and what it has cost."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from client.ledger import Ledger
+from client.policy import Policy
+from client.randomness import SECRET_BYTES, PrivateRandomness
+from common.arrays import Matrix, Vector
+from common.data.shard import Shard
+from common.errors import SettingsError
+from common.objectives.objective import Objective
+from common.privacy.accountant import Accountant, Release
+from common.privacy.claim import facts_of, problems_of
+from common.privacy.facts import PrivacyFacts
+from common.privacy.sensitivity import DualDifference, LocalMap
+from common.settings.privacy import DifferentialPrivacy
+from common.settings.run import RunSettings
+
+log = logging.getLogger("fenchel.client")
+
+_LEDGER = "privacy.ledger"
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What stands between a client's samples and what it sends.
+
+    Attributes
+    ----------
+    privacy
+        The mechanism, as the run asks for it.
+    facts
+        What else the sensitivity follows from.
+    release
+        Noise multiplier and sampling rate of every upload.
+    randomness
+        Where noise, batches and supports come from.
+    ledger
+        What has left so far, and how much may.
+    """
+
+    privacy: DifferentialPrivacy
+    facts: PrivacyFacts
+    release: Release
+    randomness: PrivateRandomness
+    ledger: Ledger
+
+    @property
+    def clip_gradient(self) -> float | None:
+        """G, to which the gradient of every sample is clipped."""
+        return self.privacy.clip_gradient
+
+    @property
+    def clip_update(self) -> float | None:
+        """C, to which what is sent is clipped, as a difference from the model that the round began with."""
+        return self.privacy.clip_update
+
+    def sensitivity(self, local: LocalMap, difference: DualDifference) -> tuple[float, DualDifference]:
+        """Return the sensitivity of a round's upload; see :meth:`DifferentialPrivacy.sensitivity`."""
+        return self.privacy.sensitivity(local, self.facts, difference)
+
+    def released(self, values: Vector, t: int, name: str, sensitivity: float) -> Vector:
+        """Return ``values`` with their noise, shape (k,), charged to the ledger: now they may leave.
+
+        The noise depends on the values, on the round and on the client's secret. So what is computed again is the
+        same payload, which costs nothing, and anything else has noise of its own.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            They would cost more than is left.
+        """
+        about = hashlib.sha256(np.ascontiguousarray(values).data).digest()
+        noise = self.randomness.normal(values.size, "noise", t, name, about)
+        deviation = self.release.noise_multiplier * sensitivity
+        noised: Vector = values + (deviation * noise).astype(values.dtype)
+        payload = hashlib.sha256(f"{t} {name} ".encode() + np.ascontiguousarray(noised).tobytes()).digest()
+        self.ledger.charge(payload, t, self.release)
+        return noised
+
+
+def protection_of(
+    client: str,
+    settings: RunSettings,
+    objective: Objective,
+    folder: Path | None,
+    policy: Policy | None = None,
+) -> Protection | None:
+    """Return a client's protection in a run, or ``None`` if there is to be none.
+
+    Parameters
+    ----------
+    client
+        The client's id.
+    settings
+        Of the run, as the server sent them.
+    objective
+        On the client's samples.
+    folder
+        Where the client's secret and its ledger are kept; ``None``: in memory.
+    policy
+        What the client insists on.
+
+    Raises
+    ------
+    SettingsError
+        The run would protect less than it says, or less than the policy wants.
+    CheckpointError
+        The ledger or the secret is damaged.
+    """
+    privacy = settings.differential_privacy
+    if privacy is None:
+        if policy is not None:
+            raise SettingsError(f"client {client} does not take part: {policy.refusal(None, 0.0, 'dense')}")
+        return None
+    facts = facts_of(settings, objective, objective.samples)
+    if problems := problems_of(settings, facts):
+        raise SettingsError("differential_privacy: " + "\n  ".join(problems))
+    for warning in privacy.warnings(facts):
+        log.info("%s: %s", client, warning)
+    release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
+    if policy is not None and (refusal := policy.refusal(privacy, release.noise_multiplier, facts.support)):
+        raise SettingsError(f"client {client} does not take part: {refusal}")
+    cap = privacy.budget if policy is None else policy.cap(privacy)
+    ledger = Ledger(
+        None if folder is None else folder / _LEDGER,
+        client,
+        cap=None if privacy.mechanism == "paper" else cap,
+        delta=privacy.delta,
+        accountant=Accountant(privacy.accountant),
+    )
+    return Protection(privacy, facts, release, _randomness(client, settings, folder), ledger)
+
+
+def _randomness(client: str, settings: RunSettings, folder: Path | None) -> PrivateRandomness:
+    privacy = settings.differential_privacy
+    if privacy is not None and privacy.fixed_seeds:
+        secret = hashlib.sha256(f"{settings.seed} {client}".encode()).digest()
+        return PrivateRandomness(secret[:SECRET_BYTES])
+    return PrivateRandomness.kept_in(folder)
+
+
+def bounded(shard: Shard, norm: float | None) -> Shard:
+    """Return a shard none of whose samples is longer than ``norm``: longer ones are shortened to it.
+
+    The bound holds whatever the samples are, so that what follows from it does not depend on them.
+    """
+    if norm is None or not shard.samples:
+        return shard
+    lengths = _row_norms(shard.features)
+    factors = np.minimum(1.0, norm / np.maximum(lengths, np.finfo(np.float64).tiny))
+    if (factors == 1.0).all():
+        return shard
+    scaled: Matrix
+    if isinstance(shard.features, sp.csr_array):
+        scaled = sp.csr_array(sp.diags_array(factors) @ shard.features).astype(shard.features.dtype)
+    else:
+        scaled = (shard.features * factors[:, None]).astype(shard.features.dtype)
+    return replace(shard, features=scaled)
+
+
+def _row_norms(features: Matrix) -> Vector:
+    if isinstance(features, sp.csr_array):
+        norms: Vector = np.sqrt(np.asarray(features.multiply(features).sum(axis=1), np.float64).ravel())
+        return norms
+    return np.asarray(np.linalg.norm(features.astype(np.float64, copy=False), axis=1))

@@ -1,0 +1,111 @@
+"""Random numbers that privacy rests on: nobody but this client can redo them.
+
+They come from a secret that a client draws from the operating system once a run. Every draw is keyed by what it is
+for *and* by what it is about (the values that it protects, the instruction that it answers). So a retry of the same
+work gives the same bytes, which a server cannot average the noise out of, and other work gets other noise, which it
+cannot subtract (FedPDM specification, section 2.1, rules 4 and 6).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from scipy.special import ndtri
+
+from common.arrays import Vector
+from common.errors import CheckpointError
+from common.payload import Values, encode
+
+SECRET_BYTES = 32
+_FILE = "secret"
+
+
+@dataclass(frozen=True)
+class PrivateRandomness:
+    """A client's own source of random numbers.
+
+    Attributes
+    ----------
+    secret
+        32 bytes that never leave the client.
+    """
+
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def kept_in(cls, folder: Path | None) -> PrivateRandomness:
+        """Return the one whose secret a folder holds; draw and write it if there is none yet.
+
+        ``None`` draws a secret that lives as long as the process.
+
+        Raises
+        ------
+        CheckpointError
+            The file is damaged.
+        """
+        if folder is None:
+            return cls(os.urandom(SECRET_BYTES))
+        path = folder / _FILE
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(".new")
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(os.urandom(SECRET_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        secret = path.read_bytes()
+        if len(secret) != SECRET_BYTES:
+            raise CheckpointError(
+                f"{path}: has {len(secret)} bytes, not {SECRET_BYTES}; it is damaged, and with it what this client "
+                "needs to go on with the run"
+            )
+        return cls(secret)
+
+    def generator(self, *context: str | int | bytes) -> np.random.Generator:
+        """Return a numpy generator for one purpose, for mini-batches and supports."""
+        key = self._key(*context)
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
+
+    def normal(self, count: int, *context: str | int | bytes) -> Vector:
+        """Return independent standard normal numbers, shape (count,), float64.
+
+        The stream cipher ChaCha20 gives 53-bit uniform numbers, which the inverse of the normal distribution
+        function turns into normal ones: nobody can tell them from true ones without the key, whatever numbers of
+        theirs are known.
+        """
+        keystream = Cipher(ChaCha20(self._key(*context), bytes(16)), mode=None).encryptor()
+        words = np.frombuffer(keystream.update(bytes(8 * count)), "<u8")
+        uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        normal: Vector = ndtri(uniform)
+        return normal
+
+    def _key(self, *context: str | int | bytes) -> bytes:
+        """Return 32 bytes that depend on the secret and on every part of the context, and where each ends."""
+        mac = hmac.new(self.secret, digestmod=hashlib.sha256)
+        for part in context:
+            encoded = part if isinstance(part, bytes) else str(part).encode()
+            mac.update(f"{type(part).__name__}:{len(encoded)}:".encode() + encoded)
+        return mac.digest()
+
+
+def digest(*parts: str | Values) -> bytes:
+    """Return 32 bytes that stand for texts and named values."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            hashed.update(f"{len(part)}:{part}".encode())
+            continue
+        encoded = encode(part)
+        hashed.update(encoded.descriptor.SerializeToString(deterministic=True))
+        for segment in encoded.segments:
+            hashed.update(segment)
+    return hashed.digest()

@@ -1,0 +1,159 @@
+"""What happens to a vector before it leaves the client.
+
+In this order, whatever the algorithm:
+
+1. *sparsify*: some coordinates are chosen;
+2. *clip*: their difference from the model that the round began with is shortened;
+3. *noise*: Gaussian noise on every chosen value;
+4. *dtype*: rounded to the type on the wire.
+
+An algorithm whose client must know what the server saw (a public dual variable, a mirrored replica) reads it from
+:class:`Sent`, after all four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from client.privacy import Protection
+from common.arrays import Indices, Vector
+from common.errors import PrivacyBudgetError
+from common.payload import SparseVector
+from common.randomness import generator
+from common.settings.uplink import Uplink
+from common.sparsification import kept, top_k
+from common.supports import seeded_support
+from common.uplink import uplink_support
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What left the client of a vector.
+
+    Attributes
+    ----------
+    coordinates
+        Which coordinates: increasing indices of shape (k,), or a slice of them all.
+    values
+        Shape (k,), as the server reads them, in the vector's dtype.
+    wire
+        What goes into the reply: all values, those of a support that the server knows, or indices with values.
+    """
+
+    coordinates: Indices | slice
+    values: Vector
+    wire: Vector | SparseVector
+
+
+@dataclass(frozen=True)
+class ClientUplink:
+    """The way up of one client in one run.
+
+    Attributes
+    ----------
+    settings
+        What is done.
+    seed, client
+        Of the run; this client's id.
+    protection
+        Where the noise comes from under differential privacy; ``None``: there is none.
+    """
+
+    settings: Uplink
+    seed: int
+    client: str
+    protection: Protection | None = None
+
+    @property
+    def noisy(self) -> bool:
+        """Whether what is sent carries noise."""
+        return self.protection is not None or self.settings.noise is not None
+
+    @property
+    def changes(self) -> bool:
+        """Whether vectors do not leave as they are."""
+        return self.protection is not None or not self.settings.is_plain
+
+    def send(
+        self,
+        vector: Vector,
+        t: int,
+        *,
+        around: Vector,
+        minus: Vector | None = None,
+        sensitivity: float | None = None,
+        name: str = "model",
+    ) -> Sent:
+        """Return what leaves of ``vector`` in round ``t``.
+
+        Parameters
+        ----------
+        vector
+            Shape (d,).
+        t
+            The round.
+        around
+            What everybody knows that it is near to, shape (d,): the model that the round began with.
+        minus
+            What the server has of this vector already, shape (d,): only the difference travels. It is taken at the
+            end, from the values with their noise.
+        sensitivity
+            How far one sample can move ``vector``; needed under differential privacy.
+        name
+            Tells several vectors of one round apart.
+        """
+        coordinates = self._coordinates(vector, around, t, name)
+        chosen = slice(None) if coordinates is None else coordinates.indices
+        values = self._near(vector[chosen], around[chosen])
+        if self.protection is not None:
+            if sensitivity is None:
+                raise PrivacyBudgetError(
+                    f"client {self.client}: the sensitivity of {name!r} is not known, so it stays here"
+                )
+            values = self.protection.released(values, t, name, sensitivity)
+        elif self.settings.noise is not None:
+            noise = generator(self.seed, self.client, t, "noise", name).standard_normal(values.size)
+            values = values + (self.settings.noise * noise).astype(values.dtype)
+        if minus is not None:
+            values = values - minus[chosen]
+        rounded = values.astype(self.settings.dtype or values.dtype, copy=False)
+        if coordinates is None or coordinates.are_shared:
+            wire: Vector | SparseVector = rounded
+        else:
+            wire = SparseVector(coordinates.indices, rounded, vector.size, coordinates.seed)
+        return Sent(chosen, rounded.astype(vector.dtype, copy=False), wire)
+
+    def _near(self, values: Vector, around: Vector) -> Vector:
+        """Shorten the difference to the norm that is allowed."""
+        bound = self.settings.clip if self.protection is None else self.protection.clip_update
+        if bound is None:
+            return values
+        difference = values - around
+        norm = float(np.linalg.norm(difference))
+        return values if norm <= bound else around + difference * (bound / norm)
+
+    def _coordinates(self, vector: Vector, around: Vector, t: int, name: str) -> _Coordinates | None:
+        sparsifier = self.settings.sparsify
+        if sparsifier is None:
+            return None
+        if sparsifier.is_shared:
+            return _Coordinates(uplink_support(sparsifier, around, self.seed, t), are_shared=True)
+        count = kept(sparsifier.keep, vector.size)
+        if sparsifier.support == "top-k":
+            return _Coordinates(top_k(vector, count))
+        seed = int(self._support_generator(t, name).integers(1 << 64, dtype=np.uint64))
+        return _Coordinates(seeded_support(seed, vector.size, count), seed=seed)
+
+    def _support_generator(self, t: int, name: str) -> np.random.Generator:
+        if self.protection is not None:
+            return self.protection.randomness.generator("support", t, name)
+        return generator(self.seed, self.client, t, "support", name)
+
+
+@dataclass(frozen=True)
+class _Coordinates:
+    indices: Indices
+    seed: int | None = None
+    are_shared: bool = False

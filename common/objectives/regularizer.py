@@ -1,0 +1,315 @@
+"""The non-smooth term h of ``F(x) = (1/N) sum_i f_i(x) + h(x)``, and its proximal operator.
+
+    prox(u) = argmin_x  h(x) + (rho/2) ||x - u||^2
+
+(FedPDM specification, sections 1.1 and 1.3). The penalty is rho, and not rho N, because the losses carry 1/N. All
+operators keep the dtype of their argument, and change none.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from common.arrays import Vector
+from common.errors import SettingsError
+from common.settings.regularizer import (
+    BoxSettings,
+    ElasticNetSettings,
+    GroupLassoSettings,
+    L0Settings,
+    L1Settings,
+    McpSettings,
+    NoneSettings,
+    RegularizerSettings,
+    SquaredL2Settings,
+)
+
+
+class Regularizer(ABC):
+    """A function of the model alone, which may have corners.
+
+    Attributes
+    ----------
+    convex
+        Whether it is convex: then its proximal operator is non-expansive.
+    """
+
+    convex: ClassVar[bool] = True
+
+    @abstractmethod
+    def value(self, x: Vector) -> float:
+        """Return ``h(x)`` for a model of shape (d,); may be infinity."""
+
+    @abstractmethod
+    def prox(self, u: Vector, penalty: float) -> Vector:
+        """Return ``argmin_x h(x) + (penalty/2) ||x - u||^2``, shape (d,), a new array.
+
+        Parameters
+        ----------
+        u
+            Shape (d,).
+        penalty
+            rho > 0.
+
+        Raises
+        ------
+        SettingsError
+            The penalty is too small for an h that is not convex.
+        """
+
+    @abstractmethod
+    def subgradient(self, x: Vector) -> Vector:
+        """Return one subgradient at ``x``, shape (d,), a new array; 0 at corners that lie at 0.
+
+        Raises
+        ------
+        SettingsError
+            h is a bound or a count, of which steps along subgradients know nothing.
+        """
+
+
+class Zero(Regularizer):
+    """No such term: ``h = 0``."""
+
+    def value(self, x: Vector) -> float:
+        """Return 0."""
+        return 0.0
+
+    def prox(self, u: Vector, penalty: float) -> Vector:
+        """Return ``u``."""
+        return u.copy()
+
+    def subgradient(self, x: Vector) -> Vector:
+        """Return zeros."""
+        return np.zeros_like(x)
+
+
+@dataclass(frozen=True)
+class ElasticNet(Regularizer):
+    """``gamma sum_j |x_j| + (mu/2) ||x||^2``; the l1 norm for mu = 0, a ridge for gamma = 0.
+
+    Attributes
+    ----------
+    weight
+        gamma >= 0.
+    ridge
+        mu >= 0.
+    """
+
+    weight: float
+    ridge: float = 0.0
+
+    def value(self, x: Vector) -> float:
+        """Return ``gamma sum_j |x_j| + (mu/2) ||x||^2``."""
+        return self.weight * float(np.abs(x).sum()) + 0.5 * self.ridge * float(x @ x)
+
+    def prox(self, u: Vector, penalty: float) -> Vector:
+        """Return ``soft(u, gamma/rho) / (1 + mu/rho)``."""
+        result: Vector = soft(u, self.weight / penalty) / (1 + self.ridge / penalty)
+        return result
+
+    def subgradient(self, x: Vector) -> Vector:
+        """Return ``gamma sgn(x) + mu x``."""
+        result: Vector = self.weight * np.sign(x) + self.ridge * x
+        return result
+
+
+@dataclass(frozen=True)
+class GroupLasso(Regularizer):
+    """``gamma sum_g ||x_g||``.
+
+    Attributes
+    ----------
+    weight
+        gamma >= 0.
+    shape
+        The model as a matrix, (K, m): outputs and features.
+    axis
+        Along which a group lies: 0 for the K weights of a feature, 1 for the m weights of a class.
+    """
+
+    weight: float
+    shape: tuple[int, int]
+    axis: int
+
+    def value(self, x: Vector) -> float:
+        """Return ``gamma sum_g ||x_g||``."""
+        return self.weight * float(self._norms(x).sum())
+
+    def prox(self, u: Vector, penalty: float) -> Vector:
+        """Return ``u_g max(1 - gamma/(rho ||u_g||), 0)`` for each group; 0 where ``u_g = 0``."""
+        norms = self._norms(u)
+        kept = np.maximum(norms - self.weight / penalty, 0)
+        scale = np.divide(kept, norms, out=np.zeros_like(norms), where=norms > 0)
+        result: Vector = (u.reshape(self.shape) * scale).ravel()
+        return result
+
+    def subgradient(self, x: Vector) -> Vector:
+        """Return ``gamma x_g / ||x_g||`` for each group; 0 where ``x_g = 0``."""
+        norms = self._norms(x)
+        scale = np.divide(self.weight, norms, out=np.zeros_like(norms), where=norms > 0)
+        result: Vector = (x.reshape(self.shape) * scale).ravel()
+        return result
+
+    def _norms(self, x: Vector) -> Vector:
+        norms: Vector = np.linalg.norm(x.reshape(self.shape), axis=self.axis, keepdims=True)
+        return norms
+
+
+@dataclass(frozen=True)
+class Box(Regularizer):
+    """0 where every weight lies in [lower, upper], else infinity.
+
+    Attributes
+    ----------
+    lower, upper
+        The bounds.
+    """
+
+    lower: float
+    upper: float
+
+    def value(self, x: Vector) -> float:
+        """Return 0 or infinity; a mean of models in the box may leave it by rounding, and still has 0."""
+        slack = 8 * float(np.finfo(x.dtype).eps) * max(abs(self.lower), abs(self.upper))
+        inside = np.all((x >= self.lower - slack) & (x <= self.upper + slack))
+        return 0.0 if inside else math.inf
+
+    def prox(self, u: Vector, penalty: float) -> Vector:
+        """Return the nearest point of the box, whatever the penalty."""
+        clipped: Vector = np.clip(u, self.lower, self.upper)
+        return clipped
+
+    def subgradient(self, x: Vector) -> Vector:
+        """Raise SettingsError."""
+        raise _without_slope("box", "a bound")
+
+
+@dataclass(frozen=True)
+class Mcp(Regularizer):
+    """The minimax concave penalty (Zhang 2010), a sum over weights.
+
+    ``gamma |x| - x^2 / (2 theta)`` up to ``|x| = gamma theta``, then ``gamma^2 theta / 2``.
+
+    Attributes
+    ----------
+    weight
+        gamma >= 0.
+    theta
+        > 0; the function is weakly convex with modulus 1/theta.
+    """
+
+    weight: float
+    theta: float
+    convex: ClassVar[bool] = False
+
+    def value(self, x: Vector) -> float:
+        """Return the sum over weights."""
+        size = np.minimum(np.abs(x), self.weight * self.theta)
+        return float((self.weight * size - size**2 / (2 * self.theta)).sum())
+
+    def prox(self, u: Vector, penalty: float) -> Vector:
+        """Return ``soft(u, gamma/rho) / (1 - 1/(rho theta))`` up to ``|u| = gamma theta``, else ``u``.
+
+        Raises
+        ------
+        SettingsError
+            ``rho <= 1/theta``.
+        """
+        if penalty * self.theta <= 1:
+            raise SettingsError(
+                f"objective.regularizer.theta: {self.theta:g} given, but the proximal operator of mcp is asked for "
+                f"with the penalty rho = {penalty:g}, and needs rho > 1/theta; use a larger theta or penalty"
+            )
+        bent = soft(u, self.weight / penalty) / (1 - 1 / (penalty * self.theta))
+        result: Vector = np.where(np.abs(u) <= self.weight * self.theta, bent, u)
+        return result
+
+    def subgradient(self, x: Vector) -> Vector:
+        """Return ``sgn(x) max(gamma - |x|/theta, 0)``."""
+        result: Vector = np.sign(x) * np.maximum(self.weight - np.abs(x) / self.theta, 0)
+        return result
+
+
+@dataclass(frozen=True)
+class L0(Regularizer):
+    """``gamma`` times the number of weights that are not 0.
+
+    Attributes
+    ----------
+    weight
+        gamma >= 0.
+    """
+
+    weight: float
+    convex: ClassVar[bool] = False
+
+    def value(self, x: Vector) -> float:
+        """Return ``gamma ||x||_0``."""
+        return self.weight * int(np.count_nonzero(x))
+
+    def prox(self, u: Vector, penalty: float) -> Vector:
+        """Return ``u`` where ``|u| > sqrt(2 gamma/rho)``, else 0."""
+        kept: Vector = u * (np.abs(u) > math.sqrt(2 * self.weight / penalty))
+        return kept
+
+    def subgradient(self, x: Vector) -> Vector:
+        """Raise SettingsError."""
+        raise _without_slope("l0", "a count")
+
+
+def soft(u: Vector, threshold: float) -> Vector:
+    """Return ``sgn(u) max(|u| - threshold, 0)``, shape (d,): soft thresholding."""
+    result: Vector = np.sign(u) * np.maximum(np.abs(u) - threshold, 0)
+    return result
+
+
+def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | None) -> Regularizer:
+    """Return the term that the settings describe.
+
+    Parameters
+    ----------
+    settings
+        The section ``objective.regularizer``.
+    shape
+        Outputs and features if the model is a matrix (K, m), flattened row by row; else ``None``.
+
+    Raises
+    ------
+    SettingsError
+        Groups are asked for, and the model is no matrix.
+    """
+    match settings:
+        case NoneSettings():
+            return Zero()
+        case L1Settings():
+            return ElasticNet(settings.weight)
+        case SquaredL2Settings():
+            return ElasticNet(0.0, settings.weight)
+        case ElasticNetSettings():
+            return ElasticNet(settings.weight, settings.ridge)
+        case GroupLassoSettings():
+            if shape is None:
+                raise SettingsError(
+                    "objective.regularizer.kind: group-lasso needs a linear model, whose weights belong to features "
+                    "and classes; use l1, or a linear objective.kind such as softmax"
+                )
+            return GroupLasso(settings.weight, shape, 0 if settings.groups == "features" else 1)
+        case BoxSettings():
+            return Box(settings.lower, settings.upper)
+        case McpSettings():
+            return Mcp(settings.weight, settings.theta)
+        case L0Settings():
+            return L0(settings.weight)
+
+
+def _without_slope(kind: str, what: str) -> SettingsError:
+    return SettingsError(
+        f"objective.regularizer.kind: {kind} is {what}, which steps along subgradients cannot see; use an algorithm "
+        "that takes its proximal operator, such as fedavg with regularizer_step: prox"
+    )

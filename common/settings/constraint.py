@@ -1,0 +1,42 @@
+"""Sets that a model may be confined to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from common.settings.section import Section
+
+
+class NoConstraint(Section):
+    """Every model is allowed."""
+
+    kind: Literal["none"] = Field(description="every model")
+
+
+class BallConstraint(Section):
+    """Models of bounded norm."""
+
+    kind: Literal["ball"] = Field(description="models up to a distance from zero")
+    radius: PositiveFloat = Field(description="largest Euclidean norm of a model")
+
+
+class BoxConstraint(Section):
+    """Models whose parameters are bounded one by one."""
+
+    kind: Literal["box"] = Field(description="models whose parameters lie between two numbers")
+    lower: float = Field(description="smallest value of a parameter")
+    upper: float = Field(description="largest value of a parameter")
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.lower > self.upper:
+            raise ValueError(f"lower is {self.lower:g} and upper {self.upper:g}: no model lies between them")
+        return self
+
+
+ConstraintSettings: TypeAlias = Annotated[
+    NoConstraint | BallConstraint | BoxConstraint, Field(discriminator="kind")
+]
+"""The section ``algorithm.constraint``: which of them is meant follows from ``kind``."""
