@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
 from common.objectives.objective import Objective
 from common.paillier.key import PublicKey
+from common.settings.privacy import DifferentialPrivacy
+from common.settings.uplink import Downlink, Uplink
+from server.downlink import ServerDownlink
 from server.fleet import Cohort, Fleet
+from server.uplink import ServerUplink
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class Conduct:
     public_key
         The public key that the clients must use, if the server was given one; otherwise the algorithm
         learns it from them.
+    uplink, downlink
+        What becomes of vectors on their way.
+    privacy
+        What the clients claim of differential privacy, if anything.
     """
 
     fleet: Fleet
@@ -36,6 +44,14 @@ class Conduct:
     initial_model: Vector
     objective: Objective
     public_key: PublicKey | None = None
+    uplink: Uplink = field(default_factory=Uplink)
+    downlink: Downlink = field(default_factory=Downlink)
+    privacy: DifferentialPrivacy | None = None
+
+    @property
+    def noisy(self) -> bool:
+        """Whether what clients send carries noise."""
+        return self.privacy is not None or self.uplink.noise is not None
 
 
 class Algorithm:
@@ -60,15 +76,20 @@ class Algorithm:
     Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings
     figures: ClassVar[tuple[str, ...]] = ()
     """Names of what :meth:`metrics` returns: columns of the metrics table."""
+    fixed_fleet: ClassVar[str] = ""
+    """Why nobody can join once the run has begun; empty: somebody can, and :meth:`admit` takes them in."""
 
     def __init__(self, conduct: Conduct) -> None:
         self.fleet = conduct.fleet
         self.settings: Any = conduct.settings
+        self.uplink = ServerUplink(conduct.uplink, conduct.fleet.seed)
+        self.downlink = ServerDownlink(conduct.downlink, conduct.fleet.seed)
+        self.noisy = conduct.noisy
         self.state: Any = self.initial_state(conduct.initial_model)
 
     def initial_state(self, model: Vector) -> Any:
         """Return the state before the first round; override it if the state has more than the model."""
-        return self.State(model)
+        return self.State(self.downlink.kept(model, 1))
 
     @property
     def model(self) -> Vector:
@@ -91,6 +112,26 @@ class Algorithm:
 
     async def start(self) -> None:
         """Set up, before round 1; by default nothing."""
+
+    async def admit(self, cohort: Cohort) -> None:
+        """Take in clients that have joined since the last round; by default nothing is needed.
+
+        A half with a :meth:`start` or fields of :class:`State` of its own must define it, or nobody is admitted.
+
+        Called between two rounds, or between :meth:`start` and round 1, if ``participation.late_joiners`` is
+        ``admit``. The clients of the cohort are in the fleet already, in the state that their half begins with. What
+        can go wrong must go wrong before the state has changed and before anybody was told anything: ask first.
+
+        Parameters
+        ----------
+        cohort
+            The newcomers, of which there is one, as a rule.
+
+        Raises
+        ------
+        JoinRefusedError, TooFewRepliesError, WireError
+            They cannot be taken in. They leave the fleet again and hear why, and the run goes on without them.
+        """
 
     async def round(self, t: int) -> None:
         """Do round ``t``, counted from 1."""

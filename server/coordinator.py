@@ -15,15 +15,25 @@ import numpy as np
 
 from common.data.shard import Shard
 from common.data.source import DataSource
-from common.errors import CheckpointError, FenchelError, JoinRefusedError, RunStoppedError, SettingsError
+from common.errors import (
+    CheckpointError,
+    FenchelError,
+    JoinRefusedError,
+    RunStoppedError,
+    SettingsError,
+    TooFewRepliesError,
+    WireError,
+)
 from common.objectives.factory import build_objective, dimension_of, initial_model
 from common.paillier.key import PublicKey
+from common.privacy.accountant import require_library
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
 from common.stream import Stream
+from common.tables import read
 from proto import fenchel_pb2 as pb
 from server import checkpoint as checkpoints
-from server.algorithm import Conduct
+from server.algorithm import Algorithm, Conduct
 from server.algorithms import server_half
 from server.ceremony import share_secrets
 from server.checkpoint import Checkpoint
@@ -32,6 +42,8 @@ from server.enrolment import Enrolment
 from server.evaluation import Evaluator
 from server.fleet import Fleet
 from server.member import Member
+from server.newcomers import Newcomers, check_late_joiners
+from server.privacy import Spending
 from server.recorder import Recorder
 from server.rounds import Rounds, Row
 
@@ -47,13 +59,13 @@ class Summary:
     run
         Its id.
     completed
-        Whether all rounds were done.
+        Whether the run came to its end: all rounds were done, or its budget of privacy was spent.
     rounds
         Rounds done.
     seconds
         Wall-clock time of the rounds that this process did.
     reason
-        Why it stopped early; empty if it did not.
+        Why it stopped early, or ended before its last round; empty if it did neither.
     figures
         Of the final model, as far as they are known: the last evaluation, and the algorithm's own. If the run
         stopped early, the last evaluation.
@@ -119,6 +131,8 @@ class Coordinator:
         self._observer = observer or Observer()
         if public_key is not None:
             _check_key(settings, public_key)
+        if settings.differential_privacy is not None:
+            require_library()
         self._public_key = public_key
         self._resume = resume
         self._epoch = 0 if resume is None else resume.epoch + 1
@@ -129,7 +143,10 @@ class Coordinator:
             dimension_of(settings.objective, problem.features, problem.classes)  # refuses what does not fit
         expected = None if settings.clients == "auto" else settings.clients
         names = () if resume is None else tuple(resume.members)
-        self.enrolment = Enrolment(expected, settings.network.settle, names)
+        check_late_joiners(settings, self._half)
+        late_joiners = settings.participation.late_joiners
+        self.enrolment = Enrolment(expected, settings.network.settle, names, late_joiners)
+        self._newcomers = Newcomers(self._epoch)
         self.members: dict[str, Member] = {} if resume is None else resume.restore()
         self._described = asyncio.Event()
         self._over: pb.Farewell | None = None
@@ -171,14 +188,28 @@ class Coordinator:
             The client broke the protocol.
         """
         member = self.members.get(client)
+        if member is None and self.enrolment.is_late(client):
+            member = self._newcomers.member(client)
         if member is None or self.enrolment.instances.get(client) != instance:
             raise JoinRefusedError(f"client {client!r} has not joined this run, or joined anew meanwhile")
         conversation = Conversation(member, stream, self.settings.network.max_message_bytes)
-        await conversation.run(lambda hello: self._admit(member, hello))
+        try:
+            await conversation.run(lambda hello: self._admit(member, hello))
+        except asyncio.CancelledError:
+            refusal = self._newcomers.refusal(client, instance)
+            if self.members.get(client) is member or not refusal:
+                raise
+            # The transport would leave a stream open that ends by cancellation from this side.
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            raise JoinRefusedError(refusal) from None
 
     async def _admit(self, member: Member, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
         if self._over is not None:
             return self._over
+        if self.members.get(member.name) is not member:
+            return await self._admit_late(member, hello)
         refusal = self._misfit(member, hello.shard)
         if refusal:
             log.error("client %s is refused: %s", member.name, refusal)
@@ -195,6 +226,22 @@ class Coordinator:
         await self._described.wait()
         if self._over is not None:
             return self._over
+        return pb.Welcome()
+
+    async def _admit_late(self, member: Member, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
+        """Decide on a client that has joined after the fleet was complete; wait for the border of a round."""
+        await self._described.wait()
+        instance = self.enrolment.instances[member.name]
+        refusal = self._newcomers.refusal(member.name, instance) or self._misfit(member, hello.shard)
+        if refusal:
+            log.error("client %s is refused: %s", member.name, refusal)
+            return pb.Farewell(reason=refusal)
+        member.shard = hello.shard
+        log.info("client %s has joined and waits for the next round", member.name)
+        await self._newcomers.wait(member)
+        if self._over is not None:
+            late = f"run {self.folder.id} ended before client {member.name} could take part in it"
+            return pb.Farewell(reason=late)
         return pb.Welcome()
 
     def _misfit(self, member: Member, shard: pb.ShardDescription) -> str:
@@ -290,7 +337,18 @@ class Coordinator:
         )
         model = initial_model(settings.objective, features, classes, settings.seed)
         objective = build_objective(settings.objective, _empty(features, classes))
-        algorithm = self._half(Conduct(fleet, settings.algorithm, model, objective, self._public_key))
+        algorithm = self._half(
+            Conduct(
+                fleet,
+                settings.algorithm,
+                model,
+                objective,
+                self._public_key,
+                settings.uplink,
+                settings.downlink,
+                settings.differential_privacy,
+            )
+        )
         done = 0
         if self._resume is not None:
             algorithm.state = self._resume.state(type(algorithm.state))
@@ -299,7 +357,16 @@ class Coordinator:
         evaluator = Evaluator.build(
             settings, fleet, _empty(features, classes) if test is None else test, self._source
         )
-        recorder = Recorder(self.folder, algorithm.figures, done)
+        grows = settings.participation.late_joiners == "admit"
+        spending = None if settings.differential_privacy is None else Spending(settings, objective)
+        figures = (
+            *algorithm.figures,
+            *(("clients",) if grows else ()),
+            *(spending.names if spending else ()),
+        )
+        recorder = Recorder(self.folder, figures, done)
+        if spending is not None and done:
+            spending.resume(read(self.folder.calls))
         return Rounds(
             settings,
             self.folder,
@@ -310,18 +377,44 @@ class Coordinator:
             self._epoch,
             self._observer.row,
             done,
+            self._admission,
+            spending,
         )
+
+    async def _admission(self, fleet: Fleet, algorithm: Algorithm) -> bool:
+        """Take those who wait into the fleet, one after the other; return whether it has grown."""
+        before = len(fleet.members)
+        while (newcomer := self._newcomers.call()) is not None:
+            cohort = fleet.admit(newcomer)
+            try:
+                await algorithm.admit(cohort)
+            except (JoinRefusedError, TooFewRepliesError, WireError) as error:
+                fleet.dismiss(newcomer)
+                log.error("client %s could not be taken in: %s", newcomer.name, error)
+                instance = self.enrolment.instances[newcomer.name]
+                self._newcomers.turn_away(newcomer, instance, f"it could not be taken into the run: {error}")
+                continue
+            log.info(
+                "client %s takes part from round %d on, one of %d clients now",
+                newcomer.name,
+                fleet.round + 1,
+                len(fleet.members),
+            )
+            self._observer.joined(len(fleet.members), len(fleet.members))
+        return len(fleet.members) > before
 
     def _end(self, rounds: Rounds | None, seconds: float, reason: str) -> Summary:
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
-        summary = Summary(self.folder.id, not reason, done, seconds, reason, figures)
+        early = "" if rounds is None else rounds.ended
+        summary = Summary(self.folder.id, not reason, done, seconds, reason or early, figures)
         temporary = self.folder.summary.with_suffix(".new")
         temporary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
         temporary.replace(self.folder.summary)
         self._over = pb.Farewell(completed=not reason, reason=reason)
         self.enrolment.end(f"run {self.folder.id} is over: {reason or 'all rounds are done'}")
         self._described.set()  # let those who still wait for the others hear the farewell
+        self._newcomers.end()
         for member in self.members.values():
             member.say_farewell(self._over)
         if reason:

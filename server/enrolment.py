@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Literal
 
 from common.errors import IdentityInUseError, JoinRefusedError, RunStoppedError
 from common.version import PROTOCOL
@@ -22,10 +23,19 @@ class Enrolment:
     settle
         See ``expected``.
     names
-        When a run is resumed: its clients. Nobody else may join.
+        When a run is resumed: its clients.
+    late_joiners
+        Whether others may join once the fleet is complete.
     """
 
-    def __init__(self, expected: int | None, settle: float, names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        expected: int | None,
+        settle: float,
+        names: tuple[str, ...] = (),
+        late_joiners: Literal["refuse", "admit"] = "refuse",
+    ) -> None:
+        self._late_joiners = late_joiners
         self.expected = len(names) if names else expected
         self.instances: dict[str, bytes | None] = dict.fromkeys(names)
         self._settle = settle
@@ -38,8 +48,12 @@ class Enrolment:
 
     @property
     def names(self) -> list[str]:
-        """Clients that have joined, in order of ids."""
-        return sorted(self.instances)
+        """Clients that have joined, in order of ids; those with which the run begins, once the fleet is complete."""
+        return sorted(self._indices or self.instances)
+
+    def is_late(self, name: str) -> bool:
+        """Whether a client has joined after the fleet was complete."""
+        return bool(self._indices) and name in self.instances and name not in self._indices
 
     async def join(self, request: pb.JoinRequest, connected: bool) -> pb.Assignment | None:
         """Enrol a client, or recognise it; return its place once the fleet is complete.
@@ -54,7 +68,7 @@ class Enrolment:
         Raises
         ------
         JoinRefusedError
-            Another protocol version, an identity in use, or a stranger to a run that has begun.
+            Another protocol version, an identity in use, or a stranger to a run that has begun and admits nobody.
         """
         if request.protocol != PROTOCOL:
             raise JoinRefusedError(
@@ -69,13 +83,14 @@ class Enrolment:
                 "give each client its own certificate or --name"
             )
         if name not in self.instances:
-            if self._complete.is_set():
+            if self._complete.is_set() and self._late_joiners == "refuse":
                 raise JoinRefusedError(
-                    f"the run has begun with {len(self.instances)} clients, and {name!r} is none of them"
+                    f"the run has begun with {len(self.instances)} clients, and {name!r} is none of them; it can only "
+                    "join a run whose settings say participation.late_joiners: admit"
                 )
             self._newest = time.monotonic()
         self.instances[name] = request.instance
-        if len(self.instances) == self.expected:
+        if not self._complete.is_set() and len(self.instances) == self.expected:
             self._close()
         try:
             async with asyncio.timeout(_POLL_SECONDS):
@@ -84,6 +99,8 @@ class Enrolment:
             return None
         if self._refusal:
             raise JoinRefusedError(self._refusal)
+        if self.is_late(name):  # it brings its own data, so its place divides nothing
+            return pb.Assignment(index=sorted(self.instances).index(name), clients=len(self.instances))
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
 
     def end(self, reason: str) -> None:
@@ -92,7 +109,7 @@ class Enrolment:
         self._complete.set()
 
     def _close(self) -> None:
-        self._indices = {name: index for index, name in enumerate(self.names)}
+        self._indices = {name: index for index, name in enumerate(sorted(self.instances))}
         self._complete.set()
 
     async def completed(self, patience: float) -> list[str]:

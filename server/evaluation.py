@@ -83,8 +83,10 @@ class Evaluator:
         ragged = isinstance(settings.data.partition, RaggedPartition) or settings.data.columns is not None
         whole = not ragged and all(shard.features_held == shard.features for shard in shards)
         chosen = settings.evaluation.training
-        by_server = source is not None and (not whole if chosen is None else chosen)
-        asks_clients = settings.evaluation.clients and whole and not by_server
+        # Nobody else can, or may, compute the training objective.
+        alone = not whole or (settings.claims_privacy and not settings.data.holdout)
+        by_server = source is not None and (alone if chosen is None else chosen)
+        asks_clients = settings.clients_evaluate and whole and not by_server
         if not (whole or by_server):
             log.info(
                 "features are split: no client can evaluate the model, and nobody computes its training loss"
@@ -105,7 +107,7 @@ class Evaluator:
     async def evaluate(self, model: Vector) -> dict[str, float]:
         """Return the figures called :data:`NAMES`, as far as the settings ask for them; the others are nan.
 
-        The objective is the mean loss over all training samples plus the penalty. The clients' own sums
+        The objective is the mean loss over all training samples plus the penalty plus h. The clients' own sums
         give it exactly, and so does the server's own pass over the data set.
         """
         figures = dict.fromkeys(NAMES, math.nan)
@@ -125,7 +127,8 @@ class Evaluator:
         return figures
 
     def _training(self, train: Metrics, model: Vector) -> dict[str, float]:
-        return _named("train", train) | {"objective": train.loss + self.objective.penalty(model)}
+        terms = self.objective.penalty(model) + self.objective.regularizer.value(model)
+        return _named("train", train) | {"objective": train.loss + terms}
 
 
 def _metrics(reply: Values, prefix: str) -> Metrics:

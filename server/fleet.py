@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -21,7 +21,7 @@ from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.exchange import Collector, Exchange
 from server.member import Member
-from server.replies import Gathered, Reduced, Replies
+from server.replies import Gathered, InOrder, Reduced, Replies
 from server.sampling import draw
 
 T = TypeVar("T")
@@ -74,6 +74,23 @@ class Fleet:
             async with asyncio.timeout(patience):
                 while any(member.connected and member.outstanding for member in self.members.values()):
                     await asyncio.sleep(0.005)
+
+    def admit(self, newcomer: Member) -> Cohort:
+        """Take a client in, between two rounds; return the cohort of it alone."""
+        self._renew([*self.members.values(), newcomer])
+        return Cohort(self, (newcomer.name,))
+
+    def dismiss(self, member: Member) -> None:
+        """Take a client out again that :meth:`admit` took in, before it was told anything."""
+        self._renew([other for other in self.members.values() if other is not member])
+
+    def _renew(self, members: Iterable[Member]) -> None:
+        # In place, as the coordinator refers to them, too.
+        ordered = sorted(members, key=lambda member: member.name)
+        self.members.clear()
+        for index, member in enumerate(ordered):
+            member.index = index
+            self.members[member.name] = member
 
     def check_lost(self) -> None:
         """Stop the run if a client is lost and the settings do not say to go on without it.
@@ -217,7 +234,7 @@ class Cohort:
             if (
                 expected is str
                 or isinstance(expected, Each)
-                or (isinstance(expected, ArraySpec) and (expected.sparse or None in expected.shape))
+                or (isinstance(expected, ArraySpec) and None in expected.shape)
             ):
                 raise TypeError(
                     f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape"
@@ -226,6 +243,36 @@ class Cohort:
         answered = await self._exchange(phase, pb.ASK, reduced, returns, deadline, min_replies, values)
         reduced.cohort = self.only(set(answered).__contains__)
         return reduced
+
+    async def visit(
+        self,
+        phase: str,
+        take: Callable[[str, Values], None],
+        *,
+        returns: Mapping[str, Expected | Each[Expected]],
+        deadline: float | None = None,
+        min_replies: int | None = None,
+        **values: Value | Each[Value],
+    ) -> Cohort:
+        """Ask a phase and look at each reply once, in the order of client ids, as they arrive.
+
+        For sums that :meth:`reduce` does not know, without holding all replies at once.
+
+        Parameters
+        ----------
+        take
+            Called with each client's id and its reply; it must not keep the arrays.
+
+        Returns
+        -------
+        Cohort
+            The clients that answered.
+
+        Other parameters and errors as for :meth:`ask`.
+        """
+        in_order = InOrder(self.clients, self.fleet.reply_buffer_bytes, take)
+        answered = await self._exchange(phase, pb.ASK, in_order, returns, deadline, min_replies, values)
+        return self.only(set(answered).__contains__)
 
     async def inspect(self, phase: str, *, returns: Expectation, **values: Value) -> Replies:
         """Ask a phase of the runtime that changes no state (evaluation)."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +21,10 @@ from server.algorithm import Algorithm
 from server.checkpoint import Checkpoint
 from server.evaluation import Evaluator
 from server.fleet import Fleet
+from server.privacy import Spending
 from server.recorder import Recorder
+
+log = logging.getLogger("fenchel.server")
 
 _SAVING_SHARE = 0.05
 _ZIP64_BYTES = 1 << 30  # above, the archive needs a wider format, whose bytes depend on Python's version
@@ -41,6 +45,12 @@ class Rounds:
         Told the figures of each round.
     done
         The last round that is done.
+    admission
+        Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown.
+    spending
+        What the rounds cost the clients of their privacy, under differential privacy.
+    ended
+        Why the run was complete before its last round; empty if it was not.
     figures
         The last evaluation; at the end also the algorithm's own figures.
     """
@@ -54,6 +64,9 @@ class Rounds:
     epoch: int
     on_row: Callable[[Row], None]
     done: int
+    admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
+    spending: Spending | None = None
+    ended: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     _saving: asyncio.Task[None] | None = None
     _save_from: float = 0.0  # before this moment another save would take too large a share of the time
@@ -70,14 +83,31 @@ class Rounds:
             await self.algorithm.start()
         # Also marks the epoch of a resumed run, so that no sequence number is ever used twice.
         await self._save(wait=True)
+        self._enrol()
+        for warning in [] if self.spending is None else self.spending.warnings():
+            log.warning("differential_privacy: %s", warning)
         for t in range(self.done + 1, self.settings.rounds + 1):
+            self.ended = "" if self.spending is None else self.spending.exhausted()
+            if self.ended:
+                log.warning("the run ends after round %d: %s", self.done, self.ended)
+                break
             await self._round(t)
         await self._finish()
         await self._save(wait=True)
         save_model(self.folder.model, self.algorithm.model)
 
+    def _enrol(self) -> None:
+        """Let the account of privacy know everybody's number of samples."""
+        if self.spending is not None:
+            members = self.fleet.members.values()
+            self.spending.enrol({each.name: each.shard.samples for each in members if each.shard is not None})
+
     async def _round(self, t: int) -> None:
         fleet = self.fleet
+        fleet.round = t - 1
+        if await self.admission(fleet, self.algorithm):
+            self._enrol()
+            await self._save(wait=True)  # a server that is resumed must know its clients
         started = time.perf_counter()
         fleet.round = t
         await self.algorithm.round(t)
@@ -90,9 +120,18 @@ class Rounds:
             self.figures = figures
             evaluation_seconds = time.perf_counter() - started - seconds
         calls, fleet.calls = fleet.calls, []
+        spent: dict[str, float] = {}
+        if self.spending is not None:
+            self.spending.count(calls)
+            spent = self.spending.figures()
         connected = sum(member.connected for member in fleet.members.values())
         row = self.recorder.round(
-            t, seconds, evaluation_seconds, calls, connected, figures | self.algorithm.metrics()
+            t,
+            seconds,
+            evaluation_seconds,
+            calls,
+            connected,
+            {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | spent,
         )
         self.done = t
         if t % self.settings.checkpoint.every == 0:

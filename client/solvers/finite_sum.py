@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from client.solvers.goal import Goal, goal_of
+from client.solvers.goal import NOT_OURS, Goal, goal_of, too_long
 from client.solvers.problem import LinearPoint, Oracle, Solved, Tilted
 from common.arrays import Dense, Indices, Matrix, Vector
 from common.errors import SettingsError
@@ -29,11 +29,12 @@ def saga(problem: Tilted, start: Vector, settings: SagaSolver, random: np.random
     Raises
     ------
     SettingsError
-        The objective is not a linear model with a smooth loss, or the stopping rule does not fit it.
+        The objective is not a linear model with a smooth loss, the stopping rule does not fit it, or a step size
+        of one's own is so long that the iterates left the range of numbers.
     """
     samples = _samples(problem, settings.batch_size, settings.kind)
     point = samples.at(start)
-    goal = goal_of(settings.stop, settings.kind, point, passes=True)
+    goal = goal_of(settings.stop, settings.kind, point, passes=True, cure=_cure(settings))
     n, b = samples.count, samples.batch
     rest = samples.residual + max(problem.strong_convexity, 0.0) * n / (4 * b)
     gamma = settings.step_size or 1 / (4 * max(samples.smoothness, rest))
@@ -75,11 +76,12 @@ def svrg(problem: Tilted, start: Vector, settings: SvrgSolver, random: np.random
     Raises
     ------
     SettingsError
-        The objective is not a linear model with a smooth loss, or the stopping rule does not fit it.
+        The objective is not a linear model with a smooth loss, the stopping rule does not fit it, or a step size
+        of one's own is so long that the iterates left the range of numbers.
     """
     samples = _samples(problem, settings.batch_size, settings.kind)
     reference = samples.at(start)
-    goal = goal_of(settings.stop, settings.kind, reference, passes=True)
+    goal = goal_of(settings.stop, settings.kind, reference, passes=True, cure=_cure(settings))
     n, b = samples.count, samples.batch
     gamma = settings.step_size or 1 / (2 * (samples.smoothness + 2 * samples.residual))
     done = 0
@@ -96,6 +98,12 @@ def svrg(problem: Tilted, start: Vector, settings: SvrgSolver, random: np.random
             reference = samples.at(w)
             done += 1
         return goal.solved(reference, done)
+
+
+def _cure(settings: SagaSolver | SvrgSolver) -> str:
+    if settings.step_size is None:
+        return NOT_OURS
+    return too_long("solver.step_size", settings.step_size, "leave it out, and the samples decide")
 
 
 def _samples(problem: Tilted, batch_size: int, kind: str) -> _Samples:

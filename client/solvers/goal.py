@@ -13,6 +13,12 @@ from common.arrays import Vector
 from common.errors import SettingsError
 from common.settings.solver import Stopping
 
+NOT_OURS = (
+    "no step size of the solver's can be the cause, so the algorithm's own steps have diverged, or the features "
+    "are too large (data.scale)"
+)
+"""What to do where a solver chooses the length of its steps itself."""
+
 FLOOR = 32
 """Units in the last place: a gradient this small, relative to what it is the sum of, is a rounding error."""
 
@@ -31,6 +37,10 @@ class Goal:
         The smallest norm worth waiting for is ``floor + floor_per_norm ||w||``; below, rounding rules.
     fixed
         Whether ``limit`` is itself the rule.
+    kind
+        The solver's name, for errors.
+    cure
+        What to do if the iterates leave the range of numbers, for errors.
     """
 
     limit: int
@@ -38,6 +48,8 @@ class Goal:
     floor: float = 0.0
     floor_per_norm: float = 0.0
     fixed: bool = False
+    kind: str = ""
+    cure: str = NOT_OURS
 
     def threshold(self, w: Vector) -> float:
         """Return the norm of the gradient that ends the solve at ``w``, shape (d,)."""
@@ -46,16 +58,35 @@ class Goal:
         return max(self.tolerance, self.floor + self.floor_per_norm * float(np.linalg.norm(w)))
 
     def reached(self, point: Point) -> bool:
-        """Return whether the gradient is small enough; 0 always is."""
-        return point.norm <= self.threshold(point.w)
+        """Return whether the gradient is small enough; 0 always is.
+
+        Raises
+        ------
+        SettingsError
+            The iterate or its gradient has no finite norm: no further step could bring it back.
+        """
+        threshold = self.threshold(point.w)
+        if not (math.isfinite(point.norm) and math.isfinite(threshold)):
+            raise diverged(self.kind, self.cure)
+        return point.norm <= threshold
 
     def solved(self, point: Point, iterations: int) -> Solved:
-        """Return the point as a solver's result."""
-        norm, converged = point.norm, self.fixed or self.reached(point)
-        return Solved(point.w, iterations, norm, point.oracle.evaluations, converged)
+        """Return the point as a solver's result; SettingsError as for :meth:`reached`."""
+        reached = self.reached(point)
+        return Solved(point.w, iterations, point.norm, point.oracle.evaluations, self.fixed or reached)
 
 
-def goal_of(stop: Stopping, kind: str, first: Point, *, passes: bool = False) -> Goal:
+def diverged(kind: str, cure: str) -> SettingsError:
+    """Return the error of a solver whose iterates have left the range of numbers."""
+    return SettingsError(f"solver.kind: {kind} diverged: its model or gradient is no longer finite; {cure}")
+
+
+def too_long(key: str, step: float, limit: str) -> str:
+    """Return what to do about a step size of one's own that made a solver diverge."""
+    return f"{key}: {step:g} is too long a step for this client's samples; {limit}"
+
+
+def goal_of(stop: Stopping, kind: str, first: Point, *, passes: bool = False, cure: str = NOT_OURS) -> Goal:
     """Return what a stopping rule asks of a solver that starts at ``first``.
 
     The accuracy delta is ensured by ``||grad phi(w)|| <= sqrt(delta) (alpha/beta) ||grad phi(w0)||``, because
@@ -71,6 +102,8 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, passes: bool = False) ->
         Where the solver starts.
     passes
         Whether an iteration is a pass over the samples, so that ``epochs`` means something.
+    cure
+        What to do if the iterates leave the range of numbers, for errors.
 
     Raises
     ------
@@ -82,9 +115,9 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, passes: bool = False) ->
             f"solver.stop.epochs: {kind} uses all samples in every step; give solver.stop.steps instead"
         )
     if stop.steps is not None or stop.epochs is not None:
-        return Goal(stop.steps or stop.epochs or 0, fixed=True)
+        return Goal(stop.steps or stop.epochs or 0, fixed=True, kind=kind, cure=cure)
     if stop.gradient is not None:
-        return Goal(stop.max_steps, stop.gradient)
+        return Goal(stop.max_steps, stop.gradient, kind=kind, cure=cure)
     assert stop.accuracy is not None
     alpha, beta = constants(first.problem)
     epsilon = float(np.finfo(first.w.dtype).eps)
@@ -93,6 +126,8 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, passes: bool = False) ->
         tolerance=math.sqrt(stop.accuracy) * alpha / beta * first.norm,
         floor=FLOOR * epsilon * (first.contributions + float(np.linalg.norm(first.problem.tilt))),
         floor_per_norm=epsilon * beta,  # a model is rounded itself
+        kind=kind,
+        cure=cure,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from client.solvers.goal import Goal, constants, goal_of
+from client.solvers.goal import NOT_OURS, Goal, constants, goal_of, too_long
 from client.solvers.problem import Oracle, Point, Solved, Tilted
 from common.arrays import Vector
 from common.errors import SettingsError
@@ -24,13 +24,13 @@ def gradient_descent(problem: Tilted, start: Vector, settings: GradientSolver) -
     Raises
     ------
     SettingsError
-        The step size or the stopping rule needs constants that the objective does not have.
+        The step size or the stopping rule needs constants that the objective does not have, or a step size of
+        one's own is so long that the iterates left the range of numbers.
     """
     oracle = Oracle(problem)
     s = _step_size(problem, settings)
     first = oracle.at(start)
-    goal = goal_of(settings.stop, settings.kind, first)
-    # A step size of one's own may be too long: the result is then not finite, which the caller sees.
+    goal = goal_of(settings.stop, settings.kind, first, cure=_cure(problem, settings))
     with np.errstate(over="ignore", invalid="ignore"):
         return _accelerated(first, s, goal) if settings.accelerated else _plain(first, s, goal)
 
@@ -47,6 +47,17 @@ def _step_size(problem: Tilted, settings: GradientSolver) -> float:
             "use solver.kind: sgd"
         )
     return 1 / beta if beta else 1.0
+
+
+def _cure(problem: Tilted, settings: GradientSolver) -> str:
+    """What to do if it diverges: the limits are those of a quadratic function with curvature beta."""
+    if not isinstance(settings.step, float):
+        return NOT_OURS
+    beta, most = problem.smoothness, 1 if settings.accelerated else 2
+    known = (
+        f"at most {most}/beta = {most / beta:.3g} is safe" if 0 < beta < math.inf else "give a smaller one"
+    )
+    return too_long("solver.step", settings.step, known)
 
 
 def _plain(point: Point, s: float, goal: Goal) -> Solved:

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from client.solvers.goal import diverged, too_long
 from client.solvers.problem import Solved, Tilted
 from common.arrays import Indices, Vector
 from common.errors import SettingsError
 from common.settings.solver import AdamSolver, SgdSolver, Stopping
+
+_LOOK = 64  # steps between two looks at whether the iterate is finite: a look costs as much as a small batch
 
 
 def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
@@ -19,13 +22,17 @@ def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.G
     Raises
     ------
     SettingsError
-        The stopping rule is neither steps nor epochs.
+        The stopping rule is neither steps nor epochs, or the steps are so long that the iterates left the range of
+        numbers.
     """
     w, done, seen = start.copy(), 0, 0
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
             w -= settings.step_size * problem.batch_gradient(w, rows)
             done, seen = done + 1, seen + rows.size
+            if done % _LOOK == 0:
+                _check(w, settings)
+    _check(w, settings)
     return Solved(w, done, math.nan, seen / problem.objective.samples, converged=True)
 
 
@@ -37,7 +44,8 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
     Raises
     ------
     SettingsError
-        The stopping rule is neither steps nor epochs.
+        The stopping rule is neither steps nor epochs, or the steps are so long that the iterates left the range of
+        numbers.
     """
     w, t, seen = start.copy(), 0, 0
     m, v = np.zeros_like(w), np.zeros_like(w)
@@ -50,7 +58,16 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
             v = beta2 * v + (1 - beta2) * g**2
             unbiased_m, unbiased_v = m / (1 - beta1**t), v / (1 - beta2**t)
             w -= settings.step_size * unbiased_m / (np.sqrt(unbiased_v) + settings.epsilon)
+            if t % _LOOK == 0:
+                _check(w, settings)
+    _check(w, settings)
     return Solved(w, t, math.nan, seen / problem.objective.samples, converged=True)
+
+
+def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
+    """Refuse an iterate that is not finite."""
+    if not np.isfinite(w).all():
+        raise diverged(settings.kind, too_long("solver.step_size", settings.step_size, "give a smaller one"))
 
 
 def _batches(

@@ -35,6 +35,20 @@ class ClassesPartition(Section):
         description="Classes per client. The number of clients that hold a class is proportional to its "
         "size; its samples are shared evenly among them.",
     )
+    samples: int | None = Field(
+        None,
+        ge=1,
+        description="Samples of each client, the same for all; what is left over is not used. null: all samples "
+        "are dealt, and clients are only about equal.",
+    )
+
+    @model_validator(mode="after")
+    def _a_sample_of_each(self) -> Self:
+        if self.samples is not None and self.samples < self.per_client:
+            raise ValueError(
+                f"samples: {self.samples} given, but a client of {self.per_client} classes needs a sample of each"
+            )
+        return self
 
 
 class LabelShardsPartition(Section):

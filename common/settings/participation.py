@@ -68,3 +68,9 @@ class Participation(Section):
         "stop",
         description="when a client comes back without its journal: stop the run, or continue without that client",
     )
+    late_joiners: Literal["refuse", "admit"] = Field(
+        "refuse",
+        description="a client that joins after the run has begun: refuse it, or admit it from the next round on. admit "
+        "needs clients that bring their own data (data.name: own, fenchel client --data FILE), as of a data set that "
+        "was divided at the start nothing is left; and an algorithm that does not align samples or features",
+    )
