@@ -53,7 +53,11 @@ def panels(runs: Sequence[Run]) -> list[dict[str, Any]]:
         figures = {split: f"{split}_{kind}" for split in columns.SPLITS if f"{split}_{kind}" in known}
         if figures:
             found.append(_panel(kind.capitalize(), figures))
-    own = [name for name in known if name not in (*columns.EVALUATION, main)]
+    figures = {which: name for which, name in columns.CLIENT_ACCURACY.items() if name in known}
+    if figures:
+        found.append(_panel("Client accuracy", figures))
+    drawn_already = {name for panel in found for name in panel["figures"].values()}
+    own = [name for name in known if name not in {"objective", main} | drawn_already]
     return found + [_panel(columns.title(name), {"": name}) for name in own]
 
 

@@ -40,7 +40,18 @@ EVALUATION = (
     "test_accuracy",
     "holdout_loss",
     "holdout_accuracy",
+    "worst_client_loss",
+    "client_accuracy_mean",
+    "client_accuracy_worst",
+    "client_accuracy_std",
+    "client_accuracy_worst_tenth",
 )
+CLIENT_ACCURACY = {
+    "worst": "client_accuracy_worst",
+    "worst tenth": "client_accuracy_worst_tenth",
+    "mean": "client_accuracy_mean",
+}
+"""Figures of the clients' accuracies that one chart shows, and what tells them apart in it."""
 SPLITS = ("train", "test", "holdout")
 
 
@@ -70,4 +81,4 @@ def is_gap(figure: str) -> bool:
 
 def is_share(figure: str) -> bool:
     """Whether a figure lies between 0 and 1 and is read as a percentage."""
-    return figure.endswith("accuracy")
+    return figure.endswith("accuracy") or figure.startswith("client_accuracy_")

@@ -15,7 +15,15 @@ from report.run import Run
 from report.wording import UNKNOWN, bytes_text, count_text, figure_text, plain, seconds_text
 
 _CLIENTS = 20  # rows of the table of clients
-_TILES = ("test_accuracy", "gap", "train_accuracy", "holdout_accuracy", "test_loss", "train_loss")
+_TILES = (
+    "test_accuracy",
+    "client_accuracy_worst",
+    "gap",
+    "train_accuracy",
+    "holdout_accuracy",
+    "test_loss",
+    "train_loss",
+)
 _STATES = {"completed": "Completed", "stopped": "Stopped early", "unfinished": "Unfinished"}
 
 

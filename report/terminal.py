@@ -131,8 +131,9 @@ def _costs(heading: str, rows: Sequence[Costs]) -> Table:
 def _several(runs: Sequence[Run]) -> Table:
     differing = digest.differing_settings(runs)
     known = {name for run in runs for name in run.figures}
-    # All six losses and accuracies of several runs do not fit beside each other.
-    wanted = (columns.objective(known), "gap", "test_accuracy", "train_accuracy")
+    # All losses and accuracies of several runs do not fit beside each other.
+    worst = "client_accuracy_worst"
+    wanted = (columns.objective(known), "gap", "test_accuracy", worst if worst in known else "train_accuracy")
     shown = [name for name in wanted if name in known]
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, caption=count_text(len(runs), "run"), caption_justify="left"

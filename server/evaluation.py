@@ -1,7 +1,7 @@
 """How good the current model is, on the server's test set and on the training data.
 
 Where clients hold whole samples, they evaluate the model on their shards, and their sums give the training
-objective. Where features are split, no client can: its scores are sums of parts that others hold, and to put
+objective; what each of them tells apart says how evenly the model serves them. Where features are split, no client can: its scores are sums of parts that others hold, and to put
 them together the server would have to see them, sample by sample. So no client is asked, and the server
 computes the training objective only if it can load the data set itself, which makes the run a simulation.
 """
@@ -11,8 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from common.arrays import Vector
 from common.data.shard import Shard
@@ -36,6 +39,11 @@ NAMES = (
     "test_accuracy",
     "holdout_loss",
     "holdout_accuracy",
+    "worst_client_loss",
+    "client_accuracy_mean",
+    "client_accuracy_worst",
+    "client_accuracy_std",
+    "client_accuracy_worst_tenth",
 )
 
 
@@ -119,16 +127,48 @@ class Evaluator:
             figures |= self._training(train, model)
         if self.asks_clients:
             replies = await self.fleet.all().inspect(EVALUATE, returns=EVALUATION, model=model)
-            train = Metrics.total(_metrics(reply, "") for reply in replies.values())
-            figures |= self._training(train, model)
-            figures |= _named(
-                "holdout", Metrics.total(_metrics(reply, "holdout_") for reply in replies.values())
+            shards, holdouts = (
+                [_metrics(reply, prefix) for reply in replies.values()] for prefix in ("", "holdout_")
             )
+            figures |= self._training(Metrics.total(shards), model)
+            figures |= _named("holdout", Metrics.total(holdouts))
+            figures |= over_clients(shards, holdouts)
         return figures
 
     def _training(self, train: Metrics, model: Vector) -> dict[str, float]:
         terms = self.objective.penalty(model) + self.objective.regularizer.value(model)
         return _named("train", train) | {"objective": train.loss + terms}
+
+
+def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict[str, float]:
+    """Return how evenly a model serves the clients, each of which counts the same however large it is.
+
+    Parameters
+    ----------
+    shards
+        Of each client, on the samples that it trains on.
+    holdouts
+        Of each client, on the samples that it only tests on; clients without such samples are left out.
+
+    Returns
+    -------
+    dict[str, float]
+        ``worst_client_loss``, the largest of the clients' mean losses, for which robust algorithms are made; and mean,
+        smallest and (population) standard deviation of the clients' accuracies, and the mean of the smallest tenth,
+        rounded up to whole clients (DRDM specification, sections 5.1 and 9). nan where nobody can tell.
+    """
+    losses = [metrics.loss for metrics in shards if metrics.samples]
+    accuracies = np.sort([metrics.accuracy for metrics in holdouts if metrics.accuracy is not None])
+    figures = {"worst_client_loss": max(losses, default=math.nan)}
+    if not accuracies.size:
+        return figures
+    tenth = -(-accuracies.size // 10)
+    return figures | {
+        "client_accuracy_mean": float(accuracies.mean()),
+        "client_accuracy_worst": float(accuracies[0]),
+        "client_accuracy_std": float(accuracies.std()),
+        "client_accuracy_worst_tenth": float(accuracies[:tenth].mean()),
+    }
 
 
 def _metrics(reply: Values, prefix: str) -> Metrics:

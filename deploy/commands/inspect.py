@@ -44,10 +44,11 @@ def check(
         raise SettingsError("which settings? Give a file, or --schema")
     from deploy.data import ensure
     from server.algorithms import server_half
+    from server.newcomers import check_late_joiners
 
     chosen = load(settings, overrides or ())
     console = Console(highlight=False)
-    server_half(chosen.algorithm.name)
+    check_late_joiners(chosen, server_half(chosen.algorithm.name))
     facts = {"algorithm": chosen.algorithm.name, "rounds": str(chosen.rounds), "clients": str(chosen.clients)}
     if with_data and not chosen.own_data:
         from common.data.source import DataSource

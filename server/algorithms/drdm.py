@@ -6,172 +6,123 @@ Krouka, Ben Issaid, Bennis, "Distributionally Robust Federated Learning with Cli
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from common.algorithms.drdm import DRDMSettings, SampledByWeightSettings
+from common.algorithms.drdm import DRDMSettings
 from common.arrays import Dense, Vector
-from common.expectation import Expected
 from common.payload import Values
-from common.projection import onto
-from common.randomness import generator
-from common.settings.participation import FixedSize
-from server.algorithms.robust import Robust
+from server.algorithm import Conduct
+from server.algorithms.sampled_by_weight import CohortMean, SampledByWeight
 from server.fleet import Cohort, Each
 
-
-@dataclass
-class Displacements:
-    """Sums over a cohort of how far clients got from the global model; at the end of their steps, or at the snapshot.
-
-    Attributes
-    ----------
-    counted
-        Sum over the replies of n_i Delta_i, shape (d,): clients that were drawn more than once count more.
-    distinct
-        Sum of Delta_i over distinct clients, shape (d,), each scaled as the drifts are summed up.
-    draws
-        Sum of n_i.
-    """
-
-    counted: Vector
-    distinct: Vector
-    draws: int = 0
-
-    @classmethod
-    def zeros(cls, model: Vector) -> Displacements:
-        """Return empty sums."""
-        return cls(np.zeros_like(model), np.zeros_like(model))
-
-    def add(self, change: Vector, times: int, scale: float) -> None:
-        """Add a client's displacement."""
-        self.counted += change.dtype.type(times) * change
-        self.distinct += change.dtype.type(scale) * change
-        self.draws += times
-
-    @property
-    def mean(self) -> Vector:
-        """Mean displacement of the cohort, shape (d,)."""
-        return self.counted / self.counted.dtype.type(self.draws)
-
-
-class SampledByWeight(Robust):
-    """What DRDM and DRFA share: cohorts drawn by lambda, and a snapshot of the global model at a random local step."""
-
-    settings: SampledByWeightSettings
-
-    def training_cohort(self, t: int) -> Counter[str]:
-        """Draw D^(s): how often each client was drawn, by client id (section 2.5)."""
-        if self.size is None:
-            return Counter(self.fleet.all().clients)
-        if self.settings.sampling == "uniform":
-            return Counter(self.fleet.sample(FixedSize(size=self.size), draw_name="training cohort").clients)
-        epsilon, state = self.settings.exploration, self.state
-        present = [member.name for member in self.fleet.present]
-        p = np.array([state.weights[self.place[client]] for client in present])
-        p = (1 - epsilon) * p + epsilon / len(present)
-        if not p.any():
-            p[:] = 1.0
-        p /= p.sum()
-        random = generator(self.fleet.seed, "server", t, "training cohort")
-        if self.settings.sampling == "with-replacement":
-            return Counter(present[i] for i in random.choice(len(present), self.size, p=p))
-        weighty = min(self.size, int(np.count_nonzero(p)))
-        drawn = [int(i) for i in random.choice(len(present), weighty, replace=False, p=p)]
-        others = np.setdiff1d(np.arange(len(present)), drawn)
-        drawn += [int(i) for i in random.choice(others, min(self.size - weighty, len(others)), replace=False)]
-        return Counter(present[i] for i in drawn)
-
-    def snapshot_step(self, t: int) -> int:
-        """Draw k', uniformly from 1 to tau: after so many local steps the snapshot is taken."""
-        random = generator(self.fleet.seed, "server", t, "snapshot step")
-        return int(random.integers(1, (self.settings.local_steps or 1) + 1))
+log = logging.getLogger("fenchel.server")
 
 
 class DRDM(SampledByWeight):
     """Local steps that correct the clients' drift, cohorts drawn by weights that grow with the loss."""
 
     @dataclass
-    class State(Robust.State):
-        """The server's state.
+    class State(SampledByWeight.State):
+        """More of the server's state.
 
         Attributes
         ----------
         drift
-            H, shape (d,): the mean of all h_i, with ``lambda-table`` weighed by lambda, as it was in the last round.
+            H, shape (d,), float64: the mean of all clients' h_i, whoever took part; with ``lambda-table`` their sum,
+            weighed by the lambda of the last round.
         table
-            h_i of every client, shape (N, d), for ``lambda-table``; else (0, d).
+            h_i of every client, shape (N, d), with ``lambda-table``; else (0, d). In the dtype of the model, as the
+            clients keep theirs, so that both round alike.
         """
 
-        drift: Vector
+        drift: NDArray[np.float64]
         table: Dense
 
     Settings = DRDMSettings
     settings: DRDMSettings
     state: State
-    figures: ClassVar[tuple[str, ...]] = Robust.figures
+
+    def __init__(self, conduct: Conduct) -> None:
+        super().__init__(conduct)
+        loud = self.settings.dual_estimator == "plain" and self.m < len(self.place)
+        if loud and self.settings.correction.startswith("lambda"):
+            log.warning(
+                "with dual_estimator: plain and fewer than all clients a round, lambda never settles, and correction: "
+                "%s follows it; use dual_estimator: control-variate",
+                self.settings.correction,
+            )
 
     def initial_state(self, model: Vector) -> State:
         """H = 0, as the clients begin with h_i = 0."""
         rows = len(self.fleet.members) if self.settings.correction == "lambda-table" else 0
         return self.State(
             **self.beginning(model),
-            drift=np.zeros_like(model),
+            drift=np.zeros(model.shape),
             table=np.zeros((rows, model.size), model.dtype),
         )
 
     async def round(self, t: int) -> None:
-        """Phase A: train D^(s) and move the model; phase B: ask U^(s) for losses at the snapshot and move lambda."""
+        """Phase A: train D^(s) and move the model; phase B: ask U^(s) for losses at the snapshot and move lambda.
+
+        With Delta_i and Delta'_i, how far client i has come after tau and after k' steps:
+
+            H <- H + sum_i share_i Delta_i        w       <- w + mean_D(Delta_i)  + H
+            H' = H + sum_i share_i Delta'_i       snapshot = w + mean_D(Delta'_i) + H'     (with the old w and H)
+
+        A client that was drawn more than once counts more in the means, and once in the sums. Its new h_i counts if and
+        only if its reply did.
+        """
         w, state = self.model, self.state
-        times, k = self.training_cohort(t), self.snapshot_step(t)
-        ends, snapshots = Displacements.zeros(w), Displacements.zeros(w)
-        weigh = self._drift_weights()
-        before = self._drift()
+        n, k = self.training_cohort(t), self.snapshot_step(t)
+        share = self.shares()
+        end, snapshot = CohortMean.zeros(w), CohortMean.zeros(w)
+        drift = self.current_drift()
+        snapshot_drift = drift.copy()
 
         def take(client: str, reply: Values) -> None:
-            end = cast(Vector, reply["change"])
-            ends.add(end, times[client], weigh[client])
-            snapshots.add(cast(Vector, reply.get("snapshot_change", end)), times[client], weigh[client])
-            if state.table.size:
-                state.table[self.place[client]] += end
+            nonlocal drift, snapshot_drift
+            change = cast(Vector, reply["change"])
+            snapshot_change = cast(Vector, reply.get("snapshot_change", change))
+            end.add(change, n[client])
+            snapshot.add(snapshot_change, n[client])
+            drift += share[self.place[client]] * change
+            snapshot_drift += share[self.place[client]] * snapshot_change
+            if len(state.table):
+                state.table[self.place[client]] += change
 
-        cohort = Cohort(self.fleet, tuple(times))
-        scales: dict[str, Any] = (
-            {"scale": Each(self._scales(cohort))} if self.settings.correction == "lambda-scaled" else {}
-        )
+        cohort = Cohort(self.fleet, tuple(n))
         answered = await cohort.visit(
-            "train", take, model=w, snapshot_step=k, returns=self._returns(w, k), **scales
+            "train", take, model=w, snapshot_step=k, returns=self.displacements(w, k), **self._scales()
         )
-        state.drift = before + ends.distinct  # H; at the snapshot it is another, which is not kept
-        snapshot = onto(self.settings.constraint, w + snapshots.mean + before + snapshots.distinct)
-        self.model = onto(self.settings.constraint, w + ends.mean + state.drift)
-        self.visited(answered.clients)
-        await self.dual_step(t, snapshot)
+        state.drift = drift
+        self.model = self.moved(w, end.value + drift)
+        self.visited(answered)
+        await self.dual_step(t, self.moved(w, snapshot.value + snapshot_drift))
 
-    def _drift_weights(self) -> dict[str, float]:
-        """Return what the drifts h_i are weighed with in H: lambda_i, or 1/N (section 2.4)."""
+    def shares(self) -> NDArray[np.float64]:
+        """Return what each h_i counts for in H, shape (N,): 1/N, lambda_i, or nothing (section 2.4)."""
+        clients = len(self.place)
         if self.settings.correction == "lambda-table":
-            return {client: float(self.state.weights[place]) for client, place in self.place.items()}
-        return dict.fromkeys(self.place, 1 / len(self.place))
+            return self.state.weights
+        return np.full(clients, 0.0 if self.settings.correction == "none" else 1 / clients)
 
-    def _drift(self) -> Vector:
-        """Return H before the round, shape (d,): of the table it is taken anew, since lambda has changed."""
-        state = self.state
-        if self.settings.correction != "lambda-table":
-            return state.drift
-        drift: Vector = state.weights.astype(state.table.dtype) @ state.table
+    def current_drift(self) -> NDArray[np.float64]:
+        """Return H before the round, a new array of shape (d,); from the table, since lambda may have changed."""
+        drift = self.state.drift.copy()
+        if self.settings.correction == "lambda-table":
+            drift[:] = 0
+            for weight, h in zip(self.state.weights, self.state.table, strict=True):
+                drift += weight * h
         return drift
 
-    def _returns(self, w: Vector, k: int) -> dict[str, Expected]:
-        """At the last step the snapshot is the end, and is not sent twice."""
-        names = ("change",) if k == self.settings.local_steps else ("change", "snapshot_change")
-        return dict.fromkeys(names, w)
-
-    def _scales(self, cohort: Cohort) -> dict[str, float]:
-        """omega_i = max(N lambda_i, omega_min), for ``lambda-scaled``."""
-        clients, least = len(self.place), self.settings.smallest_scale
-        weights = self.state.weights
-        return {client: max(clients * float(weights[self.place[client]]), least) for client in cohort.clients}
+    def _scales(self) -> dict[str, Any]:
+        """omega_i = max(N lambda_i, omega_min), for ``lambda-scaled``: each client is told its own."""
+        if self.settings.correction != "lambda-scaled":
+            return {}
+        scales = np.maximum(len(self.place) * self.state.weights, self.settings.smallest_scale)
+        return {"scale": Each({client: float(scales[place]) for client, place in self.place.items()})}

@@ -10,10 +10,8 @@ from typing import cast
 
 from common.algorithms.drdm import DRFASettings
 from common.arrays import Vector
-from common.expectation import Expected
 from common.payload import Values
-from common.projection import onto
-from server.algorithms.drdm import Displacements, SampledByWeight
+from server.algorithms.sampled_by_weight import CohortMean, SampledByWeight
 from server.fleet import Cohort
 
 
@@ -25,21 +23,17 @@ class DRFA(SampledByWeight):
 
     async def round(self, t: int) -> None:
         """w <- mean of the local models of D^(s); lambda moves by losses at the mean of their snapshots."""
-        w = self.model
-        times, k = self.training_cohort(t), self.snapshot_step(t)
-        ends, snapshots = Displacements.zeros(w), Displacements.zeros(w)
+        w, n, k = self.model, self.training_cohort(t), self.snapshot_step(t)
+        end, snapshot = CohortMean.zeros(w), CohortMean.zeros(w)
 
         def take(client: str, reply: Values) -> None:
-            end = cast(Vector, reply["change"])
-            ends.add(end, times[client], 0.0)
-            snapshots.add(cast(Vector, reply.get("snapshot_change", end)), times[client], 0.0)
+            change = cast(Vector, reply["change"])
+            end.add(change, n[client])
+            snapshot.add(cast(Vector, reply.get("snapshot_change", change)), n[client])
 
-        names = ("change",) if k == self.settings.local_steps else ("change", "snapshot_change")
-        returns: dict[str, Expected] = dict.fromkeys(names, w)
-        answered = await Cohort(self.fleet, tuple(times)).visit(
-            "train", take, model=w, snapshot_step=k, returns=returns
+        answered = await Cohort(self.fleet, tuple(n)).visit(
+            "train", take, model=w, snapshot_step=k, returns=self.displacements(w, k)
         )
-        snapshot = onto(self.settings.constraint, w + snapshots.mean)
-        self.model = onto(self.settings.constraint, w + ends.mean)
-        self.visited(answered.clients)
-        await self.dual_step(t, snapshot)
+        self.model = self.moved(w, end.value)
+        self.visited(answered)
+        await self.dual_step(t, self.moved(w, snapshot.value))

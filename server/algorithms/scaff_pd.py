@@ -6,7 +6,7 @@ specification describes it (section 2.8); not checked against the original.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
@@ -17,78 +17,64 @@ from common.arrays import Vector
 from common.payload import Values
 from common.projection import onto, onto_simplex
 from server.algorithms.robust import Robust
+from server.fleet import Cohort
 
 
 class ScaffPD(Robust):
     """A dual step with extrapolated losses, then local steps that are corrected towards the weighted gradient."""
 
-    @dataclass
-    class State(Robust.State):
-        """The server's state.
-
-        Attributes
-        ----------
-        losses
-            q^{r-1}, every client's loss as it last reported it, shape (N,), float64; nan before.
-        """
-
-        losses: NDArray[np.float64]
-
     Settings = ScaffPDSettings
     settings: ScaffPDSettings
-    state: State
-
-    def initial_state(self, model: Vector) -> State:
-        """No loss is known."""
-        return self.State(**self.beginning(model), losses=np.full(len(self.fleet.members), np.nan))
 
     async def round(self, t: int) -> None:
-        """Ask for losses and gradients at x; move lambda; ask for local steps; x <- x + eta_g sum_k lambda_k du_k."""
-        x, state = self.model, self.state
-        cohort = self.fleet.all() if self.size is None else self.sample()
-        gradients = await cohort.ask("gradient", model=x, returns={"loss": float, "gradient": x})
-        clients = gradients.cohort.clients
-        places = [self.place[client] for client in clients]
-        losses = np.array([float(cast(float, gradients[client]["loss"])) for client in clients])
-        if self.settings.largest_loss is not None:
-            losses = np.clip(losses, 0, self.settings.largest_loss)
-        state.weights = self._dual(places, losses)
-        state.mean_weights = state.mean_weights + (state.weights - state.mean_weights) / t
-        share = self._shares(places)
-        mean = np.zeros_like(x)
-        for weight, client in zip(share, clients, strict=True):
-            mean += x.dtype.type(weight) * cast(Vector, gradients[client]["gradient"])
-        weights = dict(zip(clients, share, strict=True))
-        step = np.zeros_like(x)
-        total = 0.0
+        """Ask for L_k and c_k at x; move lambda; ask for local steps; x <- x + eta_g sum_k lambda_k du_k.
+
+        Both phases go to the same clients; the sums are over those that answered, with lambda renormalised on them.
+        """
+        x = self.model
+        first = await self.sample().ask("gradient", model=x, returns={"loss": float, "gradient": x})
+        self.dual_step({client: float(cast(float, reply["loss"])) for client, reply in first.items()})
+        share = self.shares(first.cohort)
+        mean = np.zeros(x.shape)
+        for client, reply in first.items():
+            mean += share[client] * cast(Vector, reply["gradient"])
+        step, counted = np.zeros(x.shape), 0.0
 
         def take(client: str, reply: Values) -> None:
-            nonlocal total, step
-            step += x.dtype.type(weights[client]) * cast(Vector, reply["change"])
-            total += weights[client]
+            nonlocal step, counted
+            step += share[client] * cast(Vector, reply["change"])
+            counted += share[client]
 
-        answered = await gradients.cohort.visit("train", take, mean_gradient=mean, returns={"change": x})
-        if total > 0:
-            step = step / x.dtype.type(total)
-        self.model = onto(self.settings.constraint, x + self.settings.server_step_size * step)
-        state.mean_snapshot = state.mean_snapshot + ((self.model - state.mean_snapshot) / t).astype(x.dtype)
-        self.visited(answered.clients)
+        answered = await first.cohort.visit(
+            "train", take, mean_gradient=mean.astype(x.dtype), returns={"change": x}
+        )
+        if counted > 0:
+            moved = x + self.settings.server_step_size / counted * step
+            self.model = onto(self.settings.constraint, moved.astype(x.dtype))
+        self.visited(answered)
 
-    def _dual(self, places: list[int], losses: NDArray[np.float64]) -> NDArray[np.float64]:
-        """argmax over the simplex of <s, lambda> - psi(lambda) - ||lambda - lambda^r||^2 / (2 sigma)."""
-        state, sigma, rho = self.state, self.dual_length, self.settings.concavity
-        clients = len(state.weights)
-        now = np.where(np.isnan(state.losses), 0.0, state.losses)
-        now[places] = losses
-        before = np.where(np.isnan(state.losses), now, state.losses)
-        state.losses = now.copy()
-        state.reported = now
-        theta = self.settings.extrapolation
-        s = (1 + theta) * now - theta * before
-        return onto_simplex((state.weights + sigma * (s + rho / clients)) / (1 + sigma * rho))
+    def dual_step(self, reported: Mapping[str, float]) -> None:
+        """lambda <- argmax over the simplex of <s, lambda> - psi(lambda) - ||lambda - lambda^r||^2 / (2 sigma).
 
-    def _shares(self, places: list[int]) -> NDArray[np.float64]:
-        """lambda of those that answered, renormalised on them; 1 over their number where they have none of it."""
-        weights = self.state.weights[places]
-        total = weights.sum()
-        return weights / total if total > 0 else np.full(len(places), 1 / len(places))
+        s = (1 + theta) q^r - theta q^{r-1}, and psi(lambda) = (rho/2) ||lambda - 1/N||^2.
+
+        Parameters
+        ----------
+        reported
+            The losses of those that answered. q holds what the others last reported; 0 for one that never did, and for
+            one that reports for the first time q^{r-1} = q^r.
+        """
+        state, theta = self.state, self.settings.extrapolation
+        sigma, rho = self.settings.dual_step_size, self.settings.concavity
+        before = state.losses.copy()
+        self.heard(reported)
+        now = np.nan_to_num(state.losses, nan=0.0)
+        s = (1 + theta) * now - theta * np.where(np.isnan(before), now, before)
+        state.weights = onto_simplex((state.weights + sigma * (s + rho / len(now))) / (1 + sigma * rho))
+
+    def shares(self, cohort: Cohort) -> dict[str, np.float64]:
+        """Return lambda, renormalised on a cohort, by client id; equal shares where it has no weight at all."""
+        weights: NDArray[np.float64] = self.state.weights[self.places(cohort)]
+        if not weights.any():
+            weights = np.ones(len(cohort))
+        return dict(zip(cohort, weights / weights.sum(), strict=True))

@@ -16,6 +16,7 @@ import fenchel
 from common.credentials import Credentials
 from common.errors import CredentialError, DataError, JoinRefusedError, RunStoppedError
 from common.transport import options
+from common.version import PROTOCOL
 from deploy.certificates import make_all
 from proto import fenchel_pb2 as pb
 from proto.fenchel_pb2_grpc import CoordinatorStub
@@ -99,7 +100,9 @@ def test_a_second_process_with_the_same_certificate_is_refused_while_the_first_w
         ) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await CoordinatorStub(channel).Join(
-                    pb.JoinRequest(protocol=1, client="client-001", instance=b"y" * 16, software="a twin"),
+                    pb.JoinRequest(
+                        protocol=PROTOCOL, client="client-001", instance=b"y" * 16, software="a twin"
+                    ),
                     timeout=5,
                 )
             return caught.value

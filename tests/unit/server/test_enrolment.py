@@ -1,4 +1,4 @@
-"""Who may take part: the right version, its own name, and nobody after the run has begun."""
+"""Who may take part: the right version, its own name, and after the run has begun only where it admits somebody."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_fleet_that_stays_incomplete_stops_the_run_and_names_who_is_ther
 async def test_a_stranger_is_refused_once_the_run_has_begun() -> None:
     enrolment = Enrolment(1, SETTLE)
     await joined(enrolment, "a")
-    with pytest.raises(JoinRefusedError, match="'b' is none of them"):
+    with pytest.raises(JoinRefusedError, match="'b' is none of them.*participation.late_joiners: admit"):
         await enrolment.join(request("b"), False)
     assert (await joined(enrolment, "a")) != [None]
 
@@ -104,6 +104,34 @@ async def test_a_resumed_run_knows_its_clients_and_takes_nobody_else() -> None:
     assert place
     assert (place.index, place.clients) == (1, 2)
     with pytest.raises(JoinRefusedError, match="none of them"):
+        await enrolment.join(request("c"), False)
+
+
+async def test_a_run_that_admits_late_joiners_gives_them_a_place_and_does_not_count_them_as_founders() -> (
+    None
+):
+    enrolment = Enrolment(2, SETTLE, late_joiners="admit")
+    assert not enrolment.is_late("c")
+    await joined(enrolment, "c", "a")
+    (place,) = await joined(enrolment, "b")
+    assert place
+    assert (place.index, place.clients) == (1, 3)
+    assert enrolment.is_late("b")
+    assert not enrolment.is_late("a")
+    assert not enrolment.is_late("nobody")
+    assert await enrolment.completed(1.0) == ["a", "c"]
+    (again,) = await joined(enrolment, "c")
+    assert again
+    assert (again.index, again.clients) == (1, 2)
+
+
+async def test_a_late_joiner_is_who_it_was_and_hears_that_the_run_is_over() -> None:
+    enrolment = Enrolment(None, SETTLE, names=("a",), late_joiners="admit")
+    assert await enrolment.join(request("b"), False)
+    with pytest.raises(IdentityInUseError, match="'b' is in use"):
+        await enrolment.join(request("b", b"second"), True)
+    enrolment.end("the run is over")
+    with pytest.raises(JoinRefusedError, match="the run is over"):
         await enrolment.join(request("c"), False)
 
 

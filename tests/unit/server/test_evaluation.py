@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from common.data.source import DataSource
 from common.errors import SettingsError
 from common.objectives.factory import build_objective
+from common.objectives.metrics import Metrics
 from common.phases import EVALUATE
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
 from deploy.inprocess import run_in_process
+from server.evaluation import over_clients
 from tests.algorithms.federation import load_model
 from tests.conftest import MakeSettings
 
@@ -56,6 +59,59 @@ def pooled(settings: RunSettings, folder: RunFolder) -> dict[str, float]:
     return found | {"objective": train.value(model)}
 
 
+def each_client(settings: RunSettings, folder: RunFolder, *, holdout: bool = False) -> list[Metrics]:
+    """What the final model does on each client's shard or holdout, from the data set itself."""
+    source, model = DataSource.open(settings.data, settings.seed), load_model(folder)
+    assert isinstance(settings.clients, int)
+    whole = build_objective(settings.objective, source.training())
+    held = source.holdout if holdout else source.shard
+    shards = [held(client, settings.clients) for client in range(settings.clients)]
+    return [whole.evaluate(model, shard) for shard in shards if shard is not None]
+
+
+@pytest.mark.parametrize(
+    "tests", [{"holdout": 0.2}, {"client_tests": "own-distribution"}, {}], ids=["holdout", "tests", "none"]
+)
+def test_every_client_counts_the_same_however_large_it_is(
+    tests: dict[str, Any], make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    partition = {"kind": "zipf", "exponent": 1.0, "alpha": 0.3}
+    settings = make_settings(
+        clients=12, data={"name": "digits", "scale": "unit-interval", "partition": partition} | tests
+    )
+    figures, _, folder = run(settings, tmp_path)
+    losses = [metrics.loss for metrics in each_client(settings, folder)]
+    assert figures["worst_client_loss"] == pytest.approx(max(losses), abs=1e-12)
+    accuracies = sorted(float(each.accuracy or 0) for each in each_client(settings, folder, holdout=True))
+    named = {name: value for name, value in figures.items() if name.startswith("client_")}
+    if not tests:
+        assert named == {}
+        return
+    assert len(set(accuracies)) > 3
+    expected = {
+        "client_accuracy_mean": statistics.fmean(accuracies),
+        "client_accuracy_worst": accuracies[0],
+        "client_accuracy_std": statistics.pstdev(accuracies),
+        "client_accuracy_worst_tenth": (accuracies[0] + accuracies[1]) / 2,  # of twelve clients two
+    }
+    assert named == pytest.approx(expected, abs=1e-12)
+    assert figures["holdout_accuracy"] != pytest.approx(expected["client_accuracy_mean"], abs=1e-3)
+
+
+def test_the_worst_tenth_is_rounded_up_and_clients_without_test_samples_are_left_out() -> None:
+    def told(correct: int | None, samples: int) -> Metrics:
+        return Metrics(2.0 * samples, correct, samples)
+
+    ten = over_clients([told(1, 2)], [told(count, 10) for count in range(10)] + [told(0, 0)])
+    assert ten["client_accuracy_worst_tenth"] == ten["client_accuracy_worst"] == 0
+    assert ten["client_accuracy_mean"] == pytest.approx(0.45)
+    eleven = over_clients([], [told(count, 10) for count in range(11)])
+    assert eleven["client_accuracy_worst_tenth"] == pytest.approx(0.05)
+    assert math.isnan(eleven["worst_client_loss"])
+    regression = over_clients([told(None, 3)], [told(None, 3)])
+    assert regression == {"worst_client_loss": 2.0}
+
+
 def test_where_features_are_split_the_server_computes_the_training_objective_itself(
     make_settings: MakeSettings, tmp_path: Path
 ) -> None:
@@ -92,6 +148,8 @@ def test_where_clients_hold_whole_samples_they_are_asked_unless_the_server_does_
     expected = pooled(settings, folder)
     if asks is None:
         expected = {name: value for name, value in expected.items() if name not in TRAINING}
+    if asks:
+        expected["worst_client_loss"] = max(metrics.loss for metrics in each_client(settings, folder))
     assert figures == pytest.approx(expected, abs=1e-12)
 
 

@@ -1,0 +1,201 @@
+"""A federation in one process whose clients bring their own data, and some of whom come late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from threadpoolctl import threadpool_limits
+
+from client.algorithms import client_half
+from client.session import Holding, Session
+from client.work import Worker
+from common import store
+from common.arrays import Dense, Vector
+from common.data.shard import Shard
+from common.errors import JoinRefusedError
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, from_json, validate
+from common.state import thaw
+from common.version import PROTOCOL
+from deploy.inprocess import MemoryStream
+from proto import fenchel_pb2 as pb
+from server import checkpoint as checkpoints
+from server.algorithms import server_half
+from server.checkpoint import Checkpoint
+from server.coordinator import Coordinator, open_resumed
+from tests.algorithms.federation import load_model
+
+
+@dataclass
+class Federation:
+    """Runs a federation to its end.
+
+    Attributes
+    ----------
+    shards
+        Of the clients, by id.
+    late
+        After which round a client comes; 0: after the algorithm's start. The next round waits until the client
+        does, too; so it is in the fleet from there on, unless it is refused.
+    killed_in
+        Rounds in which the server is killed; it is started again from its checkpoint, and the clients come back.
+    """
+
+    settings: RunSettings
+    folder: RunFolder
+    shards: Mapping[str, Shard]
+    late: Mapping[str, int] = field(default_factory=dict)
+    killed_in: set[int] = field(default_factory=set)
+    states: dict[int, Any] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    farewells: dict[str, pb.Farewell] = field(default_factory=dict)
+    _workers: dict[str, Worker] = field(default_factory=dict)
+    _here: set[str] = field(default_factory=set)
+
+    def run(self) -> Vector:
+        """Return the final model."""
+        self._here = set(self.shards) - set(self.late)
+        resume: Checkpoint | None = None
+        while not asyncio.run(self._life(resume)):
+            resume = open_resumed(self.folder)
+        return load_model(self.folder)
+
+    async def _life(self, resume: Checkpoint | None) -> bool:
+        """Let a server live until the run is over or it is killed; return whether it is over."""
+        federation, death = self, asyncio.Event()
+        clients: list[asyncio.Task[None]] = []
+        half: Any = server_half(self.settings.algorithm.name)
+
+        class Watched(half):  # type: ignore[misc]
+            """The algorithm's own server half, with an eye on its state."""
+
+            async def round(self, t: int) -> None:
+                if t in federation.killed_in:
+                    federation.killed_in.remove(t)
+                    death.set()
+                    await asyncio.Event().wait()
+                await super().round(t)
+                federation.states[t] = self.state
+                await self._arrivals(t)
+
+            async def _arrivals(self, t: int) -> None:
+                for name, moment in federation.late.items():
+                    if moment == t and name not in federation._here:
+                        federation._here.add(name)
+                        clients.append(asyncio.create_task(federation._client(coordinator, name)))
+                        await federation._waits(coordinator, name)
+
+        class Awaited(Watched):
+            """For those who come right after the start: a half with a start of its own must have an admit."""
+
+            async def start(self) -> None:
+                await super().start()
+                await self._arrivals(0)
+
+        watched = Awaited if 0 in self.late.values() else Watched
+        with pytest.MonkeyPatch.context() as patch, threadpool_limits(1):
+            patch.setattr("server.coordinator.server_half", lambda name: watched)
+            coordinator = Coordinator(self.settings, self.folder, resume=resume)
+            conducting = asyncio.create_task(coordinator.conduct())
+            clients += [asyncio.create_task(self._client(coordinator, name)) for name in sorted(self._here)]
+            dying = asyncio.create_task(death.wait())
+            await asyncio.wait([conducting, dying], return_when=asyncio.FIRST_COMPLETED)
+            if conducting.done():
+                await asyncio.gather(*clients)
+            for task in (dying, conducting, *clients):
+                task.cancel()
+            await asyncio.gather(dying, *clients, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await conducting
+        return not conducting.cancelled()
+
+    async def _waits(self, coordinator: Coordinator, name: str) -> None:
+        while name not in self.refusals and not any(
+            each == name and newcomer.streams for each, newcomer in coordinator._newcomers._waiting.items()
+        ):
+            await asyncio.sleep(0)
+
+    async def _client(self, coordinator: Coordinator, name: str) -> None:
+        request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), own_data=True)
+        try:
+            while name not in self.farewells:
+                reply = await coordinator.join(request)
+                stream = MemoryStream()
+                serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
+                try:
+                    farewell = await self._worker(name, reply).work(stream)
+                finally:
+                    serving.cancel()
+                    await asyncio.gather(serving, return_exceptions=True)
+                if farewell is not None:
+                    self.farewells[name] = farewell
+        except JoinRefusedError as error:
+            self.refusals[name] = str(error)
+
+    def _worker(self, name: str, reply: pb.JoinReply) -> Worker:
+        if name not in self._workers:
+            journal = self.folder.journals / reply.run / name
+            session = Session(name, from_json(reply.settings), Holding(self.shards[name]), journal)
+            self._workers[name] = Worker(session)
+        return self._workers[name]
+
+    # What is left of it
+
+    def client_states(self, name: str) -> Dense:
+        """A part of every client's state, as it counts; shape (clients, ...)."""
+        states, kind = [], client_half(self.settings.algorithm.name).State
+        for client, member in checkpoints.load(self.folder.checkpoint).members.items():
+            file = self.folder.journals / self.folder.id / client / f"{member['base']:020d}.state"
+            written = {key: value for key, value in store.read(file).items() if not key.startswith("reply/")}
+            states.append(getattr(thaw(kind, written), name))
+        return np.array(states)
+
+    @property
+    def fleet_sizes(self) -> list[int]:
+        """How many clients there were in each round."""
+        return [int(size) for size in pq.read_table(self.folder.metrics)["clients"].to_pylist()]
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """A row an instruction."""
+        rows: list[dict[str, Any]] = pq.read_table(self.folder.calls).to_pylist()
+        return rows
+
+
+async def _serve(coordinator: Coordinator, name: str, stream: MemoryStream) -> None:
+    try:
+        await coordinator.work(name, name.encode(), stream)
+    finally:
+        stream.outgoing.put_nowait(None)
+
+
+def federation(
+    parent: Path,
+    shards: Mapping[str, Shard],
+    late: Mapping[str, int],
+    algorithm: Mapping[str, Any],
+    **sections: Any,
+) -> Federation:
+    """Make a federation whose run admits those who come late."""
+    basis: dict[str, Any] = {
+        "name": "late",
+        "seed": 3,
+        "rounds": 8,
+        "clients": len(shards) - len(late),
+        "data": {"name": "own", "classes": [0, 1, 2]},
+        "objective": {"kind": "softmax", "l2": 0.1},
+        "algorithm": dict(algorithm),
+        "evaluation": {"server": False, "clients": False},
+        "participation": {},
+    }
+    values = basis | sections
+    values["participation"] = {"late_joiners": "admit", **values["participation"]}
+    return Federation(validate(values), RunFolder.create(parent, "run"), shards, late)

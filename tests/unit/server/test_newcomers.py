@@ -1,0 +1,164 @@
+"""Those who come late wait until they are called, and a run that cannot take them in says so at its start."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fenchel
+from common.errors import JoinRefusedError, SettingsError
+from common.run_folder import RunFolder
+from common.settings.participation import Participation
+from common.settings.run import RunSettings, validate
+from server.algorithms import server_half
+from server.coordinator import Coordinator
+from server.fleet import Cohort, Fleet
+from server.member import EPOCH_BITS
+from server.newcomers import Newcomers, check_late_joiners
+from tests.unit.server.conftest import MakeMember
+
+
+async def waiting(newcomers: Newcomers, name: str) -> asyncio.Task[None]:
+    """Let a client come to where it waits."""
+    task = asyncio.create_task(newcomers.wait(newcomers.member(name)))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_they_are_called_in_the_order_of_ids_and_each_once() -> None:
+    newcomers = Newcomers(0)
+    tasks = {name: await waiting(newcomers, name) for name in ("c", "a", "b")}
+    for name in ("a", "b", "c"):
+        called = newcomers.call()
+        assert called is not None
+        assert called.name == name
+        await asyncio.wait_for(tasks[name], 1.0)
+    assert newcomers.call() is None
+
+
+async def test_one_whose_stream_broke_is_not_called_until_it_is_back() -> None:
+    newcomers = Newcomers(0)
+    first = await waiting(newcomers, "a")
+    second = await waiting(newcomers, "a")  # its old stream seems to be open
+    first.cancel()
+    await asyncio.wait([first])
+    assert newcomers.call() is not None
+    await second
+    third = await waiting(newcomers, "a")
+    third.cancel()
+    await asyncio.wait([third])
+    assert newcomers.call() is None
+    assert newcomers.member("a") is newcomers.member("a")
+
+
+async def test_instructions_are_numbered_above_all_that_its_journal_may_hold() -> None:
+    newcomers = Newcomers(3)
+    await waiting(newcomers, "a")
+    member = newcomers.call()
+    assert member is not None
+    assert member.next_sequence == (3 << EPOCH_BITS) + 1
+    member.next_sequence += 5
+    newcomers.turn_away(member, b"process", "no room")
+    assert newcomers.member("a").next_sequence == (3 << EPOCH_BITS) + 6
+    assert newcomers.member("a").base == 0
+
+
+async def test_a_process_that_was_turned_away_hears_why_and_another_may_try() -> None:
+    newcomers = Newcomers(0)
+    await waiting(newcomers, "a")
+    member = newcomers.call()
+    assert member is not None
+    assert newcomers.refusal("a", b"first") == ""
+    newcomers.turn_away(member, b"first", "no room")
+    assert newcomers.refusal("a", b"first") == "no room"
+    assert newcomers.refusal("a", b"second") == ""
+    with pytest.raises(JoinRefusedError, match="must join anew"):
+        await newcomers.wait(member)
+
+
+async def test_nobody_waits_for_a_run_that_is_over() -> None:
+    newcomers = Newcomers(0)
+    task = await waiting(newcomers, "a")
+    newcomers.end()
+    await asyncio.wait_for(task, 1.0)
+
+
+def test_the_fleet_stays_in_the_order_of_ids_when_it_grows(make_member: MakeMember) -> None:
+    members = {name: make_member(name, index) for index, name in enumerate(["b", "d"])}
+    fleet = Fleet(members, 0, Participation(), 1)
+    newcomer = make_member("c")
+    assert fleet.admit(newcomer).clients == ("c",)
+    assert [(name, member.index) for name, member in members.items()] == [("b", 0), ("c", 1), ("d", 2)]
+    assert fleet.all().clients == ("b", "c", "d")
+    fleet.dismiss(newcomer)
+    assert [(name, member.index) for name, member in members.items()] == [("b", 0), ("d", 1)]
+
+
+def settings(algorithm: str, data: str = "own", **sections: Any) -> RunSettings:
+    return validate(
+        {
+            "rounds": 2,
+            "clients": 2,
+            "data": {"name": data},
+            "objective": {"kind": "logistic", "l2": 0.1},
+            "algorithm": {"name": algorithm},
+            "participation": {"late_joiners": "admit"},
+        }
+        | sections
+    )
+
+
+def test_algorithms_that_align_the_clients_at_the_start_refuse_and_the_others_do_not() -> None:
+    for name in ("hyfdca", "hybrid-fedavg", "hyfem-like"):
+        with pytest.raises(SettingsError, match=f"with {name} it is settled at the start.*use refuse"):
+            check_late_joiners(settings(name), server_half(name))
+    for name in ("fedavg", "fedprox", "scaffold", "mb-sgd", "feddcd", "acc-feddcd"):
+        check_late_joiners(settings(name), server_half(name))
+
+
+def test_a_data_set_that_is_divided_at_the_start_has_nothing_left_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(SettingsError, match=r"late_joiners: admit.*data.name: own.*--data FILE"):
+        Coordinator(settings("fedavg", "breast_cancer"), RunFolder.create(tmp_path, "run"))
+
+
+class SetsUp(fenchel.Algorithm):
+    async def start(self) -> None: ...
+
+
+class TakesIn(SetsUp):
+    async def admit(self, cohort: Cohort) -> None: ...
+
+
+class Sums(fenchel.Algorithm):
+    @dataclass
+    class State(fenchel.Algorithm.State):
+        mean_dual: fenchel.Vector
+
+
+class Fixed(TakesIn):
+    fixed_fleet = "the clients share a table of all of them"
+
+
+def test_an_algorithm_that_sets_clients_up_or_keeps_a_state_must_say_what_a_newcomer_needs() -> None:
+    run = settings("fedavg")
+    with pytest.raises(SettingsError, match=r"fedavg has a start\(\) and does not say.*define admit"):
+        check_late_joiners(run, SetsUp)
+    with pytest.raises(SettingsError, match="fedavg keeps mean_dual and does not say.*define admit"):
+        check_late_joiners(run, Sums)
+    check_late_joiners(run, TakesIn)
+    with pytest.raises(
+        SettingsError, match="with fedavg the clients share a table of all of them; use refuse"
+    ):
+        check_late_joiners(run, Fixed)
+
+
+def test_by_default_nobody_is_admitted_and_any_algorithm_will_do() -> None:
+    run = settings("hyfdca", participation={})
+    assert run.participation.late_joiners == "refuse"
+    check_late_joiners(run, server_half("hyfdca"))
