@@ -10,7 +10,7 @@ from threading import Lock
 from client.session import Holding
 from common.data.catalogue import CATALOGUE, locate
 from common.data.fetch import fetch
-from common.data.source import DataSource, load_own
+from common.data.source import DataSource, divide_own, load_own
 from common.settings.run import RunSettings
 
 log = logging.getLogger("fenchel.client")
@@ -64,7 +64,7 @@ class Holdings:
                 bias=data.bias,
                 dtype=settings.objective.dtype,
             )
-            return Holding(shard)
+            return Holding(*divide_own(shard, data.holdout, settings.seed, index, clients))
         source = self._source(settings)
         dtype = settings.objective.dtype
         return Holding(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))

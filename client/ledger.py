@@ -66,6 +66,7 @@ class Ledger:
         self._accountant = accountant or Accountant()
         self._charged: set[str] = set()
         self._releases: Counter[Release] = Counter()
+        self._known: dict[Release, int] = {}
         self._chain = ""
         self._size = 0  # bytes of the file that count
         if path is not None and path.exists():
@@ -119,6 +120,8 @@ class Ledger:
         self._count(payload, release)
 
     def _check_cap(self, cap: float, round: int, release: Release) -> None:
+        if self._releases.keys() <= {release} and self.uploads < self._affordable(cap, release):
+            return
         after = self._accountant.epsilon(self._releases + Counter([release]), self._delta)
         if after > cap:
             raise PrivacyBudgetError(
@@ -126,6 +129,14 @@ class Ledger:
                 f"the privacy loss would be epsilon = {after:.4g} (delta = {self._delta:g}), and {cap:.4g} is allowed. "
                 "Nothing was given away beyond the budget; a longer run needs more noise, set before it begins"
             )
+
+    def _affordable(self, cap: float, release: Release) -> int:
+        """Return how many uploads of one kind the cap allows, up to a power of two that is enough for now."""
+        if self._known.get(release, 0) <= self.uploads:
+            enough = 1 << self.uploads.bit_length()
+            fits = self._accountant.epsilon({release: enough}, self._delta) <= cap
+            self._known[release] = enough if fits else 0
+        return self._known[release]
 
     def _count(self, payload: str, release: Release) -> None:
         self._charged.add(payload)

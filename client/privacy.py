@@ -18,7 +18,7 @@ from common.data.shard import Shard
 from common.errors import SettingsError
 from common.objectives.objective import Objective
 from common.privacy.accountant import Accountant, Release
-from common.privacy.claim import facts_of, problems_of
+from common.privacy.claim import facts_of, problems_of, refuse
 from common.privacy.facts import PrivacyFacts
 from common.privacy.sensitivity import DualDifference, LocalMap
 from common.settings.privacy import DifferentialPrivacy
@@ -122,8 +122,7 @@ def protection_of(
             raise SettingsError(f"client {client} does not take part: {policy.refusal(None, 0.0, 'dense')}")
         return None
     facts = facts_of(settings, objective, objective.samples)
-    if problems := problems_of(settings, facts):
-        raise SettingsError("differential_privacy: " + "\n  ".join(problems))
+    refuse(problems_of(settings, facts))
     for warning in privacy.warnings(facts):
         log.info("%s: %s", client, warning)
     release = Release(privacy.noise(facts), privacy.sampling_rate(facts))

@@ -27,6 +27,7 @@ from common.errors import (
 from common.objectives.factory import build_objective, dimension_of, initial_model
 from common.paillier.key import PublicKey
 from common.privacy.accountant import require_library
+from common.privacy.claim import check_claim
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
 from common.stream import Stream
@@ -133,6 +134,7 @@ class Coordinator:
             _check_key(settings, public_key)
         if settings.differential_privacy is not None:
             require_library()
+            check_claim(settings)
         self._public_key = public_key
         self._resume = resume
         self._epoch = 0 if resume is None else resume.epoch + 1

@@ -1,9 +1,10 @@
 """How good the current model is, on the server's test set and on the training data.
 
 Where clients hold whole samples, they evaluate the model on their shards, and their sums give the training
-objective; what each of them tells apart says how evenly the model serves them. Where features are split, no client can: its scores are sums of parts that others hold, and to put
-them together the server would have to see them, sample by sample. So no client is asked, and the server
-computes the training objective only if it can load the data set itself, which makes the run a simulation.
+objective; told apart, they say how evenly the model serves the clients. Where features are split, no client
+can evaluate: its scores are sums of parts that others hold, and to put them together the server would have to
+see them, sample by sample. So no client is asked, and the server computes the training objective only if it
+can load the data set itself, which makes the run a simulation.
 """
 
 from __future__ import annotations

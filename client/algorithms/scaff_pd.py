@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.algorithm import answers
-from client.algorithms.drdm import RobustClient
+from client.algorithms.fedavg import LocalTraining
 from common.algorithms.drdm import ScaffPDSettings
 from common.arrays import Vector
 from common.payload import Values
 from common.projection import onto
 
 
-class ScaffPDClient(RobustClient):
+class ScaffPDClient(LocalTraining):
     """Keeps the model and its own gradient between the two phases of a round."""
 
     @dataclass

@@ -8,6 +8,7 @@ imported only when something is computed.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -146,6 +147,7 @@ def epsilon(releases: Mapping[Release, int], delta: float, method: Method = "pld
     return Accountant(method).epsilon(releases, delta)
 
 
+@functools.cache  # clients that are alike ask the same, and an answer takes a second
 def calibrate(
     sampling_rate: float, uploads: int, delta: float, budget: float, method: Method = "pld-wor"
 ) -> float:

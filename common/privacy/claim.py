@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from common.algorithms.fedavg import LocalTrainingSettings
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.algorithms.fedavg import FedAvgSettings, LocalTrainingSettings
 from common.algorithms.fedpdm import FedPDMSettings
+from common.data.shard import Shard
 from common.errors import SettingsError
+from common.objectives.factory import build_objective
 from common.objectives.linear import LinearObjective
 from common.objectives.objective import Objective
 from common.privacy.facts import Batches, PrivacyFacts
+from common.settings.objective import LinearSettings, SmoothedHingeSettings
 from common.settings.run import RunSettings
 
 _OF_ONE_SCORE = ("logistic", "one-sided-logistic", "squared", "smoothed-hinge", "squared-hinge")
 
 
-def facts_of(settings: RunSettings, objective: Objective, samples: int) -> PrivacyFacts:
+def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -> PrivacyFacts:
     """Return what everybody may know of a client with so many samples.
 
     Parameters
@@ -21,7 +29,8 @@ def facts_of(settings: RunSettings, objective: Objective, samples: int) -> Priva
     settings
         Of the run, under differential privacy.
     objective
-        What is minimised; its data are not looked at.
+        What is minimised; its data are not looked at. ``None``: its loss is not known, and so no bound on its
+        curvature.
     samples
         n_i.
 
@@ -52,10 +61,17 @@ def facts_of(settings: RunSettings, objective: Objective, samples: int) -> Priva
         # The ridge is convex, so for its part this is more than is needed: L grows by l2, and 2 beta is twice half.
         beta=settings.objective.l2 / 2 + (linear.nonconvex if linear is not None else 0.0),
         convex_scalar=settings.objective.kind in _OF_ONE_SCORE,
-        curvature=linear.score_loss.smoothness if linear is not None else None,
+        curvature=_curvature(linear),
         penalty=algorithm.pull,
         step_size=algorithm.step_size,
     )
+
+
+def _curvature(linear: LinearObjective | None) -> float | None:
+    """Return the largest second derivative of a loss by its scores, unless it has corners or is not known."""
+    if linear is None or not math.isfinite(linear.score_loss.smoothness):
+        return None
+    return linear.score_loss.smoothness
 
 
 def _batches(algorithm: LocalTrainingSettings, samples: int) -> Batches:
@@ -73,6 +89,11 @@ def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
     if privacy is None or privacy.mechanism == "paper":
         return []
     problems = privacy.problems(facts)
+    if settings.own_data and settings.data.classes is None and settings.data.task == "classification":
+        problems.append(
+            "each client tells the classes that occur in its file, so one sample of a rare class shows; list them all "
+            "in data.classes"
+        )
     bounded_by_gradients = privacy.mechanism != "clip-update"
     if bounded_by_gradients and settings.algorithm.takes_subgradient and _has_corners(settings):
         problems.append(
@@ -80,7 +101,47 @@ def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
             "nothing clips; take its proximal operator (algorithm.regularizer_step: prox, or fedpdm), leave it out, or "
             "set mechanism to clip-update"
         )
+    if bounded_by_gradients and _expands(settings):
+        problems.append(
+            "local steps end with the proximal operator of objective.regularizer, which is not convex, so the operator "
+            "can drive apart what was near; use a convex regulariser, fedpdm (whose server takes it), or set mechanism "
+            "to clip-update"
+        )
     return problems
+
+
+def check_claim(settings: RunSettings) -> None:
+    """Refuse settings whose privacy would not be what they say, as far as that does not depend on the data.
+
+    Raises
+    ------
+    SettingsError
+        With every reason, and what to set instead.
+    """
+    if settings.differential_privacy is None:
+        return
+    kind = settings.objective
+    linear = (
+        build_objective(kind, _NO_DATA) if isinstance(kind, LinearSettings | SmoothedHingeSettings) else None
+    )
+    refuse(problems_of(settings, facts_of(settings, linear, _MANY)))
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raise a ``SettingsError`` that lists the problems, if there are any."""
+    if problems:
+        raise SettingsError("\n  ".join(["differential_privacy:", *problems]))
+
+
+_NO_DATA = Shard(np.empty((0, 1)), np.empty(0, np.int64), 2, 1, np.empty(0, np.int64))
+_MANY = 1 << 40  # samples: what depends on their number is looked at when it is known
+
+
+def _expands(settings: RunSettings) -> bool:
+    """Whether clients take the proximal operator of something that is not convex."""
+    algorithm = settings.algorithm
+    by_clients = isinstance(algorithm, FedAvgSettings) and algorithm.regularizer_step == "prox"
+    return by_clients and settings.objective.regularizer.kind in ("mcp", "l0")
 
 
 def _has_corners(settings: RunSettings) -> bool:

@@ -230,6 +230,12 @@ class DataSettings(Section):
     holdout: float = Field(
         0.0, ge=0, lt=1, description="Part of each client's samples that it keeps as its own test set."
     )
+    client_tests: Literal["none", "own-distribution"] = Field(
+        "none",
+        description="own-distribution: each client also gets a part of the test set to evaluate on, in "
+        "proportion to the samples it holds and with their classes in the same proportions. none: a client "
+        "tests on what it held out, if anything.",
+    )
 
     @property
     def scalings(self) -> tuple[Scaling, ...]:
@@ -298,5 +304,35 @@ class DataSettings(Section):
             raise ValueError(
                 f"holdout: {self.holdout} given, but with partition.kind: {self.partition.kind} no client "
                 "holds whole samples to test on; only 0 is allowed"
+            )
+        if self.holdout and self.columns is not None:
+            raise ValueError(
+                f"holdout: {self.holdout} given, but with columns no client holds whole samples to test on; "
+                "only 0 is allowed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_test_set_each(self) -> Self:
+        if self.client_tests == "none":
+            return self
+        if self.holdout:
+            raise ValueError(
+                f"client_tests, holdout: both given ({self.client_tests}, {self.holdout}), but a client tests on "
+                "one set; choose one"
+            )
+        if self.name == "own":
+            raise ValueError(
+                "client_tests: with name: own nobody has a test set to divide; use holdout, with which each client "
+                "keeps back samples of its own file"
+            )
+        if self.task == "regression":
+            raise ValueError(
+                "client_tests: divides classes, which task: regression does not have; use holdout"
+            )
+        if isinstance(self.partition, GridPartition | RaggedPartition):
+            raise ValueError(
+                f"client_tests: with partition.kind: {self.partition.kind} no client holds whole samples; only none "
+                "is allowed"
             )
         return self

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, NonNegativeInt, model_validator
 
 from common.settings.regularizer import NoneSettings, RegularizerSettings
 from common.settings.section import Section
+
+
+class InitialModel(Section):
+    """The model of an earlier run."""
+
+    file: str = Field(
+        description="the model of a run, model.npz in its folder; only the server reads it, and sends it to the clients"
+    )
+    fresh_head: bool = Field(
+        False,
+        description="draw the last layer of a network anew, and take the others from the file, which may then be of a "
+        "network with another number of outputs",
+    )
 
 
 class _Common(Section):
@@ -21,6 +34,11 @@ class _Common(Section):
         default=NoneSettings(),
         description="a term h of the model alone that may have corners, added once to the mean of the clients' "
         "objectives; for algorithms that can treat it",
+    )
+    initial: InitialModel | None = Field(
+        default=None,
+        description="a model to start from, for training in two stages; null: zeros, or for networks random numbers "
+        "that follow from the seed",
     )
 
 
@@ -85,6 +103,62 @@ class CnnSettings(_Single):
     )
 
 
+class LinearScorer(Section):
+    """A weight for each feature."""
+
+    kind: Literal["linear"] = Field("linear", description="a linear score, without an intercept")
+
+
+class MlpScorer(Section):
+    """A network with one hidden layer and one output."""
+
+    kind: Literal["mlp"] = Field(
+        description="fully connected network with one hidden layer and ReLU; needs torch"
+    )
+    hidden: int = Field(default=32, ge=1, description="units of the hidden layer")
+    biases: bool = Field(default=True, description="whether units have biases")
+
+
+class CnnScorer(Section):
+    """The convolutional network with one output."""
+
+    kind: Literal["cnn"] = Field(
+        description="the network of objective.kind: cnn, with one output; reads square grey images; needs torch"
+    )
+
+
+class BinarySettings(_Single):
+    """One score for each sample, for two classes."""
+
+    kind: Literal["binary"] = Field(
+        description="one score for each sample, for two classes: algorithms for the area under the ROC curve, such as "
+        "codasca, train it for that, all others by cross-entropy"
+    )
+    scorer: Annotated[LinearScorer | MlpScorer | CnnScorer, Field(discriminator="kind")] = Field(
+        default_factory=lambda: LinearScorer(kind="linear"), description="what computes the score"
+    )
+    positive: list[NonNegativeInt] | None = Field(
+        default=None,
+        min_length=1,
+        description="the classes that count as positive, by number from 0; null: the second of two",
+    )
+    output: Literal["none", "sigmoid", "l2"] = Field(
+        default="none",
+        description="what becomes of the scorer's output before the area under the ROC curve is maximised: nothing; "
+        "sigmoid, into (0, 1), for networks; l2, divided by the norm of the outputs of the batch. Cross-entropy takes "
+        "the output as it is",
+    )
+
+    @model_validator(mode="after")
+    def _can_begin(self) -> Self:
+        if self.output == "l2" and self.scorer.kind == "linear" and self.initial is None:
+            raise ValueError(
+                "output: l2 cannot begin with a linear scorer, whose outputs are all 0 at first; use none, or start "
+                "from a model of an earlier run (initial)"
+            )
+        return self
+
+
 class OwnSettings(_Double):
     """An objective from outside the project."""
 
@@ -96,7 +170,7 @@ class OwnSettings(_Double):
 
 
 ObjectiveSettings: TypeAlias = Annotated[
-    LinearSettings | SmoothedHingeSettings | MlpSettings | CnnSettings | OwnSettings,
+    LinearSettings | SmoothedHingeSettings | MlpSettings | CnnSettings | BinarySettings | OwnSettings,
     Field(discriminator="kind"),
 ]
 """The section ``objective``: which of them is meant follows from ``kind``."""

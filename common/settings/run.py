@@ -247,6 +247,11 @@ class RunSettings(Section):
                 f"evaluation.training: true given, but with data.holdout: {self.data.holdout} not all samples are "
                 "trained on; use null or false, and the clients will evaluate on their shards"
             )
+        if self.evaluation.training and self.data.client_tests != "none":
+            raise ValueError(
+                f"evaluation.training: true given, but with data.client_tests: {self.data.client_tests} the clients "
+                "evaluate, on their shards too; use null or false"
+            )
         partition = self.data.partition
         if (
             self.evaluation.training

@@ -42,12 +42,14 @@ def check(
         return
     if settings is None:
         raise SettingsError("which settings? Give a file, or --schema")
+    from common.privacy.claim import check_claim
     from deploy.data import ensure
     from server.algorithms import server_half
     from server.newcomers import check_late_joiners
 
     chosen = load(settings, overrides or ())
     console = Console(highlight=False)
+    check_claim(chosen)
     check_late_joiners(chosen, server_half(chosen.algorithm.name))
     facts = {"algorithm": chosen.algorithm.name, "rounds": str(chosen.rounds), "clients": str(chosen.clients)}
     if with_data and not chosen.own_data:

@@ -341,8 +341,17 @@ def default_of(node: Mapping[str, Any], required: bool) -> str:
     )
 
 
-def section(title: str, node: Mapping[str, Any], prefix: str, defs: Mapping[str, Any]) -> Iterator[str]:
-    """The tables of a section and of the sections in it."""
+def section(
+    title: str,
+    node: Mapping[str, Any],
+    prefix: str,
+    defs: Mapping[str, Any],
+    shown: dict[str, Mapping[str, Any]],
+) -> Iterator[str]:
+    """The tables of a section and of the sections in it; what several sections have in common is shown once."""
+    if shown.get(title) == node:
+        return
+    shown[title] = node
     yield f"### {title}\n"
     properties, required = node["properties"], node.get("required", [])
     chosen = {
@@ -372,7 +381,7 @@ def section(title: str, node: Mapping[str, Any], prefix: str, defs: Mapping[str,
     if properties.keys() > chosen:
         yield ""
     for name, label, part in inner:
-        yield from section(f"`{name}`" + (f" with {label}" if label else ""), part, f"{name}.", defs)
+        yield from section(f"`{name}`" + (f" with {label}" if label else ""), part, f"{name}.", defs, shown)
 
 
 def variants(node: Mapping[str, Any], defs: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -398,7 +407,7 @@ def variants(node: Mapping[str, Any], defs: Mapping[str, Any]) -> list[tuple[str
 
 def settings_tables() -> str:
     schema = json_schema()
-    return "\n".join(section("The run", schema, "", schema["$defs"])).rstrip() + "\n"
+    return "\n".join(section("The run", schema, "", schema["$defs"], {})).rstrip() + "\n"
 
 
 def with_tables(page: str) -> str:

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from common.data.catalogue import (
     CATALOGUE,
+    UNPUBLISHED,
     PublicFile,
     cache_folder,
     data_folders,
@@ -28,6 +30,7 @@ from common.data.catalogue import (
     locate,
 )
 from common.data.fetch import entry_of, fetch
+from common.data.npz import read_divided_npz
 from common.data.source import DataSource
 from common.errors import DataError
 from common.settings.data import DataSettings
@@ -204,6 +207,81 @@ def test_public_files_under_their_name_must_be_complete(public: Path, tmp_path: 
 def test_an_unknown_name_says_what_is_known_and_how_to_import(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no data set is called 'pets'.*digits.*fenchel data import pets"):
         load("pets", (tmp_path,))
+
+
+@pytest.fixture
+def divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a tiny file in the form of the RCV1 subset, and a catalogue that describes it: 3 + 2 rows."""
+    folder = tmp_path / "data" / "rcv1"
+    folder.mkdir(parents=True)
+    path = folder / "rcv1_binary_subset.npz"
+    labels = np.array([1, -1, 1, -1, 1], np.int8)
+    np.savez(path, y=labels, data=np.arange(1.0, 6), indices=np.arange(5), indptr=np.arange(6))
+    entry = UNPUBLISHED["rcv1-subset"]
+    file = replace(entry.files[0], sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    entry = replace(
+        entry, train=3, test=2, features=7, files=(file,),
+        read=lambda files: read_divided_npz(files[file.name], features=7, train=3),
+    )  # fmt: skip
+    monkeypatch.setattr("common.data.catalogue.UNPUBLISHED", {entry.name: entry})
+    return path
+
+
+def test_a_file_without_a_public_address_is_read_from_the_folder_that_has_it(divided: Path) -> None:
+    folders = (divided.parent.parent,)
+    assert known_names(folders) == [*CATALOGUE, "rcv1-subset"]
+    dataset = load("rcv1-subset", folders)
+    assert dataset.test is not None
+    assert sp.csr_array(dataset.train.features).toarray().tolist() == np.diag(np.arange(1.0, 8))[:3].tolist()
+    assert sp.csr_array(dataset.test.features).toarray().tolist() == [
+        [0, 0, 0, 4, 0, 0, 0],
+        [0, 0, 0, 0, 5, 0, 0],
+    ]
+    assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([1, -1, 1], [-1, 1])
+    assert locate("rcv1", folders) is None, "it is not what its publisher calls rcv1.binary"
+
+
+def test_another_file_in_its_place_is_refused(divided: Path) -> None:
+    np.savez(divided, y=np.ones(5), data=np.ones(5), indices=np.arange(5), indptr=np.arange(6))
+    with pytest.raises(DataError, match=r"rcv1_binary_subset.npz: its SHA-256 is .*for rcv1-subset"):
+        load("rcv1-subset", (divided.parent.parent,))
+
+
+def test_where_it_is_missing_nobody_promises_a_download(tmp_path: Path) -> None:
+    assert known_names((tmp_path,)) == [*CATALOGUE]
+    with pytest.raises(
+        DataError, match=r"rcv1-subset is not on this.*no public address.*fenchel data import"
+    ) as caught:
+        load("rcv1-subset", (tmp_path,))
+    assert "fetch" not in str(caught.value)
+    assert str(tmp_path / "rcv1") in str(caught.value)
+    with pytest.raises(DataError, match="no public source is known"):
+        entry_of("rcv1-subset")
+
+
+def test_an_import_under_its_name_comes_first(divided: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,kind\n1,cat\n2,dog\n")
+    import_files("rcv1-subset", [tmp_path / "a.csv"], divided.parent.parent, label="kind")
+    assert load("rcv1-subset", (divided.parent.parent,)).train.labels.tolist() == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"indptr": np.arange(3)}, "2 sparse rows; expected more than the 3"),
+        ({"indices": np.array([0, 1, 2, 3, 9])}, "not a CSR matrix"),
+        ({"y": np.ones(4)}, "do not fit"),
+        ({"data": np.array([1, np.nan, 1, 1, 1])}, "not a finite number"),
+    ],
+)
+def test_a_divided_archive_is_checked(tmp_path: Path, changes: dict[str, Any], match: str) -> None:
+    arrays = {"data": np.ones(5), "indices": np.arange(5), "indptr": np.arange(6), "y": np.ones(5)} | changes
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=match):
+        read_divided_npz(tmp_path / "a.npz", features=7, train=3)
+    np.savez(tmp_path / "b.npz", indptr=np.arange(6), y=np.ones(5))
+    with pytest.raises(DataError, match="no features"):
+        read_divided_npz(tmp_path / "b.npz", features=7, train=3)
 
 
 def test_every_public_file_has_an_https_address_or_a_checksum() -> None:

@@ -105,6 +105,27 @@ def test_an_imported_subset_is_found_under_its_name(
         assert dataset.train.features.nnz == stored
 
 
+def test_the_subset_of_rcv1_is_read_where_it_lies(real: Path, tmp_path: Path) -> None:
+    need(real / "rcv1")
+    dataset = load("rcv1-subset", (real,))
+    assert dataset.test is not None
+    assert dataset.train.features.shape == (20_242, 47_236)
+    assert dataset.test.features.shape == (3_507, 47_236)
+    labels = np.concatenate([dataset.train.labels, dataset.test.labels])
+    assert ((labels == 1).sum(), (labels == -1).sum()) == (11_829, 11_920)
+    features = dataset.train.features
+    assert isinstance(features, sp.csr_array)
+    np.testing.assert_allclose(features.power(2).sum(axis=1), 1, atol=1e-5)
+    # Row by row what the general import makes of the same file.
+    adapters().rcv1(real, tmp_path, tmp_path / "cache")
+    imported = load("rcv1", (tmp_path / "cache",))
+    assert imported.test is not None
+    for here, there in ((dataset.train, imported.train), (dataset.test, imported.test)):
+        for csr in ("data", "indices", "indptr"):
+            np.testing.assert_array_equal(getattr(here.features, csr), getattr(there.features, csr))
+        np.testing.assert_array_equal(here.labels, there.labels)
+
+
 def test_news20_is_dealt_to_144_clients_value_by_value(real: Path, tmp_path: Path) -> None:
     need(real / "news20")
     adapters().news20(real, tmp_path, tmp_path)

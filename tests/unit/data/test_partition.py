@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from common.data.blocks import Part
 from common.data.partition import partition
-from common.data.shares import apportion
+from common.data.shares import apportion, fill
 from common.errors import DataError
 from common.settings.data import Partition
 
@@ -104,6 +104,68 @@ def test_classes_gives_every_client_exactly_k_classes_and_holders_even_shares(cl
     for column in counts.T:
         shares = column[column > 0]
         assert shares.max() - shares.min() <= 1
+
+
+MNIST = np.repeat(np.arange(10), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
+ADULT = np.repeat([0, 1], [24_720, 7_841])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classes_with_600_samples_uses_up_mnist_in_100_equal_clients_of_4_labels(seed: int) -> None:
+    parts = divide(MNIST, 100, seed, kind="classes", per_client=4, samples=600)
+    counts = per_client(MNIST, parts)
+    assert (counts.sum(axis=1) == 600).all()
+    assert ((counts > 0).sum(axis=1) == 4).all()
+    assert len(set(np.concatenate([part.samples for part in parts]).tolist())) == 60_000
+    assert 100 < counts[counts > 0].min() < counts.max() < 200, "shares are not far from 150"
+
+
+def test_classes_with_325_samples_gives_24_clients_of_adult_the_rich_and_76_the_others() -> None:
+    parts = divide(ADULT, 100, kind="classes", per_client=1, samples=325)
+    counts = per_client(ADULT, parts)[:, :2]
+    assert sorted(counts.tolist()) == [[0, 325]] * 24 + [[325, 0]] * 76
+    assert len(set(np.concatenate([part.samples for part in parts]).tolist())) == 32_500
+
+
+@given(labels=LABELS, clients=st.integers(1, 10), k=st.integers(1, 3), samples=st.integers(1, 20))
+def test_classes_with_samples_gives_what_it_says_or_names_the_numbers(
+    labels: NDArray[np.int64], clients: int, k: int, samples: int
+) -> None:
+    try:
+        parts = divide(labels, clients, kind="classes", per_client=k, samples=max(samples, k))
+    except DataError as error:
+        assert "data.partition" in str(error)
+        return
+    counts = per_client(labels, parts)
+    assert (counts.sum(axis=1) == max(samples, k)).all()
+    assert ((counts > 0).sum(axis=1) == k).all()
+    assert (counts.sum(axis=0) <= np.bincount(labels, minlength=10)).all()
+
+
+def test_classes_refuses_more_samples_than_there_are() -> None:
+    with pytest.raises(DataError, match="100 clients of 4 classes cannot all hold 601 of 60000"):
+        divide(MNIST, 100, kind="classes", per_client=4, samples=601)
+    with pytest.raises(DataError, match="100 clients of 1 classes cannot all hold 327"):
+        divide(np.arange(32_600) % 2, 100, kind="classes", per_client=1, samples=327)
+
+
+@given(draw=st.integers(0, 2**32 - 1), rows=st.integers(1, 8), columns=st.integers(1, 5))
+def test_a_table_is_filled_whenever_there_is_one(draw: int, rows: int, columns: int) -> None:
+    random = np.random.default_rng(draw)
+    cells = random.random((rows, columns)) < 0.6
+    cells[np.arange(rows), random.integers(0, columns, rows)] = True
+    total = int(cells.sum(axis=1).max()) + int(random.integers(0, 10))
+    # A table that exists: every row dealt at random over its open cells; its column sums are the stock.
+    table = cells.astype(np.int64)
+    for row in range(rows):
+        extra = random.choice(np.flatnonzero(cells[row]), total - table[row].sum())
+        np.add.at(table[row], extra, 1)
+    found = fill(cells, total, table.sum(axis=0))
+    assert found is not None
+    assert (found.sum(axis=1) == total).all()
+    assert (found.sum(axis=0) <= table.sum(axis=0)).all()
+    assert ((found > 0) == cells).all()
+    assert fill(cells, total, table.sum(axis=0) - np.eye(columns, dtype=np.int64)[0]) is None
 
 
 def test_classes_gives_a_class_as_many_holders_as_its_size_deserves() -> None:

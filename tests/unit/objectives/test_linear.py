@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from common.data.shard import Shard
 from common.errors import DataError, SettingsError
+from common.objectives.linear import LinearObjective
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
 
@@ -29,6 +30,9 @@ SMOOTH: list[tuple[dict[str, Any], int]] = [
     ({"kind": "squared-hinge"}, 2),
     ({"kind": "softmax"}, 2),
     ({"kind": "softmax"}, 4),
+    ({"kind": "one-sided-logistic"}, 2),
+    ({"kind": "one-sided-logistic", "nonconvex": 0.5}, 4),
+    ({"kind": "logistic", "nonconvex": 0.5}, 2),
 ]
 EVERY = [*SMOOTH, ({"kind": "hinge"}, 2)]
 smooth = pytest.mark.parametrize(("section", "classes"), SMOOTH, ids=str)
@@ -126,7 +130,7 @@ def test_smoothness_and_strong_convexity_bound_how_the_gradient_turns(
     step *= reach
     turn = objective.gradient(w + step) - objective.gradient(w)
     assert np.linalg.norm(turn) <= objective.smoothness * np.linalg.norm(step) * (1 + 1e-9)
-    assert turn @ step >= objective.strong_convexity * (step @ step) * (1 - 1e-9)
+    assert turn @ step >= (objective.strong_convexity - 1e-9) * (step @ step)
 
 
 @pytest.mark.parametrize("kind", ["squared", "logistic"])
@@ -139,6 +143,67 @@ def test_the_smoothness_is_reached_and_not_only_a_bound(
     direction = np.linalg.svd(x)[2][0]
     curvature = direction @ objective.hessian_vector(np.zeros(5), direction)
     assert curvature == pytest.approx(objective.smoothness, rel=1e-9)
+
+
+@pytest.mark.parametrize(("weight", "bound"), [(0.0, "smoothness"), (1.0, "strong_convexity")])
+def test_the_constants_of_the_term_that_is_not_convex_are_reached(
+    make_shard: MakeShard, make_objective: MakeObjective, weight: float, bound: str
+) -> None:
+    shard = make_shard(arrays=(np.zeros((2, 3)), [0, 1]), classes=2)
+    objective = make_objective(shard, kind="logistic", l2=0.1, nonconvex=0.6)
+    w, e = np.full(3, weight), np.eye(3)[1]
+    assert e @ objective.hessian_vector(w, e) == pytest.approx(getattr(objective, bound), rel=1e-12)
+    assert objective.smoothness == pytest.approx(1.3)
+    assert objective.strong_convexity == pytest.approx(-0.2)
+
+
+def test_the_term_that_is_not_convex_has_its_closed_form(
+    make_shard: MakeShard, make_objective: MakeObjective
+) -> None:
+    objective = make_objective(
+        make_shard(arrays=(np.zeros((2, 2)), [0, 1]), classes=2), kind="logistic", nonconvex=2
+    )
+    w = np.array([1.0, -3.0])
+    assert objective.penalty(w) == pytest.approx(2 * (1 / 2 + 9 / 10))
+    np.testing.assert_allclose(objective.gradient(w), [2 * 2 / 4, 2 * -6 / 100], atol=1e-15)
+    assert objective.value(w) == pytest.approx(np.log(2) + 2.8)
+
+
+@smooth
+@given(seed=seeds)
+def test_the_constant_for_single_samples_bounds_how_their_gradients_turn(
+    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, seed: int
+) -> None:
+    objective = make_objective(make_shard(classes=classes, seed=seed), l2=0.1, **section)
+    assert isinstance(objective, LinearObjective)
+    w, step = np.random.default_rng(seed).standard_normal((2, objective.dimension))
+    assert objective.largest_row_norm == pytest.approx(
+        np.linalg.norm(np.asarray(objective.features), axis=1).max()
+    )
+    bound = objective.sample_smoothness(objective.largest_row_norm)
+    for row in range(objective.samples):
+        one = np.array([row])
+        turn = objective.batch_gradient(w + step, one) - objective.batch_gradient(w, one)
+        assert np.linalg.norm(turn) <= bound * np.linalg.norm(step) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("section", "constant"),
+    [
+        ({"kind": "one-sided-logistic"}, 0.25),
+        ({"kind": "logistic"}, 0.25),
+        ({"kind": "softmax"}, 0.5),
+        ({"kind": "squared"}, 1.0),
+        ({"kind": "smoothed-hinge", "smoothing": 0.5}, 2.0),
+    ],
+    ids=str,
+)
+def test_the_constant_for_single_samples_is_that_of_the_specification(
+    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], constant: float
+) -> None:
+    objective = make_objective(make_shard(), l2=0.1, nonconvex=0.05, **section)
+    assert isinstance(objective, LinearObjective)
+    assert objective.sample_smoothness(3.0) == pytest.approx(constant * 9 + 0.1 + 0.1)
 
 
 def test_the_hinge_is_not_smooth(make_shard: MakeShard, make_objective: MakeObjective) -> None:

@@ -14,6 +14,7 @@ from common.objectives.losses import (
     Hinge,
     Logistic,
     MarginLoss,
+    OneSidedLogistic,
     SmoothedHinge,
     Softmax,
     Squared,
@@ -159,3 +160,26 @@ def test_the_softmax_hessian_has_no_eigenvalue_above_one_half(seed: int, classes
     z = 3 * np.random.default_rng(seed).standard_normal((1, classes))
     columns = [Softmax().curve(z, np.zeros(1, np.int64), e[None])[0] for e in np.eye(classes)]
     assert np.linalg.eigvalsh(np.array(columns)).max() <= 0.5 + 1e-12
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6))
+def test_one_sided_derivatives_equal_finite_differences(seed: int, classes: int) -> None:
+    draw = np.random.default_rng(seed)
+    z, u = draw.standard_normal((2, 4, classes))
+    targets = draw.integers(0, classes, 4)
+    loss, h = OneSidedLogistic(), 1e-5
+    slope = (loss.value(z + h * u, targets) - loss.value(z - h * u, targets)) / (2 * h)
+    bend = (loss.derivative(z + h * u, targets) - loss.derivative(z - h * u, targets)) / (2 * h)
+    np.testing.assert_allclose((loss.derivative(z, targets) * u).sum(axis=1), slope, atol=1e-8)
+    np.testing.assert_allclose(loss.curve(z, targets, u), bend, atol=1e-8)
+    assert np.abs(loss.curve(z, targets, u)).max() <= loss.smoothness * np.abs(u).max()
+
+
+def test_the_one_sided_loss_sees_the_true_class_alone() -> None:
+    z, targets, loss = np.array([[0.0, 7.0, -2.0], [1e4, 0.0, -1e4]]), np.array([0, 2]), OneSidedLogistic()
+    np.testing.assert_allclose(loss.value(z, targets), np.array([math.log(2), 1e4]))
+    np.testing.assert_allclose(loss.derivative(z, targets), np.array([[-0.5, 0, 0], [0, 0, -1]]))
+    assert loss.correct(z, np.array([1, 0])) == 2
+    assert loss.outputs(2) == 2, "two classes have two scores"
+    for result in (loss.value, loss.derivative):
+        assert result(z.astype(np.float32), targets).dtype == np.float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -13,7 +14,7 @@ from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.errors import DataError
 from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
+from common.objectives.objective import BatchDraw, Objective
 
 
 class Distance(Objective):
@@ -98,3 +99,36 @@ def test_nothing_is_claimed_about_an_objective_that_says_nothing() -> None:
     assert Distance(3).strong_convexity == -math.inf
     with pytest.raises(NotImplementedError, match="Distance"):
         Distance(3).hessian_vector(np.ones(1), np.ones(1))
+    with pytest.raises(NotImplementedError, match=r"Distance .*clipped_gradient"):
+        Distance(3).clipped_gradient(np.ones(1), np.arange(2), 1.0)
+
+
+@pytest.mark.parametrize(("steps", "size"), [(3, 4), (5, 2), (1, 11), (12, 1)])
+def test_batches_of_one_epoch_use_no_sample_twice(steps: int, size: int) -> None:
+    drawn = list(Distance(12).batches(np.random.default_rng(0), steps=steps, batch_size=size, draw="epoch"))
+    assert [rows.size for rows in drawn] == [size] * steps
+    assert len(set(np.concatenate(drawn).tolist())) == steps * size
+
+
+def test_one_epoch_refuses_more_samples_than_there_are() -> None:
+    with pytest.raises(DataError, match="4 batches of 4 .* need 16 samples, but there are 15"):
+        Distance(15).batches(np.random.default_rng(0), steps=4, batch_size=4, draw="epoch")
+
+
+def test_independent_batches_are_distinct_inside_and_uniform_over_all() -> None:
+    draws = np.random.default_rng(1)
+    drawn = list(Distance(5).batches(draws, steps=4000, batch_size=2, draw="independent"))
+    assert all(len(set(rows.tolist())) == 2 for rows in drawn)
+    pairs = {tuple(sorted(rows.tolist())) for rows in drawn[:200]}
+    assert len(pairs) == 10
+    together = np.mean([set(one.tolist()) == set(other.tolist()) for one, other in itertools.pairwise(drawn)])
+    assert together == pytest.approx(1 / 10, abs=0.02)  # 4 standard deviations
+    counts = np.bincount(np.concatenate(drawn), minlength=5)
+    np.testing.assert_allclose(counts, 1600, atol=130)
+
+
+@pytest.mark.parametrize("draw", ["passes", "epoch", "independent"])
+def test_a_full_batch_is_all_rows_however_it_is_drawn(draw: BatchDraw) -> None:
+    objective = Distance(4)
+    (rows,) = objective.batches(np.random.default_rng(2), steps=1, draw=draw)
+    assert rows is objective.all_rows

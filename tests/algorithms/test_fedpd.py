@@ -1,0 +1,151 @@
+"""FedPD: against its formulas written without any machinery, FedDyn with the sign turned, and its optimum."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.arrays import Vector
+from common.errors import SettingsError
+from common.randomness import generator
+from tests.algorithms.federation import Faults
+from tests.algorithms.mlr import Problem, Run, reproducible, train
+
+FULL = {"local_steps": 5, "batch_size": None, "step_size": 0.3, "weighting": "uniform"}
+SEED = 3
+
+
+def fedpd(**keys: Any) -> dict[str, Any]:
+    return {"name": "fedpd", **keys}
+
+
+def talking(run: Run) -> list[bool]:
+    return [run.states[t].agreed for t in sorted(run.states)]
+
+
+def simulated(problem: Problem, algorithm: dict[str, Any], talks: list[bool]) -> tuple[Vector, list[Vector]]:
+    """Return x and all mu_i of Algorithm 1."""
+    eta = algorithm["proximal_step"]
+    model: Vector = np.zeros(9)
+    anchors: list[Vector] = [np.zeros(9) for _ in problem.shards]
+    duals: list[Vector] = [np.zeros(9) for _ in problem.shards]
+    for t, averaged in enumerate(talks, 1):
+        ends = []
+        for i, f in enumerate(problem.objectives):
+            x, w = anchors[i], anchors[i].copy()
+            batches = f.batches(
+                generator(SEED, f"client-00{i}", t, "batches"),
+                steps=algorithm["local_steps"],
+                batch_size=algorithm["batch_size"],
+            )
+            for batch in batches:
+                g = problem.weights[i] * f.batch_gradient(w, batch)
+                w = w - algorithm["step_size"] * (g + duals[i] + (w - x) / eta)
+            duals[i] = duals[i] + (w - x) / eta
+            ends.append(w + eta * duals[i])
+        if averaged:
+            model = np.mean(ends, axis=0)
+        anchors = [model] * problem.clients if averaged else ends
+    return model, duals
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    skip=st.sampled_from([0.0, 0.5, 0.9]),
+    eta=st.floats(0.3, 4),
+    steps=st.integers(1, 4),
+    batch_size=st.sampled_from([None, 2]),
+    weighting=st.sampled_from(["samples", "uniform"]),
+)
+def test_runs_are_those_of_the_formulas(
+    skip: float,
+    eta: float,
+    steps: int,
+    batch_size: int | None,
+    weighting: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    problem = reproducible(weighted=weighting == "samples")
+    algorithm = fedpd(
+        proximal_step=eta,
+        skip=skip,
+        local_steps=steps,
+        batch_size=batch_size,
+        step_size=0.3,
+        weighting=weighting,
+    )
+    run = train(problem, tmp_path_factory.mktemp("run"), algorithm, rounds=6, seed=SEED)
+    model, duals = simulated(problem, algorithm, talking(run))
+    assert all(talking(run)) == (skip == 0)
+    np.testing.assert_allclose(run.model, model, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run.client_states("dual"), duals, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_it_is_feddyn_with_the_sign_turned(batch_size: int | None, tmp_path: Path) -> None:
+    # FedPDM specification, oracle 3: full participation, common batches, alpha = 1 / eta.
+    problem, steps = reproducible(), FULL | {"batch_size": batch_size}
+    primal_dual = train(problem, tmp_path, fedpd(**steps, proximal_step=1.25), rounds=25)
+    dynamic = train(problem, tmp_path, {"name": "feddyn", "alpha": 0.8, **steps}, rounds=25)
+    for one, other in zip(primal_dual.models, dynamic.models, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+    turned = -np.array(dynamic.client_states("dual"))
+    np.testing.assert_allclose(primal_dual.client_states("dual"), turned, rtol=0, atol=1e-12)
+
+
+def test_everybody_together_reaches_the_optimum(tmp_path: Path) -> None:
+    problem = reproducible(weighted=True)
+    algorithm = fedpd(local_steps=5, batch_size=None, step_size=0.5, proximal_step=5)
+    run = train(problem, tmp_path, algorithm, rounds=150)
+    assert np.abs(run.model - problem.optimum).max() < 1e-7
+
+
+def test_rounds_without_communication_are_exact_for_equal_clients_and_not_for_others(tmp_path: Path) -> None:
+    different = reproducible()
+    equal = Problem((different.shards[0],) * 3, l2=0.1)
+    algorithm = fedpd(
+        local_steps=5, batch_size=None, step_size=0.5, proximal_step=5, skip=0.3, weighting="uniform"
+    )
+    alike = train(equal, tmp_path, algorithm, rounds=200)
+    assert np.abs(alike.model - equal.optimum).max() < 1e-7
+    assert np.mean(talking(alike)) == pytest.approx(0.7, abs=0.1)
+    drifting = train(different, tmp_path, algorithm, rounds=200)
+    assert 1e-3 < np.abs(drifting.model - different.optimum).max() < 0.5
+
+
+def test_rounds_without_communication_carry_no_model(tmp_path: Path) -> None:
+    run = train(reproducible(), tmp_path, fedpd(**FULL, skip=0.5), rounds=20)
+    talks = talking(run)
+    assert 4 < sum(talks) < 16
+    told = [True, *talks[:-1]]  # the model is sent after a round in which it changed
+    up, down = sum(run.calls["bytes_up"].to_pylist()), sum(run.calls["bytes_down"].to_pylist())
+    assert up == 4 * 9 * 8 * sum(talks)
+    assert 4 * 9 * 8 * sum(told) <= down < 4 * (9 * 8 * sum(told) + 16 * 20)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_breaks_and_kills_change_no_bit(seed: int, tmp_path: Path) -> None:
+    faults = Faults(random.Random(seed), breaks=2, kills=2, lag=5)
+    algorithm = fedpd(**FULL, skip=0.4)
+    calm = train(reproducible(), tmp_path, algorithm, rounds=8)
+    disturbed = train(reproducible(), tmp_path, algorithm, rounds=8, faults=faults)
+    assert disturbed.model.tobytes() == calm.model.tobytes()
+
+
+def test_a_part_of_the_clients_may_take_part_only_where_every_round_talks(tmp_path: Path) -> None:
+    sections: dict[str, Any] = {"participation": {"sampler": {"kind": "fixed", "size": 2}}}
+    run = train(reproducible(), tmp_path, fedpd(**FULL), rounds=3, **sections)
+    assert all(talking(run))
+    with pytest.raises(SettingsError, match=r"sampler\.kind: fixed given, but with algorithm\.skip: 0\.5"):
+        train(reproducible(), tmp_path, fedpd(**FULL, skip=0.5), **sections)
+
+
+def test_steps_that_diverge_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"step_size 0\.3 given, .* proximal_step on, 0\.2"):
+        reproducible().settings(tmp_path, fedpd(**FULL, proximal_step=0.1))

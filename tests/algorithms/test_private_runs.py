@@ -1,0 +1,178 @@
+"""Differential privacy in whole runs: what is charged, what is refused, and when a run ends."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from client.ledger import Ledger
+from common.errors import SettingsError
+from common.privacy.accountant import Release, epsilon
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, validate
+from tests.algorithms.federation import Faults, Federation, undisturbed
+
+SOUND = {
+    "mechanism": "contractive",
+    "clip_gradient": 0.5,
+    "feature_norm": 1.0,
+    "noise_multiplier": 2.0,
+    "delta": 1e-4,
+}
+REPEATABLE = {"mechanism": "paper", "clip_gradient": 0.5, "noise_multiplier": 2.0, "fixed_seeds": True}
+LOCAL = {"local_steps": 3, "batch_size": 5, "batches": "epoch", "step_size": 0.1}
+
+
+TWO_CLASSES = {"name": "breast_cancer", "scale": ["standard", "unit-rows"]}
+
+
+def private(privacy: dict[str, Any], **changes: Any) -> RunSettings:
+    return validate(
+        {
+            "name": "private",
+            "seed": 3,
+            "rounds": 12,
+            "clients": 4,
+            "data": {
+                "name": "digits",
+                "scale": ["unit-interval", "unit-rows"],
+                "partition": {"kind": "iid"},
+            },
+            "objective": {"kind": "softmax"},
+            "algorithm": {"name": "fedpdm", "penalty": 1.0, **LOCAL},
+            "participation": {"sampler": {"kind": "fixed", "size": 2}},
+            "differential_privacy": privacy,
+        }
+        | changes
+    )
+
+
+def ledgers(folder: RunFolder) -> dict[str, Ledger]:
+    return {
+        path.parent.name: Ledger(path, path.parent.name)
+        for path in sorted(folder.journals.rglob("privacy.ledger"))
+    }
+
+
+def counted(folder: RunFolder) -> dict[str, int]:
+    """How many replies of each client counted, by the record of the server."""
+    calls = pq.read_table(folder.calls).to_pydict()
+    replies = [
+        client
+        for client, kind, outcome in zip(calls["client"], calls["kind"], calls["outcome"], strict=True)
+        if kind == "ask" and outcome == "counted"
+    ]
+    return {client: replies.count(client) for client in set(replies)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_fails_each_distinct_payload_is_charged_once_and_the_bits_are_the_same(
+    seed: int, tmp_path: Path
+) -> None:
+    settings = private(REPEATABLE)
+    calm = undisturbed(settings, tmp_path)
+    folder = RunFolder.create(tmp_path, "disturbed")
+    federation = Federation(
+        settings, folder, Faults(random.Random(seed), breaks=3, kills=2, frames=12, lag=2)
+    )
+    assert np.array_equal(federation.run(), calm)
+    assert federation.broken + federation.killed > 0
+    # Work that was lost and done again gave the same payload, which costs nothing.
+    assert {client: ledger.uploads for client, ledger in ledgers(folder).items()} == counted(folder)
+
+
+def test_two_runs_of_the_same_settings_have_noise_of_their_own(tmp_path: Path) -> None:
+    settings = private(SOUND)
+    first, second = (undisturbed(settings, tmp_path / name) for name in ("first", "second"))
+    assert not np.array_equal(first, second)
+
+
+def test_the_figures_of_a_run_are_those_of_the_accountant(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "figures")
+    Federation(private(SOUND), folder).run()
+    rows = pq.read_table(folder.metrics).to_pydict()
+    most = int(rows["privacy_uploads"][-1])
+    assert most == max(counted(folder).values())
+    samples = 1437 / 4  # digits for training, in equal parts
+    release = Release(2.0, LOCAL["local_steps"] * LOCAL["batch_size"] / samples)  # type: ignore[operator]
+    assert rows["epsilon_pld"][-1] == pytest.approx(epsilon({release: most}, 1e-4), rel=0.02)
+    assert rows["epsilon_rdp"][-1] == pytest.approx(epsilon({release: most}, 1e-4, "rdp-wor"), rel=0.02)
+    assert rows["epsilon_pld"] == sorted(rows["epsilon_pld"]), "it only grows"
+    assert {ledger.uploads for ledger in ledgers(folder).values()} == set(counted(folder).values())
+
+
+def test_a_run_ends_before_its_budget_is_exceeded(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "budget")
+    Federation(private(SOUND | {"budget": 0.15}), folder).run()
+    rows = pq.read_table(folder.metrics).to_pydict()
+    assert 0 < len(rows["round"]) < 12
+    assert max(rows["epsilon_pld"]) <= 0.15
+    spent = [ledger.epsilon(1e-4) for ledger in ledgers(folder).values()]
+    assert max(spent) <= 0.15
+    assert '"completed": true' in folder.summary.read_text()
+    assert "differential_privacy.budget is 0.15" in folder.summary.read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"uplink": {"sparsify": {"support": "top-k", "keep": 0.5}}}, "indices of a top-k upload"),
+        ({"algorithm": {"name": "fedpdm", "tolerance": 0.1, **LOCAL}}, "number of local steps depends on the data"),
+        ({"algorithm": {"name": "fedpdm", "dual": "private", **LOCAL}}, "needs a public dual variable"),
+        ({"algorithm": {"name": "fedpdm", **LOCAL, "batches": "independent"}}, "may use it in every step"),
+        (
+            {
+                "algorithm": {"name": "fedavg", **LOCAL},
+                "objective": {"kind": "softmax", "regularizer": {"kind": "l1", "weight": 0.1}},
+            },
+            "subgradient of objective.regularizer",
+        ),
+        (
+            {
+                "algorithm": {"name": "fedavg", "regularizer_step": "prox", **LOCAL},
+                "objective": {"kind": "softmax", "regularizer": {"kind": "l0", "weight": 0.1}},
+            },
+            "proximal operator of objective.regularizer, which is not convex",
+        ),
+        ({"objective": {"kind": "hinge"}, "data": TWO_CLASSES}, "bound on the curvature of the loss"),
+        ({"objective": {"kind": "mlp"}}, "bound on the curvature of the loss"),
+    ],
+)
+def test_what_makes_the_claim_false_is_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=told):
+        Federation(private(SOUND, **changes), RunFolder.create(tmp_path, "refused")).run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"evaluation": {"clients": True}}, "exact sums over their samples"),
+        ({"uplink": {"noise": 0.1}}, "experiments without a claim"),
+        ({"algorithm": {"name": "feddcd"}}, "feddcd does not send vectors that could be changed"),
+        (
+            {"algorithm": {"name": "scaffold", **LOCAL}},
+            "weighting: samples makes the gradients of large clients longer",
+        ),
+    ],
+)
+def test_settings_that_contradict_the_claim_are_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        private(SOUND, **changes)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "feddyn", "fedpdm"])
+@pytest.mark.parametrize("support", [None, "shared-random", "random", "public-top-k"])
+def test_every_algorithm_runs_with_noise_and_sparse_messages(
+    name: str, support: str | None, tmp_path: Path
+) -> None:
+    algorithm = {"name": name, **LOCAL} | ({} if name == "fedpdm" else {"weighting": "uniform"})
+    links = {} if support is None else {"uplink": {"sparsify": {"support": support, "keep": 0.5}}}
+    folder = RunFolder.create(tmp_path, name)
+    model = Federation(private(SOUND, algorithm=algorithm, rounds=2, **links), folder).run()
+    assert np.isfinite(model).all()
+    assert sum(ledger.uploads for ledger in ledgers(folder).values()) == 4

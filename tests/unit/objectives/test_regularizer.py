@@ -1,0 +1,205 @@
+"""Proximal operators and subgradients, against searches over grids and the definition."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from common.arrays import Vector
+from common.data.shard import Shard
+from common.errors import SettingsError
+from common.objectives.objective import Objective
+from common.objectives.regularizer import Regularizer, build_regularizer
+from common.settings.regularizer import RegularizerSettings
+
+MakeShard = Callable[..., Shard]
+MakeObjective = Callable[..., Objective]
+ADAPTER: TypeAdapter[RegularizerSettings] = TypeAdapter(RegularizerSettings)
+
+KINDS: list[dict[str, Any]] = [
+    {"kind": "none"},
+    {"kind": "l1", "weight": 0.7},
+    {"kind": "squared-l2", "weight": 0.7},
+    {"kind": "elastic-net", "weight": 0.7, "ridge": 0.4},
+    {"kind": "group-lasso", "weight": 0.7},
+    {"kind": "group-lasso", "weight": 0.7, "groups": "rows"},
+    {"kind": "box", "lower": -0.3, "upper": 0.8},
+    {"kind": "mcp", "weight": 0.7, "theta": 1.5},
+    {"kind": "l0", "weight": 0.7},
+]
+
+
+def named(section: dict[str, Any]) -> str:
+    return "-".join(map(str, section.values()))
+
+
+every = pytest.mark.parametrize("section", KINDS, ids=named)
+convex = pytest.mark.parametrize("section", KINDS[:7], ids=named)
+with_subgradients = pytest.mark.parametrize("section", KINDS[:6], ids=named)
+coordinates = st.floats(-3, 3).filter(lambda x: x == 0 or abs(x) > 1e-9)
+models = st.lists(coordinates, min_size=6, max_size=6).map(np.array)
+penalties = st.floats(0.8, 5)  # above 1/theta of the section mcp
+
+
+def made(section: dict[str, Any], shape: tuple[int, int] | None = (2, 3)) -> Regularizer:
+    return build_regularizer(ADAPTER.validate_python(section), shape)
+
+
+def merit(h: Regularizer, x: Vector, u: Vector, penalty: float) -> float:
+    return h.value(x) + penalty / 2 * float((x - u) @ (x - u))
+
+
+@every
+@given(u=st.lists(st.floats(-3, 3), min_size=2, max_size=2), penalty=penalties)
+def test_the_operator_is_as_good_as_the_best_point_of_a_grid(
+    section: dict[str, Any], u: list[float], penalty: float
+) -> None:
+    # Two weights: a group of two for the rows of a (1, 2) matrix and the features of a (2, 1) matrix.
+    h = made(section, (1, 2) if section.get("groups") == "rows" else (2, 1))
+    at = np.array(u)
+    found = merit(h, h.prox(at, penalty), at, penalty)
+    axis = np.linspace(-3, 3, 61)
+    best = min(merit(h, np.array(x), at, penalty) for x in itertools.product(axis, axis))
+    assert found <= best + 1e-9
+    assert math.isfinite(found)
+
+
+@every
+@given(u=models, penalty=penalties, draw=st.integers(0, 2**32 - 1))
+def test_no_point_nearby_or_far_away_is_better(
+    section: dict[str, Any], u: Vector, penalty: float, draw: int
+) -> None:
+    h, random = made(section), np.random.default_rng(draw)
+    found = h.prox(u, penalty)
+    least = merit(h, found, u, penalty)
+    for size in (1e-6, 1e-3, 1.0):
+        for mask in (1, random.random(6) < 0.5):
+            other = found + size * mask * random.standard_normal(6)
+            assert merit(h, other, u, penalty) >= least - 1e-9
+    assert merit(h, np.zeros(6), u, penalty) >= least - 1e-9
+
+
+@convex
+@given(u=models, v=models, penalty=penalties)
+def test_convex_terms_have_operators_that_never_expand(
+    section: dict[str, Any], u: Vector, v: Vector, penalty: float
+) -> None:
+    h = made(section)
+    assert h.convex
+    apart = np.linalg.norm(h.prox(u, penalty) - h.prox(v, penalty))
+    assert apart <= np.linalg.norm(u - v) * (1 + 1e-12)
+
+
+def test_the_terms_that_are_not_convex_have_operators_that_do() -> None:
+    for section, pair in (
+        ({"kind": "mcp", "weight": 1.0, "theta": 1.0}, (1.0, 0.8)),
+        (KINDS[-1], (0.85, 0.83)),
+    ):
+        h = made(section)
+        assert not h.convex
+        u, v = (np.full(6, x) for x in pair)
+        assert np.linalg.norm(h.prox(u, 2.0) - h.prox(v, 2.0)) > np.linalg.norm(u - v)
+
+
+@with_subgradients
+@given(x=models, y=models)
+def test_a_subgradient_supports_the_graph_of_a_convex_term(
+    section: dict[str, Any], x: Vector, y: Vector
+) -> None:
+    h = made(section)
+    assert h.value(y) >= h.value(x) + h.subgradient(x) @ (y - x) - 1e-9
+
+
+@given(x=models)
+def test_the_subgradient_of_mcp_is_its_derivative_off_the_corners(x: Vector) -> None:
+    h, step = made({"kind": "mcp", "weight": 0.7, "theta": 1.5}), 1e-7
+    for i, e in enumerate(np.eye(6)):
+        if abs(x[i]) > 1e-6:
+            slope = (h.value(x + step * e) - h.value(x - step * e)) / (2 * step)
+            assert h.subgradient(x)[i] == pytest.approx(slope, abs=1e-6)
+
+
+@every
+def test_float32_stays_float32_and_nothing_is_changed(section: dict[str, Any]) -> None:
+    h, u = made(section), np.linspace(-2, 2, 6, dtype=np.float32)
+    u.setflags(write=False)
+    out = h.prox(u, 2.0)
+    assert out.dtype == np.float32
+    assert out.flags.writeable
+    assert isinstance(h.value(u), float)
+    if section["kind"] not in ("box", "l0"):
+        assert h.subgradient(u).dtype == np.float32
+
+
+def test_the_threshold_is_weight_over_penalty() -> None:
+    out = made({"kind": "l1", "weight": 0.5}).prox(np.array([0.24, 0.26, -1.0, 0.0, 0.25, 2.0]), 2.0)
+    np.testing.assert_allclose(out, [0, 0.01, -0.75, 0, 0, 1.75], atol=1e-15)
+
+
+def test_groups_are_the_columns_or_the_rows_of_the_matrix() -> None:
+    x = np.array([3.0, 0.0, 0.1, 4.0, 0.0, 0.0])  # rows (3, 0, 0.1) and (4, 0, 0)
+    features, rows = made({"kind": "group-lasso", "weight": 1}), made(KINDS[5] | {"weight": 1})
+    assert features.value(x) == pytest.approx(5 + 0 + 0.1)
+    assert rows.value(x) == pytest.approx(math.hypot(3, 0.1) + 4)
+    np.testing.assert_allclose(features.prox(x, 1.0), [3 * 0.8, 0, 0, 4 * 0.8, 0, 0], atol=1e-15)
+
+
+def test_a_mean_of_models_in_the_box_is_in_the_box_whatever_the_rounding() -> None:
+    h = made({"kind": "box", "lower": -0.1, "upper": 0.1})
+    mean = np.mean(np.full((3, 6), 0.1), axis=0) + 1e-17
+    assert h.value(np.nextafter(mean, 1)) == 0
+    assert h.value(np.full(6, 0.1001)) == math.inf
+
+
+@pytest.mark.parametrize("section", [KINDS[6], KINDS[8]], ids=["box", "l0"])
+def test_bounds_and_counts_have_no_subgradient(section: dict[str, Any]) -> None:
+    with pytest.raises(
+        SettingsError, match=rf"regularizer\.kind: {section['kind']} is a .*regularizer_step: prox"
+    ):
+        made(section).subgradient(np.zeros(6))
+
+
+def test_mcp_refuses_a_penalty_that_it_is_not_defined_for() -> None:
+    with pytest.raises(SettingsError, match=r"theta: 1\.5 .* rho > 1/theta"):
+        made(KINDS[7]).prox(np.zeros(6), 2 / 3)
+
+
+def test_group_lasso_refuses_a_network(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(SettingsError, match="group-lasso needs a linear model"):
+        make_objective(make_shard(classes=3), kind="mlp", regularizer={"kind": "group-lasso", "weight": 1})
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"kind": "l1"},
+        {"kind": "l1", "weight": -1},
+        {"kind": "box", "lower": 1, "upper": 0},
+        {"kind": "mcp", "weight": 1, "theta": 0},
+        {"kind": "group-lasso", "weight": 1, "groups": "columns"},
+        {"kind": "nuclear", "weight": 1},
+    ],
+)
+def test_impossible_terms_are_refused(section: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_python(section)
+
+
+def test_the_factory_gives_every_objective_its_term(
+    make_shard: MakeShard, make_objective: MakeObjective
+) -> None:
+    objective = make_objective(make_shard(features=3, classes=2), kind="softmax", regularizer=KINDS[4])
+    plain = make_objective(make_shard(features=3, classes=2), kind="softmax")
+    x = np.array([3.0, 0.0, 0.0, 4.0, 0.0, 0.0])
+    assert objective.regularizer.value(x) == pytest.approx(0.7 * 5)
+    assert plain.regularizer.value(x) == 0
+    assert objective.value(x) == plain.value(x), "h is no part of a client's objective"
