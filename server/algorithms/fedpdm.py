@@ -103,7 +103,7 @@ class FedPDM(Algorithm):
 
     def _add_to_replica(self, client: str, sent: SparseVector | Vector, t: int) -> None:
         """Add what a client sent to what has come together of its upload."""
-        replica = self.state.replicas.setdefault(client, self.state.mean_upload.copy())
+        replica = self.state.replicas.setdefault(client, self.initial_model.copy())
         coordinates, values = self.uplink.entries(sent, self.model, t)
         replica[coordinates] += values
 

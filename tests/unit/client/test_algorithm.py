@@ -45,6 +45,10 @@ class Half(ClientAlgorithm):
     def nothing(self) -> None:
         return None
 
+    @answers("both")
+    def both(self, model: Vector, thin: SparseVector) -> Values:
+        return {"model": model, "thin": thin}
+
     @answers("list")
     def list(self) -> Values:
         return cast(Values, [1.0])
@@ -96,7 +100,10 @@ def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
         ("model", 1.0, "is a float, expected an array"),
         ("model", np.zeros(3, np.int64), "has dtype int64, expected floating"),
         ("model", np.array([0.0, np.nan]), "not finite"),
-        ("model", COMPLETE["thin"], "is a SparseVector, expected an array"),
+        ("model", SparseVector(np.array([0]), np.ones(1, np.int64), 3), "has dtype int64, expected floating"),
+        ("model", SparseVector(np.array([0]), np.array([np.nan]), 3), "not finite"),
+        ("model", SparseVector(np.array([0]), np.ones(1), 1 << 60), "is a sparse vector of length 11529.* 3 param"),
+        ("rows", COMPLETE["thin"], "is a SparseVector, expected an array"),
         ("rows", np.zeros(2), "has dtype float64, expected int64"),
         ("thin", np.zeros(3), "is a ndarray, expected a sparse vector"),
         ("count", 1.0, "is a float, expected a int"),
@@ -116,6 +123,14 @@ def test_a_value_of_another_kind_is_refused_by_its_name(
         half.answer("everything", 1, {**COMPLETE, name: value})
 
 
+def test_a_model_that_came_sparse_gets_its_zeros_back(half: Half) -> None:
+    thin = SparseVector(np.array([1]), np.array([2.0]), 3)
+    model, kept = half.answer("both", 1, {"model": thin, "thin": thin}).values()
+    assert isinstance(model, np.ndarray)
+    assert model.tolist() == [0, 2, 0]
+    assert kept is thin, "a handler that wants it sparse gets it so"
+
+
 @pytest.mark.parametrize("change", [{"unknown": 1.0}, {"self": 1.0}])
 def test_a_value_that_a_handler_does_not_take_is_refused(half: Half, change: dict[str, Value]) -> None:
     with pytest.raises(PayloadError, match="do both sides run the same version"):
@@ -131,7 +146,7 @@ def test_a_value_that_is_missing_is_noticed(half: Half, missing: str) -> None:
 
 @pytest.mark.parametrize("phase", ["helper", "answer", "__init__", ""])
 def test_only_what_is_marked_answers(half: Half, phase: str) -> None:
-    with pytest.raises(PhaseError, match=r"only \['everything', 'list', 'nothing'\]"):
+    with pytest.raises(PhaseError, match=r"only \['both', 'everything', 'list', 'nothing'\]"):
         half.answer(phase, 1, {})
 
 

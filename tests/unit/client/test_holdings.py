@@ -75,6 +75,23 @@ def test_files_of_hybrid_data_are_one_matrix_again_once_they_are_aligned(tmp_pat
     np.testing.assert_array_equal(alignment.feature_holders, [2, 2, 2, 1, 1, 1])
 
 
+def test_a_client_holds_samples_of_its_own_file_out(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(1, 100, (40, 6)).astype(np.float64)
+    file = table(tmp_path, "north", values, np.arange(40), list(range(6)))
+    data = {"name": "own", "classes": ["ill", "well"], "holdout": 0.25}
+    held = Holdings(file).of(validate(SETTINGS | {"data": data}), 1, 3)
+    assert held.holdout is not None
+    assert (held.shard.samples, held.holdout.samples) == (30, 10)
+    together = [*held.shard.identifiers, *held.holdout.identifiers]
+    assert sorted(together) == sorted(f"p{n}" for n in range(40))
+    for shard in (held.shard, held.holdout):
+        rows = [int(name[1:]) for name in shard.identifiers]
+        np.testing.assert_array_equal(shard.features, values[rows])
+        np.testing.assert_array_equal(shard.labels, np.where(np.array(rows) % 2, 0, 1))
+    again = Holdings(file).of(validate(SETTINGS | {"data": data}), 1, 3)
+    assert again.shard.identifiers == held.shard.identifiers
+
+
 def said(shard: Shard) -> Holding:
     """Return what a client says of its shard."""
     assert shard.features_held is not None

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from report import columns
 from report.page import write_report
 from report.run import Run
 
@@ -147,11 +148,25 @@ def test_figures_that_are_nowhere_known_are_left_out(
     written: Any, altered: Callable[..., Run], finished: Run
 ) -> None:
     missing = ["holdout_loss", "holdout_accuracy", "train_accuracy", "network_s"]
+    missing += [name for name in columns.EVALUATION if "client" in name]
     metrics = finished.metrics_table.drop_columns([*missing, "test_accuracy"])
     metrics = metrics.append_column("test_accuracy", pa.array([math.nan] * 3))
     page = written(altered(metrics=metrics, summary={"figures": {}}))
     assert [panel["title"] for panel in page.data["panels"]] == ["Objective", "Loss"]
     assert "ccuracy" not in page.text
+
+
+def test_the_accuracies_of_clients_share_a_chart_with_the_worst_first(written: Any, finished: Run) -> None:
+    panels = {panel["title"]: panel for panel in written(finished).data["panels"]}
+    assert list(panels["Client accuracy"]["figures"].items()) == [
+        ("worst", "client_accuracy_worst"),
+        ("worst tenth", "client_accuracy_worst_tenth"),
+        ("mean", "client_accuracy_mean"),
+    ]
+    for title in ("Client accuracy", "Client accuracy std"):
+        assert panels[title]["share"]
+    assert panels["Worst client loss"]["figures"] == {"": "worst_client_loss"}
+    assert not panels["Worst client loss"]["share"]
 
 
 def test_an_algorithms_own_figures_are_drawn(written: Any, altered: Callable[..., Run]) -> None:

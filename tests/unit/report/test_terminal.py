@@ -50,6 +50,13 @@ def test_several_runs_are_compared_by_what_differs(altered: Callable[..., Run], 
     assert "2 runs" in text
 
 
+def test_runs_are_compared_by_their_worst_client_where_clients_test_on_samples_of_their_own(
+    altered: Callable[..., Run], finished: Run
+) -> None:
+    assert f"{finished.figures['client_accuracy_worst']:.1%}" in shown(finished, altered(), width=160)
+    assert "worst" in shown(finished, altered("b"), width=160)
+
+
 def test_a_run_without_a_round_can_be_shown(killed: Run) -> None:
     for name in ("metrics", "calls"):
         (killed.path / f"{name}.arrows").write_bytes(b"")

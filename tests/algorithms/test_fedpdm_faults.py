@@ -1,0 +1,141 @@
+"""Whatever is lost, late or done twice: what the server has of the clients is what the clients have."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.algorithms.fedpdm import FedPDMClient
+from common.arrays import Indices
+from server.algorithms.fedpdm import FedPDM
+from tests.algorithms.federation import Faults
+from tests.algorithms.fedpdm_oracle import Variant, simulated
+from tests.algorithms.mlr import Run, reproducible, train
+
+SEED, ROUNDS = 3, 12
+PAIRS = {"sampler": {"kind": "fixed", "size": 2}}
+SMALL: dict[str, Any] = {"batch_size": 2, "gamma": 0.01}
+VARIANTS: Mapping[str, Variant] = {
+    "hybrid": Variant(aggregator="hybrid", support="random", keep=0.5, hold=True, noise=0.05, **SMALL),
+    "stale": Variant(aggregator="stale", public=True, support="shared-random", keep=0.5, noise=0.05, **SMALL),
+    "ef21 stale": Variant(aggregator="stale", support="top-k", keep=0.3, ef21=True, **SMALL),
+    "ef21 sampled": Variant(aggregator="sampled", support="top-k", keep=0.3, ef21=True, **SMALL),
+}
+
+
+def sections_of(variant: Variant) -> dict[str, Any]:
+    sections = variant.sections()
+    objective = {"kind": "softmax", "l2": 0.1, "regularizer": sections.pop("regularizer")}
+    objective["nonconvex"] = sections.pop("nonconvex")
+    return sections | {"objective": objective, "seed": SEED}
+
+
+def disturbed(name: str, parent: Path, faults: Faults | None) -> Run:
+    variant = VARIANTS[name]
+    return train(
+        reproducible(),
+        parent,
+        variant.algorithm(),
+        faults=faults,
+        rounds=ROUNDS,
+        participation=PAIRS,
+        **sections_of(variant),
+    )
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Runs in which nothing goes wrong."""
+    return {name: disturbed(name, tmp_path_factory.mktemp("calm"), None) for name in VARIANTS}
+
+
+def assert_mirrored(name: str, run: Run) -> None:
+    """What the server keeps of the clients is what they have themselves."""
+    last: FedPDM.State = run.states[max(run.states)]
+    if name == "hybrid":
+        mean = np.mean(run.client_states("dual"), axis=0)
+        np.testing.assert_allclose(last.mean_dual, mean, rtol=0, atol=1e-14)
+        assert np.abs(mean).max() > 1e-3
+        return
+    mirrored = run.client_states("mirrored")
+    assert np.abs(mirrored).max() > 1e-3
+    if name == "ef21 sampled":
+        assert len(last.replicas) == 4
+        for client, own in zip(sorted(last.replicas), mirrored, strict=True):
+            assert last.replicas[client].tobytes() == own.tobytes()
+    else:
+        np.testing.assert_allclose(last.mean_upload, np.mean(mirrored, axis=0), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_without_faults_both_sides_agree(name: str, calm: dict[str, Run]) -> None:
+    assert_mirrored(name, calm[name])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("breaks", "kills"), [(3, 0), (0, 2), (3, 2)], ids=["broken streams", "killed servers", "both"]
+)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_faults_change_no_bit_and_both_sides_agree(
+    name: str, breaks: int, kills: int, seed: int, calm: dict[str, Run], tmp_path: Path
+) -> None:
+    faults = Faults(random.Random(f"{name} {seed} {breaks} {kills}"), breaks, kills, frames=15)
+    run = disturbed(name, tmp_path, faults)
+    assert run.federation is not None
+    assert run.federation.killed == kills
+    assert run.federation.broken >= breaks
+    assert run.model.tobytes() == calm[name].model.tobytes()
+    for field in ("dual", "mirrored"):
+        if field == "mirrored" and name == "hybrid":
+            continue
+        for own, undisturbed in zip(run.client_states(field), calm[name].client_states(field), strict=True):
+            assert own.tobytes() == undisturbed.tobytes()
+    assert_mirrored(name, run)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_came_too_late_is_undone_on_both_sides(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everybody, slow = (0, 1, 2, 3), 1
+    release = threading.Event()
+    drawn = FedPDMClient.batches
+
+    def held_up(self: FedPDMClient) -> Iterator[Indices]:
+        if (self.client, self.round) == (f"client-00{slow}", 2):
+            release.wait()
+        return drawn(self)
+
+    monkeypatch.setattr(FedPDMClient, "batches", held_up)
+    variant, problem = VARIANTS[name], reproducible()
+
+    def after_the_deadline(t: int) -> None:
+        if t == 2:
+            release.set()
+
+    with ThreadPoolExecutor(4) as executor:
+        run = train(
+            problem,
+            tmp_path,
+            variant.algorithm(),
+            cohorts=[everybody],
+            executor=executor,
+            on_round=after_the_deadline,
+            participation={"deadline": 1.0},
+            **sections_of(variant),
+        )
+    outcomes = {(call["round"], call["client"]): call["outcome"] for call in run.calls.to_pylist()}
+    assert [key for key, outcome in outcomes.items() if outcome != "counted"] == [(2, f"client-00{slow}")]
+    cohorts = [everybody, tuple(i for i in everybody if i != slow), everybody, everybody]
+    trace = simulated(problem, variant, cohorts, SEED)
+    np.testing.assert_allclose(run.models, trace.models, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run.client_states("dual"), trace.duals, rtol=0, atol=1e-12)
+    assert_mirrored(name, run)

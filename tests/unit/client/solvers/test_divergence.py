@@ -1,0 +1,79 @@
+"""Steps that are too long end a solve at once, with a word on what to change, however far it might have gone on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.solvers import Tilted
+from common.arrays import Indices, Vector
+from common.errors import SettingsError
+from tests.unit.client.solvers.problems import EXACT, linear, run, tilted
+
+TOO_LONG = {
+    "{kind: gradient, step: 1000.0}": "solver.step: 1000",
+    "{kind: gradient, step: 1000.0, accelerated: true}": "solver.step: 1000",
+    "{kind: saga, step_size: 1000.0}": "solver.step_size: 1000",
+    "{kind: svrg, step_size: 1000.0}": "solver.step_size: 1000",
+}
+NEVER = 10**9
+"""Iterations that no test would live to see the end of."""
+
+
+@pytest.mark.parametrize("rule", ["accuracy", "gradient", "steps"])
+@pytest.mark.parametrize("solver", TOO_LONG)
+def test_a_diverging_step_size_is_named_at_once(solver: str, rule: str) -> None:
+    kind = re.findall(r"kind: (\w+)", solver)[0]
+    stop: dict[str, dict[str, Any]] = {
+        "accuracy": {"accuracy": 1e-6, "max_steps": NEVER},
+        "gradient": {"gradient": 1e-9, "max_steps": NEVER},
+    }
+    with pytest.raises(SettingsError) as caught:
+        run(tilted(linear("logistic")), solver, **stop.get(rule, {"steps": NEVER}))
+    assert f"solver.kind: {kind} diverged" in str(caught.value)
+    assert TOO_LONG[solver] in str(caught.value)
+
+
+@pytest.mark.parametrize(("accelerated", "most"), [(False, 2), (True, 1)])
+def test_gradient_descent_says_which_steps_are_safe(accelerated: bool, most: int) -> None:
+    problem = tilted(linear("squared"))
+    with pytest.raises(SettingsError) as caught:
+        run(problem, f"{{kind: gradient, step: 50.0, accelerated: {str(accelerated).lower()}}}", steps=NEVER)
+    (named,) = re.findall(rf"at most {most}/beta = ([\d.e-]+) is safe", str(caught.value))
+    safe = float(named) * 0.99
+    assert safe == pytest.approx(0.99 * most / problem.smoothness, rel=0.01)
+    solver = f"{{kind: gradient, step: {safe}, accelerated: {str(accelerated).lower()}}}"
+    assert run(problem, solver, gradient=1e-6).converged
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_stochastic_steps_of_fixed_number_end_early(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, steps = linear("logistic"), 0
+    gradient = objective.batch_gradient
+
+    def counted(w: Vector, rows: Indices) -> Vector:
+        nonlocal steps
+        steps += 1
+        return gradient(w, rows)
+
+    monkeypatch.setattr(objective, "batch_gradient", counted)
+    with pytest.raises(SettingsError, match=rf"solver.kind: {kind} diverged.*solver.step_size: 1e\+308"):
+        run(tilted(objective), f"{{kind: {kind}, step_size: 1.0e+308}}", steps=NEVER)
+    assert steps < 200
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_the_last_step_is_looked_at_too(kind: str) -> None:
+    with pytest.raises(SettingsError, match="diverged"):
+        run(tilted(linear("logistic")), f"{{kind: {kind}, step_size: 1.0e+308}}", steps=3)
+
+
+@pytest.mark.parametrize("solver", sorted(EXACT))
+def test_a_tilt_that_is_not_finite_is_not_the_solver_s_fault(solver: str) -> None:
+    objective = linear("logistic")
+    problem = Tilted(objective, np.full(objective.dimension, np.inf))
+    with pytest.raises(SettingsError, match="the algorithm's own steps have diverged"):
+        run(problem, solver, gradient=1e-9)

@@ -1,0 +1,362 @@
+"""The energy model gives the specification's numbers (DRDM specification, section 4.3), and reads runs as they were."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from pydantic import TypeAdapter
+
+from client.algorithms import client_half
+from common.errors import SettingsError
+from common.objectives.factory import initial_model
+from common.run_folder import RunFolder
+from common.settings.objective import ObjectiveSettings
+from common.settings.run import validate
+from deploy.inprocess import run_in_process
+from report.effort import _PHASES, effort_of, expense, rounds_to
+from report.energy import (
+    BACKWARD,
+    Channel,
+    Device,
+    Devices,
+    best_local_steps,
+    best_of_fit,
+    between,
+    bits_of,
+    computing,
+    fitted,
+    forward_macs,
+    sending,
+)
+from report.energy_map import draw_map
+from report.local_steps import Measured, choice, over_channels
+from report.run import Run
+
+PAPER = {5: 48.0, 10: 41.0, 20: 32.0, 30: 25.0}
+"""Rounds to 85 % worst-client accuracy (figure 3 of the paper)."""
+
+RATIOS, BANDWIDTHS = (0, 5, 10, 15, 20), (1e6, 5e6, 10e6, 20e6)
+CNN = 1_805_064
+DEVICE = Device()
+
+
+def objective(**values: Any) -> ObjectiveSettings:
+    adapter: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
+    return adapter.validate_python(values)
+
+
+@pytest.mark.parametrize(
+    ("snr", "rate"), [(0, 1.000e6), (5, 2.057e6), (10, 3.459e6), (15, 5.028e6), (20, 6.658e6)]
+)
+def test_the_rate_is_shannons_capacity(snr: float, rate: float) -> None:
+    assert Channel(snr, 1e6).rate == pytest.approx(rate, rel=5e-4)
+    assert Channel(snr, 7e6).rate == pytest.approx(7 * Channel(snr, 1e6).rate)
+
+
+def test_sending_two_vectors_of_the_cnn() -> None:
+    bits = bits_of(2, 794_310)
+    assert bits == 50_835_840
+    assert sending(DEVICE, Channel(0, 1e6), bits).energy == pytest.approx(10.167, abs=5e-4)
+    assert sending(DEVICE, Channel(20, 20e6), bits).energy == pytest.approx(0.07635, abs=5e-6)
+    assert bits_of(1, 10, 3, header=5) == 13 * 32 + 5
+
+
+def test_a_local_step_of_the_cnn() -> None:
+    assert forward_macs(objective(kind="cnn"), 784, 10) == CNN
+    assert BACKWARD * 32 * CNN == 173_286_144
+    cost = computing(DEVICE, BACKWARD * 32 * CNN)
+    assert cost.energy == pytest.approx(0.017329, abs=5e-7)
+    assert cost.seconds == pytest.approx(0.173286144)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kind": "softmax"},
+        {"kind": "logistic"},
+        {"kind": "smoothed-hinge"},
+        {"kind": "mlp", "hidden": 7},
+        {"kind": "binary"},
+    ],
+    ids=str,
+)
+def test_without_biases_a_forward_pass_takes_an_operation_for_each_parameter(values: dict[str, Any]) -> None:
+    if values["kind"] == "mlp":
+        pytest.importorskip("torch")
+    classes = 2 if values["kind"] in ("logistic", "smoothed-hinge", "binary") else 5
+    model = initial_model(objective(**values), 64, classes, 0)
+    assert forward_macs(objective(**values), 64, classes) == model.size
+
+
+def test_networks_that_score_two_classes_have_one_output() -> None:
+    mlp = objective(kind="binary", scorer={"kind": "mlp", "hidden": 7})
+    assert forward_macs(mlp, 64, 2) == 64 * 7 + 7
+    cnn = objective(kind="binary", scorer={"kind": "cnn"})
+    assert forward_macs(cnn, 784, 2) == CNN - 9 * 500
+    with pytest.raises(SettingsError, match="--macs"):
+        forward_macs(objective(kind="own", name="x:Y"), 64, 2)
+
+
+def best(rounds: Mapping[int, float], step: float, upload: float) -> int:
+    return best_local_steps(rounds, lambda tau: tau * step + upload)
+
+
+def test_the_best_of_the_papers_four_points_changes_once() -> None:
+    turn = 510 / 23
+    costs = [PAPER[tau] * (tau + turn) for tau in PAPER]
+    assert costs == pytest.approx([1304.3, 1319.1, 1349.6, 1304.3], abs=0.05)
+    for ratio in np.geomspace(1e-3, 1e4, 60):
+        assert best(PAPER, 1.0, float(ratio)) == (5 if ratio < turn else 30)
+    assert best(PAPER, 1.0, turn - 1e-6) == 5
+    assert best(PAPER, 1.0, turn + 1e-6) == 30
+
+
+def test_the_map_of_the_cnn_is_the_specifications() -> None:
+    step = computing(DEVICE, BACKWARD * 32 * CNN).energy
+    table = [
+        [
+            best(PAPER, step, sending(DEVICE, Channel(snr, width), bits_of(2, 794_310)).energy)
+            for snr in RATIOS
+        ]
+        for width in BANDWIDTHS
+    ]
+    assert table == [[30, 30, 30, 30, 30], [30, 30, 30, 30, 5], [30, 30, 5, 5, 5], [30, 5, 5, 5, 5]]
+
+
+tables = st.dictionaries(st.integers(1, 40), st.floats(1, 500), min_size=2, max_size=6)
+joules = st.floats(1e-6, 1e6)
+
+
+@given(tables, joules, joules, st.floats(1e-3, 1e3))
+def test_only_the_ratio_of_the_two_energies_matters(
+    rounds: dict[int, float], step: float, upload: float, scale: float
+) -> None:
+    first, second = best(rounds, step, upload), best(rounds, scale * step, scale * upload)
+    cost = {tau: between(rounds, tau) * (tau + upload / step) for tau in (first, second)}
+    assert cost[first] == pytest.approx(cost[second], rel=1e-12)
+
+
+@given(tables, joules, joules)
+def test_the_best_number_is_one_that_was_measured(
+    rounds: dict[int, float], step: float, upload: float
+) -> None:
+    found = best(rounds, step, upload)
+    cost = between(rounds, found) * (found * step + upload)
+    assert cost == pytest.approx(
+        min(count * (tau * step + upload) for tau, count in rounds.items()), rel=1e-12
+    )
+
+
+@given(
+    joules,
+    st.tuples(st.floats(-20, 40), st.floats(-20, 40)),
+    st.tuples(st.floats(1e3, 1e9), st.floats(1e3, 1e9)),
+)
+def test_a_better_channel_costs_less_and_never_asks_for_more_local_steps(
+    step: float, snrs: tuple[float, float], widths: tuple[float, float]
+) -> None:
+    worse, better = Channel(min(snrs), min(widths)), Channel(max(snrs), max(widths))
+    costly, cheap = (sending(DEVICE, channel, 1e6).energy for channel in (worse, better))
+    assert costly >= cheap
+    assert best(PAPER, step, costly) >= best(PAPER, step, cheap)
+
+
+def test_rounds_are_interpolated_and_never_extrapolated() -> None:
+    assert between(PAPER, 15) == pytest.approx(36.5)
+    assert [between(PAPER, tau) for tau in PAPER] == list(PAPER.values())
+    for tau in (4, 31):
+        with pytest.raises(SettingsError, match=rf"{tau} local steps lie outside .*5 to 30"):
+            between(PAPER, tau)
+    with pytest.raises(SettingsError, match="none at all"):
+        between({}, 5)
+
+
+def test_the_fit_of_the_papers_points_and_its_closed_form() -> None:
+    a, b = fitted(PAPER)
+    assert (a, b) == (pytest.approx(24.3, abs=0.05), pytest.approx(126.9, abs=0.05))
+    ratio = 37.0
+    tau = np.linspace(0.5, 100, 200_000)
+    assert best_of_fit(a, b, ratio) == pytest.approx(tau[np.argmin((a + b / tau) * (tau + ratio))], abs=1e-3)
+
+
+# Runs
+
+DRDM: Mapping[str, Any] = {
+    "name": "drdm",
+    "seed": 7,
+    "rounds": 4,
+    "clients": 6,
+    "data": {"name": "digits", "samples": 300, "scale": "unit-interval", "bias": 1.0},
+    "objective": {"kind": "softmax"},
+    "algorithm": {"name": "drdm", "local_steps": 3, "batch_size": 16, "dual_batch_size": 20},
+    "participation": {"sampler": {"kind": "fixed", "size": 3}},
+}
+
+
+@pytest.fixture(scope="module")
+def drdm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Run]:
+    """Return a function that does the run with a number of local steps."""
+    done: dict[int, Run] = {}
+
+    def run(local_steps: int) -> Run:
+        if local_steps not in done:
+            algorithm = DRDM["algorithm"] | {"local_steps": local_steps}
+            folder = RunFolder.create(tmp_path_factory.mktemp("runs"), f"steps-{local_steps}")
+            asyncio.run(run_in_process(validate({**DRDM, "algorithm": algorithm}), folder))
+            done[local_steps] = Run(folder.path)
+        return done[local_steps]
+
+    return run
+
+
+def test_a_run_computes_what_its_settings_say_and_sends_what_was_measured(finished: Run) -> None:
+    effort = effort_of(finished)
+    samples = sum(shard.samples for shard in finished.shards.values())
+    assert samples == pytest.approx(0.9 * 1437, abs=3)  # some are held out
+    assert effort.macs.sum() == 3 * samples * 3 * 640  # rounds; forward and backward; parameters
+    metrics = finished.metrics_table
+    assert effort.bits_up.sum() == 8 * pc.sum(metrics["wire_up"]).as_py()
+    assert effort.bits_down.sum() == 8 * pc.sum(metrics["wire_down"]).as_py()
+    assert effort_of(finished, rounds=2).macs.sum() == 2 * samples * 3 * 640
+    assert effort_of(finished, macs=1).macs.sum() == 3 * samples * 3
+
+
+def test_the_phases_of_a_robust_run_cost_what_they_compute(drdm: Callable[[int], Run]) -> None:
+    effort = effort_of(drdm(3))
+    one = 65 * 10
+    in_rounds = effort.round > 0
+    train, loss = (in_rounds & (effort.phase == phase) for phase in ("train", "loss"))
+    assert loss.sum() == 4 * 3
+    np.testing.assert_array_equal(effort.macs[train], 3 * 16 * 3 * one)
+    np.testing.assert_array_equal(effort.macs[loss], 20 * one)
+
+
+def test_a_run_costs_the_sum_of_its_instructions_and_its_slowest_clients(drdm: Callable[[int], Run]) -> None:
+    effort, channel = effort_of(drdm(3)), Channel(3, 2e5)
+    slow = "client-002"
+    devices = Devices.of_constants({"transmit_power": 0.5, "clients": {slow: {"frequency": 1e6}}})
+    cost = expense(effort, devices, channel)
+    assert cost.sending == pytest.approx(0.5 * effort.bits_up.sum() / channel.rate)
+    macs = {own: float(effort.macs[(effort.client == slow) == own].sum()) for own in (True, False)}
+    assert macs[True] > 0
+    assert cost.computing == pytest.approx(1e-28 * (macs[True] * 1e12 + macs[False] * 1e18))
+    assert (cost.receiving, cost.energy) == (0, pytest.approx(cost.computing + cost.sending))
+    assert sum(cost.clients.values()) == pytest.approx(cost.energy)
+    seconds = 0.0
+    for at in range(5):
+        for phase in ("train", "loss"):
+            of_clients = [
+                macs / (1e6 if client == slow else 1e9) + bits / channel.rate
+                for t, which, client, macs, bits in zip(
+                    effort.round, effort.phase, effort.client, effort.macs, effort.bits_up, strict=True
+                )
+                if (t, which) == (at, phase)
+            ]
+            seconds += max(of_clients, default=0.0)
+    assert cost.seconds == pytest.approx(seconds)
+
+
+def test_receiving_costs_only_where_there_is_a_rate_and_a_power_for_it(finished: Run) -> None:
+    effort, devices = effort_of(finished), Devices.of_constants({"receive_power": 0.1})
+    assert devices.receive
+    assert not Devices().receive
+    cost = expense(effort, devices, Channel(0, 1e6, downlink_rate=5e5))
+    assert cost.receiving == pytest.approx(0.1 * effort.bits_down.sum() / 5e5)
+    assert expense(effort, devices, Channel(0, 1e6)).receiving == 0
+
+
+def test_the_phases_of_the_algorithms_are_all_known() -> None:
+    for name, phases in _PHASES.items():
+        assert set(client_half(name).phases()) == set(phases), name
+
+
+def test_an_algorithm_whose_work_is_not_known_is_refused(encrypted: Run) -> None:
+    with pytest.raises(SettingsError, match=r"phase of hyfdca is not known; it is for fedavg"):
+        effort_of(encrypted)
+
+
+def test_the_target_is_reached_in_the_first_round_that_is_good_enough(altered: Callable[..., Run]) -> None:
+    run = altered(metrics={"test_accuracy": [0.5, 0.7, 0.9], "test_loss": [3.0, 1.0, 2.0]})
+    assert [rounds_to(run, "test_accuracy", target) for target in (0.5, 0.6, 0.7, 0.91)] == [1, 2, 2, None]
+    assert [rounds_to(run, "test_loss", target) for target in (3.0, 1.5, 0.5)] == [1, 2, None]
+    with pytest.raises(SettingsError, match="no figure 'gap'; it has objective"):
+        rounds_to(run, "gap", 0.1)
+    assert Measured.of(run, 0.91, "test_accuracy").effort is None
+    two = Measured.of(run, 0.6, "test_accuracy").effort
+    assert two is not None
+    assert (two.rounds, two.round.max()) == (2, 2)
+
+
+def test_runs_are_compared_by_what_they_take_to_the_target(drdm: Callable[[int], Run]) -> None:
+    runs = [drdm(steps) for steps in (1, 3, 8)]
+    measured = [Measured.of(run, 3.0, "worst_client_loss") for run in runs]
+    assert [each.local_steps for each in measured] == [1, 3, 8]
+    for channel in (Channel(0, 1e3), Channel(20, 1e12)):
+        found = choice(measured, Devices(), channel)
+        assert found is not None
+        energies = {}
+        for each in measured:
+            cost = each.expense(Devices(), channel)
+            assert cost is not None
+            assert each.effort is not None
+            energies[each.local_steps] = cost.energy
+            assert found.rounds[each.local_steps or 0] == each.effort.rounds
+        assert found.best == min(energies, key=lambda steps: energies[steps])
+    assert choice(measured[:1], Devices(), channel) is None
+    twice = choice([measured[0], measured[0], measured[1]], Devices(), channel)
+    once = choice([measured[0], measured[1]], Devices(), channel)
+    assert twice == once
+
+
+def test_the_map_is_of_the_best_steps_or_of_one_runs_energy(
+    drdm: Callable[[int], Run], tmp_path: Path
+) -> None:
+    several = [Measured.of(drdm(steps), 3.0, "worst_client_loss") for steps in (1, 8)]
+    title, steps = over_channels(several, Devices(), Channel(0, 1), RATIOS, BANDWIDTHS)
+    assert (title, steps.shape) == ("Local steps that take the least energy", (4, 5))
+    assert set(steps.ravel()) <= set(range(1, 9))
+    title, energy = over_channels(several[:1], Devices(), Channel(0, 1), RATIOS, BANDWIDTHS)
+    assert title == "Energy of all clients (J)"
+    assert (np.diff(energy, axis=0) < 0).all()
+    assert (np.diff(energy, axis=1) < 0).all()
+    missed = Measured.of(drdm(1), 1e-9, "worst_client_loss")
+    with pytest.raises(SettingsError, match="--map needs one run that reaches the target"):
+        over_channels([several[0], missed], Devices(), Channel(0, 1), RATIOS, BANDWIDTHS)
+    plain = draw_map(
+        np.full((4, 5), 30.0), RATIOS, BANDWIDTHS, title="x", path=tmp_path / "maps" / "plain.png"
+    )
+    coloured = draw_map(energy, RATIOS, BANDWIDTHS, title="x", path=tmp_path / "energy.png")
+    shades = [len(np.unique(imread(path)[..., :3].reshape(-1, 3), axis=0)) for path in (plain, coloured)]
+    assert shades[1] > shades[0] + 10
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"kappa": 1}, "kappa: unknown key"),
+        ({"frequency": 0}, "frequency: .* greater than 0"),
+        ({"clients": {"a": {"frequency": "fast"}}}, "device of a: frequency"),
+        ({"clients": [1]}, "expected constants for each client"),
+    ],
+    ids=str,
+)
+def test_constants_that_cannot_be_are_refused(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        Devices.of_constants(values)
+
+
+def test_a_client_with_its_own_device_keeps_the_common_constants() -> None:
+    devices = Devices.of_constants({"transmit_power": 1, "clients": {"a": {"frequency": 5e8}}})
+    assert devices.of("a") == Device(transmit_power=1, frequency=5e8)
+    assert devices.of("b") == Device(transmit_power=1)
+    assert json.loads(devices.of("b").model_dump_json())["capacitance"] == 1e-28
