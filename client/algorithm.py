@@ -107,7 +107,7 @@ class ClientAlgorithm:
         self.state: Any = None
         self.seed = place.seed
         self.uplink = place.uplink or ClientUplink(Uplink(), place.seed, place.client)
-        self._occasion = b""
+        self.occasion = b""
         self._handlers = _handlers(self)
 
     def initial_state(self) -> Any:
@@ -140,7 +140,7 @@ class ClientAlgorithm:
         something else, or from another state: what privacy rests on is never drawn twice for different work.
         """
         if self.uplink.protection is not None:
-            return self.uplink.protection.randomness.generator(purpose, self.round, self._occasion)
+            return self.uplink.protection.randomness.generator(purpose, self.round, self.occasion)
         return generator(self.seed, self.client, self.round, purpose)
 
     def answer(self, phase: str, t: int, values: Values, *, finite: bool = False) -> Values:
@@ -162,7 +162,7 @@ class ClientAlgorithm:
         handler.check(values, finite)
         self.round = t
         if self.uplink.protection is not None:
-            self._occasion = digest(phase, values, freeze(self.state))
+            self.occasion = digest(phase, values, freeze(self.state))
         result = handler.method(**handler.dense(values, self.objective))
         if result is None:
             return {}

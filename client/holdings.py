@@ -62,6 +62,7 @@ class Holdings:
                 columns=data.columns,
                 scalings=data.scalings,
                 bias=data.bias,
+                extractor=data.extractor,
                 dtype=settings.objective.dtype,
             )
             return Holding(*divide_own(shard, data.holdout, settings.seed, index, clients))

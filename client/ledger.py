@@ -146,7 +146,19 @@ class Ledger:
     def _place(self) -> str:
         return f"{self._owner}: the privacy ledger" if self._path is None else str(self._path)
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def begin(self) -> None:
+        """Make the file, without any charge, unless it is there: so a file that is missing later has been lost.
+
+        Raises
+        ------
+        CheckpointError
+            The file cannot be written.
+        """
+        if not self._chain:
+            self._append(None)
+
+    def _append(self, entry: dict[str, Any] | None) -> None:
+        """Write an entry, after the header where there is none yet; ``None``: the header alone."""
         if self._path is None:
             return
         lines = b""
@@ -155,8 +167,9 @@ class Ledger:
             header = {"kind": _KIND, "version": _VERSION, "owner": self._owner}
             chain = _chained("", header)
             lines += _line(header, chain)
-        chain = _chained(chain, entry)
-        lines += _line(entry, chain)
+        if entry is not None:
+            chain = _chained(chain, entry)
+            lines += _line(entry, chain)
         try:
             self._write(self._path, lines)
         except OSError as error:

@@ -87,9 +87,9 @@ class Policy(Section):
         ]
         return f"the run {'; it '.join(wanted)}" if wanted else None
 
-    def cap(self, asked: DifferentialPrivacy) -> float | None:
+    def cap(self, budget: float | None) -> float | None:
         """Return the largest epsilon for this client's ledger: the run's budget or the policy's, whichever is less."""
-        caps = [cap for cap in (asked.budget, self.maximum_epsilon) if cap is not None]
+        caps = [cap for cap in (budget, self.maximum_epsilon) if cap is not None]
         return min(caps) if caps else None
 
 

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 
 from client.ledger import Ledger
 from client.policy import Policy
-from client.randomness import SECRET_BYTES, PrivateRandomness
+from client.randomness import SECRET, PrivateRandomness
 from common.arrays import Matrix, Vector
 from common.data.shard import Shard
-from common.errors import SettingsError
+from common.errors import CheckpointError, PrivacyBudgetError, SettingsError
 from common.objectives.objective import Objective
 from common.privacy.accountant import Accountant, Release
 from common.privacy.claim import facts_of, problems_of, refuse
@@ -26,7 +26,7 @@ from common.settings.run import RunSettings
 
 log = logging.getLogger("fenchel.client")
 
-_LEDGER = "privacy.ledger"
+LEDGER = "privacy.ledger"
 
 
 @dataclass(frozen=True)
@@ -67,24 +67,57 @@ class Protection:
         """Return the sensitivity of a round's upload; see :meth:`DifferentialPrivacy.sensitivity`."""
         return self.privacy.sensitivity(local, self.facts, difference)
 
-    def released(self, values: Vector, t: int, name: str, sensitivity: float) -> Vector:
+    def released(
+        self, values: Vector, t: int, name: str, sensitivity: float, around: Vector, occasion: bytes
+    ) -> Vector:
         """Return ``values`` with their noise, shape (k,), charged to the ledger: now they may leave.
 
-        The noise depends on the values, on the round and on the client's secret. So what is computed again is the
+        The noise depends on the client's secret and on everything that makes the payload: the values, how much noise
+        there is, the round, and the question with the state in which it is answered. So what is computed again is the
         same payload, which costs nothing, and anything else has noise of its own.
+
+        Parameters
+        ----------
+        values
+            Shape (k,).
+        t, name
+            The round, and what the values are.
+        sensitivity
+            Of the values, in real numbers.
+        around
+            The model that the round began with, shape (d,), which everybody knows.
+        occasion
+            Stands for the question, and for the state before it.
 
         Raises
         ------
         PrivacyBudgetError
-            They would cost more than is left.
+            They would cost more than is left, or there is no amount of noise that protects them.
         """
+        deviation = self.release.noise_multiplier * (sensitivity + self.rounding(around))
+        if not (np.isfinite(values).all() and np.isfinite(deviation)):
+            raise PrivacyBudgetError(
+                f"round {t}: {name!r} stays here: it is not finite, or the model has grown beyond "
+                f"what noise can cover; "
+                "take smaller steps"
+            )
         about = hashlib.sha256(np.ascontiguousarray(values).data).digest()
-        noise = self.randomness.normal(values.size, "noise", t, name, about)
-        deviation = self.release.noise_multiplier * sensitivity
+        noise = self.randomness.normal(values.size, "noise", t, name, occasion, about, deviation.hex())
         noised: Vector = values + (deviation * noise).astype(values.dtype)
-        payload = hashlib.sha256(f"{t} {name} ".encode() + np.ascontiguousarray(noised).tobytes()).digest()
-        self.ledger.charge(payload, t, self.release)
+        payload = hashlib.sha256(occasion + f"{t} {name} ".encode() + np.ascontiguousarray(noised).tobytes())
+        self.ledger.charge(payload.digest(), t, self.release)
         return noised
+
+    def rounding(self, around: Vector) -> float:
+        """Return by how much rounding can move an upload further than its sensitivity, which is of real numbers.
+
+        Two runs that differ in a sample round differently in every coordinate of every step, by some units in the
+        last place of the model: nothing beside the sensitivity, unless the model is very large or its dtype short.
+        """
+        if not around.size:
+            return 0.0
+        last_place = float(np.finfo(around.dtype).eps) * float(np.abs(around).max())
+        return 4 * self.facts.steps * last_place * float(np.sqrt(around.size))
 
 
 def protection_of(
@@ -128,23 +161,38 @@ def protection_of(
     release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
     if policy is not None and (refusal := policy.refusal(privacy, release.noise_multiplier, facts.support)):
         raise SettingsError(f"client {client} does not take part: {refusal}")
-    cap = privacy.budget if policy is None else policy.cap(privacy)
+    limit = privacy.budget if privacy.mechanism != "paper" else None  # that one is by the paper's formula
+    cap = limit if policy is None else policy.cap(limit)
+    _check_ledger(folder)
     ledger = Ledger(
-        None if folder is None else folder / _LEDGER,
+        None if folder is None else folder / LEDGER,
         client,
-        cap=None if privacy.mechanism == "paper" else cap,
+        cap=cap,
         delta=privacy.delta,
         accountant=Accountant(privacy.accountant),
     )
+    ledger.begin()  # before there is a secret: whoever has one has a ledger
     return Protection(privacy, facts, release, _randomness(client, settings, folder), ledger)
 
 
 def _randomness(client: str, settings: RunSettings, folder: Path | None) -> PrivateRandomness:
+    """Return the client's own source for these settings: with other settings it draws other numbers."""
     privacy = settings.differential_privacy
     if privacy is not None and privacy.fixed_seeds:
-        secret = hashlib.sha256(f"{settings.seed} {client}".encode()).digest()
-        return PrivateRandomness(secret[:SECRET_BYTES])
-    return PrivateRandomness.kept_in(folder)
+        source = PrivateRandomness(hashlib.sha256(f"{settings.seed} {client}".encode()).digest())
+    else:
+        source = PrivateRandomness.kept_in(folder)
+    return source.derived(settings.to_json())
+
+
+def _check_ledger(folder: Path | None) -> None:
+    """Refuse to begin a ledger anew where this client has taken part already."""
+    if folder is None or (folder / LEDGER).exists() or not (folder / SECRET).exists():
+        return
+    raise CheckpointError(
+        f"{folder / LEDGER}: the privacy ledger is missing, but this client has taken part in this run before. Without "
+        "it nobody knows what was given away: put it back, or begin a new run without this client"
+    )
 
 
 def bounded(shard: Shard, norm: float | None) -> Shard:

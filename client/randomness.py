@@ -24,7 +24,7 @@ from common.errors import CheckpointError
 from common.payload import Values, encode
 
 SECRET_BYTES = 32
-_FILE = "secret"
+SECRET = "own.secret"  # noqa: S105 - the name of a file
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PrivateRandomness:
         """
         if folder is None:
             return cls(os.urandom(SECRET_BYTES))
-        path = folder / _FILE
+        path = folder / SECRET
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(".new")
@@ -69,6 +69,10 @@ class PrivateRandomness:
                 "needs to go on with the run"
             )
         return cls(secret)
+
+    def derived(self, context: str) -> PrivateRandomness:
+        """Return another source that depends on this one's secret and on the context, and is as private."""
+        return PrivateRandomness(self._key("derived", context))
 
     def generator(self, *context: str | int | bytes) -> np.random.Generator:
         """Return a numpy generator for one purpose, for mini-batches and supports."""

@@ -84,6 +84,7 @@ class ClientUplink:
         around: Vector,
         minus: Vector | None = None,
         sensitivity: float | None = None,
+        occasion: bytes = b"",
         name: str = "model",
     ) -> Sent:
         """Return what leaves of ``vector`` in round ``t``.
@@ -101,6 +102,8 @@ class ClientUplink:
             end, from the values with their noise.
         sensitivity
             How far one sample can move ``vector``; needed under differential privacy.
+        occasion
+            Stands for the question that is answered, and for the state before it.
         name
             Tells several vectors of one round apart.
         """
@@ -112,7 +115,7 @@ class ClientUplink:
                 raise PrivacyBudgetError(
                     f"client {self.client}: the sensitivity of {name!r} is not known, so it stays here"
                 )
-            values = self.protection.released(values, t, name, sensitivity)
+            values = self.protection.released(values, t, name, sensitivity, around, occasion)
         elif self.settings.noise is not None:
             noise = generator(self.seed, self.client, t, "noise", name).standard_normal(values.size)
             values = values + (self.settings.noise * noise).astype(values.dtype)
@@ -132,6 +135,8 @@ class ClientUplink:
             return values
         difference = values - around
         norm = float(np.linalg.norm(difference))
+        if not np.isfinite(norm):
+            return around.copy()  # whatever came of the data, what is sent lies within the bound
         return values if norm <= bound else around + difference * (bound / norm)
 
     def _coordinates(self, vector: Vector, around: Vector, t: int, name: str) -> _Coordinates | None:

@@ -47,13 +47,14 @@ def find_own_modules() -> None:
 
 def register() -> None:
     """Add the commands to the application."""
-    from deploy.commands import certs, data, inspect, keys, run, solve, tune
+    from deploy.commands import certs, data, energy, inspect, keys, run, solve, tune
 
     app.add_typer(certs.app, name="certs")
     app.add_typer(data.app, name="data")
     keys.register(app)
     run.register(app)
     inspect.register(app)
+    energy.register(app)
     solve.register(app)
     tune.register(app)
 

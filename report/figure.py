@@ -15,7 +15,7 @@ _MAIN = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
 _COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
 _DASHES = ("-", "--", ":", "-.")
 _INK, _SOFT, _LINE = "#1c2127", "#5f6873", "#e5e7ea"
-_STYLE = {
+STYLE = {
     "font.size": 9,
     "text.color": _INK,
     "text.parse_math": False,  # a "$" in a run's name is a "$"
@@ -57,7 +57,7 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     shown = _shown(runs)
-    with rc_context(_STYLE):  # type: ignore[arg-type]  # the stubs know only literal keys
+    with rc_context(STYLE):  # type: ignore[arg-type]  # the stubs know only literal keys
         figure = Figure(figsize=(4.4 * len(shown), 3.1), layout="constrained")
         FigureCanvasAgg(figure)
         for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):

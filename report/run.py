@@ -14,12 +14,14 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import yaml
+from google.protobuf.json_format import ParseDict, ParseError
 
-from common import tables
+from common import store, tables
 from common.arrays import Vector
 from common.errors import CheckpointError, SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, load, outside_code
+from proto import fenchel_pb2 as pb
 from report import columns
 from report.wording import figure_text
 
@@ -168,6 +170,22 @@ class Run:
                 last[name] = float(known[-1])
         final = (self.summary or {}).get("figures") if self.completed else None
         return last | (final if isinstance(final, dict) else {})
+
+    @cached_property
+    def shards(self) -> dict[str, pb.ShardDescription]:
+        """The shape of each client's data, as the client told the server: samples, features, classes.
+
+        Raises
+        ------
+        CheckpointError
+            The run has no checkpoint, or one of another version.
+        """
+        path = self._folder.checkpoint
+        try:
+            members = json.loads(str(store.read(path)["about"]))["members"]
+            return {name: ParseDict(kept["shard"], pb.ShardDescription()) for name, kept in members.items()}
+        except (KeyError, TypeError, ValueError, ParseError) as error:
+            raise CheckpointError(f"{path}: not a checkpoint of this version ({error})") from None
 
     @cached_property
     def model(self) -> Vector:

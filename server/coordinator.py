@@ -31,7 +31,7 @@ from common.privacy.claim import check_claim
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
 from common.stream import Stream
-from common.tables import read
+from common.tables import exists, read
 from proto import fenchel_pb2 as pb
 from server import checkpoint as checkpoints
 from server.algorithm import Algorithm, Conduct
@@ -366,9 +366,9 @@ class Coordinator:
             *(("clients",) if grows else ()),
             *(spending.names if spending else ()),
         )
+        if spending is not None and self._resume is not None and exists(self.folder.calls):
+            spending.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
         recorder = Recorder(self.folder, figures, done)
-        if spending is not None and done:
-            spending.resume(read(self.folder.calls))
         return Rounds(
             settings,
             self.folder,

@@ -21,6 +21,7 @@ import numpy as np
 from common.arrays import Vector
 from common.data.shard import Shard
 from common.data.source import DataSource
+from common.errors import DataError
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
@@ -86,6 +87,11 @@ class Evaluator:
             The server's test set; may have no samples.
         source
             The data set, if the server can load it.
+
+        Raises
+        ------
+        DataError
+            The server shall evaluate on training samples, and lacks the network that prepares them.
         """
         shards = [member.shard for member in fleet.members.values() if member.shard is not None]
         # A ragged client may hold some value of every feature, and still no whole sample.
@@ -94,6 +100,10 @@ class Evaluator:
         chosen = settings.evaluation.training
         # Nobody else can, or may, compute the training objective.
         alone = not whole or (settings.claims_privacy and not settings.data.holdout)
+        if source is not None and source.lack:
+            if chosen:
+                raise DataError(f"evaluation.training: true given, but {source.lack}")
+            source = None
         by_server = source is not None and (alone if chosen is None else chosen)
         asks_clients = settings.clients_evaluate and whole and not by_server
         if not (whole or by_server):

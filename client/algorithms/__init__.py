@@ -24,6 +24,10 @@ _BUILTIN: Mapping[str, str] = {
     "drdm": "client.algorithms.drdm:DRDMClient",
     "drfa": "client.algorithms.drdm:DRFAClient",
     "scaff-pd": "client.algorithms.scaff_pd:ScaffPDClient",
+    "codasca": "client.algorithms.codasca:CodascaClient",
+    "coda-plus": "client.algorithms.coda:CodaPlusClient",
+    "coda": "client.algorithms.coda:CodaClient",
+    "npa": "client.algorithms.npa:NaiveClient",
 }
 
 

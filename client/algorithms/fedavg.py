@@ -66,7 +66,12 @@ class LocalTraining(ClientAlgorithm):
     def send(self, vector: Vector, *, around: Vector, minus: Vector | None = None) -> Sent:
         """Return what leaves of a vector; see :meth:`client.uplink.ClientUplink.send`."""
         return self.uplink.send(
-            vector, self.round, around=around, minus=minus, sensitivity=self.sensitivity()
+            vector,
+            self.round,
+            around=around,
+            minus=minus,
+            sensitivity=self.sensitivity(),
+            occasion=self.occasion,
         )
 
     def sensitivity(self) -> float | None:

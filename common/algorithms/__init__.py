@@ -89,6 +89,10 @@ _BUILTIN: Mapping[str, str] = {
     "drdm": "common.algorithms.drdm:DRDMSettings",
     "drfa": "common.algorithms.drdm:DRFASettings",
     "scaff-pd": "common.algorithms.drdm:ScaffPDSettings",
+    "codasca": "common.algorithms.codasca:CodascaSettings",
+    "coda-plus": "common.algorithms.codasca:CodaPlusSettings",
+    "coda": "common.algorithms.codasca:CodaSettings",
+    "npa": "common.algorithms.codasca:NaiveSettings",
 }
 """Settings of the algorithms that come with Fenchel, by name."""
 

@@ -11,32 +11,28 @@ from common.settings.constraint import ConstraintSettings, NoConstraint
 
 
 class RobustSettings(LocalTrainingSettings):
-    """For algorithms that minimise the largest of the clients' losses: how the clients' weights lambda move."""
+    """For algorithms that minimise the largest of the clients' losses.
+
+    Each client has a weight lambda_i; they are at least 0 and add up to 1.
+    """
 
     treats_nonconvex: ClassVar[bool] = True
 
-    local_steps: PositiveInt | None = Field(10, description="mini-batch steps in a round (tau)")
+    local_steps: PositiveInt = Field(
+        10, description="mini-batch steps in a round (tau), the same number for every client"
+    )
     batches: Literal["passes", "epoch", "independent"] = Field(
         "independent",
-        description="how batches are drawn; independent: distinct samples, drawn anew for each step",
+        description="how batches are drawn, as for FedAvg; independent: distinct samples, drawn anew for each step",
     )
-    dual_step_size: NonNegativeFloat = Field(
-        1e-3,
-        description="learning rate of the clients' weights for each local step (gamma). Keep local_steps * "
-        "dual_step_size * clients * largest loss below 0.3: above 1 clients that are not asked for their loss lose all "
-        "their weight at once",
-    )
-    dual_batch_size: PositiveInt | None = Field(
-        None, description="samples on which a client computes the loss that it reports; null: its whole shard"
-    )
-    dual_estimator: Literal["plain", "control-variate"] = Field(
-        "control-variate",
-        description="what is taken for the losses of clients that were not asked: plain: 0, as in the paper; "
-        "control-variate: what they last reported, which is quieter",
+    initial_weights: Literal["uniform", "samples"] = Field(
+        "uniform",
+        description="the clients' weights before the first round: 1/N, or d_i/d, their share of the samples",
     )
     largest_loss: PositiveFloat | None = Field(
         None,
-        description="losses that clients report are cut off here, since they steer the weights; null: they are not",
+        description="losses that clients report are cut off to [0, largest_loss], since they steer the weights; "
+        "null: they are not",
     )
     constraint: ConstraintSettings = Field(
         default_factory=lambda: NoConstraint(kind="none"),
@@ -45,13 +41,14 @@ class RobustSettings(LocalTrainingSettings):
 
 
 class SampledByWeightSettings(RobustSettings):
-    """For DRDM and DRFA: who trains is drawn by the clients' weights."""
+    """For DRDM and DRFA: who trains is drawn by weight, and the weights move by losses at a snapshot of the model."""
 
     sampling: Literal["with-replacement", "without-replacement", "uniform"] = Field(
         "with-replacement",
-        description="how the training cohort is drawn from lambda. with-replacement: independent "
-        "draws, as the analysis "
-        "needs; a client that is drawn more than once trains once and counts more. uniform: without regard to lambda",
+        description="how the training cohort is drawn from lambda; how many clients, participation.sampler says (all: "
+        "as many as there are). with-replacement: independent draws, as the analysis needs; a client that is drawn "
+        "more than once trains once and counts more. without-replacement: one draw after the other, from those that "
+        "are left. uniform: without regard to lambda",
     )
     exploration: float = Field(
         0.0,
@@ -60,22 +57,68 @@ class SampledByWeightSettings(RobustSettings):
         description="share of uniform sampling that is mixed into lambda for the draw (epsilon); 0.1 to 0.2 keeps "
         "clients from never being drawn again",
     )
+    dual_step_size: NonNegativeFloat | None = Field(
+        None,
+        description="learning rate of the weights for each local step (gamma); a round moves them by local_steps times "
+        "as much. Above 1 / (local_steps * clients * loss), clients that are not asked for their loss lose all of "
+        "their weight at once. null: 0.3 of that, with the mean loss of the first model, for which all clients are "
+        "asked at the start",
+    )
+    dual_batch_size: PositiveInt | None = Field(
+        None, description="samples on which a client computes the loss that it reports; null: its whole shard"
+    )
+    dual_estimator: Literal["plain", "control-variate"] = Field(
+        "plain",
+        description="what is taken for the losses of clients that were not asked. plain: 0, as in the paper; "
+        "control-variate: what they last reported, which is quieter",
+    )
+    first_losses: Literal["zero", "asked"] = Field(
+        "zero",
+        description="what the control variate takes for the loss of a client that was never asked: 0, or its loss at "
+        "the first model, for which all clients are asked at the start",
+    )
+    returned: Literal["last", "average"] = Field(
+        "last",
+        description="the final model. last: that of the last round, as in the paper; average: the mean of the "
+        "snapshots of all rounds, which the paper's theorem is about",
+    )
+
+    @model_validator(mode="after")
+    def _first_losses_are_used(self) -> Self:
+        if self.first_losses == "asked" and self.dual_estimator == "plain":
+            raise ValueError(
+                "first_losses: asked is what the control variate begins with, and dual_estimator: plain has none; use "
+                "dual_estimator: control-variate, or leave first_losses out"
+            )
+        return self
 
 
 class DRDMSettings(SampledByWeightSettings):
     """Distributionally robust learning with client-drift minimisation (Krouka, Ben Issaid, Bennis)."""
 
     name: Literal["drdm"] = "drdm"
-    regularization: PositiveFloat = Field(
+    exploration: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="share of uniform sampling that is mixed into lambda for the draw (epsilon); 0 in the paper, where "
+        "clients without weight are never drawn again",
+    )
+    dual_estimator: Literal["plain", "control-variate"] = Field(
+        "control-variate",
+        description="what is taken for the losses of clients that were not asked. plain: 0, as in the paper; "
+        "control-variate: what they last reported, which is quieter",
+    )
+    regularization: NonNegativeFloat = Field(
         0.1,
         description="strength of the dynamic regularisation of local steps (mu); small values oscillate for long",
     )
-    correction: Literal["uniform", "lambda-table", "lambda-scaled"] = Field(
+    correction: Literal["lambda-table", "lambda-scaled", "uniform", "none"] = Field(
         "lambda-table",
-        description="how the clients' drifts are summed up. uniform: all alike, as in the paper, which leads to the "
-        "minimum of the average loss whatever lambda is; lambda-table: by lambda, for which the "
-        "server keeps the drift of "
-        "every client; lambda-scaled: the clients scale their gradients by lambda, which the server need not keep",
+        description="how the clients' drifts are summed up. lambda-table: by lambda, for which the server keeps the "
+        "drift of every client. lambda-scaled: the clients scale their gradients by lambda, and the server keeps one "
+        "vector. uniform: all alike, as in the paper, which leads to the minimum of the average loss, whatever lambda "
+        "is. none: not at all, which is DRFA with a proximal term",
     )
     smallest_scale: PositiveFloat = Field(
         1e-3, description="for lambda-scaled: smallest factor of a client's gradients (omega_min)"
@@ -85,9 +128,18 @@ class DRDMSettings(SampledByWeightSettings):
     def _visits_everybody(self) -> Self:
         if self.correction == "lambda-scaled" and self.sampling != "uniform":
             raise ValueError(
-                "correction: lambda-scaled sums up the drifts of all clients, also of those with "
-                "little weight, so each "
-                "must take part now and then: use sampling: uniform"
+                f"correction: lambda-scaled sums up the drifts of all clients, also of those with little weight, so "
+                f"each must take part now and then, but with sampling: {self.sampling} they may never; use sampling: "
+                "uniform, or correction: lambda-table"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _steps_converge(self) -> Self:
+        if self.step_size * self.regularization >= 2:
+            raise ValueError(
+                f"step_size {self.step_size:g} times regularization {self.regularization:g} is "
+                f"{self.step_size * self.regularization:g}, but local steps diverge from 2 on; lower one of them"
             )
         return self
 
@@ -99,11 +151,17 @@ class DRFASettings(SampledByWeightSettings):
 
 
 class ScaffPDSettings(RobustSettings):
-    """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as the DRDM specification describes it; not "
-    "checked against its paper."""
+    """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as the DRDM specification describes it (section 2.8)."""
 
     name: Literal["scaff-pd"] = "scaff-pd"
-    extrapolation: NonNegativeFloat = Field(1.0, description="of the losses in the dual step (theta)")
+    dual_step_size: NonNegativeFloat = Field(
+        0.01,
+        description="step size of the clients' weights in a round (sigma); keep dual_step_size * clients * loss well "
+        "below 1",
+    )
+    extrapolation: NonNegativeFloat = Field(
+        1.0, description="by how much the dual step runs ahead of the losses (theta)"
+    )
     server_step_size: PositiveFloat = Field(1.0, description="step size of the server (eta_g)")
     concavity: NonNegativeFloat = Field(
         0.0, description="weight rho of (rho/2) ||lambda - 1/N||^2, which keeps the weights near equal"

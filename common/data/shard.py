@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,17 @@ class Shard:
     def samples(self) -> int:
         """Number of samples, n."""
         return int(self.labels.shape[0])
+
+    def take(self, rows: Indices) -> Shard:
+        """Return the samples at ``rows``, shape (k,), in that order."""
+        ids = None if self.sample_ids is None else tuple(self.sample_ids[row] for row in rows.tolist())
+        return replace(
+            self,
+            features=self.features[rows],
+            labels=self.labels[rows],
+            samples_held=self.samples_held[rows],
+            sample_ids=ids,
+        )
 
     @property
     def identifiers(self) -> tuple[str, ...]:

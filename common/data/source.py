@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,9 @@ from common.arrays import Indices
 from common.data import scaling
 from common.data.blocks import Part
 from common.data.catalogue import load
+from common.data.client_tests import own_distribution
 from common.data.columns import listed
+from common.data.extractor import Extracted, Extractor
 from common.data.files import read_file
 from common.data.labels import binarised, class_names, encode, numbers
 from common.data.partition import partition
@@ -25,7 +28,9 @@ from common.data.shard import Shard
 from common.data.shares import apportion
 from common.errors import DataError
 from common.randomness import generator
-from common.settings.data import DataSettings, Scaling
+from common.settings.data import DataSettings, ExtractorSettings, Scaling
+
+log = logging.getLogger("fenchel")
 
 DEFAULT_TEST_FRACTION = 0.2
 
@@ -62,8 +67,8 @@ class Problem:
 class DataSource:
     """A data set, prepared and divided as the settings say; safe to share between threads.
 
-    Features stay as they were stored (images as bytes); the rows of a shard are converted when asked for.
-    Make one with :meth:`open`.
+    Features stay as they were stored (images as bytes); the rows of a shard are converted when asked for, by a frozen
+    network if the settings name one. Make one with :meth:`open`.
     """
 
     settings: DataSettings
@@ -73,8 +78,11 @@ class DataSource:
     _train: Samples
     _test: Samples | None
     _steps: tuple[scaling.Step, ...]
+    _extractor: Extractor | None = None
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _parts: dict[int, list[Part]] = field(default_factory=dict, repr=False, compare=False)
+    _tests: dict[int, list[Indices]] = field(default_factory=dict, repr=False, compare=False)
+    _features: dict[int, Extracted] = field(default_factory=dict, repr=False, compare=False)
     _prepared: list[sp.csr_array] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
@@ -105,16 +113,46 @@ class DataSource:
         train, test, names = _labelled(dataset, settings, where)
         train, test = _split(train, test, settings, seed, where)
         bias = settings.bias is not None
+        extractor = _extractor(settings.extractor, dataset, where)
         problem = Problem(
-            features=dataset.features + bias,
+            features=(dataset.features if extractor is None else extractor.features) + bias,
             classes=len(names),
             task=settings.task,
             class_names=names,
             samples=len(train),
-            image=None if bias else dataset.image,
+            image=None if bias or extractor is not None else dataset.image,
         )
         steps = scaling.fit(settings.scalings, train.features, dataset.peak)
-        return cls(settings, seed, problem, train.labels, train, test, steps)
+        return cls(settings, seed, problem, train.labels, train, test, steps, extractor)
+
+    @property
+    def lack(self) -> str:
+        """What is missing on this machine to compute features with the network of the settings; empty: nothing."""
+        return "" if self._extractor is None else self._extractor.lack
+
+    def extract(self, threads: int = 1) -> int:
+        """Compute the features of all images that nobody has computed yet; return how many images there are.
+
+        Parameters
+        ----------
+        threads
+            How many compute.
+
+        Raises
+        ------
+        DataError
+            The settings name no network, or its weights cannot be used here.
+        MissingDependencyError
+            torch is not installed.
+        """
+        if self._extractor is None:
+            raise DataError(
+                "data.extractor: the settings name no network, so there are no features to compute"
+            )
+        parts = [part for part in (self._train, self._test) if part is not None]
+        for part in parts:
+            self._extracted(part).take(np.arange(len(part)), threads)
+        return sum(map(len, parts))
 
     def parts(self, clients: int) -> list[Part]:
         """Return what each of ``clients`` clients holds, its held-out samples among it."""
@@ -152,18 +190,38 @@ class DataSource:
         return self._shard(part, kept, dtype)
 
     def holdout(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard | None:
-        """Return the samples that a client keeps to test on; ``None`` if ``data.holdout`` gives it none."""
+        """Return the samples that a client only tests on; ``None`` if it has none.
+
+        It held them out of its own (``data.holdout``), or got them of the test set (``data.client_tests``).
+
+        Raises
+        ------
+        DataError
+            If there is no such client, or no test set that could be divided so.
+        """
         part, kept = self._part(client, clients)
-        held_out = np.setdiff1d(part.samples, kept, assume_unique=True)
-        return self._shard(part, held_out, dtype) if len(held_out) else None
+        if self.settings.client_tests == "own-distribution":
+            rows = self._own_tests(clients)[client]
+            assert self._test is not None
+            return self._whole(self._test, rows, dtype)
+        rows = np.setdiff1d(part.samples, kept, assume_unique=True)
+        return self._shard(part, rows, dtype) if len(rows) else None
 
     def test(self, dtype: DTypeLike = np.float64) -> Shard | None:
-        """Return the test set, whose positions are its own; ``None`` if there is none."""
-        return None if self._test is None else self._whole(self._test, np.arange(len(self._test)), dtype)
+        """Return the test set, whose positions are its own; ``None`` if there is none, or nothing to prepare it with.
+
+        A server need not have the network of ``data.extractor``: then only the clients can test.
+        """
+        if self._test is None:
+            return None
+        if self.lack:
+            log.warning("no test set here, only the clients test on their own: %s", self.lack)
+            return None
+        return self._whole(self._test, None, dtype)
 
     def training(self, dtype: DTypeLike = np.float64) -> Shard:
         """Return all training samples, held-out ones among them, as one shard."""
-        return self._whole(self._train, np.arange(len(self._train)), dtype)
+        return self._whole(self._train, None, dtype)
 
     def _part(self, client: int, clients: int) -> tuple[Part, Indices]:
         if not 0 <= client < clients:
@@ -171,18 +229,25 @@ class DataSource:
                 f"client {client} of {clients} clients; expected a number from 0 to {clients - 1}"
             )
         part = self.parts(clients)[client]
-        held_out = round(self.settings.holdout * len(part.samples))
-        if held_out == 0:
-            return part, part.samples
-        # Rounding must not leave a client without samples to train on.
-        held_out = min(held_out, len(part.samples) - 1)
-        rng = generator(self.seed, "holdout", client, clients)
-        return part, np.sort(rng.permutation(part.samples)[held_out:])
+        return part, _kept(part.samples, self.settings.holdout, self.seed, client, clients)
+
+    def _own_tests(self, clients: int) -> list[Indices]:
+        """Return which samples of the test set each client tests on."""
+        if self._test is None:
+            raise DataError(
+                f"data.client_tests: {self.settings.client_tests} divides the test set, but there is none; give "
+                "data.test_fraction"
+            )
+        held = [self.labels[part.samples] for part in self.parts(clients)]
+        with self._lock:
+            if clients not in self._tests:
+                self._tests[clients] = own_distribution(held, self._test.labels, self.seed)
+            return self._tests[clients]
 
     def _shard(self, part: Part, rows: Indices, dtype: DTypeLike) -> Shard:
         if part.cells is not None:
             return self._ragged_shard(part, dtype)
-        shard = self._whole(self._train.take(rows), rows, dtype)
+        shard = self._whole(self._train, rows, dtype)
         if part.features is None:
             return shard
         block = shard.features[:, part.features]
@@ -190,9 +255,21 @@ class DataSource:
             block = np.ascontiguousarray(block)
         return Shard(block, shard.labels, shard.classes, shard.total_features, rows, part.features)
 
-    def _whole(self, samples: Samples, positions: Indices, dtype: DTypeLike) -> Shard:
-        features = scaling.apply(self._steps, samples.features, dtype, self.settings.bias)
-        return Shard(features, samples.labels, self.problem.classes, self.problem.features, positions)
+    def _whole(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Shard:
+        """Return whole samples, prepared; ``rows`` is ``None`` for all of them, which are not copied then."""
+        positions = np.arange(len(samples)) if rows is None else rows
+        chosen = samples if rows is None else samples.take(rows)
+        stored = chosen.features if self._extractor is None else self._extracted(samples).take(positions)
+        features = scaling.apply(self._steps, stored, dtype, self.settings.bias)
+        return Shard(features, chosen.labels, self.problem.classes, self.problem.features, positions)
+
+    def _extracted(self, samples: Samples) -> Extracted:
+        """Return the features of the training samples, or of the test set; each is opened once."""
+        assert self._extractor is not None
+        with self._lock:
+            if id(samples) not in self._features:
+                self._features[id(samples)] = Extracted(self._extractor, samples.features)
+            return self._features[id(samples)]
 
     def _ragged_shard(self, part: Part, dtype: DTypeLike) -> Shard:
         assert part.cells is not None
@@ -228,6 +305,48 @@ class DataSource:
         return self._prepared[0]
 
 
+def divide_own(
+    shard: Shard, holdout: float, seed: int, client: int, clients: int
+) -> tuple[Shard, Shard | None]:
+    """Divide the samples of a client that brings its own file as :class:`DataSource` does: to train and to test on.
+
+    Parameters
+    ----------
+    shard
+        Whole samples, from :func:`load_own`.
+    holdout
+        ``data.holdout``: the part that it only tests on.
+    seed
+        ``settings.seed``.
+    client, clients
+        Number of the client, from 0, and of all.
+
+    Returns
+    -------
+    shard
+        The samples to train on.
+    holdout
+        The others; ``None`` if there are none.
+    """
+    rows = np.arange(shard.samples)
+    kept = _kept(rows, holdout, seed, client, clients)
+    if len(kept) == len(rows):
+        return shard, None
+    return shard.take(kept), shard.take(np.setdiff1d(rows, kept, assume_unique=True))
+
+
+def _kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) -> Indices:
+    """Return the samples that a client trains on, when it holds some out."""
+    held_out = round(holdout * len(rows))
+    if held_out == 0:
+        return rows
+    # Rounding must not leave a client without samples to train on.
+    held_out = min(held_out, len(rows) - 1)
+    rng = generator(seed, "holdout", client, clients)
+    kept: Indices = np.sort(rng.permutation(rows)[held_out:])
+    return kept
+
+
 def load_own(
     path: Path,
     label: str | None = None,
@@ -238,6 +357,7 @@ def load_own(
     columns: Sequence[str] | int | None = None,
     scalings: Sequence[Scaling] = (),
     bias: float | None = None,
+    extractor: ExtractorSettings | None = None,
     dtype: DTypeLike = np.float64,
 ) -> Shard:
     """Load the file of a client that brings its own data: all of it is its shard.
@@ -264,17 +384,26 @@ def load_own(
     bias
         Value of an appended constant feature, which belongs to whoever holds the last of ``columns``; ``None``
         appends none.
+    extractor
+        A frozen network that makes features of the images in the file; ``None``: there is none.
     dtype
         Floating type of the features.
 
     Raises
     ------
+    MissingDependencyError
+        If the network needs torch, and torch is not installed.
     DataError
         If the file cannot be read, has other classes, features that the run does not have, or sample
         identifiers that are missing or repeated, or if a step needs the data of others.
     """
     width = columns if isinstance(columns, int) else None
     dataset = read_file(path, label, width, identifier)
+    network = _extractor(extractor, dataset, str(path))
+    if network is not None:
+        images = dataset.train
+        made = Extracted(network, images.features).take(np.arange(len(images)))
+        dataset = DataSet(Samples(made, images.labels), identifiers=dataset.identifiers)
     for position, step in enumerate(scalings):
         pixels = dataset.peak is not None and position == 0
         if step == "standard" or (step == "unit-interval" and not pixels):
@@ -373,6 +502,10 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
     shape = (matrix.shape[0], len(held))
     kept = sp.csr_array((matrix.data, np.searchsorted(held, matrix.indices), matrix.indptr), shape=shape)
     return Samples(kept, part.labels), held
+
+
+def _extractor(settings: ExtractorSettings | None, dataset: DataSet, where: str) -> Extractor | None:
+    return None if settings is None else Extractor.of(settings, dataset.image, dataset.peak, where)
 
 
 def _labelled(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import zipfile
 from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 
 from common.arrays import Vector
 from common.data.shard import Shard
 from common.errors import MissingDependencyError, SettingsError
+from common.objectives.binary import BinaryObjective, LinearScorer, Scorer
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import (
     Hinge,
@@ -24,7 +27,14 @@ from common.objectives.losses import (
 )
 from common.objectives.objective import Objective
 from common.objectives.regularizer import build_regularizer
-from common.settings.objective import LinearSettings, ObjectiveSettings, OwnSettings, SmoothedHingeSettings
+from common.settings.objective import (
+    BinarySettings,
+    InitialModel,
+    LinearSettings,
+    ObjectiveSettings,
+    OwnSettings,
+    SmoothedHingeSettings,
+)
 
 
 def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
@@ -61,16 +71,38 @@ def _smooth_part(settings: ObjectiveSettings, shard: Shard) -> Objective:
         return _own_class(settings.name)(
             shard=shard, l2=settings.l2, dtype=settings.dtype, **settings.parameters
         )
+    if isinstance(settings, BinarySettings):
+        return BinaryObjective(
+            _scorer(settings, shard.features.shape[1]),
+            shard,
+            output=settings.output,
+            positive=settings.positive,
+            l2=settings.l2,
+            dtype=settings.dtype,
+        )
+    network: Objective = _torch_models(f"objective.kind: {settings.kind}").build_network(settings, shard)
+    return network
+
+
+def _scorer(settings: BinarySettings, features: int) -> Scorer:
+    if settings.scorer.kind == "linear":
+        return LinearScorer(features, settings.dtype)
+    models = _torch_models(f"objective.scorer.kind: {settings.scorer.kind}")
+    scorer: Scorer = models.build_scorer(settings.scorer, features, settings.dtype)
+    return scorer
+
+
+def _torch_models(wanted: str) -> ModuleType:
     try:
-        from common.objectives.torch_models import build_network
+        import common.objectives.torch_models as torch_models
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise MissingDependencyError(
-            f"objective.kind: {settings.kind} needs torch, which is not installed here; install it with "
+            f"{wanted} needs torch, which is not installed here; install it with "
             "pip install 'fenchel[torch]', or choose a linear model"
         ) from None
-    return build_network(settings, shard)
+    return torch_models
 
 
 def _score_loss(settings: LinearSettings | SmoothedHingeSettings) -> ScoreLoss:
@@ -155,8 +187,46 @@ def initial_model(settings: ObjectiveSettings, features: int, classes: int, seed
         Of the whole problem; 0 classes means regression.
     seed
         ``settings.seed``.
+
+    Raises
+    ------
+    SettingsError
+        The file of ``settings.initial`` holds no model, or one of another length.
     """
-    return build_objective(settings, _no_samples(features, classes)).initial(seed)
+    objective = build_objective(settings, _no_samples(features, classes))
+    fresh = objective.initial(seed)
+    if settings.initial is None:
+        return fresh
+    return _continued(settings.initial, fresh, getattr(objective, "head", 0))
+
+
+def _continued(settings: InitialModel, fresh: Vector, head: int) -> Vector:
+    """Return the model in a file, in place of a fresh one, of which the last ``head`` numbers may be kept."""
+    key = f"objective.initial.file: {settings.file}"
+    try:
+        with np.load(settings.file, allow_pickle=False) as archive:
+            model = archive["model"]
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        raise SettingsError(
+            f"{key}: no model can be read from it ({error}); give the model.npz of a run"
+        ) from None
+    if model.ndim != 1 or not np.issubdtype(model.dtype, np.floating) or not np.isfinite(model).all():
+        raise SettingsError(f"{key}: it must hold one vector of finite numbers; give the model.npz of a run")
+    if settings.fresh_head and not head:
+        raise SettingsError(
+            "objective.initial.fresh_head: true given, but this objective has no layers; use false"
+        )
+    kept = fresh.size - head if settings.fresh_head else fresh.size
+    fits = (
+        model.size > kept and (model.size - kept) % head == 0 if settings.fresh_head else model.size == kept
+    )
+    if not fits:
+        raise SettingsError(
+            f"{key}: its model has {model.size} numbers, but {fresh.size} are needed here"
+            + (f", of which {head} are the last layer" if head else "")
+            + "; was it trained with the same objective and as many features?"
+        )
+    return np.concatenate([model[:kept], fresh[kept:]]).astype(fresh.dtype)
 
 
 def _no_samples(features: int, classes: int) -> Shard:

@@ -124,11 +124,16 @@ class LinearObjective(Objective):
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
         """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`.
 
-        A sample's gradient is its features times its slopes, so that its norm is the product of theirs.
+        A sample's gradient is its features times its slopes, so that its norm is the product of theirs. One that is
+        not finite counts as zero: the bound holds whatever the model is.
         """
-        features, slopes = self._slopes(w, rows)
-        sizes = np.abs(slopes) if slopes.ndim == 1 else np.linalg.norm(slopes, axis=1)
-        norms = self.row_norms[rows] * sizes
+        with np.errstate(over="ignore", invalid="ignore"):
+            features, slopes = self._slopes(w, rows)
+            sizes = np.abs(slopes) if slopes.ndim == 1 else np.linalg.norm(slopes, axis=1)
+            norms = self.row_norms[rows] * sizes
+        if not np.isfinite(norms).all():
+            slopes[~np.isfinite(norms)] = 0
+            norms = np.where(np.isfinite(norms), norms, 0)
         factors = np.divide(bound, norms, out=np.ones_like(norms), where=norms > bound).astype(self.dtype)
         slopes *= factors if slopes.ndim == 1 else factors[:, None]
         return self.combine(features, slopes, w)

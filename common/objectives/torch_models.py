@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,11 +20,19 @@ from torch import nn
 from common.arrays import Indices, Matrix, Vector
 from common.data.shard import Shard
 from common.errors import SettingsError
+from common.objectives.binary import PullBack
 from common.objectives.losses import Targets, class_indices, require_classes
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
 from common.randomness import generator
-from common.settings.objective import CnnSettings, MlpSettings
+from common.settings.objective import (
+    CnnScorer,
+    CnnSettings,
+    DenseNetScorer,
+    MlpScorer,
+    MlpSettings,
+    ResNetScorer,
+)
 
 CHUNK = 1024
 """Samples that go through a network at once; bounds the memory that activations take."""
@@ -43,8 +52,7 @@ def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkO
         The data are not for classification, or the images are not square.
     """
     require_classes(shard.classes, settings.kind)
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    _set_up()
     features = shard.features.shape[1]
     # On the device "meta" parameters have shapes but no values, and torch's random numbers stay untouched.
     with torch.device("meta"):
@@ -56,10 +64,45 @@ def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkO
     return NetworkObjective(network, shard, kind=settings.kind, l2=settings.l2, dtype=settings.dtype)
 
 
-def mlp(features: int, hidden: int, classes: int) -> nn.Sequential:
-    """Return a network with one hidden layer and no biases."""
+def build_scorer(
+    settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, features: int, dtype: DTypeLike
+) -> NetworkScorer:
+    """Return the network with one output that the settings describe.
+
+    Sets torch to one thread and to deterministic algorithms, for the whole process.
+
+    Raises
+    ------
+    SettingsError
+        The images are not square.
+    """
+    _set_up()
+    with torch.device("meta"):
+        network = _scoring(settings, features)
+    return NetworkScorer(FlatNetwork(network, dtype))
+
+
+def _scoring(settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, features: int) -> nn.Sequential:
+    match settings:
+        case MlpScorer():
+            return mlp(features, settings.hidden, 1, biases=settings.biases)
+        case CnnScorer():
+            return cnn(features, 1)
+        case ResNetScorer():
+            return resnet20(features, settings.channels)
+        case DenseNetScorer():
+            return densenet121(features, settings.channels)
+
+
+def _set_up() -> None:
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+
+
+def mlp(features: int, hidden: int, classes: int, *, biases: bool = False) -> nn.Sequential:
+    """Return a network with one hidden layer."""
     return nn.Sequential(
-        nn.Linear(features, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, classes, bias=False)
+        nn.Linear(features, hidden, bias=biases), nn.ReLU(), nn.Linear(hidden, classes, bias=biases)
     )
 
 
@@ -90,6 +133,232 @@ def cnn(features: int, classes: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(500, classes),
     )
+
+
+GROUPS = 8
+"""Groups of channels that are normalised together. Unlike those of batches, their statistics are no state."""
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions around which the input passes; where its shape changes, every second pixel and zeros."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.stride, self.more = (1, 0) if inputs == outputs else (2, outputs - inputs)
+        self.inner = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, self.stride, padding=1, bias=False),
+            nn.GroupNorm(GROUPS, outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            nn.GroupNorm(GROUPS, outputs),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``relu(x + inner(x))``."""
+        around = x[:, :, :: self.stride, :: self.stride]
+        if self.more:
+            around = nn.functional.pad(around, (0, 0, 0, 0, 0, self.more))
+        return torch.relu(around + self.inner(x))
+
+
+def resnet20(features: int, channels: int) -> nn.Sequential:
+    """Return ResNet-20 for small images (He et al. 2016, section 4.2), with one output and normalised groups.
+
+    Raises
+    ------
+    SettingsError
+        The images are not square, or smaller than 4x4 pixels.
+    """
+    widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
+    return nn.Sequential(
+        nn.Unflatten(1, (channels, *_square(features, channels, 4, "resnet20"))),
+        nn.Conv2d(channels, 16, 3, padding=1, bias=False),
+        nn.GroupNorm(GROUPS, 16),
+        nn.ReLU(),
+        *(Residual(inputs, outputs) for inputs, outputs in pairwise(widths)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 1),
+    )
+
+
+class Dense(nn.Module):
+    """A layer of DenseNet: its output is its input and 32 channels more."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.GroupNorm(GROUPS, inputs),
+            nn.ReLU(),
+            nn.Conv2d(inputs, 128, 1, bias=False),
+            nn.GroupNorm(GROUPS, 128),
+            nn.ReLU(),
+            nn.Conv2d(128, 32, 3, padding=1, bias=False),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the channels of x and those of ``inner(x)``."""
+        return torch.cat([x, self.inner(x)], 1)
+
+
+def densenet121(features: int, channels: int) -> nn.Sequential:
+    """Return DenseNet-121 (Huang et al. 2017, table 1), with one output and normalised groups.
+
+    Raises
+    ------
+    SettingsError
+        The images are not square, or smaller than 32x32 pixels.
+    """
+    layers: list[nn.Module] = [
+        nn.Unflatten(1, (channels, *_square(features, channels, 32, "densenet121"))),
+        nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False),
+        nn.GroupNorm(GROUPS, 64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, padding=1),
+    ]
+    width = 64
+    for block, length in enumerate((6, 12, 24, 16)):
+        if block:
+            layers += [
+                nn.GroupNorm(GROUPS, width),
+                nn.ReLU(),
+                nn.Conv2d(width, width // 2, 1, bias=False),
+                nn.AvgPool2d(2),
+            ]
+            width //= 2
+        layers += [Dense(width + 32 * layer) for layer in range(length)]
+        width += 32 * length
+    layers += [nn.GroupNorm(GROUPS, width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(width, 1))
+
+
+def _square(features: int, channels: int, least: int, kind: str) -> tuple[int, int]:
+    side = math.isqrt(features // channels)
+    if channels * side * side != features or side < least:
+        raise SettingsError(
+            f"objective.scorer.kind: {kind} needs square images of {channels} channels (objective.scorer.channels) and "
+            f"at least {least}x{least} pixels, channel after channel, but the data set has {features} features"
+        )
+    return side, side
+
+
+class FlatNetwork:
+    """A network as a function of one flat vector.
+
+    Parameters
+    ----------
+    network
+        Only its parameters' shapes matter, not their values; it must have no buffers and draw no random numbers.
+    dtype
+        Type of the vector.
+
+    Attributes
+    ----------
+    dimension
+        Length d of the vector.
+    head
+        How many of its last numbers belong to the last layer.
+    """
+
+    def __init__(self, network: nn.Module, dtype: DTypeLike) -> None:
+        self._network = network
+        self._dtype = np.dtype(dtype)
+        self._shapes = {name: tuple(value.shape) for name, value in network.named_parameters()}
+        self._sizes = [math.prod(shape) for shape in self._shapes.values()]
+        self.dimension = sum(self._sizes)
+        last = next(reversed(self._shapes)).rpartition(".")[0]
+        self.head = sum(
+            math.prod(shape) for name, shape in self._shapes.items() if name.rpartition(".")[0] == last
+        )
+
+    def initial(self, seed: int) -> Vector:
+        """Draw each layer uniformly from +-1/sqrt(inputs of a unit), as torch does; shape (d,).
+
+        Layers that normalise begin with factors 1 and offsets 0, and draw nothing. The numbers come from the project's
+        own generator: they do not depend on torch's version, and a float32 model is the rounded float64 model.
+        """
+        source = generator(seed, "initial model")
+        parts = []
+        for name, shape in self._shapes.items():
+            weight = self._shapes[name.removesuffix("bias") + "weight"] if name.endswith("bias") else shape
+            if len(weight) == 1:
+                parts.append(np.full(shape, 0.0 if name.endswith("bias") else 1.0))
+                continue
+            bound = 1 / math.sqrt(math.prod(weight[1:]))
+            parts.append(source.uniform(-bound, bound, math.prod(shape)))
+        return np.concatenate(parts).astype(self._dtype)
+
+    def outputs(self, flat: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """Return the network's outputs for features of shape (n, m), with the parameters in ``flat``, shape (d,)."""
+        pieces = torch.split(flat, self._sizes)
+        parameters = {
+            name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
+        }
+        outputs: torch.Tensor = torch.func.functional_call(self._network, parameters, (features,))
+        return outputs
+
+    def tensor(self, w: Vector) -> torch.Tensor:
+        """Return a model as a tensor of its own."""
+        # A copy: models may be read-only views of received bytes, which torch does not accept.
+        return torch.from_numpy(np.array(w, self._dtype))
+
+
+class NetworkScorer:
+    """A network with one output for each sample. One thread at a time may use it, as for a network objective.
+
+    Parameters
+    ----------
+    network
+        Maps (n, features) to (n, 1).
+    """
+
+    def __init__(self, network: FlatNetwork) -> None:
+        self._network = network
+        self.dimension, self.head = network.dimension, network.head
+
+    def initial(self, seed: int) -> Vector:
+        """Return random weights; see :meth:`FlatNetwork.initial`."""
+        return self._network.initial(seed)
+
+    def scores(self, w: Vector, features: Matrix) -> Vector:
+        """Return the outputs, shape (n,), for features of shape (n, m)."""
+        flat = self._network.tensor(w)
+        with torch.no_grad():
+            pieces = [self._network.outputs(flat, chunk)[:, 0] for chunk in _dense_chunks(features)]
+        return torch.cat(pieces).numpy() if pieces else np.empty(0, w.dtype)
+
+    def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
+        """Return the outputs, and back-propagation of slopes in them.
+
+        More samples than one chunk go through the network twice, so that the memory for activations stays bounded.
+        """
+        flat = self._network.tensor(w).requires_grad_()
+        chunks = list(_dense_chunks(features)) if features.shape[0] <= CHUNK else None
+        if chunks is not None:
+            outputs = self._network.outputs(flat, chunks[0])[:, 0]
+
+            def at_once(slopes: Vector) -> Vector:
+                gradient: Vector = torch.autograd.grad(outputs, flat, torch.from_numpy(slopes))[0].numpy()
+                return gradient
+
+            return outputs.detach().numpy(), at_once
+
+        def by_chunks(slopes: Vector) -> Vector:
+            total, start = torch.zeros_like(flat), 0
+            for chunk in _dense_chunks(features):
+                piece = torch.from_numpy(slopes[start : start + CHUNK])
+                total += torch.autograd.grad(self._network.outputs(flat, chunk)[:, 0], flat, piece)[0]
+                start += CHUNK
+            gradient: Vector = total.numpy()
+            return gradient
+
+        return self.scores(w, features), by_chunks
+
+
+def _dense_chunks(features: Matrix) -> Iterator[torch.Tensor]:
+    for start in range(0, features.shape[0], CHUNK):
+        piece = features[start : start + CHUNK]
+        yield torch.from_numpy(piece.toarray() if sp.issparse(piece) else np.ascontiguousarray(piece))
 
 
 class NetworkObjective(Objective):
@@ -123,10 +392,8 @@ class NetworkObjective(Objective):
     def __init__(
         self, network: nn.Module, shard: Shard, *, kind: str, l2: float, dtype: DTypeLike = np.float32
     ) -> None:
-        self._network = network
-        self._shapes = {name: tuple(value.shape) for name, value in network.named_parameters()}
-        self._sizes = [math.prod(shape) for shape in self._shapes.values()]
-        super().__init__(dimension=sum(self._sizes), samples=shard.samples, dtype=dtype)
+        self._network = FlatNetwork(network, dtype)
+        super().__init__(dimension=self._network.dimension, samples=shard.samples, dtype=dtype)
         self.l2 = l2
         self._kind = kind
         self._features, self._targets = self._prepare(shard)
@@ -135,31 +402,14 @@ class NetworkObjective(Objective):
         features: Matrix = shard.features.astype(self.dtype, copy=False)
         return features, class_indices(shard.labels, shard.classes, self._kind)
 
+    @property
+    def head(self) -> int:
+        """How many of the last parameters belong to the last layer."""
+        return self._network.head
+
     def initial(self, seed: int) -> Vector:
-        """Draw each layer uniformly from +-1/sqrt(inputs of a unit), as torch does; shape (d,).
-
-        The numbers come from the project's own generator: they do not depend on torch's version, and
-        a float32 model is the rounded float64 model.
-        """
-        source = generator(seed, "initial model")
-        parts = []
-        for name, shape in self._shapes.items():
-            weight = self._shapes[name.removesuffix("bias") + "weight"] if name.endswith("bias") else shape
-            bound = 1 / math.sqrt(math.prod(weight[1:]))
-            parts.append(source.uniform(-bound, bound, math.prod(shape)))
-        return np.concatenate(parts).astype(self.dtype)
-
-    def _outputs(self, flat: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        pieces = torch.split(flat, self._sizes)
-        parameters = {
-            name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
-        }
-        outputs: torch.Tensor = torch.func.functional_call(self._network, parameters, (features,))
-        return outputs
-
-    def _tensor(self, w: Vector) -> torch.Tensor:
-        # A copy: models may be read-only views of received bytes, which torch does not accept.
-        return torch.from_numpy(np.array(w, self.dtype))
+        """Return random parameters, shape (d,); see :meth:`FlatNetwork.initial`."""
+        return self._network.initial(seed)
 
     @staticmethod
     def _chunks(
@@ -179,10 +429,10 @@ class NetworkObjective(Objective):
     def batch_loss(self, w: Vector, rows: Indices) -> float:
         """Return the mean loss of some samples at ``w``, shape (d,); DataError if there are none."""
         self.require(rows.size)
-        total, flat = 0.0, self._tensor(w)
+        total, flat = 0.0, self._network.tensor(w)
         with torch.no_grad():
             for features, targets in self._chunks(self._features, self._targets, rows):
-                outputs = self._outputs(flat, features)
+                outputs = self._network.outputs(flat, features)
                 total += float(nn.functional.cross_entropy(outputs, targets, reduction="sum"))
         return total / rows.size
 
@@ -193,10 +443,12 @@ class NetworkObjective(Objective):
     def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
         """Return the gradient on some samples, shape (d,); see :meth:`Objective.batch_gradient`."""
         self.require(rows.size)
-        flat = self._tensor(w).requires_grad_()
+        flat = self._network.tensor(w).requires_grad_()
         total = torch.zeros_like(flat)
         for features, targets in self._chunks(self._features, self._targets, rows):
-            loss = nn.functional.cross_entropy(self._outputs(flat, features), targets, reduction="sum")
+            loss = nn.functional.cross_entropy(
+                self._network.outputs(flat, features), targets, reduction="sum"
+            )
             total += torch.autograd.grad(loss / rows.size, flat)[0]
         result: Vector = total.numpy()
         if self.l2:
@@ -206,13 +458,16 @@ class NetworkObjective(Objective):
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
         """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`."""
         self.require(rows.size)
-        flat = self._tensor(w)
+        flat = self._network.tensor(w)
         total = torch.zeros_like(flat)
         of_each = torch.func.vmap(torch.func.grad(self._sample_loss), in_dims=(None, 0, 0))
         size = max(1, min(CHUNK, GRADIENTS // self.dimension))
         for features, targets in self._chunks(self._features, self._targets, rows, size):
             gradients = of_each(flat, features, targets)
             norms = torch.linalg.vector_norm(gradients, dim=1)
+            # One that is not finite counts as zero: the bound holds whatever the model is.
+            gradients[~torch.isfinite(norms)] = 0
+            norms[~torch.isfinite(norms)] = 0
             # A gradient of 0 has the factor 1: infinity is cut off.
             total += torch.clamp(bound / norms, max=1.0) @ gradients
         result: Vector = (total / rows.size).numpy()
@@ -221,17 +476,17 @@ class NetworkObjective(Objective):
         return result
 
     def _sample_loss(self, flat: torch.Tensor, features: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        outputs = self._outputs(flat, features.unsqueeze(0))
+        outputs = self._network.outputs(flat, features.unsqueeze(0))
         return nn.functional.cross_entropy(outputs, target.unsqueeze(0))
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
         features, targets = (self._features, self._targets) if shard is None else self._prepare(shard)
-        flat = self._tensor(w)
+        flat = self._network.tensor(w)
         loss_sum, correct = 0.0, 0
         with torch.no_grad():
             for chunk, wanted in self._chunks(features, targets, np.arange(targets.size)):
-                outputs = self._outputs(flat, chunk)
+                outputs = self._network.outputs(flat, chunk)
                 losses = nn.functional.cross_entropy(outputs, wanted, reduction="none")
                 loss_sum += float(losses.sum(dtype=torch.float64))
                 correct += int((outputs.argmax(dim=1) == wanted).sum())

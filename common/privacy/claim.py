@@ -76,11 +76,12 @@ def _curvature(linear: LinearObjective | None) -> float | None:
 
 def _batches(algorithm: LocalTrainingSettings, samples: int) -> Batches:
     size = algorithm.samples_a_step(samples)
-    if size == samples:
-        return "full"
-    if algorithm.batches == "passes":  # the first pass draws every sample once
-        return "epoch" if algorithm.steps(samples) * size <= samples else "independent"
-    return algorithm.batches
+    once = algorithm.steps(samples) * size <= samples
+    if algorithm.batches == "epoch" or (
+        algorithm.batches == "passes" and once
+    ):  # the first pass draws each once
+        return "epoch"
+    return "full" if size == samples else "independent"
 
 
 def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:

@@ -153,6 +153,4 @@ class DualDifference:
         carried = abs(local.gain * local.travel - taken) * self.value
         fresh = 2 * clip * local.reach
         after = abs(1 - penalty * local.travel) * self.value + penalty * fresh
-        if penalty == local.pull and 0 <= local.contraction < 1:
-            after = min(after, 2 * clip)  # lambda is then a mean of clipped gradients
         return carried + local.gain * fresh, DualDifference(after)

@@ -156,6 +156,30 @@ class BinariseSettings(Section):
     )
 
 
+class ExtractorSettings(Section):
+    """A frozen network: what its last layer but one makes of an image takes the place of the pixels."""
+
+    network: Literal["resnet18"] = Field(
+        "resnet18", description="ResNet-18 without its last layer: 512 features of an image."
+    )
+    file: Path = Field(
+        description="Its weights, a state dict written by torch.save, with the names of torchvision's: each machine "
+        "that loads data needs the file. Where $FENCHEL_EXTRACTOR is set, that file is taken. Nothing in it is run."
+    )
+    sha256: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="Checksum of the file, so that all machines have the same one; null: it is not checked.",
+    )
+    size: int = Field(
+        224,
+        ge=32,
+        le=1024,
+        description="Rows and columns to which images are resized. ImageNet weights expect 224; smaller is "
+        "faster, and worse.",
+    )
+
+
 class DataSettings(Section):
     """A data set, its preparation, and its partition among the clients."""
 
@@ -213,6 +237,10 @@ class DataSettings(Section):
     )
     samples: int | None = Field(
         None, ge=1, description="Use only so many training samples, drawn within each class; null uses all."
+    )
+    extractor: ExtractorSettings | None = Field(
+        None,
+        description="A frozen network that turns images into features, once, before everything else; null: none.",
     )
     scale: Literal["none"] | Scaling | tuple[Scaling, ...] = Field(
         "none",
@@ -310,6 +338,21 @@ class DataSettings(Section):
                 f"holdout: {self.holdout} given, but with columns no client holds whole samples to test on; "
                 "only 0 is allowed"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _features_of_whole_images(self) -> Self:
+        if self.extractor is None:
+            return self
+        wrong = [step for step in self.scalings if step != "unit-rows"]
+        if wrong:
+            raise ValueError(
+                f"scale: {wrong[0]} given, but with an extractor the pixels are scaled as its network expects, "
+                "and what it makes of them only sample by sample: use none or unit-rows"
+            )
+        if self.columns is not None or isinstance(self.partition, GridPartition | RaggedPartition):
+            key = "columns" if self.columns is not None else f"partition.kind: {self.partition.kind}"
+            raise ValueError(f"extractor: a network needs whole images, which clients do not hold with {key}")
         return self
 
     @model_validator(mode="after")

@@ -127,6 +127,35 @@ class CnnScorer(Section):
     )
 
 
+class ResNetScorer(Section):
+    """ResNet-20 with one output."""
+
+    kind: Literal["resnet20"] = Field(
+        description="ResNet-20 for small square images, with normalised groups of channels in place of batches, so "
+        "that all of the model is in its parameters; needs torch"
+    )
+    channels: int = Field(
+        default=3, ge=1, description="channels of an image, which follow one another in its features"
+    )
+
+
+class DenseNetScorer(Section):
+    """DenseNet-121 with one output."""
+
+    kind: Literal["densenet121"] = Field(
+        description="DenseNet-121 for square images of at least 32x32 pixels, with normalised groups of channels in "
+        "place of batches; needs torch"
+    )
+    channels: int = Field(
+        default=3, ge=1, description="channels of an image, which follow one another in its features"
+    )
+
+
+Scorer: TypeAlias = Annotated[
+    LinearScorer | MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, Field(discriminator="kind")
+]
+
+
 class BinarySettings(_Single):
     """One score for each sample, for two classes."""
 
@@ -134,7 +163,7 @@ class BinarySettings(_Single):
         description="one score for each sample, for two classes: algorithms for the area under the ROC curve, such as "
         "codasca, train it for that, all others by cross-entropy"
     )
-    scorer: Annotated[LinearScorer | MlpScorer | CnnScorer, Field(discriminator="kind")] = Field(
+    scorer: Scorer = Field(
         default_factory=lambda: LinearScorer(kind="linear"), description="what computes the score"
     )
     positive: list[NonNegativeInt] | None = Field(

@@ -1,4 +1,4 @@
-"""Commands about data: list, fetch, import, show."""
+"""Commands about data: list, fetch, import, extract, show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from common.errors import DataError, SettingsError
 from deploy.commands.run import ClientsOption, JsonOption, SetOption
 
 app = typer.Typer(
-    help="Data sets: list, fetch, import, and show how a run divides one.", no_args_is_help=True
+    help="Data sets: list, fetch, import, and show how a run divides one; features of images.",
+    no_args_is_help=True,
 )
 
 _COLUMN_WIDTH = 6  # of a client in the terminal; the picture has room for all clients
@@ -82,6 +83,34 @@ def import_set(
     from common.data.catalogue import import_files
 
     Console(highlight=False).print(f"{name} is in {import_files(name, files, label=label)}", soft_wrap=True)
+
+
+@app.command()
+def extract(
+    settings: Annotated[Path, typer.Argument(help="settings file (YAML) with data.extractor")],
+    overrides: SetOption = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="threads of the network; default all that there are")
+    ] = None,
+) -> None:
+    """Compute the features of all images of a run beforehand, so that its processes only read them."""
+    import os
+
+    from common.data.extractor import feature_folder
+    from common.data.source import DataSource
+    from common.settings.run import load
+    from deploy.data import ensure
+
+    chosen = load(settings, overrides or ())
+    if chosen.own_data:
+        raise DataError(
+            "data.name: own means that each client brings its own file, and computes its own features"
+        )
+    console = Console(highlight=False)
+    ensure(chosen.data, console)
+    source = DataSource.open(chosen.data, chosen.seed)
+    images = source.extract(threads or os.cpu_count() or 1)
+    console.print(f"the features of {images:,} images are in {feature_folder()}", soft_wrap=True)
 
 
 @app.command()

@@ -24,6 +24,10 @@ _BUILTIN: Mapping[str, str] = {
     "drdm": "server.algorithms.drdm:DRDM",
     "drfa": "server.algorithms.drfa:DRFA",
     "scaff-pd": "server.algorithms.scaff_pd:ScaffPD",
+    "codasca": "server.algorithms.codasca:Codasca",
+    "coda-plus": "server.algorithms.coda:CodaPlus",
+    "coda": "server.algorithms.coda:Coda",
+    "npa": "server.algorithms.npa:Naive",
 }
 
 

@@ -219,4 +219,11 @@ def test_the_figures_are_those_of_the_pooled_data(
             figures[f"{name}_accuracy"] = each.accuracy
     penalty = build_objective(settings.objective, shards[0]).penalty(model)
     figures["objective"] = expected["train"].loss + penalty
+    figures["worst_client_loss"] = max(metrics([shard]).loss for shard in shards)
+    accuracies = [each for each in (metrics([shard]).accuracy for shard in held) if each is not None]
+    if accuracies:
+        figures["client_accuracy_mean"] = float(np.mean(accuracies))
+        figures["client_accuracy_std"] = float(np.std(accuracies))
+        # Of few clients the worst tenth is one.
+        figures["client_accuracy_worst"] = figures["client_accuracy_worst_tenth"] = min(accuracies)
     assert summary.figures == pytest.approx(figures, abs=1e-12)

@@ -10,11 +10,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from client.holdings import Holdings
 from client.ledger import Ledger
-from common.errors import SettingsError
+from client.policy import Policy
+from client.privacy import LEDGER
+from client.session import Session
+from common.arrays import Vector
+from common.errors import CheckpointError, SettingsError
+from common.payload import decode, encode
 from common.privacy.accountant import Release, epsilon
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
+from proto import fenchel_pb2 as pb
 from tests.algorithms.federation import Faults, Federation, undisturbed
 
 SOUND = {
@@ -176,3 +183,61 @@ def test_every_algorithm_runs_with_noise_and_sparse_messages(
     model = Federation(private(SOUND, algorithm=algorithm, rounds=2, **links), folder).run()
     assert np.isfinite(model).all()
     assert sum(ledger.uploads for ledger in ledgers(folder).values()) == 4
+
+
+def answered(folder: Path, model: Vector, **privacy: Any) -> Vector:
+    """What a client process, started in this folder, sends as its first upload."""
+    settings = private(SOUND | {"mechanism": "batch"} | privacy, algorithm={"name": "fedavg", **LOCAL})
+    holding = Holdings().of(settings, 0, 4)
+    session = Session("client-0", settings, holding, folder)
+    encoded = encode({"model": model})
+    instruction = pb.Instruction(
+        sequence=1, base=0, phase="train", round=1, kind=pb.ASK, payload=encoded.descriptor
+    )
+    answer = session.handle(instruction, encoded.joined(), pb.Timing())
+    assert not answer.head.failure, answer.head.failure
+    assert answer.body is not None
+    sent = decode(pb.Payload.FromString(answer.body.payload), answer.body.content())["model"]
+    assert isinstance(sent, np.ndarray)
+    return sent
+
+
+def test_noise_is_never_used_for_two_different_payloads(tmp_path: Path) -> None:
+    model = np.zeros(640)
+    once, again = answered(tmp_path, model), answered(tmp_path, model)
+    assert np.array_equal(once, again), "a retry repeats itself"
+    louder = answered(tmp_path, model, noise_multiplier=4.0)
+    # Were it the same noise, twice as loud, this would be the vector without any.
+    assert np.abs(2 * once - louder).max() > 0.1
+    # The tiny number is lost in rounding unless a sample has that feature; equal noise would tell which.
+    elsewhere = model.copy()
+    elsewhere[0] = 1e-300
+    assert not np.array_equal(once, answered(tmp_path, elsewhere))
+    assert Ledger(tmp_path / LEDGER, "client-0").uploads == 3
+
+
+def test_a_model_whose_scores_overflow_tells_nothing_of_who_has_which_feature(tmp_path: Path) -> None:
+    model = np.where(np.arange(640) % 2, 1.7e308, -1.7e308)
+    sent = answered(tmp_path, model)
+    assert np.isfinite(sent).all(), "a sample whose gradient is not finite counts as zero"
+    # At this size rounding alone moves an upload by more than any gradient, and the noise covers that.
+    assert np.std(sent - model) > 1e290
+
+
+def test_a_ledger_that_was_lost_is_missed(tmp_path: Path) -> None:
+    answered(tmp_path, np.zeros(640))
+    (tmp_path / LEDGER).unlink()
+    with pytest.raises(CheckpointError, match="the privacy ledger is missing"):
+        answered(tmp_path, np.zeros(640))
+
+
+def test_a_policys_limit_holds_whatever_the_mechanism_claims(tmp_path: Path) -> None:
+    settings = private(SOUND | {"mechanism": "paper", "noise_multiplier": 0.5})
+    policy = Policy(maximum_epsilon=0.5, delta=1e-4, mechanisms=("paper",))
+    session = Session("client-0", settings, Holdings().of(settings, 0, 4), tmp_path, policy=policy)
+    encoded = encode({"model": np.zeros(640)})
+    instruction = pb.Instruction(
+        sequence=1, base=0, phase="solve", round=1, kind=pb.ASK, payload=encoded.descriptor
+    )
+    answer = session.handle(instruction, encoded.joined(), pb.Timing())
+    assert "and 0.5 is allowed" in answer.head.failure

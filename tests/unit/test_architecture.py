@@ -26,11 +26,11 @@ MAY_IMPORT = {
 """Who may import whom. The command line shows reports; a report never brings anything up."""
 
 ROOMS = {
-    "torch": {"common/objectives/torch_models.py"},
+    "torch": {"common/objectives/torch_models.py", "common/data/extractor.py", "common/data/resnet.py"},
     "docker": set[str](),
     "ray": set[str](),
     "plotly": {"report/page.py"},
-    "matplotlib": {"report/figure.py", "report/front.py", "common/data/table.py"},
+    "matplotlib": {"report/figure.py", "report/front.py", "report/energy_map.py", "common/data/table.py"},
     "pandas": set[str](),
     "phe": {"client/paillier/interoperability.py"},
     "dp_accounting": {"common/privacy/accountant.py"},

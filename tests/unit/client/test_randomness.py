@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from client.randomness import SECRET_BYTES, PrivateRandomness, digest
+from client.randomness import SECRET, SECRET_BYTES, PrivateRandomness, digest
 from common.errors import CheckpointError
 
 ONE, OTHER = PrivateRandomness(bytes(SECRET_BYTES)), PrivateRandomness(bytes([1]) * SECRET_BYTES)
@@ -82,7 +82,7 @@ def test_a_process_that_died_while_it_wrote_leaves_nothing_that_counts(tmp_path:
     kept = PrivateRandomness.kept_in(tmp_path)
     assert len(kept.secret) == SECRET_BYTES
     assert PrivateRandomness.kept_in(tmp_path) == kept
-    assert [file.name for file in tmp_path.iterdir()] == ["secret"]
+    assert [file.name for file in tmp_path.iterdir()] == [SECRET]
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * (SECRET_BYTES - 1), b"x" * (SECRET_BYTES + 1)])

@@ -88,7 +88,7 @@ def test_a_box_is_reached_coordinate_by_coordinate(x: Point, bounds: list[float]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_dtype_stays(dtype: type[np.floating]) -> None:  # type: ignore[type-arg]
+def test_the_dtype_stays(dtype: type[np.floating]) -> None:
     w = np.array([3, 4], dtype)
     assert onto(NoConstraint(kind="none"), w) is w
     for constraint in (BallConstraint(kind="ball", radius=1), BoxConstraint(kind="box", lower=0, upper=1)):

@@ -31,7 +31,9 @@ def test_every_setting_has_a_description() -> None:
     sections = [
         part["properties"] for part in ADAPTER.json_schema()["$defs"].values() if "properties" in part
     ]
-    assert len(sections) == 6 + 3 + 8 + 1, "kinds of objectives, of scorers and of regularizers, and the model of a run"
+    assert len(sections) == 6 + 5 + 8 + 1, (
+        "kinds of objectives, of scorers and of regularizers, and the model of a run"
+    )
     assert all(field.get("description") for fields in sections for field in fields.values())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import cast
 
 import numpy as np
 import pytest
@@ -119,7 +118,7 @@ async def test_a_cohort_is_visited_in_order_and_who_answered_is_told() -> None:
         taken.append((client, reply["x"]))
 
     cohort = Cohort(fleet, ("client-3", "client-0", "client-1", "client-3"))
-    scales = Each({client: float(i) for i, client in enumerate(CLIENTS)})
+    scales = Each[Value]({client: float(i) for i, client in enumerate(CLIENTS)})
     visiting = asyncio.create_task(cohort.visit("train", take, returns={"x": float}, scale=scales))
     await settled()
     assert [call.client for call in fleet.calls] == ["client-0", "client-1", "client-3"], "each is asked once"
@@ -171,4 +170,4 @@ async def test_nobody_need_answer_only_if_that_is_said(min_replies: int | None) 
         with pytest.raises(TooFewRepliesError, match="0 of 2 clients answered"):
             await visit
     else:
-        assert cast(Cohort, await visit).clients == ()
+        assert (await visit).clients == ()

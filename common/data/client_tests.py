@@ -1,0 +1,78 @@
+"""A test set for each client, whose classes are those that the client trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.data.shares import apportion
+from common.errors import DataError
+from common.randomness import generator
+
+
+def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: int) -> list[Indices]:
+    """Divide a test set among clients, each after the samples that it holds (DRDM specification, section 5.1).
+
+    A client's share is proportional to the number of its samples, and its classes are in the proportions that they
+    have among these, both rounded by largest remainder. No sample is dealt twice: clients take theirs one after the
+    other, and when a class is used up, the proportions of the classes that are left are scaled up to make good for it.
+    A client that finds none of its classes left stays with what it has.
+
+    Parameters
+    ----------
+    held
+        Labels of the training samples of each client, shape (n_i,).
+    labels
+        Labels of the test set, shape (n,).
+    seed
+        ``settings.seed``.
+
+    Returns
+    -------
+    list[Indices]
+        Positions in the test set, increasing, at least one for each client.
+
+    Raises
+    ------
+    DataError
+        If the test set is so small that a client gets no sample.
+    """
+    present = np.unique(np.concatenate([*held, labels]))
+    rng = generator(seed, "client tests")
+    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in present]
+    left = np.array([len(pool) for pool in pools])
+    sizes = np.array([len(mine) for mine in held])
+    if len(labels) < len(held):
+        raise DataError(
+            f"data.client_tests: {len(labels)} test samples cannot be divided among {len(held)} clients; use fewer "
+            "clients, a larger test set, or data.holdout"
+        )
+    tests = []
+    for client, (size, mine) in enumerate(zip(apportion(len(labels), sizes, at_least=1), held, strict=True)):
+        counts = np.bincount(np.searchsorted(present, mine), minlength=len(present))
+        taken = _taken(int(size), counts, left)
+        if not taken.any():
+            raise DataError(
+                f"data.client_tests: no test sample of the classes that client {client} holds is left for it; use "
+                "fewer clients, a larger test set, or data.holdout"
+            )
+        rows = [pool[rest - n : rest] for pool, rest, n in zip(pools, left, taken, strict=True)]
+        tests.append(np.sort(np.concatenate(rows)))
+        left = left - taken
+    return tests
+
+
+def _taken(size: int, counts: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many samples of each class to take, shape (classes,): ``size`` in all, at most ``left`` of each."""
+    taken = np.zeros_like(left)
+    # Each pass uses up a class or is the last.
+    while (missing := size - int(taken.sum())) > 0:
+        weights = np.where(taken < left, counts, 0)
+        if not weights.any():
+            break
+        taken = np.minimum(taken + apportion(missing, weights), left)
+    return taken

@@ -1,0 +1,267 @@
+"""Features of images by a frozen network, computed once and kept on disk.
+
+Each machine has the network's weights in a file of its own; no weights travel. Features are kept by the contents of
+this file and of the data, a row for each image: whoever needs some images computes those that nobody has computed yet.
+So a client that was restarted, or a run with another partition, computes nothing again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import logging
+import os
+import tempfile
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.data.catalogue import cache_folder
+from common.data.resnet import FEATURES, Weights, features, read_weights
+from common.data.samples import RawMatrix
+from common.errors import DataError, MissingDependencyError
+from common.settings.data import ExtractorSettings
+
+log = logging.getLogger("fenchel")
+
+VARIABLE = "FENCHEL_EXTRACTOR"
+"""Environment variable that names the file of weights on this machine."""
+
+BATCH = 64
+"""Images that go through the network at once."""
+
+
+def feature_folder() -> Path:
+    """Return the folder that keeps features, beside that of data sets."""
+    return cache_folder().parent / "features"
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """A frozen network for images of one form.
+
+    Attributes
+    ----------
+    settings
+        The section ``data.extractor``.
+    image
+        Channels, rows and columns.
+    peak
+        The largest value that a pixel can have.
+    """
+
+    settings: ExtractorSettings
+    image: tuple[int, int, int]
+    peak: float
+
+    @classmethod
+    def of(
+        cls, settings: ExtractorSettings, image: tuple[int, int, int] | None, peak: float | None, where: str
+    ) -> Extractor:
+        """Return the extractor for a data set; its file need not be here.
+
+        Raises
+        ------
+        DataError
+            These are no images, or of a number of channels that is neither one nor three.
+        """
+        if image is None or peak is None:
+            raise DataError(
+                f"data.extractor: {settings.network} takes images, but {where} holds none of which the largest pixel "
+                "value is known; remove extractor, or use an image data set (a NumPy file of bytes, say)"
+            )
+        if image[0] not in (1, 3):
+            raise DataError(
+                f"data.extractor: {settings.network} takes grey images or red, green and blue, but those of {where} "
+                f"have {image[0]} channels"
+            )
+        return cls(settings, image, peak)
+
+    @property
+    def features(self) -> int:
+        """Number of features of an image."""
+        return FEATURES
+
+    @property
+    def path(self) -> Path:
+        """The file of weights on this machine."""
+        return Path(os.environ.get(VARIABLE) or self.settings.file).expanduser()
+
+    @property
+    def lack(self) -> str:
+        """What is missing here to compute features; empty if nothing is."""
+        if importlib.util.find_spec("torch") is None:
+            return "data.extractor needs torch, which is not installed here: pip install 'fenchel[torch]'"
+        if not self.path.is_file():
+            return (
+                f"data.extractor.file: {self.path} is not on this machine; put the weights of {self.settings.network} "
+                f"there (docs/data.md says where they are from), or name another place with ${VARIABLE}"
+            )
+        return ""
+
+    def require(self) -> None:
+        """Raise if features cannot be computed here.
+
+        Raises
+        ------
+        MissingDependencyError
+            torch is not installed.
+        DataError
+            The file of weights is not here.
+        """
+        if self.lack:
+            raise (DataError if importlib.util.find_spec("torch") else MissingDependencyError)(self.lack)
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the file of weights.
+
+        Raises
+        ------
+        DataError
+            It is not the file that the settings name.
+        """
+        with self.path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        wanted = self.settings.sha256
+        if wanted is not None and found != wanted:
+            raise DataError(
+                f"{self.path}: its SHA-256 is {found}, but data.extractor.sha256 is {wanted}: this is another file "
+                "than the run's"
+            )
+        return found
+
+    def compute(self, images: NDArray[np.generic], threads: int = 1) -> NDArray[np.float32]:
+        """Return the features of images.
+
+        Sets torch's number of threads, for the whole process: by default one, since clients share machines.
+
+        Parameters
+        ----------
+        images
+            Shape (n, pixels), as stored.
+        threads
+            How many compute.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n, 512), float32.
+        """
+        import torch
+
+        torch.set_num_threads(threads)
+        result = np.empty((len(images), self.features), np.float32)
+        for start in range(0, len(images), BATCH):
+            pixels = images[start : start + BATCH].astype(np.float32) / np.float32(self.peak)
+            batch = torch.from_numpy(pixels.reshape(-1, *self.image)).expand(-1, 3, -1, -1)
+            result[start : start + BATCH] = features(self._weights, batch, self.settings.size).numpy()
+        return result
+
+    @cached_property
+    def _weights(self) -> Weights:
+        return read_weights(self.path)
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """The features of some images, on disk as far as they have been computed.
+
+    Attributes
+    ----------
+    extractor
+        What computes them.
+    images
+        Shape (n, pixels), as stored.
+    folder
+        Where features are kept.
+    """
+
+    extractor: Extractor
+    images: RawMatrix
+    folder: Path = field(default_factory=feature_folder)
+
+    def take(self, rows: Indices, threads: int = 1) -> NDArray[np.float32]:
+        """Return the features of the images at ``rows``, shape (k, 512); compute those that are not on disk.
+
+        Parameters
+        ----------
+        rows
+            Shape (k,).
+        threads
+            How many compute.
+
+        Raises
+        ------
+        DataError
+            The file of weights is not here, is another one, or is none.
+        MissingDependencyError
+            torch is not installed.
+        """
+        self.extractor.require()
+        kept, done = self._kept
+        missing = rows[done[rows] == 0]
+        if missing.size:
+            log.info(
+                "computing the features of %d images by %s; they are kept in %s",
+                missing.size,
+                self.extractor.settings.network,
+                self.folder,
+            )
+        for start in range(0, missing.size, BATCH):
+            batch = missing[start : start + BATCH]
+            kept[batch] = self.extractor.compute(self._dense(batch), threads)
+            done[batch] = 1  # after the features: another process that sees the mark may read them
+        return np.array(kept[rows])
+
+    def _dense(self, rows: Indices) -> NDArray[np.generic]:
+        part = self.images[rows]
+        return part.toarray() if isinstance(part, sp.csr_array) else part
+
+    @cached_property
+    def _kept(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """Features, shape (n, 512), and whether they have been computed, shape (n,), shared between processes."""
+        images = int(self.images.shape[0])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return (
+            _shared(self.folder / f"{self._key}.features.npy", np.float32, (images, self.extractor.features)),
+            _shared(self.folder / f"{self._key}.done.npy", np.uint8, (images,)),
+        )
+
+    @property
+    def _key(self) -> str:
+        """A hash of all that features depend on."""
+        settings, images = self.extractor.settings, self.images
+        arrays = (
+            (images.data, images.indices, images.indptr) if isinstance(images, sp.csr_array) else (images,)
+        )
+        about = (
+            settings.network,
+            settings.size,
+            self.extractor.checksum,
+            self.extractor.image,
+            self.extractor.peak,
+        )
+        found = hashlib.sha256(repr((about, [(array.dtype.str, array.shape) for array in arrays])).encode())
+        for array in arrays:
+            found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()[:32]
+
+
+def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Open an array on disk that several processes write to; of zeros, if it is not there yet."""
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as temporary:
+            fresh = Path(temporary) / path.name
+            np.lib.format.open_memmap(fresh, mode="w+", dtype=dtype, shape=shape).flush()
+            with contextlib.suppress(FileExistsError):  # another process was quicker
+                os.link(fresh, path)
+    shared: NDArray[Any] = np.lib.format.open_memmap(path, mode="r+")
+    return shared

@@ -1,0 +1,139 @@
+"""The features of ResNet-18, frozen, with weights that a user brings along.
+
+He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, table 1. There are no modules and
+nothing that could be trained: the network is a function of its weights, and its batch normalisation always uses the
+means and variances that came with them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from common.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+
+Weights: TypeAlias = "Mapping[str, torch.Tensor]"
+"""Names of torchvision's ``resnet18`` to tensors."""
+
+FEATURES = 512
+
+_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of the red, green and blue of ImageNet's photographs, to which the published weights are used."""
+
+_CHANNELS = (64, 128, 256, 512)
+
+
+def read_weights(path: Path) -> Weights:
+    """Read the weights of a ResNet-18.
+
+    Parameters
+    ----------
+    path
+        A state dict as ``torch.save`` writes it. Only tensors are read: nothing in the file is run.
+
+    Raises
+    ------
+    DataError
+        The file is no state dict, or one of another network.
+    """
+    import torch
+
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"{path}: cannot be read as a state dict of tensors ({reason}); expected what "
+            "torch.save(model.state_dict(), FILE) writes"
+        ) from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: holds a {type(found).__name__}; expected a state dict, name to tensor")
+    for name, shape in _shapes().items():
+        tensor = found.get(name)
+        if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape:
+            given = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else "missing"
+            raise DataError(
+                f"{path}: {name} is {given}; expected shape {shape}, as in torchvision's resnet18"
+            )
+    return {name: found[name].to(torch.float32) for name in _shapes()}
+
+
+def features(weights: Weights, images: torch.Tensor, size: int) -> torch.Tensor:
+    """Return what the last layer but one makes of images.
+
+    Parameters
+    ----------
+    weights
+        From :func:`read_weights`.
+    images
+        Shape (n, channels, rows, columns), float32, from 0 to 1; one channel (grey) or three.
+    size
+        Rows and columns to which they are resized, bilinearly.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape (n, 512).
+    """
+    import torch
+    from torch.nn import functional
+
+    with torch.inference_mode():
+        x = functional.interpolate(images, (size, size), mode="bilinear", align_corners=False, antialias=True)
+        x = (x - torch.tensor(_MEAN).view(3, 1, 1)) / torch.tensor(_DEVIATION).view(3, 1, 1)
+        x = functional.relu(_convolved(weights, x, "conv1", "bn1", stride=2))
+        x = functional.max_pool2d(x, 3, stride=2, padding=1)
+        for stage in range(1, 5):
+            for block in range(2):
+                x = _block(weights, x, f"layer{stage}.{block}", stride=2 if stage > 1 and block == 0 else 1)
+        return x.mean(dim=(2, 3))
+
+
+def _block(weights: Weights, x: torch.Tensor, name: str, stride: int) -> torch.Tensor:
+    """Two convolutions, and around them the way past them."""
+    from torch.nn import functional
+
+    inner = functional.relu(_convolved(weights, x, f"{name}.conv1", f"{name}.bn1", stride))
+    inner = _convolved(weights, inner, f"{name}.conv2", f"{name}.bn2", 1)
+    if stride > 1:
+        x = _convolved(weights, x, f"{name}.downsample.0", f"{name}.downsample.1", stride)
+    return functional.relu(inner + x)
+
+
+def _convolved(weights: Weights, x: torch.Tensor, convolution: str, norm: str, stride: int) -> torch.Tensor:
+    """A convolution that keeps the size (but for the stride), then batch normalisation."""
+    from torch.nn import functional
+
+    kernel = weights[f"{convolution}.weight"]
+    x = functional.conv2d(x, kernel, stride=stride, padding=kernel.shape[-1] // 2)
+    mean, variance, scale, shift = (
+        weights[f"{norm}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
+    )
+    return functional.batch_norm(x, mean, variance, scale, shift, training=False)
+
+
+def _shapes() -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all weights but the last layer's, by name."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def convolution(name: str, norm: str, outputs: int, inputs: int, side: int) -> None:
+        shapes[f"{name}.weight"] = (outputs, inputs, side, side)
+        for part in ("weight", "bias", "running_mean", "running_var"):
+            shapes[f"{norm}.{part}"] = (outputs,)
+
+    convolution("conv1", "bn1", 64, 3, 7)
+    inputs = 64
+    for stage, outputs in enumerate(_CHANNELS, 1):
+        for block in range(2):
+            name = f"layer{stage}.{block}"
+            convolution(f"{name}.conv1", f"{name}.bn1", outputs, inputs, 3)
+            convolution(f"{name}.conv2", f"{name}.bn2", outputs, outputs, 3)
+            if inputs != outputs:
+                convolution(f"{name}.downsample.0", f"{name}.downsample.1", outputs, inputs, 1)
+            inputs = outputs
+    return shapes

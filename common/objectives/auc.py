@@ -1,0 +1,193 @@
+"""The min-max function whose minimum over scorers maximises a surrogate of the area under the ROC curve.
+
+    F(a, b, alpha; h, y) = (1-p) (h-a)^2 I[y=1] + p (h-b)^2 I[y=-1]
+                           + 2 (1+alpha) (p h I[y=-1] - (1-p) h I[y=1]) - p (1-p) alpha^2
+
+with the score h of a sample and its class y (CODASCA specification, sections 1.2 to 1.5). The area is a mean over
+pairs of a positive and a negative sample; F is a mean over samples, so that no pair of samples ever has to meet. It is
+minimised over the scorer, a and b and maximised over alpha. If p is the share of positive samples,
+
+    mean over pairs of (1 - h(x) + h(x'))^2 = 1 + min_{a,b} max_alpha mean F / (p (1-p)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Vector
+from common.errors import DataError
+
+Positive: TypeAlias = NDArray[np.bool_]
+"""Which samples are of the positive class, shape (n,)."""
+
+AUXILIARY = 3
+"""How many numbers a, b and alpha are."""
+
+
+@dataclass(frozen=True)
+class MinMax:
+    """F for one class prior.
+
+    Attributes
+    ----------
+    prior
+        p, with 0 < p < 1: one number for all clients (section 1.5).
+    """
+
+    prior: float
+
+    def value(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
+        """Return F of each sample, shape (n,).
+
+        Parameters
+        ----------
+        scores
+            h, shape (n,).
+        positive
+            I[y=1], shape (n,).
+        auxiliary
+            (a, b, alpha), shape (3,).
+        """
+        p, (a, b, alpha) = self.prior, auxiliary
+        of_positive = (1 - p) * ((scores - a) ** 2 - 2 * (1 + alpha) * scores)
+        of_negative = p * ((scores - b) ** 2 + 2 * (1 + alpha) * scores)
+        result: Vector = np.where(positive, of_positive, of_negative) - p * (1 - p) * alpha**2
+        return result
+
+    def slopes(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
+        """Return dF/dh of each sample, shape (n,); arguments as for :meth:`value`."""
+        p, (a, b, alpha) = self.prior, auxiliary
+        of_positive = 2 * (1 - p) * (scores - a - 1 - alpha)
+        of_negative = 2 * p * (scores - b + 1 + alpha)
+        result: Vector = np.where(positive, of_positive, of_negative)
+        return result
+
+    def gradient(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
+        """Return the gradient of the mean of F in (a, b, alpha), shape (3,), float64; nothing divides by a class."""
+        p, (a, b, alpha) = self.prior, auxiliary
+        n = scores.size
+        above = float(np.sum(scores, where=positive, dtype=np.float64)) / n
+        below = float(np.sum(scores, where=~positive, dtype=np.float64)) / n
+        share = float(np.count_nonzero(positive)) / n
+        return np.array(
+            [
+                -2 * (1 - p) * (above - float(a) * share),
+                -2 * p * (below - float(b) * (1 - share)),
+                2 * (p * below - (1 - p) * above) - 2 * p * (1 - p) * float(alpha),
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What a set of samples, or a mixture of several, says about scores: means over all samples, not over a class.
+
+    Attributes
+    ----------
+    positives, negatives
+        Share of the samples of each class; they add up to 1.
+    positive_sum, negative_sum
+        Mean of ``h I[y=1]`` and of ``h I[y=-1]``.
+    positive_squares, negative_squares
+        Mean of ``h^2 I[y=1]`` and of ``h^2 I[y=-1]``.
+    """
+
+    positives: float
+    negatives: float
+    positive_sum: float
+    negative_sum: float
+    positive_squares: float = 0.0
+    negative_squares: float = 0.0
+
+    @classmethod
+    def of(cls, scores: Vector, positive: Positive) -> Moments:
+        """Return the moments of samples with these scores and classes, both of shape (n,), n > 0."""
+        wide = scores.astype(np.float64)
+        masks = positive, ~positive
+        return cls(
+            *(float(np.mean(mask)) for mask in masks),
+            *(float(np.mean(wide * mask)) for mask in masks),
+            *(float(np.mean(wide**2 * mask)) for mask in masks),
+        )
+
+    @classmethod
+    def mixture(cls, parts: Iterable[tuple[float, Moments]]) -> Moments:
+        """Return the moments of ``sum_k lambda_k P_k`` from pairs of lambda_k and the moments of P_k."""
+        total: NDArray[np.float64] = np.zeros(6)
+        for weight, part in parts:
+            total += weight * np.array(astuple(part))
+        return cls(*total.tolist())
+
+    @property
+    def has_both_classes(self) -> bool:
+        """Whether there are samples of either class, so that class means exist."""
+        return self.positives > 0 and self.negatives > 0
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """m_+ and m_-, the mean scores of the positive and of the negative samples.
+
+        Raises
+        ------
+        DataError
+            One of the classes has no samples.
+        """
+        if not self.has_both_classes:
+            raise DataError(
+                "mean scores of the positive and the negative samples need samples of either class"
+            )
+        return self.positive_sum / self.positives, self.negative_sum / self.negatives
+
+    def alpha(self, prior: float) -> float:
+        """Return the maximiser alpha* for a prior p; with p equal to the share of positives it is m_- - m_+."""
+        return self._tilt(prior) / (prior * (1 - prior))
+
+    def saddle(self, prior: float, gamma: float = 0.0, centre: tuple[float, float] = (0.0, 0.0)) -> Vector:
+        """Return the minimisers a and b and the maximiser alpha for these scores, shape (3,) (section 6.3, item 2).
+
+        Parameters
+        ----------
+        prior
+            p.
+        gamma, centre
+            Weight and centre (a_0, b_0) of the term ``(gamma/2) ((a - a_0)^2 + (b - b_0)^2)``.
+        """
+        weights = 2 * (1 - prior) * self.positives, 2 * prior * self.negatives
+        a, b = (
+            (weight * mean + gamma * start) / (weight + gamma)
+            for weight, mean, start in zip(weights, self.means, centre, strict=True)
+        )
+        return np.array([a, b, self.alpha(prior)])
+
+    def value(self, prior: float) -> float:
+        """Return ``min_{a,b} max_alpha`` of the mean of F."""
+        spread_up, spread_down = self._variances
+        tilt = self._tilt(prior)
+        return (
+            (1 - prior) * self.positives * spread_up
+            + prior * self.negatives * spread_down
+            + 2 * tilt
+            + tilt**2 / (prior * (1 - prior))
+        )
+
+    @property
+    def pairwise_loss(self) -> float:
+        """Mean of ``(1 - h(x) + h(x'))^2`` over pairs of a positive x and a negative x'; DataError without pairs."""
+        up, down = self.means
+        return (1 - up + down) ** 2 + sum(self._variances)
+
+    @property
+    def _variances(self) -> tuple[float, float]:
+        up, down = self.means
+        return (
+            self.positive_squares / self.positives - up**2,
+            self.negative_squares / self.negatives - down**2,
+        )
+
+    def _tilt(self, prior: float) -> float:
+        return prior * self.negative_sum - (1 - prior) * self.positive_sum

@@ -1,0 +1,270 @@
+"""What the server halves of the algorithms for the area under the ROC curve share (CODASCA specification, section 2).
+
+The point is u = (w, a, b, alpha), shape (n,) with n = d + 3; v = (w, a, b) descends and alpha ascends. Vectors of
+directions have the sign of G = (grad_v F, -grad_alpha F), so that all entries are treated alike.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.algorithms.codasca import Stage, StagedSettings
+from common.arrays import Vector
+from common.errors import DataError, LostStateError, SettingsError
+from common.objectives.auc import AUXILIARY
+from common.objectives.binary import BinaryObjective
+from common.settings.participation import AllClients
+from server.algorithm import Algorithm, Conduct
+from server.fleet import Cohort
+
+
+class Staged(Algorithm):
+    """Goes through the stages of a run; a subclass says what a round is."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The global point, and where in which stage the run is.
+
+        Attributes
+        ----------
+        auxiliary
+            (a, b, alpha), shape (3,).
+        centre
+            v_0, where the stage began, shape (n,); its last entry is not used.
+        prior
+            p, frozen after the set-up.
+        weights
+            lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1.
+        stage
+            s, counted from 1; 0 before the first.
+        done
+            Rounds done in the stage; 0 also after its last.
+        value
+            Mean of F along the local steps of the last round, over the clients.
+        """
+
+        auxiliary: Vector
+        centre: Vector
+        prior: float
+        weights: NDArray[np.float64]
+        stage: int
+        done: int
+        value: float
+
+    settings: StagedSettings
+    state: State
+    figures: ClassVar[tuple[str, ...]] = ("stage", "minmax_value", "a", "b", "alpha")
+    fixed_fleet: ClassVar[str] = "the class prior and the clients' weights are settled once, at the start"
+
+    def __init__(self, conduct: Conduct) -> None:
+        super().__init__(conduct)
+        if not isinstance(conduct.objective, BinaryObjective):
+            raise SettingsError(
+                f"algorithm.name: {self.settings.name} maximises the area under the ROC curve, for which it needs "
+                "scores: use objective.kind: binary"
+            )
+
+    def initial_state(self, model: Vector) -> Any:
+        """a = b = 0, and alpha as the settings say."""
+        return self.State(**self.beginning(model))
+
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of :class:`State` before the set-up."""
+        return {
+            "model": model,
+            "auxiliary": np.array([0, 0, self.settings.initial_dual], model.dtype),
+            "centre": np.zeros(model.size + AUXILIARY, model.dtype),
+            "prior": 0.0,
+            "weights": np.zeros(len(self.fleet.members)),
+            "stage": 0,
+            "done": 0,
+            "value": 0.0,
+        }
+
+    @property
+    def point(self) -> Vector:
+        """u = (w, a, b, alpha), shape (n,); a new array."""
+        return np.concatenate([self.state.model, self.state.auxiliary])
+
+    @point.setter
+    def point(self, u: Vector) -> None:
+        u = u.astype(self.state.model.dtype, copy=False)
+        self.state.model, self.state.auxiliary = u[:-AUXILIARY].copy(), u[-AUXILIARY:].copy()
+
+    @property
+    def clients(self) -> int:
+        """K."""
+        return len(self.fleet.members)
+
+    def weights(self) -> dict[str, float]:
+        """Return lambda_k by client id."""
+        return dict(zip(self.fleet.members, self.state.weights.tolist(), strict=True))
+
+    async def start(self) -> None:
+        """Set-up phase: p = sum_k lambda_k p_k, with the lambda_k that average the models (section 1.5).
+
+        Raises
+        ------
+        DataError
+            The clients together have samples of one class only.
+        """
+        replies = await self.fleet.all().ask(
+            "count", returns={"samples": int, "positives": int}, min_replies=self.clients
+        )
+        samples, positives = (
+            np.array(replies.values_of(name), np.int64) for name in ("samples", "positives")
+        )
+        counts = samples if self.settings.weighting == "samples" else np.ones_like(samples)
+        self.state.weights = counts / counts.sum()
+        rates = [
+            self.settings.positive_rate(int(n), int(n_positive))
+            for n, n_positive in zip(samples, positives, strict=True)
+        ]
+        share = float(self.state.weights @ np.array(rates))
+        if not 0 < share < 1:
+            raise DataError(
+                f"{int(positives.sum())} of the {int(samples.sum())} samples of all clients are positive, but the area "
+                "under the ROC curve compares samples of two classes; check objective.positive and the labels"
+            )
+        self.state.prior = share if self.settings.prior is None else self.settings.prior
+
+    def stage(self) -> Stage:
+        """Return the stage that is going on."""
+        return self.settings.stage(self.state.stage, self.state.prior, self.clients)
+
+    async def round(self, t: int) -> None:
+        """Do a round of the stage; the first one sets its centre, the last one hands on its output."""
+        state = self.state
+        begins = state.done == 0
+        if begins:
+            state.stage += 1
+            state.centre = self.point
+        stage = self.stage()
+        ends = state.done + 1 >= stage.rounds
+        await self.communicate(stage, begins=begins, ends=ends)
+        state.done = 0 if ends else state.done + 1
+
+    @abstractmethod
+    async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
+        """Do one round of communication.
+
+        Parameters
+        ----------
+        stage
+            Step size, local steps and rounds.
+        begins, ends
+            Whether it is the first, and the last round of the stage.
+        """
+
+    async def visit(
+        self,
+        cohort: Cohort,
+        phase: str,
+        returns: Mapping[str, Any],
+        values: Mapping[str, Any],
+        *,
+        everybody: bool,
+    ) -> WeightedSums:
+        """Ask a phase and sum the replies up, each times lambda_k.
+
+        Parameters
+        ----------
+        cohort, phase, returns, values
+            As for :meth:`server.fleet.Cohort.visit`.
+        everybody
+            Whether the run stops if somebody in the fleet does not answer.
+
+        Raises
+        ------
+        LostStateError
+            Everybody is needed, and somebody is lost for good.
+        TooFewRepliesError
+            Everybody is needed, and somebody did not answer in time.
+        """
+        missing = sorted(self.fleet.members.keys() - set(cohort.clients))
+        if everybody and missing:
+            raise LostStateError(
+                f"round {self.fleet.round}, phase {phase!r}: {', '.join(missing)} cannot take part any more, but these "
+                f"settings of {self.settings.name} need all clients in every round; use settings for partial "
+                "participation (codasca: wire: paper, others: output: last)"
+            )
+        sums, weights = WeightedSums(), self.weights()
+        sums.cohort = await cohort.visit(
+            phase,
+            lambda client, reply: sums.add(weights[client], reply),
+            returns=returns,
+            min_replies=self.clients if everybody else None,
+            **values,
+        )
+        return sums
+
+    async def tell_others(self, answered: Cohort, u: Vector) -> None:
+        """Let those know where the stage has begun whose answer to its beginning did not count."""
+        others = self.fleet.all().only(lambda client: client not in answered.clients)
+        if others.clients:
+            await others.tell("begin_stage", point=u)
+
+    def need_everybody(self, key: str, why: str) -> None:
+        """Refuse samplers that leave clients out.
+
+        Raises
+        ------
+        SettingsError
+            Naming the setting ``key`` that needs everybody.
+        """
+        sampler = self.fleet.participation.sampler
+        if not isinstance(sampler, AllClients):
+            raise SettingsError(
+                f"participation.sampler.kind: {sampler.kind} given, but algorithm.{key} {why}, which needs all clients "
+                "in every round; use kind: all, or another setting there"
+            )
+
+    def metrics(self) -> dict[str, float]:
+        """Return stage, mean of F in the last round, and a, b and alpha."""
+        a, b, alpha = self.state.auxiliary.tolist()
+        state = self.state
+        return {"stage": float(state.stage), "minmax_value": state.value, "a": a, "b": b, "alpha": alpha}
+
+
+class WeightedSums:
+    """Sums over clients of what they sent, each times lambda_k, in float64 and in the order of client ids.
+
+    Attributes
+    ----------
+    weight
+        Sum of the lambda_k.
+    cohort
+        Who answered.
+    """
+
+    cohort: Cohort
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Any] = {}
+        self.weight = 0.0
+
+    def add(self, weight: float, values: Mapping[str, Any]) -> None:
+        """Add what a client sent."""
+        self.weight += weight
+        for name, value in values.items():
+            part = weight * np.asarray(value, np.float64)
+            if name in self._totals:
+                self._totals[name] += part
+            else:
+                self._totals[name] = part
+
+    def sum(self, name: str) -> NDArray[np.float64]:
+        """Return ``sum_k lambda_k x_k`` over those who answered."""
+        total: NDArray[np.float64] = self._totals[name]
+        return total
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """Return that sum over the sum of their lambda_k."""
+        mean: NDArray[np.float64] = self.sum(name) / self.weight
+        return mean

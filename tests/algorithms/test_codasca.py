@@ -1,0 +1,877 @@
+"""CODASCA, CODA+, CODA and NPA: the numbers of the specification, a second implementation, faults."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+from client.algorithm import Place
+from client.algorithms import client_half
+from common.algorithms import algorithm_settings
+from common.algorithms.codasca import (
+    CodaPlusSettings,
+    CodascaSettings,
+    NaiveSettings,
+    Stage,
+    TheorySchedule,
+)
+from common.errors import DataError, LostStateError, SettingsError
+from common.objectives.factory import build_objective
+from common.settings.objective import BinarySettings
+from server.algorithms.codasca import Codasca
+from tests.algorithms.auc_runs import (
+    Array,
+    Scored,
+    imbalance,
+    kept,
+    plain_signs,
+    point,
+    points,
+    random_parts,
+    scored,
+    uniform,
+)
+from tests.algorithms.codasca_oracle import Machines, Part, golden
+from tests.algorithms.federation import Faults
+from tests.algorithms.mlr import Run, train
+
+ONE_STAGE = {"kind": "practice", "stage_steps": 1_000_000}
+EXACT = {"batch_size": None, "schedule": ONE_STAGE}
+LINEAR = {"kind": "binary", "dtype": "float64"}
+
+
+def codasca(**keys: Any) -> dict[str, Any]:
+    return {"name": "codasca", **EXACT, **keys}
+
+
+def coda_plus(**keys: Any) -> dict[str, Any]:
+    return {"name": "coda-plus", **EXACT, **keys}
+
+
+def npa(**keys: Any) -> dict[str, Any]:
+    return {"name": "npa", **EXACT, **keys}
+
+
+def starting_at(folder: Path, w: Array, **keys: Any) -> dict[str, Any]:
+    """The section ``objective`` of a run that starts from given weights."""
+    file = folder / "start.npz"
+    np.savez(file, model=w)
+    return {**LINEAR, "initial": {"file": str(file)}, **keys}
+
+
+def run_golden(folder: Path, algorithm: dict[str, Any], rounds: int) -> Run:
+    sections: dict[str, Any] = {"rounds": rounds, "objective": starting_at(folder, np.array([0.1, -0.2]))}
+    return train(scored(golden()), folder, algorithm | {"gamma": 0.5}, **sections)
+
+
+# The numbers of section 6.1
+
+
+def test_coda_plus_gives_the_golden_vectors(tmp_path: Path) -> None:
+    schedule = {"kind": "practice", "stage_steps": 4}
+    run = run_golden(tmp_path, coda_plus(local_steps=2, step_size=0.1, schedule=schedule), 2)
+    assert run.states[2].prior == 0.375
+    first, output = points(run)
+    mean = [0.127817138672, -0.084276123047, -0.004348144531, -0.002622070312, 0.002104492188]
+    average = [0.133505021462, -0.064326246056, -0.002943140653, -0.002173843027, 0.001110026157]
+    np.testing.assert_allclose(first, mean, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(output, average, rtol=0, atol=1e-12)
+    last = run_golden(tmp_path, coda_plus(local_steps=2, step_size=0.1, output="last"), 2)
+    ended = [0.151431605088, -0.001466488205, 0.002708657634, -0.003440593057, -0.005611737871]
+    np.testing.assert_allclose(points(last)[1], ended, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("wire", ["paper", "compact"])
+def test_codasca_gives_the_golden_vectors(wire: str, tmp_path: Path) -> None:
+    run = run_golden(tmp_path, codasca(local_steps=2, step_size=0.1, wire=wire), 1)
+    expected = {
+        "c_1": [-0.285534667969, 0.161433105469, -0.034741210938, 0.066005859375, -0.103232421875],
+        "c_2": [0.007363281250, -1.318671875000, 0.078222656250, -0.039785156250, 0.124277343750],
+        "c": [-0.139085693359, -0.578619384766, 0.021740722656, 0.013110351563, 0.010522460938],
+    }
+    found = [*kept(run, "control"), run.states[1].control]
+    np.testing.assert_allclose(plain_signs(np.array(found)), list(expected.values()), rtol=0, atol=1e-12)
+    run = run_golden(tmp_path, codasca(local_steps=2, step_size=0.1, wire=wire), 2)
+    second = [0.151638311516, 0.002910962166, -0.000848591435, -0.001549740701, -0.000202299929]
+    control = [-0.119105864221, -0.435935426062, -0.017497765481, -0.005361648059, -0.011533960581]
+    np.testing.assert_allclose(points(run)[1], second, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(plain_signs(run.states[2].control), control, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("wire", ["paper", "compact"])
+def test_the_step_of_the_server_gives_the_golden_vectors(wire: str, tmp_path: Path) -> None:
+    run = run_golden(tmp_path, codasca(local_steps=2, step_size=0.1, server_step_size=1.5, wire=wire), 2)
+    expected = [
+        [0.141725708008, -0.026414184570, -0.006522216797, -0.003933105469, 0.003156738281],
+        [0.174305463082, 0.079680761665, 0.007280822870, -0.000971950375, -0.007668991578],
+    ]
+    np.testing.assert_allclose(points(run), expected, rtol=0, atol=1e-12)
+
+
+def test_with_one_local_step_all_three_are_the_same_algorithm(tmp_path: Path) -> None:
+    expected = [0.174618611145, 0.083109233093, 0.004721847534, 0.001482055664, -0.001362155151]
+    for algorithm in (
+        codasca(local_steps=1, step_size=0.1, server_step_size=2),
+        coda_plus(local_steps=1, step_size=0.2, output="last"),
+        npa(step_size=0.2, output="last"),
+    ):
+        run = run_golden(tmp_path, algorithm, 3)
+        np.testing.assert_allclose(points(run)[2], expected, rtol=0, atol=1e-12, err_msg=algorithm["name"])
+
+
+# A second implementation
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    window=st.integers(1, 4),
+    eta_g=st.sampled_from([0.9, 1.0, 1.5]),
+    wire=st.sampled_from(["paper", "compact"]),
+    start=st.sampled_from(["carry", "zero", "gradient"]),
+    weighting=st.sampled_from(["uniform", "samples"]),
+    seed=st.integers(0, 5),
+)
+def test_codasca_is_the_algorithm_of_the_paper_over_several_stages(
+    window: int,
+    eta_g: float,
+    wire: str,
+    start: str,
+    weighting: str,
+    seed: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    parts = random_parts([7, 12, 9], 3, seed)
+    sizes = np.array([part.y.size for part in parts])
+    weights = sizes / sizes.sum() if weighting == "samples" else np.full(3, 1 / 3)
+    machines = Machines(parts, weights, gamma=0.3)
+    u = np.zeros(6)
+    for stage in range(3):
+        u = machines.codasca(u, 0.2 / 3**stage, eta_g, window, 2, start)
+    algorithm = codasca(
+        local_steps=window,
+        step_size=0.2,
+        gamma=0.3,
+        server_step_size=eta_g,
+        wire=wire,
+        cv_init=start,
+        weighting=weighting,
+        schedule={"kind": "practice", "stage_steps": 2 * window},
+    )
+    run = train(scored(parts), tmp_path_factory.mktemp("run"), algorithm, rounds=6)
+    assert run.states[6].prior == pytest.approx(machines.p, rel=1e-14)
+    np.testing.assert_allclose(points(run), machines.rounds, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(plain_signs(kept(run, "control")), machines.c, rtol=0, atol=1e-11)
+    assert imbalance(run) < 1e-15
+
+
+@pytest.mark.parametrize("output", ["average", "last"])
+@pytest.mark.parametrize("window", [1, 3])
+def test_coda_plus_is_the_algorithm_of_the_paper_over_several_stages(
+    output: str, window: int, tmp_path: Path
+) -> None:
+    parts = random_parts([7, 12, 9], 3, seed=1)
+    machines = uniform(parts, 0.3)
+    u = np.zeros(6)
+    outputs = []
+    for stage in range(2):
+        average, last = machines.coda_plus(u, 0.2 / 3**stage, window, 2)
+        u = average if output == "average" else last
+        outputs.append(u)
+    steps = {"step_size": 0.2, "gamma": 0.3, "output": output}
+    schedule = {"kind": "practice", "stage_steps": 2 * window}
+    run = train(scored(parts), tmp_path, coda_plus(local_steps=window, **steps, schedule=schedule), rounds=4)
+    np.testing.assert_allclose(points(run)[1::2], outputs, rtol=0, atol=1e-12)
+    if window == 1:
+        naive = train(scored(parts), tmp_path, npa(**steps, schedule=schedule), rounds=4)
+        np.testing.assert_allclose(points(naive), points(run), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["coda-plus", "npa"])
+def test_a_run_that_ends_within_a_stage_returns_the_average_so_far(name: str, tmp_path: Path) -> None:
+    parts = random_parts([7, 12], 3, seed=2)
+    window = 3 if name == "coda-plus" else 1
+    average, _ = uniform(parts, 0.3).coda_plus(np.zeros(6), 0.2, window, 3)
+    length = {"local_steps": 3} if name == "coda-plus" else {}
+    run = train(
+        scored(parts), tmp_path, {"name": name, **EXACT, **length, "step_size": 0.2, "gamma": 0.3}, rounds=3
+    )
+    with np.load(run.folder.model) as archive:
+        np.testing.assert_allclose(archive["model"], average[:3], rtol=0, atol=1e-13)
+    assert np.abs(run.model - average[:3]).max() > 1e-3
+
+
+def test_coda_steps_on_the_proximal_term_exactly_and_renews_alpha(tmp_path: Path) -> None:
+    parts, gamma, eta = random_parts([7, 12], 3, seed=3), 0.6, 0.2
+    machines = uniform(parts, 0.0)
+    centre = np.zeros(6)
+    total, u = np.zeros(6), centre
+    for _ in range(2):
+        ends = []
+        for k in range(2):
+            own = u
+            for _ in range(2):
+                g_v, g_alpha = parts[k].gradients(own, machines.p)
+                v = (own[:-1] - eta * g_v + eta * gamma * centre[:-1]) / (1 + eta * gamma)
+                own = np.append(v, own[-1] + eta * g_alpha)
+                total += own / 2
+            ends.append(own)
+        u = np.mean(ends, axis=0)
+    average = total / 4
+    scores = [part.x @ average[:3] for part in parts]
+    shares = [np.mean(part.y > 0) for part in parts]
+    up = np.mean([np.mean(h * (part.y > 0)) for h, part in zip(scores, parts, strict=True)]) / np.mean(shares)
+    down = np.mean([np.mean(h * (part.y < 0)) for h, part in zip(scores, parts, strict=True)]) / (
+        1 - np.mean(shares)
+    )
+    own_values = [h[part.y < 0].mean() - h[part.y > 0].mean() for h, part in zip(scores, parts, strict=True)]
+    assert abs(down - up - np.mean(own_values)) > 1e-3, "clients differ, and so do the two estimators"
+    algorithm = {
+        "name": "coda",
+        **EXACT,
+        "local_steps": 2,
+        "step_size": eta,
+        "gamma": gamma,
+        "schedule": {"kind": "practice", "stage_steps": 4},
+    }
+    for estimator, alpha in {"mixture": down - up, "client-means": np.mean(own_values)}.items():
+        run = train(scored(parts), tmp_path, algorithm | {"dual_estimator": estimator}, rounds=2)
+        np.testing.assert_allclose(points(run)[1], np.append(average[:-1], alpha), rtol=0, atol=1e-13)
+
+
+# Identities and equivalences of section 6.3
+
+
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_both_wires_give_the_same_trajectory(batch_size: int | None, tmp_path: Path) -> None:
+    problem = scored(random_parts([9, 14, 11], 4, seed=4))
+    keys: dict[str, Any] = {"local_steps": 3, "step_size": 0.1, "server_step_size": 1.3, "gamma": 0.1}
+    schedule = {"kind": "practice", "stage_steps": 9}
+    for start in ("carry", "zero", "gradient"):
+        algorithm = codasca(**keys, schedule=schedule, cv_init=start) | {"batch_size": batch_size}
+        paper, compact = (
+            train(problem, tmp_path, algorithm | {"wire": wire}, rounds=8, seed=5)
+            for wire in ("paper", "compact")
+        )
+        np.testing.assert_allclose(points(compact), points(paper), rtol=0, atol=1e-13)
+        np.testing.assert_allclose(kept(compact, "control"), kept(paper, "control"), rtol=0, atol=1e-13)
+        assert np.abs(points(paper)[-1]).max() > 0.05
+
+
+def test_alone_a_client_needs_no_correction(tmp_path: Path) -> None:
+    problem = scored(random_parts([15], 3, seed=5))
+    keys: dict[str, Any] = {"local_steps": 4, "step_size": 0.1, "gamma": 0.1}
+    ends = {
+        name: points(train(problem, tmp_path, algorithm | {"batch_size": 4}, rounds=5, seed=6))
+        for name, algorithm in {
+            "codasca": codasca(**keys, wire="paper"),
+            "coda-plus": coda_plus(**keys, output="last"),
+        }.items()
+    }
+    np.testing.assert_allclose(ends["codasca"], ends["coda-plus"], rtol=0, atol=1e-15)
+
+
+def test_clients_that_hold_the_same_agree_with_one_machine(tmp_path: Path) -> None:
+    part = random_parts([12], 3, seed=6)[0]
+    keys: dict[str, Any] = {"local_steps": 4, "step_size": 0.1, "gamma": 0.1}
+    alone = points(train(scored([part]), tmp_path, coda_plus(**keys, output="last"), rounds=5))
+    for algorithm in (codasca(**keys), coda_plus(**keys, output="last")):
+        together = points(train(scored([part] * 3), tmp_path, algorithm, rounds=5))
+        np.testing.assert_allclose(together, alone, rtol=0, atol=1e-14)
+
+
+def test_stochastic_steps_are_the_same_with_one_local_step(tmp_path: Path) -> None:
+    problem = scored(random_parts([20, 30], 3, seed=7))
+    keys: dict[str, Any] = {"gamma": 0.1, "batch_size": 4}
+    first = train(
+        problem, tmp_path, codasca(local_steps=1, step_size=0.05) | keys | {"server_step_size": 2}, rounds=6
+    )
+    second = train(problem, tmp_path, npa(step_size=0.1, output="last") | keys, rounds=6)
+    np.testing.assert_allclose(points(first), points(second), rtol=0, atol=1e-14)
+
+
+def test_a_wrong_sign_of_the_dual_control_variate_would_be_seen(tmp_path: Path) -> None:
+    """A mutation of the oracle: the first round is blind to it, the second is not."""
+    parts = random_parts([7, 12, 9], 3, seed=0)
+    flipped = uniform(parts, 0.3)
+    flipped.codasca(np.zeros(6), 0.2, 1.0, 3, 2, flip=True)
+    run = train(scored(parts), tmp_path, codasca(local_steps=3, step_size=0.2, gamma=0.3), rounds=2)
+    np.testing.assert_allclose(points(run)[0], flipped.rounds[0], rtol=0, atol=1e-12)
+    assert np.abs(points(run)[1] - flipped.rounds[1]).max() > 1e-5
+
+
+def test_the_costs_are_those_of_the_specification(tmp_path: Path) -> None:
+    problem, n, rounds = scored(random_parts([7, 12, 9], 3, seed=8)), 6, 4
+    each = 3 * rounds * n
+    schedule = {"kind": "practice", "stage_steps": 4}
+    two: dict[str, Any] = {"local_steps": 2, "step_size": 0.1, "schedule": schedule}
+    costs = {
+        "compact": (codasca(**two), each, each),
+        "compact, fresh": (codasca(**two, cv_init="gradient"), each + 2 * 3 * n, each + 2 * 3 * n),
+        "paper": (codasca(**two, wire="paper"), 2 * each, 2 * each),
+        "paper, fresh": (
+            codasca(**two, wire="paper", cv_init="gradient"),
+            2 * each + 2 * 3 * n,
+            2 * each + 2 * 3 * n,
+        ),
+        "coda-plus": (coda_plus(**two), each + 2 * 3 * n, each),
+        "coda-plus, last": (coda_plus(**two, output="last"), each, each),
+        "npa": (npa(step_size=0.1, schedule=schedule), each, each),
+    }
+    for name, (algorithm, up, down) in costs.items():
+        assert train(problem, tmp_path, algorithm, rounds=rounds).floats() == (up, down), name
+
+
+# The exact linear problem of section 6.2
+
+
+def digit_parts(seed: int = 0) -> tuple[list[Part], Part]:
+    """Digits 0 to 4 against 5 to 9, five machines with one class of either (section 8); and the test set."""
+    digits = load_digits()
+    draw = np.random.default_rng(1000 + seed)
+    x, order = digits.data / 16, draw.permutation(1797)
+    test, chosen = order[:539], order[539:]
+    mean, spread = x[chosen].mean(axis=0), x[chosen].std(axis=0)
+    x = (x - mean) / (spread + 0.1)
+    rows = []
+    for c in range(5):
+        negative = chosen[digits.target[chosen] == c]
+        positive = chosen[digits.target[chosen] == c + 5][: int(0.1 / 0.9 * negative.size)]
+        rows.append((negative, positive))
+    negatives, positives = draw.permutation(5), draw.permutation(5)
+    parts = []
+    for k in range(5):
+        own = np.concatenate([rows[negatives[k]][0], rows[positives[k]][1]])
+        parts.append(Part(x[own], np.where(digits.target[own] >= 5, 1.0, -1.0)))
+    return parts, Part(x[test], np.where(digits.target[test] >= 5, 1.0, -1.0))
+
+
+class Digits:
+    """The instance: machines, the first point and the saddle."""
+
+    def __init__(self) -> None:
+        self.parts, self.test = digit_parts()
+        self.machines = uniform(self.parts, 0.02)
+        self.start = np.append(0.01 * np.random.default_rng(0).standard_normal(64), np.zeros(3))
+        self.operators = [self._operator(part) for part in self.parts]
+
+    def _operator(self, part: Part) -> tuple[Array, Array]:
+        """A_k and b_k by matrices, since probing sample by sample takes long."""
+        p, plus = self.machines.p, part.y > 0
+        above, below = (part.x[mask].sum(axis=0) / part.y.size for mask in (plus, ~plus))
+        share, a = float(plus.mean()), np.zeros((67, 67))
+        weights = 2 * np.where(plus, 1 - p, p) / part.y.size
+        a[:64, :64] = (part.x.T * weights) @ part.x
+        a[:64, 64], a[64, :64] = -2 * (1 - p) * above, -2 * (1 - p) * above
+        a[:64, 65], a[65, :64] = -2 * p * below, -2 * p * below
+        a[:64, 66] = -2 * (1 - p) * above + 2 * p * below
+        a[66, :64] = 2 * (1 - p) * above - 2 * p * below
+        a[64, 64], a[65, 65], a[66, 66] = 2 * (1 - p) * share, 2 * p * (1 - share), 2 * p * (1 - p)
+        a[:66, :66] += 0.02 * np.eye(66)
+        b = np.append(2 * p * below - 2 * (1 - p) * above, np.zeros(3))
+        b[:66] -= 0.02 * self.start[:66]
+        return a, b
+
+    @property
+    def saddle(self) -> Array:
+        a, b = (np.mean([pair[i] for pair in self.operators], axis=0) for i in (0, 1))
+        result: Array = np.linalg.solve(a, -b)
+        return result
+
+    def averaging_limit(self, eta: float, window: int) -> Array:
+        total, right = np.zeros((67, 67)), np.zeros(67)
+        for a, b in self.operators:
+            m = sum(np.linalg.matrix_power(np.eye(67) - eta * a, j) for j in range(window))
+            total += m @ a
+            right -= m @ b
+        result: Array = np.linalg.solve(total, right)
+        return result
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return Digits()
+
+
+class Halves:
+    """The client halves of a federation without a server: rounds from given points, with given states."""
+
+    def __init__(self, parts: Sequence[Part], prior: float, seed: int = 0, **algorithm: Any) -> None:
+        self.settings: Any = algorithm_settings(algorithm["name"])(**algorithm)
+        self.prior = prior
+        self.clients = []
+        for k, shard in enumerate(scored(parts).shards):
+            objective = build_objective(BinarySettings(kind="binary", dtype="float64"), shard)
+            half: Any = client_half(algorithm["name"])(
+                Place(f"client-{k}", seed, self.settings, objective, shard)
+            )
+            half.state = half.initial_state()
+            self.clients.append(half)
+
+    def replies(self, u: Array, t: int = 1, **values: Any) -> dict[str, Array]:
+        """Ask all; return the mean of each value."""
+        common = {
+            "prior": self.prior,
+            "point": u,
+            "steps": self.settings.local_steps,
+            "step_size": self.settings.step_size,
+            "begins": False,
+        }
+        answers = [half.answer("train", t, common | values) for half in self.clients]
+        return {name: np.mean([answer[name] for answer in answers], axis=0) for name in answers[0]}
+
+
+def halves(digits: Digits, window: int, eta: float, name: str = "codasca", **keys: Any) -> Halves:
+    wire = {"wire": "paper"} if name == "codasca" else {"output": "last"}
+    algorithm = {
+        "name": name,
+        **EXACT,
+        **wire,
+        "local_steps": window,
+        "step_size": eta,
+        "gamma": 0.02,
+        **keys,
+    }
+    found = Halves(digits.parts, digits.machines.p, **algorithm)
+    for half in found.clients:
+        half.state.centre = digits.start.copy()
+    return found
+
+
+def test_the_instance_is_that_of_the_specification(digits: Digits) -> None:
+    counts = [(part.y.size, int((part.y > 0).sum())) for part in digits.parts]
+    assert counts == [(142, 15), (136, 13), (132, 13), (137, 14), (148, 13)]
+    assert digits.machines.p == pytest.approx(0.0979469011, abs=5e-11)
+    assert np.linalg.norm(digits.start - digits.saddle) == pytest.approx(1.0524620, abs=5e-8)
+    directions = [a @ digits.start + b for a, b in digits.operators]
+    assert np.linalg.norm(np.mean(directions, axis=0)) == pytest.approx(0.3016447, abs=5e-8)
+    scores = digits.test.x @ digits.saddle[:64]
+    up, down = scores[digits.test.y > 0], scores[digits.test.y < 0]
+    assert np.mean(up[:, None] > down) == pytest.approx(0.9428867, abs=5e-8)
+
+
+def test_the_saddle_with_its_control_variates_is_a_fixed_point(digits: Digits) -> None:
+    u = digits.saddle
+    corrected = halves(digits, 1000, 0.05)
+    for half, (a, b) in zip(corrected.clients, digits.operators, strict=True):
+        half.state.control = a @ u + b
+    changes = [
+        half.answer(
+            "train",
+            1,
+            {
+                "prior": digits.machines.p,
+                "point": u,
+                "control": np.zeros(67),
+                "steps": 1000,
+                "step_size": 0.05,
+                "begins": False,
+            },
+        )["change"]
+        for half in corrected.clients
+    ]
+    np.testing.assert_allclose(changes, 0, atol=1e-12)
+    averaged = halves(digits, 8, 0.05, "coda-plus")
+    assert np.linalg.norm(averaged.replies(u, ends=False)["change"]) > 1e-3
+
+
+@pytest.mark.parametrize(("window", "eta", "moved"), [(8, 0.05, 0.0095), (64, 0.05, 0.154), (64, 0.5, 0.434)])
+def test_control_variates_that_begin_at_zero_drive_it_off_the_saddle(
+    window: int, eta: float, moved: float, digits: Digits
+) -> None:
+    u = digits.saddle
+    change = halves(digits, window, eta).replies(u, control=np.zeros(67))["change"]
+    assert np.linalg.norm(change) == pytest.approx(moved, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("eta", "window", "bias"), [(1e-3, 2, 2.6e-4), (1e-3, 64, 1.6e-2), (1e-2, 8, 1.8e-2), (5e-2, 8, 9.0e-2)]
+)
+def test_coda_plus_stands_still_away_from_the_saddle(
+    eta: float, window: int, bias: float, digits: Digits
+) -> None:
+    limit = digits.averaging_limit(eta, window)
+    assert np.linalg.norm(limit - digits.saddle) == pytest.approx(bias, rel=0.03)
+    change = halves(digits, window, eta, "coda-plus").replies(limit, ends=False)["change"]
+    np.testing.assert_allclose(change, 0, atol=1e-14)
+
+
+def test_codasca_reaches_the_saddle_in_the_rounds_of_the_specification(
+    digits: Digits, tmp_path: Path
+) -> None:
+    run = train(
+        scored(digits.parts),
+        tmp_path,
+        codasca(local_steps=16, step_size=0.35, gamma=0.02),
+        rounds=127,
+        objective=starting_at(tmp_path, digits.start[:64]),
+    )
+    gaps = [float(np.linalg.norm(u - digits.saddle)) for u in points(run)]
+    rounds = [next(t for t, gap in enumerate(gaps, 1) if gap <= goal) for goal in (1e-2, 1e-4, 1e-6, 1e-8)]
+    assert rounds == [25, 53, 88, 126]
+
+
+def noise_floor(digits: Digits, name: str, window: int) -> float:
+    """Mean squared distance to the saddle of rounds 101 to 300 at eta I = 0.5 with batches of 16."""
+    found = halves(digits, window, 0.5 / window, name, batch_size=16)
+    u, c, squares = digits.start, np.zeros(67), []
+    extra: dict[str, Any] = {"ends": False} if name == "coda-plus" else {}
+    for t in range(1, 301):
+        values = extra or {"control": c}
+        reply = found.replies(u, t, **values)
+        u = u + reply["change"]
+        c = c + reply.get("control_change", 0.0)
+        squares.append(float(np.sum((u - digits.saddle) ** 2)))
+    return float(np.mean(squares[100:]))
+
+
+def test_longer_rounds_lower_the_noise_of_codasca_and_not_of_coda_plus(digits: Digits) -> None:
+    corrected = [noise_floor(digits, "codasca", window) for window in (2, 8)]
+    averaged = [noise_floor(digits, "coda-plus", window) for window in (2, 8)]
+    assert 3 < corrected[0] / corrected[1] < 6.5
+    assert corrected[1] == pytest.approx(1.4e-3, rel=0.5)
+    assert averaged[1] > 0.7 * averaged[0]
+
+
+# Schedules of section 2.6
+
+WORKED = {"kind": "theory", "smoothness": 1, "primal_smoothness": 1, "polyak": 0.1}
+
+
+def test_the_schedules_of_the_theorems_have_the_worked_numbers() -> None:
+    schedule = TheorySchedule(**WORKED)
+    p = 0.1
+    assert schedule.rate == pytest.approx(0.00662252, rel=1e-6)
+    assert schedule.longest_step(p) == pytest.approx(0.0508475, rel=1e-6)
+    assert schedule.growth == pytest.approx(0.0109662735, abs=5e-11)
+    assert schedule.longest_round(p) == pytest.approx(0.0045, rel=1e-12)
+    assert math.log(10) / schedule.growth == pytest.approx(209.97, abs=5e-3)
+    averaged = CodaPlusSettings(schedule=schedule)
+    first = averaged.stage(1, p, 4)
+    assert first.step_size == schedule.longest_step(p)
+    assert first.local_steps == round(1 / math.sqrt(4 * first.step_size))
+    assert first.local_steps * first.rounds == math.ceil(23162.96 / first.local_steps) * first.local_steps
+    assert averaged.stage(101, p, 4).step_size == pytest.approx(
+        first.step_size * math.exp(-0.662252), rel=1e-5
+    )
+    assert NaiveSettings(schedule=schedule).stage(1, p, 4).rounds == 23163
+    controlled = CodascaSettings(schedule=schedule)
+    assert controlled.stage(1, p, 4).rounds == 1_234_568
+    assert controlled.server_step(16) == 4
+    assert controlled.proximal_weight == averaged.proximal_weight == 2
+
+
+@given(number=st.integers(1, 400), window=st.floats(1, 200), clients=st.integers(1, 50))
+def test_in_theory_a_round_of_codasca_goes_as_far_in_every_stage(
+    number: int, window: float, clients: int
+) -> None:
+    chosen = CodascaSettings(schedule={**WORKED, "window": window})
+    first, later = chosen.stage(1, 0.1, clients), chosen.stage(number, 0.1, clients)
+    assert later.rounds == first.rounds
+    assert later.local_steps >= first.local_steps
+    for stage in (first, later):
+        length = stage.step_size * stage.local_steps * chosen.server_step(clients)
+        assert length == pytest.approx(0.0045, rel=1e-12)
+
+
+@given(window=st.integers(1, 40), steps=st.integers(40, 300), number=st.integers(1, 9))
+def test_in_practice_a_stage_ends_with_the_first_round_that_completes_its_steps(
+    window: int, steps: int, number: int
+) -> None:
+    chosen = CodascaSettings(
+        local_steps=window, step_size=0.9, schedule={"kind": "practice", "stage_steps": steps}
+    )
+    stages = [chosen.stage(s, 0.1, 3) for s in range(1, number + 1)]
+    done = sum(stage.rounds for stage in stages) * window
+    assert number * steps <= done < number * steps + window
+    assert stages[-1].step_size == pytest.approx(0.9 / 3 ** (number - 1))
+
+
+def test_step_sizes_fall_and_centres_move_at_the_borders_of_stages(tmp_path: Path) -> None:
+    algorithm = codasca(local_steps=4, step_size=0.1, schedule={"kind": "practice", "stage_steps": 6})
+    run = train(scored(random_parts([7, 12], 3, seed=9)), tmp_path, algorithm, rounds=7)
+    assert [run.states[t].stage for t in range(1, 8)] == [1, 1, 2, 3, 3, 4, 5]
+    before = [np.zeros(6), *points(run)]
+    for t, start in enumerate([0, 0, 2, 3, 3, 5, 6], 1):
+        np.testing.assert_array_equal(run.states[t].centre, before[start])
+    steps = {t: run.states[t].moved / 4 for t in range(1, 8)}
+    assert list(steps.values()) == pytest.approx([0.1, 0.1, 0.1 / 3, 0.1 / 9, 0.1 / 9, 0.1 / 27, 0.1 / 81])
+    for client in kept(run, "centre"):
+        np.testing.assert_array_equal(client, before[6])
+
+
+def test_a_random_round_ends_its_stage(tmp_path: Path) -> None:
+    algorithm = codasca(
+        local_steps=2, step_size=0.1, output="random", schedule={"kind": "practice", "stage_steps": 12}
+    )
+    run = train(scored(random_parts([7, 12], 3, seed=9)), tmp_path, algorithm, rounds=60)
+    stages = [run.states[t].stage for t in range(1, 61)]
+    lengths = np.bincount(stages)[1:-1]
+    assert lengths.min() >= 1
+    assert lengths.max() <= 6
+    assert len(set(lengths.tolist())) > 2
+    assert imbalance(run) < 1e-15
+
+
+# Class prior, batches and practices
+
+
+def test_the_prior_has_the_weights_of_the_averages(tmp_path: Path) -> None:
+    parts = random_parts([8, 40, 22], 3, seed=10)
+    rates, sizes = [part.rate for part in parts], [part.y.size for part in parts]
+    expected = {"uniform": np.mean(rates), "samples": np.average(rates, weights=sizes)}
+    assert abs(expected["uniform"] - expected["samples"]) > 0.01
+    for weighting, prior in expected.items():
+        run = train(scored(parts), tmp_path, npa(step_size=0.1, weighting=weighting), rounds=1)
+        assert run.states[1].prior == pytest.approx(prior, rel=1e-14)
+    run = train(scored(parts), tmp_path, npa(step_size=0.1, prior=0.7), rounds=1)
+    assert run.states[1].prior == 0.7
+
+
+def test_stratified_batches_have_their_positives_and_the_prior_knows(tmp_path: Path) -> None:
+    parts = random_parts([40, 60], 3, seed=11)
+    parts[0].y[:] = -1.0
+    parts[0].y[7] = 1.0
+    for share, wanted in ((None, [1, round(parts[1].rate * 8)]), (0.5, [4, 4])):
+        algorithm: dict[str, Any] = {"name": "npa", "step_size": 0.1, "batch_size": 8}
+        algorithm |= {"batches": "stratified", "positive_share": share}
+        run = train(scored(parts), tmp_path, algorithm, rounds=2)
+        assert run.states[1].prior == pytest.approx(np.mean(wanted) / 8)
+        for half, count in zip(Halves(parts, 0.3, **algorithm).clients, wanted, strict=True):
+            for batch in half.batches(20):
+                assert batch.size == 8
+                assert int(half.objective.positive[batch].sum()) == count
+    drawn = list(Halves(parts, 0.3, **algorithm).clients[1].batches(400))
+    assert np.unique(np.concatenate(drawn)).size == 60, "every sample gets its turn"
+    assert all(np.unique(batch).size == 8 for batch in drawn), "no sample twice where there are enough"
+
+
+def test_clients_without_positive_samples_do_no_harm(tmp_path: Path) -> None:
+    parts = random_parts([12, 15, 9], 3, seed=12)
+    parts[1].y[:] = -1.0
+    machines = uniform(parts, 0.1)
+    expected = machines.codasca(np.zeros(6), 0.1, 1.0, 3, 5)
+    run = train(scored(parts), tmp_path, codasca(local_steps=3, step_size=0.1, gamma=0.1), rounds=5)
+    np.testing.assert_allclose(points(run)[-1], expected, rtol=0, atol=1e-12)
+    coda = {"name": "coda", **EXACT, "local_steps": 3, "step_size": 0.1}
+    for estimator in ("mixture", "client-means"):
+        algorithm = coda | {"dual_estimator": estimator, "schedule": {"kind": "practice", "stage_steps": 3}}
+        run = train(scored(parts), tmp_path, algorithm, rounds=3)
+        assert np.isfinite(points(run)).all()
+    for part in parts:
+        part.y[:] = -1.0
+    with pytest.raises(DataError, match=r"0 of the 36 samples of all clients are positive"):
+        train(scored(parts), tmp_path, codasca(step_size=0.1), rounds=1)
+
+
+def test_the_practices_of_the_authors_library_bend_the_steps(tmp_path: Path) -> None:
+    parts = random_parts([9, 14], 3, seed=13)
+    gamma, eta, decay, clip = 0.3, 0.2, 0.05, 0.02
+    machines = uniform(parts, gamma)
+    p, start = machines.p, np.array([0, 0, 0, 0, 0, -1.0])
+    directions = []
+    for part in parts:
+        g_v, _ = part.gradients(start, p)
+        directions.append(np.append(g_v, 2 * (-1.0)))  # alpha - (b - a) = -1
+    ends = []
+    for g in directions:
+        step = g + np.append(gamma * (start[:-1] - start[:-1]), 0.0)
+        step[:3] = np.clip(step[:3], -clip, clip)
+        ends.append(start - eta * (step + decay * np.append(start[:-1], 0.0)))
+    algorithm = codasca(
+        local_steps=1,
+        step_size=eta,
+        gamma=gamma,
+        wire="paper",
+        gradient_clip=clip,
+        weight_decay=decay,
+        dual_step="plug-in",
+        initial_dual=-1.0,
+    )
+    run = train(scored(parts), tmp_path, algorithm, rounds=2)
+    np.testing.assert_allclose(points(run)[0], np.mean(ends, axis=0), rtol=0, atol=1e-14)
+    controls = np.mean(directions, axis=0)
+    np.testing.assert_allclose(run.states[1].control, controls, rtol=0, atol=1e-14)
+    u = points(run)[0]
+    second = []
+    for part, c_k in zip(parts, directions, strict=True):
+        g_v, _ = part.gradients(u, p)
+        step = np.append(g_v + gamma * (u - start)[:-1], 2 * (u[-1] - u[-2] + u[-3])) + controls - c_k
+        step[:3] = np.clip(step[:3], -clip, clip)
+        second.append(u - eta * (step + decay * np.append(u[:-1], 0.0)))
+    np.testing.assert_allclose(points(run)[1], np.mean(second, axis=0), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"name": "codasca", "gradient_clip": 1.0}, "use wire: paper"),
+        ({"name": "codasca", "positive_share": 0.5}, "positive_share says how batches: stratified"),
+        ({"name": "codasca", "batches": "stratified", "batch_size": 1}, "batch_size of at least 2"),
+        (
+            {"name": "codasca", "local_steps": 64, "schedule": {"stage_steps": 32, "kind": "practice"}},
+            "one round",
+        ),
+        ({"name": "npa", "weight_decay": 0.1}, "use coda-plus with local_steps: 1"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        scored(golden()).settings(tmp_path, keys)
+
+
+SOME = {"participation": {"sampler": {"kind": "fixed", "size": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sections", "message"),
+    [
+        (codasca(), SOME, "wire: compact"),
+        (coda_plus(), SOME, "output: average"),
+        (codasca(), {"objective": {"kind": "logistic"}}, "use objective.kind: binary"),
+        (npa(), {"objective": {"kind": "softmax"}}, "use objective.kind: binary"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused(
+    algorithm: dict[str, Any], sections: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        train(scored(random_parts([7, 12, 9], 3, seed=1)), tmp_path, algorithm, **sections)
+
+
+@pytest.mark.parametrize("wire", ["compact", "paper"])
+def test_without_a_client_that_is_lost_only_the_paper_s_wire_goes_on(
+    wire: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum of the other clients' c^k would be taken for the sum of all."""
+    communicate = Codasca.communicate
+
+    async def loses_one(self: Codasca, stage: Stage, *, begins: bool, ends: bool) -> None:
+        if self.fleet.round == 3:
+            self.fleet.members["client-001"].lost = "its disk broke"
+        await communicate(self, stage, begins=begins, ends=ends)
+
+    monkeypatch.setattr(Codasca, "communicate", loses_one)
+    problem, algorithm = scored(random_parts([7, 12, 9], 3, seed=1)), codasca(local_steps=2, wire=wire)
+    sections: dict[str, Any] = {"rounds": 5, "participation": {"on_lost_state": "continue"}}
+    if wire == "compact":
+        with pytest.raises(LostStateError, match="client-001 cannot take part any more"):
+            train(problem, tmp_path, algorithm, **sections)
+    else:
+        assert imbalance(train(problem, tmp_path, algorithm, **sections)) < 1e-15
+
+
+# Cross-entropy on the same scorer, and training in two stages
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_the_baselines_train_the_same_scorer_by_cross_entropy(name: str, tmp_path: Path) -> None:
+    problem = scored(random_parts([12, 20], 3, seed=14))
+    algorithm = {"name": name, "local_steps": 3, "step_size": 0.3, "batch_size": 5}
+    run = train(problem, tmp_path, algorithm, rounds=5)
+    logistic = train(problem, tmp_path, algorithm, rounds=5, objective={"kind": "logistic"})
+    np.testing.assert_allclose(run.model, logistic.model, rtol=0, atol=1e-14)
+
+
+def test_a_run_goes_on_from_the_model_of_another(tmp_path: Path) -> None:
+    problem = scored(random_parts([12, 20], 3, seed=15))
+    first = train(problem, tmp_path, {"name": "fedavg", "local_steps": 3, "step_size": 0.3}, rounds=5)
+    objective = {**LINEAR, "initial": {"file": str(first.folder.model)}}
+    second = train(problem, tmp_path, codasca(local_steps=2, step_size=0.1), rounds=1, objective=objective)
+    np.testing.assert_array_equal(second.states[1].centre, np.append(first.model, np.zeros(3)))
+
+
+# Faults and partial participation
+
+
+def problem_with_four() -> Scored:
+    return scored(random_parts([9, 14, 11, 7], 4, seed=16))
+
+
+STOCHASTIC: dict[str, Any] = {
+    "local_steps": 3,
+    "step_size": 0.1,
+    "batch_size": 3,
+    "gamma": 0.1,
+    "schedule": {"kind": "practice", "stage_steps": 9},
+}
+
+
+@pytest.mark.parametrize("start", ["carry", "zero", "gradient"])
+@pytest.mark.parametrize(
+    ("wire", "sampler"),
+    [("compact", {"kind": "all"}), ("paper", {"kind": "all"}), ("paper", {"kind": "fixed", "size": 2})],
+    ids=["compact", "paper", "paper, some"],
+)
+def test_faults_change_no_bit_and_c_stays_the_sum(
+    start: str, wire: str, sampler: dict[str, Any], tmp_path: Path
+) -> None:
+    sections: dict[str, Any] = {"rounds": 8, "participation": {"sampler": sampler}}
+    algorithm = {"name": "codasca", **STOCHASTIC, "cv_init": start, "wire": wire}
+    calm = train(problem_with_four(), tmp_path, algorithm, **sections)
+    faults = Faults(random.Random(f"{start} {wire}"), breaks=2, kills=2, frames=15)
+    run = train(problem_with_four(), tmp_path, algorithm, faults=faults, **sections)
+    assert run.federation is not None
+    assert run.federation.killed == 2
+    assert point(run.states[8]).tobytes() == point(calm.states[8]).tobytes()
+    assert kept(run, "control").tobytes() == kept(calm, "control").tobytes()
+    assert imbalance(run) < 1e-15
+    assert np.abs(run.states[8].control).max() > 1e-3
+
+
+def test_coda_plus_survives_faults_too(tmp_path: Path) -> None:
+    algorithm = {"name": "coda-plus", **STOCHASTIC}
+    calm = train(problem_with_four(), tmp_path, algorithm, rounds=7)
+    faults = Faults(random.Random(3), breaks=2, kills=2, frames=15)
+    run = train(problem_with_four(), tmp_path, algorithm, faults=faults, rounds=7)
+    assert point(run.states[7]).tobytes() == point(calm.states[7]).tobytes()
+
+
+@pytest.mark.parametrize("start", ["carry", "zero", "gradient"])
+def test_with_some_clients_a_round_it_is_the_rule_of_scaffold(start: str, tmp_path: Path) -> None:
+    """Section 7.4, written without any machinery; absent clients learn of new stages, too."""
+    parts = random_parts([9, 14, 11, 7], 3, seed=17)
+    cohorts = [(0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2)]
+    machines, eta, eta_g, gamma = uniform(parts, 0.2), 0.1, 1.2, 0.2
+    u, controls = np.zeros(6), np.zeros((4, 6))
+    for t, cohort in enumerate(cohorts):
+        if t % 3 == 0:
+            centre = u
+            if start == "zero":
+                controls = np.zeros((4, 6))
+            if start == "gradient":
+                controls = np.array([np.append(*part.gradients(u, machines.p)) for part in parts])
+        c = controls.mean(axis=0)
+        ends, new = [], controls.copy()
+        for k in cohort:
+            own, total = u, np.zeros(6)
+            for _ in range(2):
+                own, g = machines.step(k, own, centre, eta, c - controls[k])
+                total += g
+            new[k] = total / 2
+            ends.append(own)
+        controls = new
+        u = u + eta_g * (np.mean(ends, axis=0) - u)
+    algorithm = codasca(
+        local_steps=2,
+        step_size=eta,
+        gamma=gamma,
+        server_step_size=eta_g,
+        cv_init=start,
+        wire="paper",
+        schedule={"kind": "practice", "stage_steps": 6, "decay": 1},
+    )
+    run = train(scored(parts), tmp_path, algorithm, cohorts=cohorts, rounds=6)
+    np.testing.assert_allclose(points(run)[-1], u, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(plain_signs(kept(run, "control")), controls, rtol=0, atol=1e-13)
+    assert imbalance(run) < 1e-15

@@ -1,0 +1,167 @@
+"""SCAFF-PD: the formulas, its equilibrium, and the robust optimum."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import LinearConstraint, minimize
+
+from common.arrays import Dense, Vector
+from common.randomness import generator
+from deploy.names import client_names
+from tests.algorithms.drdm_oracle import (
+    Q1,
+    Q1_ROBUST,
+    Q1_WEIGHTS,
+    Q2_VALUE,
+    Floats,
+    ScaffPDConstants,
+    losses_of,
+    pinned,
+    scaff_pd,
+    simplex,
+)
+from tests.algorithms.drdm_runs import SEED
+from tests.algorithms.feddcd_quadratics import problem_of, train_quadratics
+from tests.algorithms.mlr import SETS, Problem, reproducible, train
+
+EXACT: dict[str, Any] = {"name": "scaff-pd", "step_size": 0.05, "local_steps": 10, "batch_size": None}
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.7])
+@pytest.mark.parametrize("theta", [0.0, 1.0])
+def test_with_everybody_runs_are_those_of_the_independent_implementation(
+    rho: float, theta: float, tmp_path: Path
+) -> None:
+    algorithm = {
+        **EXACT,
+        "dual_step_size": 0.05,
+        "concavity": rho,
+        "extrapolation": theta,
+        "server_step_size": 0.8,
+    }
+    run = train_quadratics(problem_of(pinned()), tmp_path, algorithm, rounds=12)
+    constants = ScaffPDConstants(0.05, 10, 0.05, theta, 0.8, rho)
+    steps = itertools.islice(scaff_pd(pinned(), constants), 12)
+    for (x, weights), t in zip(steps, sorted(run.states), strict=True):
+        np.testing.assert_allclose(run.states[t].model, x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(run.states[t].weights, weights, rtol=0, atol=1e-12)
+    assert run.floats() == (2 * 6 * 4 * 12, 2 * 6 * 4 * 12)
+
+
+def simulated(problem: Problem, algorithm: Mapping[str, Any], cohorts: Sequence[Sequence[int]]) -> Any:
+    """Return x and lambda, with cohorts and mini-batches, written without any machinery."""
+    names, sigma = client_names(4), algorithm["dual_step_size"]
+    x: Vector = np.zeros(9)
+    lam: Floats = np.full(4, 0.25)
+    known: dict[int, float] = {}
+    for t, cohort in enumerate(cohorts, 1):
+        told = {i: problem.objectives[i].loss(x) for i in cohort}
+        s = np.zeros(4)
+        for i in range(4):
+            now = told.get(i, known.get(i, 0.0))
+            s[i] = 2 * now - known.get(i, now)
+        known |= told
+        lam = simplex(lam + sigma * s)
+        share = {i: lam[i] / sum(lam[j] for j in cohort) for i in cohort}
+        slopes: dict[int, Dense] = {i: problem.objectives[i].gradient(x) for i in cohort}
+        mean = sum((share[i] * slopes[i] for i in cohort), np.zeros(9))
+        step = np.zeros(9)
+        for i in cohort:
+            u, f = x, problem.objectives[i]
+            draws = generator(SEED, names[i], t, "batches")
+            for _ in range(algorithm["local_steps"]):
+                rows = draws.choice(f.samples, algorithm["batch_size"], replace=False)
+                u = u - algorithm["step_size"] * (f.batch_gradient(u, rows) - slopes[i] + mean)
+            step = step + share[i] * (u - x)
+        x = x + step
+    return x, lam
+
+
+def test_with_cohorts_lambda_is_renormalised_and_losses_are_remembered(tmp_path: Path) -> None:
+    algorithm = {
+        "name": "scaff-pd",
+        "step_size": 0.3,
+        "local_steps": 4,
+        "batch_size": 2,
+        "dual_step_size": 0.05,
+    }
+    run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, rounds=7, seed=SEED)
+    x, lam = simulated(reproducible(), algorithm, [SETS[t % 4] for t in range(7)])
+    np.testing.assert_allclose(run.model, x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run.states[7].weights, lam, rtol=0, atol=1e-12)
+    assert np.abs(lam - 0.25).max() > 0.05
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.1])
+def test_it_ends_at_the_saddle_point(sigma: float) -> None:
+    trajectory = scaff_pd(Q1, ScaffPDConstants(0.05, 10, sigma))
+    x, weights = next(itertools.islice(trajectory, 2999, None))
+    assert float(x[0]) == pytest.approx(Q1_ROBUST, abs=1e-9)
+    np.testing.assert_allclose(weights, Q1_WEIGHTS, rtol=0, atol=1e-9)
+
+
+def test_the_real_thing_goes_there(tmp_path: Path) -> None:
+    run = train_quadratics(problem_of(pinned()), tmp_path, {**EXACT, "dual_step_size": 0.1}, rounds=200)
+    assert abs(losses_of(pinned(), run.model).max() - Q2_VALUE) < 0.01
+    assert losses_of(pinned(), run.models[0]).max() > Q2_VALUE + 0.1
+
+
+@given(
+    weights=st.lists(st.floats(0.01, 1), min_size=4, max_size=4),
+    losses=st.lists(st.floats(0, 5), min_size=4, max_size=4),
+    sigma=st.floats(0.01, 1),
+    rho=st.floats(0, 2),
+)
+def test_the_dual_step_of_the_oracle_is_the_maximiser(
+    weights: list[float], losses: list[float], sigma: float, rho: float
+) -> None:
+    """argmax <s, lambda> - (rho/2) ||lambda - 1/N||^2 - ||lambda - lambda^r||^2 / (2 sigma), by a general solver."""
+    start, s = np.array(weights) / sum(weights), np.array(losses)
+
+    def value(point: Vector) -> float:
+        return float(
+            -s @ point + rho / 2 * ((point - 0.25) ** 2).sum() + ((point - start) ** 2).sum() / (2 * sigma)
+        )
+
+    ours = simplex((start / sigma + rho / 4 + s) / (1 / sigma + rho))
+    found = minimize(
+        value,
+        start,
+        method="SLSQP",
+        bounds=[(0, 1)] * 4,
+        constraints=LinearConstraint(np.ones(4), 1, 1),
+        options={"ftol": 1e-14},
+    )
+    assert value(ours) <= value(found.x) + 1e-9
+
+
+def test_other_samplers_are_welcome(tmp_path: Path) -> None:
+    run = train(
+        reproducible(),
+        tmp_path,
+        {"name": "scaff-pd", "local_steps": 2},
+        participation={"sampler": {"kind": "bernoulli", "probability": 0.5}},
+        rounds=3,
+    )
+    assert np.isfinite(run.model).all()
+    assert run.settings.participation.sampler.kind == "bernoulli"
+
+
+def test_a_client_that_answers_once_is_extrapolated_from_there(tmp_path: Path) -> None:
+    """Who reports for the first time has q^{r-1} = q^r, as everybody has in the first round."""
+    algorithm = {"name": "scaff-pd", "local_steps": 1, "batch_size": None, "dual_step_size": 0.05}
+    run = train(reproducible(), tmp_path, algorithm, cohorts=[(0, 1), (0, 1, 2)], rounds=2, seed=SEED)
+    problem = reproducible()
+    known = run.states[1]
+    assert np.isnan(known.losses).tolist() == [False, False, True, True]
+    now = np.array([f.loss(known.model) for f in problem.objectives])
+    s = np.array([*(2 * now[:2] - known.losses[:2]), now[2], 0])
+    np.testing.assert_allclose(run.states[2].weights, simplex(known.weights + 0.05 * s), rtol=0, atol=1e-14)

@@ -1,0 +1,395 @@
+"""The min-max function for the area under the ROC curve, and the scorers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+from scipy.optimize import minimize
+
+from common.data.shard import Shard
+from common.errors import DataError, SettingsError
+from common.objectives.auc import MinMax, Moments
+from common.objectives.binary import BinaryObjective
+from common.objectives.factory import build_objective, dimension_of, initial_model
+from common.settings.objective import BinarySettings, ObjectiveSettings
+
+MakeShard = Callable[..., Shard]
+ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
+SCORERS: list[dict[str, Any]] = [
+    {"kind": "linear"},
+    {"kind": "mlp", "hidden": 4},
+    {"kind": "mlp", "hidden": 4, "biases": False},
+    {"kind": "cnn"},
+]
+every_scorer = pytest.mark.parametrize("scorer", SCORERS, ids=["linear", "mlp", "mlp without biases", "cnn"])
+
+
+def section(**keys: Any) -> BinarySettings:
+    found = ADAPTER.validate_python({"kind": "binary", "dtype": "float64", **keys})
+    assert isinstance(found, BinarySettings)
+    return found
+
+
+def binary(shard: Shard, **keys: Any) -> BinaryObjective:
+    objective = build_objective(section(**keys), shard)
+    assert isinstance(objective, BinaryObjective)
+    return objective
+
+
+def mixtures(seed: int, sizes: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Scores and classes of several clients, each with both classes."""
+    draw = np.random.default_rng(seed)
+    scores, classes = [], []
+    for size in sizes:
+        positive = draw.random(size) < draw.uniform(0.1, 0.7)
+        positive[:2] = True, False
+        scores.append(draw.standard_normal(size) + positive * draw.uniform(-1, 2))
+        classes.append(positive)
+    return scores, classes
+
+
+def mean_value(f: MinMax, scores: list[Any], classes: list[Any], weights: Any, auxiliary: Any) -> float:
+    means = [f.value(h, y, np.asarray(auxiliary)).mean() for h, y in zip(scores, classes, strict=True)]
+    return float(np.dot(weights, means))
+
+
+# F
+
+
+def test_f_is_the_formula_of_the_paper() -> None:
+    f, (a, b, alpha) = MinMax(0.3), (0.2, -0.4, 0.7)
+    found = f.value(np.array([1.5, -0.5]), np.array([True, False]), np.array([a, b, alpha]))
+    of_positive = 0.7 * (1.5 - a) ** 2 + 2 * (1 + alpha) * (-0.7 * 1.5) - 0.21 * alpha**2
+    of_negative = 0.3 * (-0.5 - b) ** 2 + 2 * (1 + alpha) * (0.3 * -0.5) - 0.21 * alpha**2
+    np.testing.assert_allclose(found, [of_positive, of_negative], rtol=1e-15)
+
+
+@given(prior=st.floats(0.05, 0.95), seed=st.integers(0, 50))
+def test_the_gradients_of_f_equal_finite_differences(prior: float, seed: int) -> None:
+    (scores,), (positive,) = mixtures(seed, [9])
+    f, auxiliary, step = MinMax(prior), np.random.default_rng(seed).standard_normal(3), 1e-5
+    for i, unit in enumerate(np.eye(3)):
+        up, down = (f.value(scores, positive, auxiliary + s * step * unit).mean() for s in (1, -1))
+        assert f.gradient(scores, positive, auxiliary)[i] == pytest.approx((up - down) / (2 * step), abs=1e-8)
+    up, down = (f.value(scores + s * step, positive, auxiliary) for s in (1, -1))
+    np.testing.assert_allclose(f.slopes(scores, positive, auxiliary), (up - down) / (2 * step), atol=1e-8)
+
+
+@given(seed=st.integers(0, 200), equal=st.booleans())
+def test_the_saddle_is_where_the_class_means_are(seed: int, equal: bool) -> None:
+    scores, classes = mixtures(seed, [5, 20, 11])
+    sizes = np.array([5, 20, 11])
+    weights = np.full(3, 1 / 3) if equal else sizes / sizes.sum()
+    parts = [Moments.of(h, y) for h, y in zip(scores, classes, strict=True)]
+    mixture = Moments.mixture(zip(weights, parts, strict=True))
+    f = MinMax(mixture.positives)
+    a, b, alpha = mixture.saddle(f.prior)
+    up, down = mixture.means
+    assert (a, b, alpha) == pytest.approx((up, down, down - up), abs=1e-12)
+    gradients = [f.gradient(h, y, np.array([a, b, alpha])) for h, y in zip(scores, classes, strict=True)]
+    np.testing.assert_allclose(weights @ gradients, 0, atol=1e-12)
+    value = mean_value(f, scores, classes, weights, (a, b, alpha))
+    assert mixture.value(f.prior) == pytest.approx(value, abs=1e-12)
+    pairs = f.prior * (1 - f.prior)
+    assert mixture.pairwise_loss == pytest.approx(1 + value / pairs, rel=1e-10)
+
+
+def test_the_minimum_over_a_and_b_is_the_mean_loss_of_all_pairs() -> None:
+    scores, classes = mixtures(3, [40, 90])
+    pooled, positive = np.concatenate(scores), np.concatenate(classes)
+    pairs = (1 - pooled[positive][:, None] + pooled[~positive]) ** 2
+    assert Moments.of(pooled, positive).pairwise_loss == pytest.approx(pairs.mean(), rel=1e-12)
+
+
+def test_with_another_prior_than_that_of_the_weights_the_identity_fails() -> None:
+    scores, classes = mixtures(4, [50, 200, 120, 30])
+    parts = [Moments.of(h, y) for h, y in zip(scores, classes, strict=True)]
+    mixture = Moments.mixture((0.25, part) for part in parts)
+    right, pooled = mixture.positives, float(np.concatenate(classes).mean())
+    assert abs(right - pooled) > 0.01
+    assert 1 + mixture.value(right) / (right * (1 - right)) == pytest.approx(mixture.pairwise_loss)
+    assert abs(1 + mixture.value(pooled) / (pooled * (1 - pooled)) - mixture.pairwise_loss) > 1e-3
+    assert mixture.alpha(right) == pytest.approx(mixture.means[1] - mixture.means[0])
+    assert abs(mixture.alpha(pooled) - mixture.alpha(right)) > 1e-3
+
+
+@pytest.mark.parametrize("prior", [0.3, 0.6])
+@pytest.mark.parametrize("gamma", [0.0, 0.8])
+def test_the_saddle_with_a_proximal_term_is_what_an_optimiser_finds(prior: float, gamma: float) -> None:
+    (scores,), (positive,) = mixtures(5, [30])
+    moments, f, centre = Moments.of(scores, positive), MinMax(prior), (0.5, -2.0)
+
+    def value(at: np.ndarray) -> float:
+        pull = gamma / 2 * ((at[0] - centre[0]) ** 2 + (at[1] - centre[1]) ** 2)
+        return float(f.value(scores, positive, np.append(at, 0.0)).mean() + pull)
+
+    a, b = minimize(value, np.zeros(2), options={"gtol": 1e-10}).x
+
+    def loss(at: np.ndarray) -> float:
+        return -float(f.value(scores, positive, np.array([a, b, at[0]])).mean())
+
+    alpha = minimize(loss, np.zeros(1), options={"gtol": 1e-10}).x[0]
+    np.testing.assert_allclose(moments.saddle(prior, gamma, centre), [a, b, alpha], atol=1e-5)
+
+
+def test_with_the_right_prior_the_proximal_term_mixes_mean_and_centre() -> None:
+    (scores,), (positive,) = mixtures(5, [30])
+    moments, gamma = Moments.of(scores, positive), 0.8
+    p, (up, down) = moments.positives, moments.means
+    pq = 2 * p * (1 - p)
+    expected = (pq * up + gamma * 0.5) / (pq + gamma), (pq * down - gamma * 2) / (pq + gamma), down - up
+    np.testing.assert_allclose(moments.saddle(p, gamma, (0.5, -2.0)), expected, rtol=1e-12)
+
+
+def test_one_constant_more_in_scores_and_means_changes_nothing() -> None:
+    (scores,), (positive,) = mixtures(6, [30])
+    f = MinMax(float(positive.mean()))
+    before = f.value(scores, positive, np.array([0.1, 0.2, 0.3])).mean()
+    after = f.value(scores + 5, positive, np.array([5.1, 5.2, 0.3])).mean()
+    assert after == pytest.approx(before, abs=1e-12)
+
+
+def test_one_class_alone_has_gradients_but_no_pairs() -> None:
+    scores, positive = np.array([0.3, -1.0]), np.array([False, False])
+    assert np.isfinite(MinMax(0.2).gradient(scores, positive, np.zeros(3))).all()
+    moments = Moments.of(scores, positive)
+    assert not moments.has_both_classes
+    with pytest.raises(DataError, match="need samples of either class"):
+        _ = moments.pairwise_loss
+
+
+# The objective
+
+
+def shard_of_images(make_shard: MakeShard, *, sparse: bool = False, samples: int = 12) -> Shard:
+    return make_shard(samples, 16, 2, seed=1, sparse=sparse)
+
+
+@every_scorer
+@pytest.mark.parametrize("output", ["none", "sigmoid", "l2"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_the_direction_equals_finite_differences(
+    make_shard: MakeShard, scorer: dict[str, Any], output: str, sparse: bool
+) -> None:
+    if scorer["kind"] != "linear":
+        pytest.importorskip("torch")
+    objective = binary(shard_of_images(make_shard, sparse=sparse), scorer=scorer, l2=0.1)
+    objective.output = output  # type: ignore[assignment]
+    draw = np.random.default_rng(3)
+    u = np.append(objective.initial(2) + 0.05 * draw.standard_normal(objective.dimension), [0.3, -0.2, 0.4])
+    rows, prior, step = np.array([0, 3, 4, 4, 7, 9]), 0.3, 1e-5
+    _, g = objective.saddle_gradient(u, rows, prior)
+
+    def value(at: np.ndarray) -> float:
+        return objective.saddle_gradient(at, rows, prior)[0] + objective.penalty(at[:-3])
+
+    for _ in range(4):
+        direction = draw.standard_normal(u.size)
+        direction[:-3] /= np.linalg.norm(direction[:-3])
+        slope = (value(u + step * direction) - value(u - step * direction)) / (2 * step)
+        signed = direction * np.append(np.ones(u.size - 1), -1.0)
+        assert g @ signed == pytest.approx(slope, rel=1e-6, abs=1e-8)
+
+
+@every_scorer
+def test_the_cross_entropy_is_that_of_the_raw_scores(make_shard: MakeShard, scorer: dict[str, Any]) -> None:
+    if scorer["kind"] != "linear":
+        pytest.importorskip("torch")
+    objective = binary(shard_of_images(make_shard), scorer=scorer, output="sigmoid", l2=0.1)
+    draw = np.random.default_rng(4)
+    w = objective.initial(2) + 0.05 * draw.standard_normal(objective.dimension)
+    raw, signs = objective.scorer.scores(w, objective.features), np.where(objective.positive, 1, -1)
+    assert objective.loss(w) == pytest.approx(np.mean(np.log1p(np.exp(-signs * raw))), rel=1e-12)
+    metrics = objective.evaluate(w)
+    assert metrics.loss == pytest.approx(objective.loss(w))
+    assert metrics.correct == np.count_nonzero((raw > 0) == objective.positive)
+    gradient, step = objective.gradient(w), 1e-6
+    for _ in range(4):
+        direction = draw.standard_normal(w.size)
+        direction /= np.linalg.norm(direction)
+        slope = (objective.value(w + step * direction) - objective.value(w - step * direction)) / (2 * step)
+        assert gradient @ direction == pytest.approx(slope, abs=1e-8)
+
+
+def test_a_linear_scorer_by_cross_entropy_is_logistic_regression(make_shard: MakeShard) -> None:
+    shard = make_shard(20, 5, 2, seed=5, sparse=True)
+    ours = binary(shard, l2=0.2)
+    theirs = build_objective(ADAPTER.validate_python({"kind": "logistic", "l2": 0.2}), shard)
+    w, rows = np.random.default_rng(6).standard_normal(5), np.array([3, 3, 8])
+    assert ours.value(w) == pytest.approx(theirs.value(w), rel=1e-14)
+    np.testing.assert_allclose(ours.batch_gradient(w, rows), theirs.batch_gradient(w, rows), atol=1e-15)
+    assert ours.evaluate(w) == theirs.evaluate(w)
+
+
+@pytest.mark.parametrize("output", ["none", "sigmoid", "l2"])
+def test_scores_are_what_a_roc_curve_is_made_of(make_shard: MakeShard, output: str) -> None:
+    shard, other = make_shard(20, 5, 2, seed=5), make_shard(9, 5, 2, seed=6)
+    objective = binary(shard)
+    objective.output = output  # type: ignore[assignment]
+    w = np.random.default_rng(6).standard_normal(5)
+    for asked, held in ((None, shard), (other, other)):
+        scores, positive = objective.scores(w, asked)
+        raw = np.asarray(held.features) @ w
+        expected = {"none": raw, "sigmoid": 1 / (1 + np.exp(-raw)), "l2": raw / np.linalg.norm(raw)}
+        np.testing.assert_allclose(scores, expected[output], rtol=1e-13)
+        np.testing.assert_array_equal(positive, held.labels == 1)
+
+
+def test_which_classes_are_positive_is_a_setting(make_shard: MakeShard) -> None:
+    shard = make_shard(30, 5, 4, seed=7)
+    objective = binary(shard, positive=[3, 0])
+    np.testing.assert_array_equal(objective.positive, np.isin(shard.labels, [0, 3]))
+    assert objective.positives == np.count_nonzero(objective.positive)
+    for keys, message in (
+        ({}, "this data set has 4"),
+        ({"positive": [4]}, "class 4 does not exist"),
+        ({"positive": [0, 1, 2, 3]}, "no class is left as negative"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            binary(shard, **keys)
+    with pytest.raises(SettingsError, match="real numbers as labels"):
+        binary(make_shard(10, 5, 0))
+    with pytest.raises(ValidationError, match="cannot begin with a linear scorer"):
+        section(output="l2")
+
+
+def test_many_samples_go_through_a_network_in_pieces_and_give_the_same(make_shard: MakeShard) -> None:
+    torch_models = pytest.importorskip("common.objectives.torch_models")
+    shard = make_shard(50, 5, 2, seed=8)
+    objective = binary(shard, scorer={"kind": "mlp"})
+    u = np.append(objective.initial(1), [0.1, 0.2, 0.3])
+    value, whole = objective.saddle_gradient(u, objective.all_rows, 0.4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_models, "CHUNK", 7)
+        again, pieces = objective.saddle_gradient(u, objective.all_rows, 0.4)
+    assert again == pytest.approx(value, rel=1e-14)
+    np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-15)
+
+
+def test_a_batch_of_which_all_outputs_are_zero_teaches_nothing(make_shard: MakeShard) -> None:
+    objective = binary(make_shard(8, 5, 2, seed=9))
+    objective.output = "l2"
+    _, g = objective.saddle_gradient(np.zeros(8), objective.all_rows, 0.4)
+    np.testing.assert_array_equal(g[:5], 0)
+
+
+def test_float32_stays_float32(make_shard: MakeShard) -> None:
+    pytest.importorskip("torch")
+    for scorer in ({"kind": "linear"}, {"kind": "mlp"}):
+        for output in ("none", "sigmoid"):
+            objective = binary(make_shard(8, 5, 2), dtype="float32", scorer=scorer, output=output)
+            u = np.zeros(objective.dimension + 3, np.float32)
+            assert objective.saddle_gradient(u, objective.all_rows, 0.4)[1].dtype == np.float32
+            assert objective.gradient(u[:-3]).dtype == np.float32
+
+
+# Networks
+
+
+@pytest.mark.parametrize(
+    ("scorer", "features", "size"),
+    [
+        ({"kind": "mlp", "hidden": 32}, 64, 64 * 32 + 32 + 32 + 1),
+        ({"kind": "mlp", "hidden": 32, "biases": False}, 64, 64 * 32 + 32),
+        ({"kind": "cnn"}, 784, 794_310 - 9 * 501),
+        # With 10 classes: 269 722 for CIFAR-10 without projections; 6 953 856 and 1024 + 1 for a head of one output.
+        ({"kind": "resnet20"}, 3 * 32 * 32, 269_722 - 9 * 65),
+        ({"kind": "densenet121"}, 3 * 32 * 32, 6_953_856 + 1025),
+    ],
+)
+def test_a_scorer_has_one_output(scorer: dict[str, Any], features: int, size: int) -> None:
+    pytest.importorskip("torch")
+    assert dimension_of(section(scorer=scorer), features, 2) == size
+
+
+@pytest.mark.parametrize(("kind", "side", "channels"), [("resnet20", 8, 3), ("densenet121", 32, 1)])
+def test_deep_scorers_learn_and_have_no_state_beside_their_parameters(
+    make_shard: MakeShard, kind: str, side: int, channels: int
+) -> None:
+    pytest.importorskip("torch")
+    shard = make_shard(6, channels * side**2, 2, seed=1)
+    assert 0 < shard.labels.sum() < 6
+    objective = binary(shard, scorer={"kind": kind, "channels": channels}, output="sigmoid")
+    u = np.append(objective.initial(2), [0.3, 0.1, 0.0])
+    value, g = objective.saddle_gradient(u, objective.all_rows, 0.4)
+    again, same = objective.saddle_gradient(u, objective.all_rows, 0.4)
+    assert again == value
+    np.testing.assert_array_equal(same, g)
+    slope = float(g[:-3] @ g[:-3])
+    step = 1e-6 / np.sqrt(slope)
+    down, _ = objective.saddle_gradient(u - step * np.append(g[:-3], np.zeros(3)), objective.all_rows, 0.4)
+    assert (value - down) / step == pytest.approx(slope, rel=1e-3)
+    assert objective.head == (65 if kind == "resnet20" else 1025)
+    half = objective.scorer.scores(u[:-3], objective.features[:2])
+    np.testing.assert_allclose(half, objective.scorer.scores(u[:-3], objective.features)[:2], rtol=1e-9)
+
+
+def test_images_of_another_shape_are_refused() -> None:
+    pytest.importorskip("torch")
+    for scorer, message in (
+        ({"kind": "resnet20"}, "3 channels"),
+        ({"kind": "densenet121", "channels": 1}, "at least 32x32 pixels"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            dimension_of(section(scorer=scorer), 64, 2)
+
+
+# A model to start from
+
+
+def saved(folder: Path, model: np.ndarray) -> dict[str, Any]:
+    np.savez(folder / "model.npz", model=model)
+    return {"file": str(folder / "model.npz")}
+
+
+def test_a_run_may_start_from_a_file(tmp_path: Path) -> None:
+    w = np.arange(5.0)
+    np.testing.assert_array_equal(initial_model(section(initial=saved(tmp_path, w)), 5, 2, 0), w)
+    found = initial_model(section(initial=saved(tmp_path, w), dtype="float32"), 5, 2, 0)
+    assert found.dtype == np.float32
+
+
+def test_the_last_layer_may_be_drawn_anew(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    two = ADAPTER.validate_python({"kind": "mlp", "hidden": 4, "dtype": "float64"})
+    trained = initial_model(two, 5, 3, seed=8)
+    scorer = {"kind": "mlp", "hidden": 4, "biases": False}
+    start = saved(tmp_path, trained) | {"fresh_head": True}
+    found = initial_model(section(scorer=scorer, initial=start), 5, 2, seed=9)
+    fresh = initial_model(section(scorer=scorer), 5, 2, seed=9)
+    np.testing.assert_array_equal(found[:20], trained[:20])
+    np.testing.assert_array_equal(found[20:], fresh[20:])
+    assert found.size == 24
+
+
+def test_files_that_hold_no_such_model_are_refused(tmp_path: Path) -> None:
+    def refused(initial: dict[str, Any], message: str, **keys: Any) -> None:
+        with pytest.raises(SettingsError, match=message):
+            initial_model(section(initial=initial, **keys), 5, 2, 0)
+
+    refused(saved(tmp_path, np.zeros(4)), "its model has 4 numbers, but 5 are needed here")
+    refused(saved(tmp_path, np.zeros((5, 1))), "one vector of finite numbers")
+    refused(saved(tmp_path, np.array([0, 1, np.nan, 2, 3])), "one vector of finite numbers")
+    refused(saved(tmp_path, np.zeros(5)) | {"fresh_head": True}, "this objective has no layers")
+    refused({"file": str(tmp_path / "none.npz")}, "no model can be read from it")
+    (tmp_path / "text.npz").write_text("no archive")
+    refused({"file": str(tmp_path / "text.npz")}, "no model can be read from it")
+    np.savez(tmp_path / "other.npz", weights=np.zeros(5))
+    refused({"file": str(tmp_path / "other.npz")}, "no model can be read from it")
+
+
+def test_sparse_features_give_what_dense_ones_give(make_shard: MakeShard) -> None:
+    sparse = make_shard(20, 5, 2, seed=5, sparse=True)
+    assert isinstance(sparse.features, sp.csr_array)
+    dense = make_shard(20, 5, 2, arrays=(sparse.features.toarray(), sparse.labels))
+    u, rows = np.random.default_rng(1).standard_normal(8), np.array([1, 5, 5, 17])
+    first, second = (binary(shard).saddle_gradient(u, rows, 0.3)[1] for shard in (sparse, dense))
+    np.testing.assert_allclose(first, second, rtol=0, atol=1e-15)
