@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -108,6 +108,7 @@ class ClientAlgorithm:
         self.seed = place.seed
         self.uplink = place.uplink or ClientUplink(Uplink(), place.seed, place.client)
         self.occasion = b""
+        self.largest = 0.0
         self._handlers = _handlers(self)
 
     def initial_state(self) -> Any:
@@ -162,7 +163,11 @@ class ClientAlgorithm:
         handler.check(values, finite)
         self.round = t
         if self.uplink.protection is not None:
-            self.occasion = digest(phase, values, freeze(self.state))
+            state = freeze(self.state)
+            self.occasion = digest(phase, values, state)
+            # A private state must not decide how much noise there is.
+            known = values if self.uplink.protection.facts.dual == "private" else {**values, **state}
+            self.largest = _largest(known.values())
         result = handler.method(**handler.dense(values, self.objective))
         if result is None:
             return {}
@@ -171,6 +176,15 @@ class ClientAlgorithm:
                 f"phase {phase!r} returned a {type(result).__name__}, not a mapping of named values"
             )
         return result
+
+
+def _largest(values: Iterable[Value]) -> float:
+    """Return the largest magnitude of any number in floating-point arrays; 0 if there is none."""
+    arrays = [value.values if isinstance(value, SparseVector) else value for value in values]
+    floats = [
+        array for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.size
+    ]
+    return max((float(np.abs(array).max()) for array in floats), default=0.0)
 
 
 @dataclass(frozen=True)

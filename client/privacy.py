@@ -68,7 +68,7 @@ class Protection:
         return self.privacy.sensitivity(local, self.facts, difference)
 
     def released(
-        self, values: Vector, t: int, name: str, sensitivity: float, around: Vector, occasion: bytes
+        self, values: Vector, t: int, name: str, sensitivity: float, largest: float, occasion: bytes
     ) -> Vector:
         """Return ``values`` with their noise, shape (k,), charged to the ledger: now they may leave.
 
@@ -84,8 +84,8 @@ class Protection:
             The round, and what the values are.
         sensitivity
             Of the values, in real numbers.
-        around
-            The model that the round began with, shape (d,), which everybody knows.
+        largest
+            Magnitude of the largest number that local steps begin with, which must not depend on the data.
         occasion
             Stands for the question, and for the state before it.
 
@@ -94,7 +94,7 @@ class Protection:
         PrivacyBudgetError
             They would cost more than is left, or there is no amount of noise that protects them.
         """
-        deviation = self.release.noise_multiplier * (sensitivity + self.rounding(around))
+        deviation = self.release.noise_multiplier * (sensitivity + self.rounding(values, largest))
         if not (np.isfinite(values).all() and np.isfinite(deviation)):
             raise PrivacyBudgetError(
                 f"round {t}: {name!r} stays here: it is not finite, or the model has grown beyond "
@@ -108,16 +108,17 @@ class Protection:
         self.ledger.charge(payload.digest(), t, self.release)
         return noised
 
-    def rounding(self, around: Vector) -> float:
+    def rounding(self, values: Vector, largest: float) -> float:
         """Return by how much rounding can move an upload further than its sensitivity, which is of real numbers.
 
         Two runs that differ in a sample round differently in every coordinate of every step, by some units in the
-        last place of the model: nothing beside the sensitivity, unless the model is very large or its dtype short.
+        last place of what they compute with: nothing beside the sensitivity, unless the model, a dual variable or a
+        control variate is very large, or their dtype short.
         """
-        if not around.size:
-            return 0.0
-        last_place = float(np.finfo(around.dtype).eps) * float(np.abs(around).max())
-        return 4 * self.facts.steps * last_place * float(np.sqrt(around.size))
+        facts = self.facts
+        reach = max(1.0, facts.step_size * facts.steps, 1 / facts.penalty if facts.penalty else 0.0)
+        last_place = float(np.finfo(values.dtype).eps) * largest * reach
+        return 4 * facts.steps * last_place * float(np.sqrt(values.size))
 
 
 def protection_of(
@@ -171,6 +172,13 @@ def protection_of(
         delta=privacy.delta,
         accountant=Accountant(privacy.accountant),
     )
+    if not ledger.uploads and cap is not None:
+        first = Accountant(privacy.accountant).epsilon({release: 1}, privacy.delta)
+        if first > cap:
+            raise SettingsError(
+                f"client {client} does not take part: a single upload of this run costs epsilon = {first:.4g} (delta = "
+                f"{privacy.delta:g}), and {cap:g} is allowed for all of them"
+            )
     ledger.begin()  # before there is a secret: whoever has one has a ledger
     return Protection(privacy, facts, release, _randomness(client, settings, folder), ledger)
 

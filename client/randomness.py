@@ -75,9 +75,13 @@ class PrivateRandomness:
         return PrivateRandomness(self._key("derived", context))
 
     def generator(self, *context: str | int | bytes) -> np.random.Generator:
-        """Return a numpy generator for one purpose, for mini-batches and supports."""
+        """Return a numpy generator for one purpose, for mini-batches: its numbers are never shown."""
         key = self._key(*context)
         return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
+
+    def seed(self, *context: str | int | bytes) -> int:
+        """Return 64 bits that may be shown: nothing else follows from them."""
+        return int.from_bytes(self._key(*context)[:8], "little")
 
     def normal(self, count: int, *context: str | int | bytes) -> Vector:
         """Return independent standard normal numbers, shape (count,), float64.

@@ -21,7 +21,7 @@ from client.privacy import Protection
 from common.arrays import Indices, Vector
 from common.errors import PrivacyBudgetError
 from common.payload import SparseVector
-from common.randomness import generator
+from common.randomness import generator, public_seed
 from common.settings.uplink import Uplink
 from common.sparsification import kept, top_k
 from common.supports import seeded_support
@@ -84,6 +84,7 @@ class ClientUplink:
         around: Vector,
         minus: Vector | None = None,
         sensitivity: float | None = None,
+        largest: float = 0.0,
         occasion: bytes = b"",
         name: str = "model",
     ) -> Sent:
@@ -102,6 +103,8 @@ class ClientUplink:
             end, from the values with their noise.
         sensitivity
             How far one sample can move ``vector``; needed under differential privacy.
+        largest
+            Magnitude of the largest public number that it was computed from.
         occasion
             Stands for the question that is answered, and for the state before it.
         name
@@ -115,7 +118,7 @@ class ClientUplink:
                 raise PrivacyBudgetError(
                     f"client {self.client}: the sensitivity of {name!r} is not known, so it stays here"
                 )
-            values = self.protection.released(values, t, name, sensitivity, around, occasion)
+            values = self.protection.released(values, t, name, sensitivity, largest, occasion)
         elif self.settings.noise is not None:
             noise = generator(self.seed, self.client, t, "noise", name).standard_normal(values.size)
             values = values + (self.settings.noise * noise).astype(values.dtype)
@@ -148,13 +151,14 @@ class ClientUplink:
         count = kept(sparsifier.keep, vector.size)
         if sparsifier.support == "top-k":
             return _Coordinates(top_k(vector, count))
-        seed = int(self._support_generator(t, name).integers(1 << 64, dtype=np.uint64))
+        seed = self._support_seed(t, name)
         return _Coordinates(seeded_support(seed, vector.size, count), seed=seed)
 
-    def _support_generator(self, t: int, name: str) -> np.random.Generator:
+    def _support_seed(self, t: int, name: str) -> int:
+        """Draw the 64 bits that a random support follows from, and that are sent in its place."""
         if self.protection is not None:
-            return self.protection.randomness.generator("support", t, name)
-        return generator(self.seed, self.client, t, "support", name)
+            return self.protection.randomness.seed("support", t, name)
+        return public_seed(self.seed, self.client, t, "support", name)
 
 
 @dataclass(frozen=True)

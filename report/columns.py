@@ -69,9 +69,18 @@ def objective(known: Collection[str]) -> str:
     return "primal_objective" if "objective" not in known and "primal_objective" in known else "objective"
 
 
+_TITLES = {
+    "privacy_uploads": "Uploads of a client, at most",
+    "epsilon_round": "Epsilon of one upload, had it used all samples",
+    "epsilon_paper": "Epsilon claimed by the paper's formula (no guarantee)",
+    "epsilon_pld": "Epsilon of all uploads (PLD)",
+    "epsilon_rdp": "Epsilon of all uploads (RDP)",
+}
+
+
 def title(figure: str) -> str:
     """Return how a figure is called in a heading, such as ``Test accuracy``."""
-    return figure.replace("_", " ").capitalize()
+    return _TITLES.get(figure, figure.replace("_", " ").capitalize())
 
 
 def is_gap(figure: str) -> bool:

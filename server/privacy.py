@@ -50,6 +50,7 @@ class Spending:
     releases: dict[str, Release] = field(default_factory=dict)
     uploads: Counter[str] = field(default_factory=Counter)
     _accountants: dict[str, Accountant] = field(default_factory=dict)
+    _epsilons: dict[str, dict[tuple[Release, int], float]] = field(default_factory=dict)
 
     names: ClassVar[tuple[str, ...]] = (
         "privacy_uploads",
@@ -97,10 +98,11 @@ class Spending:
         most: dict[Release, int] = {}
         for client, release in self.releases.items():
             most[release] = max(most.get(release, 0), self.uploads[client] + more)
-        return max(
-            (accountant.epsilon({release: count}, self.privacy.delta) for release, count in most.items()),
-            default=0.0,
-        )
+        known = self._epsilons.setdefault(method, {})
+        for release, count in most.items():
+            if (release, count) not in known:
+                known[release, count] = accountant.epsilon({release: count}, self.privacy.delta)
+        return max((known[pair] for pair in most.items()), default=0.0)
 
     def exhausted(self) -> str:
         """Say why no further round can be asked for within the budget; empty if one can."""

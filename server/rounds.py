@@ -83,7 +83,7 @@ class Rounds:
             await self.algorithm.start()
         # Also marks the epoch of a resumed run, so that no sequence number is ever used twice.
         await self._save(wait=True)
-        self._enrol()
+        await self._enrol()
         for warning in [] if self.spending is None else self.spending.warnings():
             log.warning("differential_privacy: %s", warning)
         for t in range(self.done + 1, self.settings.rounds + 1):
@@ -96,17 +96,20 @@ class Rounds:
         await self._save(wait=True)
         save_model(self.folder.model, self.algorithm.model)
 
-    def _enrol(self) -> None:
+    async def _enrol(self) -> None:
         """Let the account of privacy know everybody's number of samples."""
         if self.spending is not None:
             members = self.fleet.members.values()
-            self.spending.enrol({each.name: each.shard.samples for each in members if each.shard is not None})
+            samples = {each.name: each.shard.samples for each in members if each.shard is not None}
+            await asyncio.to_thread(
+                self.spending.enrol, samples
+            )  # a calibration takes a second for each size
 
     async def _round(self, t: int) -> None:
         fleet = self.fleet
         fleet.round = t - 1
         if await self.admission(fleet, self.algorithm):
-            self._enrol()
+            await self._enrol()
             await self._save(wait=True)  # a server that is resumed must know its clients
         started = time.perf_counter()
         fleet.round = t
@@ -123,7 +126,7 @@ class Rounds:
         spent: dict[str, float] = {}
         if self.spending is not None:
             self.spending.count(calls)
-            spent = self.spending.figures()
+            spent = await asyncio.to_thread(self.spending.figures)
         connected = sum(member.connected for member in fleet.members.values())
         row = self.recorder.round(
             t,

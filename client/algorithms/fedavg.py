@@ -71,6 +71,7 @@ class LocalTraining(ClientAlgorithm):
             around=around,
             minus=minus,
             sensitivity=self.sensitivity(),
+            largest=self.largest,
             occasion=self.occasion,
         )
 

@@ -62,6 +62,7 @@ class FedPDMClient(LocalTraining):
             return None
         sensitivity, after = protection.sensitivity(self.local_map(), DualDifference(self.state.difference))
         self.state.difference = after.value
+        self.largest = max(self.largest, after.value)  # a private dual variable is at most so long
         return sensitivity
 
     @answers("solve")

@@ -40,16 +40,3 @@ class FedPDSettings(WeightedSumSettings):
     def takes_subgradient(self) -> bool:
         """Whether clients step along subgradients of h: always."""
         return True
-
-    @property
-    def pull(self) -> float:
-        """``1/eta``."""
-        return 1 / self.proximal_step
-
-    def gain(self, *, noisy: bool) -> Literal[1, 2]:
-        """What is sent is ``z = 2 w - x + eta mu``."""
-        return 2
-
-    def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
-        """mu_i follows from the client's own steps."""
-        return "private"

@@ -15,7 +15,7 @@ from common.objectives.factory import build_objective
 from common.objectives.linear import LinearObjective
 from common.objectives.objective import Objective
 from common.privacy.facts import Batches, PrivacyFacts
-from common.settings.objective import LinearSettings, SmoothedHingeSettings
+from common.settings.objective import CnnSettings, LinearSettings, MlpSettings, SmoothedHingeSettings
 from common.settings.run import RunSettings
 
 _OF_ONE_SCORE = ("logistic", "one-sided-logistic", "squared", "smoothed-hinge", "squared-hinge")
@@ -96,6 +96,11 @@ def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
             "in data.classes"
         )
     bounded_by_gradients = privacy.mechanism != "clip-update"
+    if bounded_by_gradients and not isinstance(settings.objective, _CLIPPED):
+        problems.append(
+            f"nobody knows how to clip the gradients of single samples of objective.kind: {settings.objective.kind}; "
+            "set mechanism to clip-update"
+        )
     if bounded_by_gradients and settings.algorithm.takes_subgradient and _has_corners(settings):
         problems.append(
             "local steps go along a subgradient of objective.regularizer, which jumps where the model does, and which "
@@ -134,6 +139,7 @@ def refuse(problems: Sequence[str]) -> None:
         raise SettingsError("\n  ".join(["differential_privacy:", *problems]))
 
 
+_CLIPPED = (LinearSettings, SmoothedHingeSettings, MlpSettings, CnnSettings)
 _NO_DATA = Shard(np.empty((0, 1)), np.empty(0, np.int64), 2, 1, np.empty(0, np.int64))
 _MANY = 1 << 40  # samples: what depends on their number is looked at when it is known
 

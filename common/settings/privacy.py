@@ -122,15 +122,6 @@ class DifferentialPrivacy(Section):
             raise ValueError(f"clip_update is for mechanism: clip-update, given {self.mechanism}")
         return self
 
-    @property
-    def claim(self) -> str:
-        """What an epsilon of this run may be called."""
-        return (
-            "claimed by the paper's formula"
-            if self.mechanism == "paper"
-            else f"accounted ({self.accountant})"
-        )
-
     def sampling_rate(self, facts: PrivacyFacts) -> float:
         """Return ``q = Q b / n_i`` where the drawing of batches counts for privacy, else 1."""
         share = min(1.0, facts.drawn / facts.samples)
