@@ -68,6 +68,11 @@ class AlgorithmSettings(Section):
         return None
 
     @property
+    def mirrors_initial(self) -> bool:
+        """Whether clients, too, begin from the initial model, which they must then be able to make."""
+        return False
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What people should be told, loudly, before such a run."""
         return ()

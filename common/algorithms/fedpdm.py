@@ -76,6 +76,11 @@ class FedPDMSettings(LocalTrainingSettings):
         return self
 
     @property
+    def mirrors_initial(self) -> bool:
+        """Where the server keeps what clients sent, both begin from the initial model."""
+        return self.aggregator == "stale" or self.error_feedback != "none"
+
+    @property
     def prox_penalty(self) -> float:
         """rho, in whose metric the server takes the proximal operator of h."""
         return self.penalty

@@ -154,6 +154,16 @@ class RunSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _mirrors_can_begin(self) -> Self:
+        if self.objective.initial is not None and self.algorithm.mirrors_initial:
+            raise ValueError(
+                "objective.initial: with aggregator: stale, or error feedback, clients begin from "
+                "the initial model, too, "
+                "and cannot read that file; leave it out, or use aggregator: hybrid or sampled"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _links_are_used(self) -> Self:
         if self.algorithm.uses_uplink:
             noisy = self.differential_privacy is not None or self.uplink.noise is not None
