@@ -102,7 +102,11 @@ def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
         ("model", np.array([0.0, np.nan]), "not finite"),
         ("model", SparseVector(np.array([0]), np.ones(1, np.int64), 3), "has dtype int64, expected floating"),
         ("model", SparseVector(np.array([0]), np.array([np.nan]), 3), "not finite"),
-        ("model", SparseVector(np.array([0]), np.ones(1), 1 << 60), "is a sparse vector of length 11529.* 3 param"),
+        (
+            "model",
+            SparseVector(np.array([0]), np.ones(1), 1 << 60),
+            "is a sparse vector of length 11529.* 3 param",
+        ),
         ("rows", COMPLETE["thin"], "is a SparseVector, expected an array"),
         ("rows", np.zeros(2), "has dtype float64, expected int64"),
         ("thin", np.zeros(3), "is a ndarray, expected a sparse vector"),

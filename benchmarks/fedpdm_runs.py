@@ -1,0 +1,208 @@
+"""What the programs about FedPDM have in common: rows of settings, runs that are kept, bits on the wire."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+import fenchel
+from common.data.source import DataSource
+from common.objectives.factory import build_objective
+from common.phases import EVALUATE
+from common.settings.run import RunSettings, load
+from common.sparsification import kept
+
+COLORS = (
+    "#1f62a8",
+    "#c2501a",
+    "#15806a",
+    "#8447a0",
+    "#9a7000",
+    "#2b92bd",
+    "#b02a62",
+    "#68727e",
+    "#000000",
+    "#e0a000",
+)
+"""Of curves."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes
+    ----------
+    title
+        Its name.
+    algorithm
+        Settings.
+    overrides
+        What differs from the settings file, beside the algorithm.
+    """
+
+    title: str
+    algorithm: Mapping[str, Any]
+    overrides: tuple[str, ...] = field(default=())
+
+
+def run_of(path: Path, row: Row, folder: Path, overrides: Sequence[str]) -> fenchel.Run:
+    """Do a row's run with server and clients in processes of their own, or return the one that is in its folder.
+
+    Parameters
+    ----------
+    path
+        Settings file.
+    row
+        What to run.
+    folder
+        Where runs are kept.
+    overrides
+        What differs from the file in all rows.
+    """
+    chosen = [f"algorithm={json.dumps(dict(row.algorithm))}", *overrides, *row.overrides]
+    own = folder / re.sub(r"[^a-z0-9]+", "-", row.title.lower())
+    wanted = load(path, chosen)
+    for found in sorted(own.glob("*/summary.json")):
+        done = fenchel.Run(found.parent)
+        if done.completed and done.settings == wanted:
+            return done
+    return fenchel.up(path, overrides=chosen, processes=2, runs=own)
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best model that one machine finds with all training samples.
+
+    Attributes
+    ----------
+    objective
+        F there.
+    accuracy
+        On the test set.
+    nonzeros
+        Entries of the model that are not zero.
+    residual
+        Norm of the proximal gradient: 0 at a stationary point.
+    """
+
+    objective: float
+    accuracy: float
+    nonzeros: int
+    residual: float
+
+
+def optimum(path: Path, overrides: Sequence[str], steps: int) -> Optimum:
+    """Minimise F by accelerated proximal gradient steps, begun anew whenever F rises (O'Donoghue and Candes 2015).
+
+    Parameters
+    ----------
+    path, overrides
+        Settings; the data must have a test set.
+    steps
+        How many.
+    """
+    settings = load(path, overrides)
+    source = DataSource.open(settings.data, settings.seed)
+    objective = build_objective(settings.objective, source.training(settings.objective.dtype))
+    h, smoothness = objective.regularizer, objective.smoothness
+    assert smoothness is not None
+    x = objective.initial(settings.seed)
+    ahead, momentum, lowest = x, 1.0, np.inf
+    for _ in range(steps):
+        following = h.prox(ahead - objective.gradient(ahead) / smoothness, smoothness)
+        value = objective.value(following) + h.value(following)
+        if value > lowest and momentum > 1:
+            ahead, momentum = x, 1.0
+            continue
+        lowest, grown = value, (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = following + (momentum - 1) / grown * (following - x)
+        x, momentum = following, grown
+    step = h.prox(x - objective.gradient(x) / smoothness, smoothness)
+    measured = objective.evaluate(x, source.test(settings.objective.dtype))
+    assert measured.accuracy is not None
+    return Optimum(
+        lowest, measured.accuracy, int(np.count_nonzero(x)), smoothness * float(np.linalg.norm(x - step))
+    )
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Bits from the clients until the end of each round, evaluation left out.
+
+    Attributes
+    ----------
+    paper
+        As the paper counts: 32 for each value that a client sends, shape (rounds,).
+    payload
+        The arrays that were sent, indices and seeds of supports included, shape (rounds,).
+    wire
+        With the frames around them, shape (rounds,).
+    """
+
+    paper: NDArray[np.float64]
+    payload: NDArray[np.float64]
+    wire: NDArray[np.float64]
+
+
+def bits(run: fenchel.Run) -> Bits:
+    """Count what the clients of a run sent."""
+    calls = run.calls_table
+    calls = calls.filter(pc.and_(pc.not_equal(calls["phase"], EVALUATE), pc.greater_equal(calls["round"], 1)))
+    calls = calls.filter(pc.less_equal(calls["round"], run.settings.rounds))
+    rounds = calls["round"].to_numpy() - 1
+
+    def until(values: NDArray[Any]) -> NDArray[np.float64]:
+        return np.cumsum(np.bincount(rounds, weights=values, minlength=run.settings.rounds))
+
+    sent = calls["bytes_up"].to_numpy()
+    values = 32.0 * values_sent(run.settings, int(run.model.size)) * (sent > 0)
+    return Bits(until(values), until(8 * sent), until(8 * calls["wire_up"].to_numpy()))
+
+
+def values_sent(settings: RunSettings, size: int) -> int:
+    """Return how many numbers an upload has: k of the d coordinates; SCAFFOLD has two vectors in every textbook."""
+    sparsifier = settings.uplink.sparsify
+    count = size if sparsifier is None else kept(sparsifier.keep, size)
+    return 2 * count if settings.algorithm.name == "scaffold" else count
+
+
+def evaluated(run: fenchel.Run, figure: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the rounds in which a figure was evaluated, and its values there."""
+    metrics = run.metrics_table
+    values = metrics[figure].to_numpy().astype(float)
+    there = ~np.isnan(values)
+    return metrics["round"].to_numpy()[there].astype(np.int64), values[there]
+
+
+def first(run: fenchel.Run, accuracy: float) -> int | None:
+    """Return the first round after which the test accuracy was that high."""
+    rounds, values = evaluated(run, "test_accuracy")
+    reached = rounds[values >= accuracy]
+    return int(reached[0]) if reached.size else None
+
+
+_BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def put(page: Path, measured: str) -> None:
+    """Put what was measured between a page's markers; what stands around them was written by people.
+
+    Raises
+    ------
+    SystemExit
+        The page has no markers.
+    """
+    before, found, rest = page.read_text().partition(_BEGIN)
+    _, closed, after = rest.partition(_END)
+    if not found or not closed:
+        raise SystemExit(f"{page}: has no lines {_BEGIN} and {_END} for the tables to stand between")
+    page.write_text(before + _BEGIN + measured + _END + after)
