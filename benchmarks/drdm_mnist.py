@@ -96,7 +96,7 @@ METHODS: tuple[Method, ...] = (
         {"step_size": (0.1, 0.3), "alpha": _MU},
     ),
 )
-"""The methods; what is tuned is the best of the grid."""
+"""The methods; what is tuned is the best of the grid, where there is one."""
 
 
 def _everybody(method: Method) -> tuple[str, ...]:

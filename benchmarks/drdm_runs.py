@@ -227,7 +227,8 @@ def draw(curves: Mapping[str, Sequence[fenchel.Run]], path: Path, lowest: tuple[
         axes[1, 1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes[1, 1].xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes[1, 1].xaxis.set_minor_formatter(NullFormatter())
-        axes[1, 0].legend(frameon=False, fontsize=8, loc="lower right")
+        names, titles = axes[1, 0].get_legend_handles_labels()
+        figure.legend(names, titles, frameon=False, fontsize=8, loc="outside lower center", ncols=5)
         figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 

@@ -158,7 +158,7 @@ def _draw(curves: Mapping[str, fenchel.Run], path: Path) -> None:
 
     style = {"font.size": 9, "axes.grid": True, "grid.color": "#e5e7ea", "axes.titlelocation": "left"}
     with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(10, 4.4), layout="constrained")
+        figure = Figure(figsize=(10, 4.8), layout="constrained")
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2, sharey=True)
         for (title, run), color in zip(curves.items(), COLORS, strict=True):
@@ -171,7 +171,7 @@ def _draw(curves: Mapping[str, fenchel.Run], path: Path) -> None:
         left.set(xlabel="round", ylabel="test accuracy", title="Against rounds", ylim=(0.80, 0.93))
         right.set(xlabel="Mbit from the clients (payload)", title="Against bits", xscale="log")
         right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        left.legend(frameon=False, fontsize=7.5, loc="lower right", ncols=2)
+        figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
         figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
