@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from common.algorithms.drdm import RobustSettings
 from common.arrays import Vector
+from common.errors import PayloadError
 from common.projection import onto
 from server.algorithm import Algorithm, Conduct
+
+_ABSURD = 1e100  # a step along it, scaled by any number of clients, is still a number
 
 
 class Robust(Algorithm):
@@ -80,8 +83,20 @@ class Robust(Algorithm):
         return np.array([self.place[client] for client in clients], np.int64)
 
     def heard(self, reported: Mapping[str, float]) -> NDArray[np.float64]:
-        """Note the losses of some clients, in the order of their ids; return them as they count, shape (m,)."""
+        """Note the losses of some clients, in the order of their ids; return them as they count, shape (m,).
+
+        Raises
+        ------
+        PayloadError
+            A loss is so large that a step along it would have no end.
+        """
         losses = np.array(list(reported.values()), np.float64)
+        for client, loss in reported.items():
+            if abs(loss) > _ABSURD and self.settings.largest_loss is None:
+                raise PayloadError(
+                    f"client {client} reports a loss of {loss:g}, which cannot steer the clients' weights: either its "
+                    "model has diverged (take smaller steps), or it lies; algorithm.largest_loss cuts losses off"
+                )
         if self.settings.largest_loss is not None:
             losses = np.clip(losses, 0, self.settings.largest_loss)
         self.state.losses[self.places(reported)] = losses

@@ -7,7 +7,7 @@ directions have the sign of G = (grad_v F, -grad_alpha F), so that all entries a
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from common.algorithms.codasca import Stage, StagedSettings
 from common.arrays import Vector
-from common.errors import DataError, LostStateError, SettingsError
+from common.errors import DataError, LostStateError, PayloadError, SettingsError
 from common.objectives.auc import AUXILIARY
 from common.objectives.binary import BinaryObjective
 from common.settings.participation import AllClients
@@ -106,6 +106,19 @@ class Staged(Algorithm):
         """Return lambda_k by client id."""
         return dict(zip(self.fleet.members, self.state.weights.tolist(), strict=True))
 
+    def _check_counts(
+        self, clients: Iterable[str], samples: NDArray[np.int64], positives: NDArray[np.int64]
+    ) -> None:
+        """Refuse numbers that contradict what a client said of its data before, or each other."""
+        for client, n, n_positive in zip(clients, samples.tolist(), positives.tolist(), strict=True):
+            shard = self.fleet.members[client].shard
+            described = n if shard is None else shard.samples
+            if n != described or not 0 <= n_positive <= n or n == 0:
+                raise PayloadError(
+                    f"client {client} counts {n_positive} positives among {n} samples, and described "
+                    f"{described} samples"
+                )
+
     async def start(self) -> None:
         """Set-up phase: p = sum_k lambda_k p_k, with the lambda_k that average the models (section 1.5).
 
@@ -120,6 +133,7 @@ class Staged(Algorithm):
         samples, positives = (
             np.array(replies.values_of(name), np.int64) for name in ("samples", "positives")
         )
+        self._check_counts(replies.cohort.clients, samples, positives)
         counts = samples if self.settings.weighting == "samples" else np.ones_like(samples)
         self.state.weights = counts / counts.sum()
         rates = [

@@ -1,0 +1,60 @@
+"""Numbers that clients report, and that steer everybody: absurd ones are refused by name, whoever is to blame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.algorithms.drdm import SampledClient
+from client.algorithms.staged import StagedClient
+from common.arrays import Vector
+from common.errors import PayloadError
+from common.payload import Values
+from common.run_folder import RunFolder
+from common.settings.run import validate
+from tests.algorithms.federation import Federation
+
+
+def run(tmp_path: Path, algorithm: dict[str, Any], objective: dict[str, Any]) -> None:
+    settings = validate(
+        {
+            "rounds": 2,
+            "clients": 3,
+            "data": {"name": "breast_cancer", "scale": "standard"},
+            "objective": objective,
+            "algorithm": algorithm,
+        }
+    )
+    Federation(settings, RunFolder.create(tmp_path, "run")).run()
+
+
+@pytest.mark.parametrize("loss", [1e308, -1e200])
+def test_a_loss_beyond_all_bounds_is_refused_by_the_clients_name(
+    loss: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def report(self: SampledClient, model: Vector) -> Values:
+        return {"loss": loss if self.client == "client-001" else 0.5}
+
+    report.answers_phase = "loss"  # type: ignore[attr-defined]
+    monkeypatch.setattr(SampledClient, "loss", report)
+    with pytest.raises(PayloadError, match=r"client client-001 reports a loss of .*largest_loss"):
+        run(tmp_path, {"name": "drdm"}, {"kind": "logistic"})
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (152, 153), (152, -1), (7, 3)])
+def test_counts_that_contradict_the_description_are_refused_by_the_clients_name(
+    counts: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = StagedClient.count
+
+    def count(self: StagedClient) -> Values:
+        if self.client != "client-001":
+            return honest(self)
+        return {"samples": counts[0], "positives": counts[1]}
+
+    count.answers_phase = "count"  # type: ignore[attr-defined]
+    monkeypatch.setattr(StagedClient, "count", count)
+    with pytest.raises(PayloadError, match="client client-001 counts"):
+        run(tmp_path, {"name": "codasca"}, {"kind": "binary"})
