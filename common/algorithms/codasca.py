@@ -420,6 +420,10 @@ class CodascaSettings(WindowedSettings):
         """Return stage ``number``: of the experiments, or of Theorem 2."""
         if isinstance(self.schedule, TheorySchedule):
             eta_g = self.server_step(clients)
-            length = None if self.step_size is None else self.step_size * eta_g * max(1, round(self.schedule.window))
+            length = (
+                None
+                if self.step_size is None
+                else self.step_size * eta_g * max(1, round(self.schedule.window))
+            )
             return self.schedule.controlled_stage(number, length, prior, eta_g)
         return self.schedule.stage(number, self.first_step, self.local_steps)

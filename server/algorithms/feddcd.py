@@ -100,6 +100,12 @@ class DualAscent(Algorithm):
                 raise PayloadError(f"client {client}: strong convexity {alpha} above smoothness {beta}")
             alphas[client], betas[client] = alpha, beta
             samples[client] = cast(int, reply["samples"])
+            shard = self.fleet.members[client].shard
+            if samples[client] < 1 or (shard is not None and samples[client] != shard.samples):
+                raise PayloadError(
+                    f"client {client} counts {samples[client]} samples, but described "
+                    f"{'none' if shard is None else shard.samples}"
+                )
         state = self.state  # its dicts are replaced, never changed: admit may have to go back
         state.strong_convexity = dict(sorted((state.strong_convexity | alphas).items()))
         state.smoothness = dict(sorted((state.smoothness | betas).items()))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from client.algorithms.drdm import SampledClient
+from client.algorithms.feddcd import DualAscentClient
 from client.algorithms.staged import StagedClient
 from common.arrays import Vector
 from common.errors import PayloadError
@@ -58,3 +59,18 @@ def test_counts_that_contradict_the_description_are_refused_by_the_clients_name(
     monkeypatch.setattr(StagedClient, "count", count)
     with pytest.raises(PayloadError, match="client client-001 counts"):
         run(tmp_path, {"name": "codasca"}, {"kind": "binary"})
+
+
+@pytest.mark.parametrize("samples", [-200, 0, 100_000])
+def test_a_number_of_samples_that_contradicts_the_description_gives_nobody_weight(
+    samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = DualAscentClient.describe
+
+    def describe(self: DualAscentClient) -> Values:
+        return {**honest(self), "samples": samples} if self.client == "client-001" else honest(self)
+
+    describe.answers_phase = "describe"  # type: ignore[attr-defined]
+    monkeypatch.setattr(DualAscentClient, "describe", describe)
+    with pytest.raises(PayloadError, match="client client-001 counts"):
+        run(tmp_path, {"name": "feddcd"}, {"kind": "softmax", "l2": 0.1})

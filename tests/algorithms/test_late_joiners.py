@@ -160,7 +160,7 @@ def odd(self: FedDCDClient) -> Values:
 
 
 def flat(self: FedDCDClient) -> Values:
-    return {"strong_convexity": 0.0, "smoothness": 1.0, "samples": 3}
+    return {"strong_convexity": 0.0, "smoothness": 1.0, "samples": 7}
 
 
 @pytest.mark.parametrize(
