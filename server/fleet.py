@@ -21,7 +21,7 @@ from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.exchange import Collector, Exchange
 from server.member import Member
-from server.replies import Gathered, InOrder, Reduced, Replies
+from server.replies import Gathered, Reduced, Replies, Visited
 from server.sampling import draw
 
 T = TypeVar("T")
@@ -270,7 +270,7 @@ class Cohort:
 
         Other parameters and errors as for :meth:`ask`.
         """
-        in_order = InOrder(self.clients, self.fleet.reply_buffer_bytes, take)
+        in_order = Visited(self.clients, self.fleet.reply_buffer_bytes, take)
         answered = await self._exchange(phase, pb.ASK, in_order, returns, deadline, min_replies, values)
         return self.only(set(answered).__contains__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -108,7 +109,7 @@ class Gathered:
         """Nothing waits for this client."""
 
 
-class InOrder:
+class InOrder(ABC):
     """Takes replies in the order of client ids as they arrive.
 
     Replies that come before their turn wait in a buffer of bounded size; when it is full, the others
@@ -121,16 +122,11 @@ class InOrder:
         Client ids in order.
     buffer_bytes
         Size of the buffer.
-    take
-        Called with each client and its reply, when it is its turn.
     """
 
-    def __init__(
-        self, order: Sequence[str], buffer_bytes: int, take: Callable[[str, Mapping[str, Value]], None]
-    ) -> None:
+    def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:
         self._order = list(order)
         self._buffer_bytes = buffer_bytes
-        self._take = take
         self._next = 0
         self._ready: dict[str, dict[str, Value] | None] = {}
         self._held: dict[str, int] = {}
@@ -174,8 +170,32 @@ class InOrder:
             self._held.pop(client, None)
             values = self._ready.pop(client)
             if values is not None:
-                self._take(client, values)
+                self.take(client, values)
         self._grant()
+
+    @abstractmethod
+    def take(self, client: str, values: Mapping[str, Value]) -> None:
+        """Take a client's reply: it is its turn."""
+
+
+class Visited(InOrder):
+    """Hands each reply on, and keeps none (:meth:`server.fleet.Cohort.visit`).
+
+    Parameters
+    ----------
+    look
+        Called with each client and its reply.
+    """
+
+    def __init__(
+        self, order: Sequence[str], buffer_bytes: int, look: Callable[[str, Mapping[str, Value]], None]
+    ) -> None:
+        super().__init__(order, buffer_bytes)
+        self._look = look
+
+    def take(self, client: str, values: Mapping[str, Value]) -> None:
+        """Let the caller look at a reply."""
+        self._look(client, values)
 
 
 class Reduced(InOrder):
@@ -196,14 +216,15 @@ class Reduced(InOrder):
         buffer_bytes: int,
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(order, buffer_bytes, self._fold)
+        super().__init__(order, buffer_bytes)
         self._weight = weight
         self._dtype = dtype
         self._totals: dict[str, Array] = {}
         self._coverage: dict[str, Array] = {}
         self._weights = 0.0
 
-    def _fold(self, client: str, values: Mapping[str, Value]) -> None:
+    def take(self, client: str, values: Mapping[str, Value]) -> None:
+        """Add a reply to the sums."""
         factor = 1.0 if self._weight is None else _number(values[self._weight])
         self._weights += factor
         for name, value in values.items():

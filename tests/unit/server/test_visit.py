@@ -17,7 +17,7 @@ from server.calls import Call
 from server.exchange import Exchange
 from server.fleet import Cohort, Each, Fleet
 from server.member import Member
-from server.replies import InOrder
+from server.replies import Visited
 
 MIB = 1 << 20
 CLIENTS = [f"client-{i}" for i in range(5)]
@@ -35,7 +35,7 @@ def test_replies_are_taken_in_order_and_as_soon_as_it_is_their_turn(
     order: list[str], skipped: set[str]
 ) -> None:
     taken: list[str] = []
-    collector = InOrder(CLIENTS, 1, lambda client, reply: taken.append(client))
+    collector = Visited(CLIENTS, 1, lambda client, reply: taken.append(client))
     arrived: set[str] = set()
     for client in order:
         if client in skipped:
@@ -49,7 +49,7 @@ def test_replies_are_taken_in_order_and_as_soon_as_it_is_their_turn(
 
 def test_a_reply_is_handed_on_as_it_is() -> None:
     taken: dict[str, Mapping[str, Value]] = {}
-    collector = InOrder(["a", "b"], 1, taken.__setitem__)
+    collector = Visited(["a", "b"], 1, taken.__setitem__)
     replies: list[dict[str, Value]] = [{"x": np.arange(3.0)}, {"y": "text"}]
     collector.add("b", replies[1])
     collector.add("a", replies[0])
@@ -65,7 +65,7 @@ async def settled() -> None:
 
 async def test_what_comes_before_its_turn_waits_for_room_and_the_next_one_never_does() -> None:
     taken: list[str] = []
-    collector = InOrder(CLIENTS, 4 * MIB, lambda client, reply: taken.append(client))
+    collector = Visited(CLIENTS, 4 * MIB, lambda client, reply: taken.append(client))
     await collector.admit("client-2", 3 * MIB)
     early = asyncio.create_task(collector.admit("client-1", 3 * MIB))
     await settled()
@@ -82,7 +82,7 @@ async def test_what_comes_before_its_turn_waits_for_room_and_the_next_one_never_
 
 
 async def test_who_is_skipped_lets_the_next_one_in() -> None:
-    collector = InOrder(CLIENTS, MIB, lambda client, reply: None)
+    collector = Visited(CLIENTS, MIB, lambda client, reply: None)
     waiting = asyncio.create_task(collector.admit("client-1", 2 * MIB))
     await settled()
     assert not waiting.done()
