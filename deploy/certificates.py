@@ -11,6 +11,7 @@ Whoever has ``authority-key.pem`` can make a certificate of any name, so it is i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -358,10 +359,8 @@ def _key_usage(*usages: str) -> x509.KeyUsage:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    try:
+    with contextlib.suppress(ValueError):  # a name, then
         return x509.IPAddress(ip_address(host))
-    except ValueError:
-        pass
     try:
         ascii_name = host.encode("idna").decode()
     except UnicodeError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Mapping
 from typing import cast
 
@@ -233,3 +235,16 @@ async def test_the_end_of_an_old_stream_does_not_forget_the_new_one() -> None:
     collector.skip("a")
     async with asyncio.timeout(5):
         await new
+
+
+def test_sums_are_freed_without_the_garbage_collector() -> None:
+    """Sums are as large as models, and the collector may come many rounds later."""
+    replies = replies_of(3)
+    gc.disable()
+    try:
+        collector = asyncio.run(reduced(replies, sorted(replies), None))
+        freed = weakref.ref(collector)
+        del collector
+        assert freed() is None
+    finally:
+        gc.enable()
