@@ -36,8 +36,16 @@ class LocalTrainingSettings(AlgorithmSettings):
         "for each step",
     )
     step_size: PositiveFloat = Field(0.1, description="learning rate of the local steps (eta)")
-    step_decay: Literal["constant", "inverse-sqrt", "inverse"] = Field(
-        "constant", description="step size in round t: step_size, step_size / sqrt(t), or step_size / t"
+    step_decay: Literal["constant", "inverse-sqrt", "inverse", "stages"] = Field(
+        "constant",
+        description="step size in round t: step_size, step_size / sqrt(t), or step_size / t; stages: divided by "
+        "stage_factor after every stage_rounds rounds",
+    )
+    stage_rounds: PositiveInt | None = Field(
+        None, description="with step_decay: stages, rounds with the same step size"
+    )
+    stage_factor: float | None = Field(
+        None, ge=1, description="with step_decay: stages, what the step size is divided by; null: 3"
     )
 
     @model_validator(mode="after")
@@ -48,8 +56,20 @@ class LocalTrainingSettings(AlgorithmSettings):
             raise ValueError("batches: epoch needs local_steps, the number of batches in a round")
         return self
 
+    @model_validator(mode="after")
+    def _stages_have_a_length(self) -> Self:
+        if (self.step_decay == "stages") != (self.stage_rounds is not None):
+            raise ValueError(
+                "step_decay: stages and stage_rounds (rounds with the same step size) go together: give both or neither"
+            )
+        if self.stage_rounds is None and self.stage_factor is not None:
+            raise ValueError("stage_factor belongs to step_decay: stages; leave it out with others")
+        return self
+
     def step_size_at(self, t: int) -> float:
         """Step size of round ``t``, counted from 1."""
+        if self.stage_rounds is not None:
+            return float(self.step_size / (self.stage_factor or 3.0) ** ((t - 1) // self.stage_rounds))
         powers = {"constant": 0.0, "inverse-sqrt": 0.5, "inverse": 1.0}
         return float(self.step_size / t ** powers[self.step_decay])
 

@@ -1,0 +1,42 @@
+"""Step sizes of local steps, round by round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from common.algorithms.fedavg import FedAvgSettings
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({}, [0.9] * 7),
+        ({"step_decay": "inverse"}, [0.9 / t for t in range(1, 8)]),
+        ({"step_decay": "inverse-sqrt"}, [0.9 / t**0.5 for t in range(1, 8)]),
+        ({"step_decay": "stages", "stage_rounds": 3}, [0.9, 0.9, 0.9, 0.3, 0.3, 0.3, 0.1]),
+        (
+            {"step_decay": "stages", "stage_rounds": 2, "stage_factor": 2.0},
+            [0.9, 0.9, 0.45, 0.45, 0.225, 0.225, 0.1125],
+        ),
+    ],
+)
+def test_step_sizes_fall_as_the_settings_say(keys: dict[str, Any], steps: list[float]) -> None:
+    settings = FedAvgSettings(step_size=0.9, **keys)
+    assert [settings.step_size_at(t) for t in range(1, 8)] == pytest.approx(steps, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"step_decay": "stages"}, "stage_rounds"),
+        ({"stage_rounds": 3}, "step_decay: stages"),
+        ({"step_decay": "inverse", "stage_factor": 2.0}, "leave it out"),
+        ({"step_decay": "stages", "stage_rounds": 3, "stage_factor": 0.5}, "greater than or equal to 1"),
+    ],
+)
+def test_stages_are_given_whole_or_not_at_all(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        FedAvgSettings(**keys)
