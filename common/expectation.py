@@ -1,8 +1,8 @@
 """What a payload should hold, and the check that it does.
 
 An expectation maps names to what is wanted: an array (same dtype and shape as this one), an
-:class:`ArraySpec` (where a length is open), a :class:`CipherSpec` (an encrypted vector), or a scalar type.
-Floating values must be finite.
+:class:`ArraySpec` (where a length is open), a :class:`CipherSpec` (an encrypted vector), a scalar type, or a
+:class:`NumberSpec` (a number within bounds). Floating values must be finite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from common.errors import PayloadError
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import wire_problem
-from common.payload import Array, Ciphertexts, SparseVector, Value, Values
+from common.payload import ALIGNMENT, Array, Ciphertexts, SparseVector, Value, Values
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,29 @@ class CipherSpec:
     additions: int = 1
 
 
-Expected: TypeAlias = ArraySpec | CipherSpec | Array | type[bool] | type[int] | type[float] | type[str]
+@dataclass(frozen=True)
+class NumberSpec:
+    """A number wanted within bounds, both of them allowed.
+
+    Attributes
+    ----------
+    kind
+        ``int`` or ``float``.
+    minimum, maximum
+        An infinite one is no bound.
+    hint
+        For people, what to do where a number lies outside: a part of a sentence.
+    """
+
+    kind: type[int] | type[float] = float
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    hint: str = ""
+
+
+Expected: TypeAlias = (
+    ArraySpec | CipherSpec | NumberSpec | Array | type[bool] | type[int] | type[float] | type[str]
+)
 Expectation: TypeAlias = Mapping[str, Expected]
 
 
@@ -99,9 +121,34 @@ def check(values: Values, expectation: Expectation, source: str, *, finite: bool
             raise PayloadError(f"{source}: {name!r} {problem}")
 
 
+def largest_body(expectation: Expectation) -> int | None:
+    """Return how many bytes a payload can have that is as expected; ``None`` where a length is open.
+
+    A sender chooses the smallest encoding of a sparse vector's indices, so that they take a bit an entry at most.
+    """
+    size = 0
+    for expected in expectation.values():
+        if isinstance(expected, CipherSpec):
+            size += _aligned(expected.layout.ciphertexts(expected.count) * expected.key.ciphertext_bytes)
+        elif isinstance(expected, ArraySpec | np.ndarray):
+            entries = 1
+            for side in expected.shape:
+                if side is None:
+                    return None
+                entries *= side
+            size += _aligned(entries * np.dtype(expected.dtype).itemsize) + _aligned(-(-entries // 8))
+    return size
+
+
+def _aligned(length: int) -> int:
+    return length + -length % ALIGNMENT
+
+
 def _difference(value: Value, expected: Expected, finite: bool) -> str | None:
     if isinstance(expected, type):
         return _scalar_difference(value, expected)
+    if isinstance(expected, NumberSpec):
+        return _number_difference(value, expected)
     if isinstance(expected, CipherSpec):
         return _cipher_difference(value, expected)
     if isinstance(value, SparseVector):
@@ -149,6 +196,26 @@ def _scalar_difference(value: Value, expected: type) -> str | None:
     if isinstance(value, float) and not np.isfinite(value):
         return f"is {value}, expected a finite number"
     return None
+
+
+def _number_difference(value: Value, expected: NumberSpec) -> str | None:
+    problem = _scalar_difference(value, expected.kind)
+    if problem:
+        return problem
+    assert isinstance(value, int | float)
+    if expected.minimum <= value <= expected.maximum:
+        return None
+    bound = (
+        f"at least {_told(expected.minimum)}"
+        if value < expected.minimum
+        else f"at most {_told(expected.maximum)}"
+    )
+    return f"is {_told(value)}, expected {bound}" + (f"; {expected.hint}" if expected.hint else "")
+
+
+def _told(number: float) -> str:
+    """Return a number as people write it: 153, 0.5, 1e+100."""
+    return str(number) if isinstance(number, int) else f"{number:.15g}"
 
 
 def _described(value: Value) -> str:

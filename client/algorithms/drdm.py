@@ -93,6 +93,11 @@ class DRDMClient(SampledClient):
             self.state.drift = self.state.drift + change
         return self.displacements(change, snapshot - model, snapshot_step)
 
+    @answers("forget_drift")
+    def forget_drift(self) -> None:
+        """h_i <- 0, as everybody's and the server's H: another client's h_i is lost for good (section 2.7)."""
+        self.state = self.initial_state()
+
 
 class DRFAClient(SampledClient):
     """Local gradient steps from the global model; keeps no state."""

@@ -50,12 +50,12 @@ class SampledByWeightSettings(RobustSettings):
         "more than once trains once and counts more. without-replacement: one draw after the other, from those that "
         "are left. uniform: without regard to lambda",
     )
-    exploration: float = Field(
-        0.0,
+    exploration: float | None = Field(
+        None,
         ge=0,
         le=1,
         description="share of uniform sampling that is mixed into lambda for the draw (epsilon); 0.1 to 0.2 keeps "
-        "clients from never being drawn again",
+        "clients from never being drawn again; not with sampling: uniform. null: 0",
     )
     dual_step_size: NonNegativeFloat | None = Field(
         None,
@@ -83,12 +83,31 @@ class SampledByWeightSettings(RobustSettings):
         "snapshots of all rounds, which the paper's theorem is about",
     )
 
+    @property
+    def epsilon(self) -> float:
+        """Share of uniform sampling in the draw of the training cohort."""
+        return self.exploration or 0.0
+
+    @model_validator(mode="after")
+    def _explores_by_weight(self) -> Self:
+        if self.exploration and self.sampling == "uniform":
+            raise ValueError(
+                f"exploration: {self.exploration:g} mixes uniform draws into those by lambda, and with sampling: "
+                "uniform there are none by lambda; leave exploration out, or use sampling: with-replacement"
+            )
+        return self
+
     @model_validator(mode="after")
     def _first_losses_are_used(self) -> Self:
         if self.first_losses == "asked" and self.dual_estimator == "plain":
             raise ValueError(
                 "first_losses: asked is what the control variate begins with, and dual_estimator: plain has none; use "
                 "dual_estimator: control-variate, or leave first_losses out"
+            )
+        if self.first_losses == "asked" and self.dual_step_size == 0:
+            raise ValueError(
+                "first_losses: asked is for the first steps of lambda, and with dual_step_size: 0 it takes none; use "
+                "another dual_step_size, or leave first_losses out"
             )
         return self
 
@@ -97,12 +116,12 @@ class DRDMSettings(SampledByWeightSettings):
     """Distributionally robust learning with client-drift minimisation (Krouka, Ben Issaid, Bennis)."""
 
     name: Literal["drdm"] = "drdm"
-    exploration: float = Field(
-        0.1,
+    exploration: float | None = Field(
+        None,
         ge=0,
         le=1,
         description="share of uniform sampling that is mixed into lambda for the draw (epsilon); 0 in the paper, where "
-        "clients without weight are never drawn again",
+        "clients without weight are never drawn again; not with sampling: uniform. null: 0.1",
     )
     dual_estimator: Literal["plain", "control-variate"] = Field(
         "control-variate",
@@ -111,7 +130,8 @@ class DRDMSettings(SampledByWeightSettings):
     )
     regularization: NonNegativeFloat = Field(
         0.1,
-        description="strength of the dynamic regularisation of local steps (mu); small values oscillate for long",
+        description="strength of the dynamic regularisation of local steps (mu); small values oscillate for long, and "
+        "0 is for correction: none only",
     )
     correction: Literal["lambda-table", "lambda-scaled", "uniform", "none"] = Field(
         "lambda-table",
@@ -120,9 +140,40 @@ class DRDMSettings(SampledByWeightSettings):
         "vector. uniform: all alike, as in the paper, which leads to the minimum of the average loss, whatever lambda "
         "is. none: not at all, which is DRFA with a proximal term",
     )
-    smallest_scale: PositiveFloat = Field(
-        1e-3, description="for lambda-scaled: smallest factor of a client's gradients (omega_min)"
+    smallest_scale: PositiveFloat | None = Field(
+        None,
+        description="with correction: lambda-scaled, and only there: smallest factor of a client's gradients "
+        "(omega_min). null: 0.001",
     )
+
+    @property
+    def epsilon(self) -> float:
+        """Share of uniform sampling in the draw of the training cohort."""
+        return 0.1 if self.exploration is None else self.exploration
+
+    @property
+    def omega_min(self) -> float:
+        """Smallest factor of a client's gradients, with ``lambda-scaled``."""
+        return 1e-3 if self.smallest_scale is None else self.smallest_scale
+
+    @model_validator(mode="after")
+    def _scales(self) -> Self:
+        if self.smallest_scale is not None and self.correction != "lambda-scaled":
+            raise ValueError(
+                f"smallest_scale: {self.smallest_scale:g} is a limit of how gradients are scaled, and with correction: "
+                f"{self.correction} they are not; leave smallest_scale out, or use correction: lambda-scaled"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _corrects(self) -> Self:
+        if self.regularization == 0 and self.correction != "none":
+            raise ValueError(
+                f"regularization: 0 given, but drifts enter the local steps times regularization, so that with "
+                f"correction: {self.correction} they would correct nothing and still push the model further in every "
+                "round; use a positive regularization, or correction: none"
+            )
+        return self
 
     @model_validator(mode="after")
     def _visits_everybody(self) -> Self:
@@ -166,3 +217,12 @@ class ScaffPDSettings(RobustSettings):
     concavity: NonNegativeFloat = Field(
         0.0, description="weight rho of (rho/2) ||lambda - 1/N||^2, which keeps the weights near equal"
     )
+
+    @model_validator(mode="after")
+    def _concavity_is_used(self) -> Self:
+        if self.concavity > 0 and self.dual_step_size == 0:
+            raise ValueError(
+                f"concavity: {self.concavity:g} pulls at the steps of lambda, and with dual_step_size: 0 it takes "
+                "none; use another dual_step_size, or leave concavity out"
+            )
+        return self

@@ -49,7 +49,7 @@ class DRDM(SampledByWeight):
 
     def __init__(self, conduct: Conduct) -> None:
         super().__init__(conduct)
-        loud = self.settings.dual_estimator == "plain" and self.m < len(self.place)
+        loud = self.settings.dual_estimator == "plain" and self.m < self.clients
         if loud and self.settings.correction.startswith("lambda"):
             log.warning(
                 "with dual_estimator: plain and fewer than all clients a round, lambda never settles, and correction: "
@@ -77,6 +77,7 @@ class DRDM(SampledByWeight):
         A client that was drawn more than once counts more in the means, and once in the sums. Its new h_i counts if and
         only if its reply did.
         """
+        await self.part_with_lost()
         w, state = self.model, self.state
         n, k = self.training_cohort(t), self.snapshot_step(t)
         share = self.shares()
@@ -104,12 +105,30 @@ class DRDM(SampledByWeight):
         self.visited(answered)
         await self.dual_step(t, self.moved(w, snapshot.value + snapshot_drift))
 
+    async def part_with_lost(self) -> bool:
+        """Take out of H the h_i of clients that were lost, so that H is again the sum over those that are left.
+
+        With a table H does without them, as their lambda_i is 0. Otherwise nobody knows their h_i any more, and H and
+        every h_i begin at 0 again, together (section 2.7): a promise that each client keeps before it trains again.
+        """
+        parted = await super().part_with_lost()
+        if parted and self.settings.correction == "lambda-table":
+            self.state.table[self.state.lost] = 0
+        elif parted and self.settings.correction != "none":
+            self.state.drift = np.zeros_like(self.state.drift)
+            await self.fleet.all().tell("forget_drift")
+            log.warning(
+                "their drifts are not known with correction: %s, so all drifts begin at 0 again; with correction: "
+                "lambda-table that would not be necessary",
+                self.settings.correction,
+            )
+        return parted
+
     def shares(self) -> NDArray[np.float64]:
         """Return what each h_i counts for in H, shape (N,): 1/N, lambda_i, or nothing (section 2.4)."""
-        clients = len(self.place)
         if self.settings.correction == "lambda-table":
             return self.state.weights
-        return np.full(clients, 0.0 if self.settings.correction == "none" else 1 / clients)
+        return np.where(self.state.lost | (self.settings.correction == "none"), 0.0, 1 / self.clients)
 
     def current_drift(self) -> NDArray[np.float64]:
         """Return H before the round, a new array of shape (d,); from the table, since lambda may have changed."""
@@ -124,5 +143,5 @@ class DRDM(SampledByWeight):
         """omega_i = max(N lambda_i, omega_min), for ``lambda-scaled``: each client is told its own."""
         if self.settings.correction != "lambda-scaled":
             return {}
-        scales = np.maximum(len(self.place) * self.state.weights, self.settings.smallest_scale)
+        scales = np.maximum(self.clients * self.state.weights, self.settings.omega_min)
         return {"scale": Each({client: float(scales[place]) for client, place in self.place.items()})}

@@ -23,6 +23,7 @@ class DRFA(SampledByWeight):
 
     async def round(self, t: int) -> None:
         """w <- mean of the local models of D^(s); lambda moves by losses at the mean of their snapshots."""
+        await self.part_with_lost()
         w, n, k = self.model, self.training_cohort(t), self.snapshot_step(t)
         end, snapshot = CohortMean.zeros(w), CohortMean.zeros(w)
 

@@ -6,6 +6,7 @@ specification, sections 1.1 and 2.3). They never leave the server.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,9 +16,12 @@ from numpy.typing import NDArray
 
 from common.algorithms.drdm import RobustSettings
 from common.arrays import Vector
-from common.errors import PayloadError
-from common.projection import onto
+from common.errors import RunStoppedError
+from common.expectation import Expected, NumberSpec
+from common.projection import onto, onto_simplex
 from server.algorithm import Algorithm, Conduct
+
+log = logging.getLogger("fenchel.server")
 
 _ABSURD = 1e100  # a step along it, scaled by any number of clients, is still a number
 
@@ -38,11 +42,14 @@ class Robust(Algorithm):
         unvisited
             Rounds since each client last took part, shape (N,): who is never visited again has a drift that is never
             renewed (section 6.1, E2).
+        lost
+            Who is out of the run, and has no part in any of this any more, shape (N,), bool.
         """
 
         weights: NDArray[np.float64]
         losses: NDArray[np.float64]
         unvisited: NDArray[np.int64]
+        lost: NDArray[np.bool_]
 
     settings: RobustSettings
     state: State
@@ -76,27 +83,80 @@ class Robust(Algorithm):
             "weights": weights,
             "losses": np.full(clients, np.nan),
             "unvisited": np.zeros(clients, np.int64),
+            "lost": np.zeros(clients, np.bool_),
         }
+
+    @property
+    def clients(self) -> int:
+        """N: how many clients are left, if some were lost."""
+        return int(np.count_nonzero(~self.state.lost))
 
     def places(self, clients: Iterable[str]) -> NDArray[np.int64]:
         """Return where clients stand in the vectors of the state."""
         return np.array([self.place[client] for client in clients], np.int64)
 
-    def heard(self, reported: Mapping[str, float]) -> NDArray[np.float64]:
-        """Note the losses of some clients, in the order of their ids; return them as they count, shape (m,).
+    async def part_with_lost(self) -> bool:
+        """Take out of the state what clients had in it that were lost; return whether there were any.
+
+        With ``participation.on_lost_state: continue`` the problem is from then on that of the clients that are left:
+        lambda goes to the nearest point of their simplex, N is their number, and what the lost ones reported is
+        forgotten.
 
         Raises
         ------
-        PayloadError
-            A loss is so large that a step along it would have no end.
+        RunStoppedError
+            A client is lost and the settings do not say to go on without it, or nobody is left.
         """
+        self.fleet.check_lost()
+        state = self.state
+        lost = np.array([member.lost is not None for member in self.fleet.members.values()])
+        if np.array_equal(lost, state.lost):
+            return False
+        if lost.all():
+            raise RunStoppedError("no client is left in the run")
+        names = [client for client, place in self.place.items() if lost[place] and not state.lost[place]]
+        weight = float(state.weights[self.places(names)].sum())
+        state.lost = lost
+        state.losses[lost] = np.nan
+        state.weights = self.onto_simplex(state.weights)
+        log.warning(
+            "%s: lost; the weight of %.3g goes to the %d clients that are left, whose largest loss is minimised now",
+            ", ".join(names),
+            weight,
+            self.clients,
+        )
+        return True
+
+    def onto_simplex(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the nearest lambda on the simplex, where clients that are lost have no weight; shape (N,)."""
+        left = ~self.state.lost
+        weights = np.zeros(x.shape)
+        weights[left] = onto_simplex(x[left])
+        return weights
+
+    def of_left(self, reported: Mapping[str, float]) -> dict[str, float]:
+        """Return what was reported by clients that were not lost after they had."""
+        return {client: loss for client, loss in reported.items() if not self.state.lost[self.place[client]]}
+
+    @property
+    def loss_expected(self) -> Expected:
+        """What a reply must hold as a loss; a client that reports another has failed in this phase.
+
+        With ``largest_loss`` any number will do, since it is cut off. Without, one so large that a step along it would
+        have no end is not taken.
+        """
+        if self.settings.largest_loss is not None:
+            return float
+        return NumberSpec(
+            minimum=-_ABSURD,
+            maximum=_ABSURD,
+            hint="a loss steers the clients' weights, so this one does not count: either the model has diverged (take "
+            "smaller steps), or the client lies; algorithm.largest_loss cuts losses off",
+        )
+
+    def heard(self, reported: Mapping[str, float]) -> NDArray[np.float64]:
+        """Note the losses of some clients, in the order of their ids; return them as they count, shape (m,)."""
         losses = np.array(list(reported.values()), np.float64)
-        for client, loss in reported.items():
-            if abs(loss) > _ABSURD and self.settings.largest_loss is None:
-                raise PayloadError(
-                    f"client {client} reports a loss of {loss:g}, which cannot steer the clients' weights: either its "
-                    "model has diverged (take smaller steps), or it lies; algorithm.largest_loss cuts losses off"
-                )
         if self.settings.largest_loss is not None:
             losses = np.clip(losses, 0, self.settings.largest_loss)
         self.state.losses[self.places(reported)] = losses
@@ -108,13 +168,18 @@ class Robust(Algorithm):
         self.state.unvisited[self.places(clients)] = 0
 
     def metrics(self) -> dict[str, float]:
-        """Return how uneven the weights are, and for how long somebody has not taken part."""
-        state = self.state
-        positive = state.weights[state.weights > 0]
+        """Return how uneven the weights are, and for how long somebody has not taken part who is left."""
+        state, left = self.state, ~self.state.lost
         return {
             "largest_weight": float(state.weights.max()),
-            "zero_weights": float(state.weights.size - positive.size),
-            "weights_entropy": float(-(positive * np.log(positive)).sum()),
-            "longest_unvisited": float(state.unvisited.max()),
+            "zero_weights": float(np.count_nonzero(state.weights[left] == 0)),
+            "weights_entropy": entropy(state.weights),
+            "longest_unvisited": float(state.unvisited[left].max()),
             "worst_reported_loss": float(np.fmax.reduce(state.losses)),
         }
+
+
+def entropy(weights: NDArray[np.float64]) -> float:
+    """Return ``-sum_i lambda_i ln(lambda_i)``, with ``0 ln(0) = 0``."""
+    positive = weights[weights > 0]
+    return float(-(positive * np.log(positive)).sum())

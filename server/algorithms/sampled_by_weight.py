@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +17,17 @@ from common.algorithms.drdm import SampledByWeightSettings
 from common.arrays import Vector
 from common.errors import SettingsError
 from common.expectation import Expected
-from common.projection import onto, onto_simplex
+from common.projection import onto
 from common.randomness import generator
 from common.settings.participation import AllClients, FixedSize
 from server.algorithm import Conduct
-from server.algorithms.robust import Robust
+from server.algorithms.robust import Robust, entropy
 from server.fleet import Cohort
 
 log = logging.getLogger("fenchel.server")
 
 _QUIET = 0.3  # of a dual step that takes all weight from clients that were not asked
+_TOLD = 10  # clients whose weights are told at the end
 
 
 @dataclass
@@ -85,6 +86,7 @@ class SampledByWeight(Robust):
 
     settings: SampledByWeightSettings
     state: State
+    figures: ClassVar[tuple[str, ...]] = (*Robust.figures, "largest_mean_weight", "mean_weights_entropy")
 
     def __init__(self, conduct: Conduct) -> None:
         super().__init__(conduct)
@@ -95,7 +97,26 @@ class SampledByWeight(Robust):
                 "by the clients' weights, and must only be told how many clients: use kind: fixed with a size, or "
                 "kind: all"
             )
-        self.m = sampler.size if isinstance(sampler, FixedSize) else len(self.fleet.members)
+        clients = len(self.fleet.members)
+        size = sampler.size if isinstance(sampler, FixedSize) else clients
+        if size > clients:
+            raise SettingsError(
+                f"participation.sampler.size: {size} given, but the run has {clients} clients, and so many different "
+                "ones are asked for their loss in every round, also with algorithm.sampling: "
+                f"{self.settings.sampling}; use {clients} at most"
+            )
+        if self.settings.exploration and self.settings.sampling == "without-replacement" and size == clients:
+            raise SettingsError(
+                f"algorithm.exploration: {self.settings.exploration:g} changes nothing, since with algorithm.sampling: "
+                f"without-replacement and participation.sampler for all {clients} clients everybody is drawn in every "
+                "round; leave exploration out, or draw fewer clients"
+            )
+
+    @property
+    def m(self) -> int:
+        """How many clients are drawn in each phase; no more than are left."""
+        sampler = self.fleet.participation.sampler
+        return min(sampler.size, self.clients) if isinstance(sampler, FixedSize) else self.clients
 
     def beginning(self, model: Vector) -> dict[str, Any]:
         """Return the fields of :class:`State` before the first round."""
@@ -137,10 +158,8 @@ class SampledByWeight(Robust):
 
     def _probabilities(self, present: list[str]) -> NDArray[np.float64]:
         """p(lambda) = (1 - epsilon) lambda + epsilon / N, of those that are not lost, shape (len(present),)."""
-        epsilon, clients = self.settings.exploration, len(self.place)
-        p = (1 - epsilon) * self.state.weights[self.places(present)] + epsilon / clients
-        if not p.any():  # the lost ones had all the weight
-            p = np.ones(len(present))
+        epsilon = self.settings.epsilon
+        p = (1 - epsilon) * self.state.weights[self.places(present)] + epsilon / len(present)
         probabilities: NDArray[np.float64] = p / p.sum()
         return probabilities
 
@@ -168,14 +187,16 @@ class SampledByWeight(Robust):
         state.mean_weights += (state.weights - state.mean_weights) / t
         state.mean_snapshot += ((snapshot - state.mean_snapshot) / t).astype(snapshot.dtype)
         reported = await self._losses(self.dual_cohort(t), snapshot, min_replies=0)
+        await self.part_with_lost()
+        reported = self.of_left(reported)
         if not reported:
             return
         v = self.estimate(reported)
         self._warn(t)
-        state.weights = onto_simplex(state.weights + tau * state.dual_step_size * v)
+        state.weights = self.onto_simplex(state.weights + tau * state.dual_step_size * v)
 
     def estimate(self, reported: dict[str, float]) -> NDArray[np.float64]:
-        """Return v, an unbiased estimate of the losses of all clients, shape (N,), and note what was reported.
+        """Return v, an unbiased estimate of the losses of all clients that are left, and note what was reported.
 
         v_i = b_i + (N/m)(L_i - b_i) for i in U^(s), and b_i for others: b_i is what a client last reported, or always 0
         (section 2.6). m counts those that answered.
@@ -184,6 +205,11 @@ class SampledByWeight(Robust):
         ----------
         reported
             L_i, by client id.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (N,); 0 for those that are lost.
         """
         b = np.zeros(len(self.place))
         if self.settings.dual_estimator == "control-variate":
@@ -191,20 +217,22 @@ class SampledByWeight(Robust):
         asked = self.places(reported)
         losses = self.heard(reported)
         v = b.copy()
-        v[asked] = b[asked] + len(b) / len(asked) * (losses - b[asked])
+        v[asked] = b[asked] + self.clients / len(asked) * (losses - b[asked])
         return v
 
     async def _losses(self, cohort: Cohort, model: Vector, *, min_replies: int | None) -> dict[str, float]:
-        replies = await cohort.ask("loss", model=model, returns={"loss": float}, min_replies=min_replies)
+        replies = await cohort.ask(
+            "loss", model=model, returns={"loss": self.loss_expected}, min_replies=min_replies
+        )
         return {client: float(cast(float, reply["loss"])) for client, reply in replies.items()}
 
     def _loudness(self, loss: float, dual_step_size: float) -> float:
         """tau gamma N l: from 1 on, one step takes all weight from clients that are not asked (section 6.2, E11)."""
-        return self.settings.local_steps * dual_step_size * len(self.place) * loss
+        return self.settings.local_steps * dual_step_size * self.clients * loss
 
     def _warn(self, t: int) -> None:
         loud = self._loudness(float(np.fmax.reduce(self.state.losses)), self.state.dual_step_size)
-        if t == 1 and loud > 1 and self.m < len(self.place):
+        if t == 1 and loud > 1 and self.m < self.clients:
             log.warning(
                 "local_steps * dual_step_size * clients * loss is %.2g: above 1 whoever is not asked for its loss "
                 "loses all of its weight at once; choose algorithm.dual_step_size so that it is below %g",
@@ -213,6 +241,22 @@ class SampledByWeight(Robust):
             )
 
     async def finish(self) -> None:
-        """Return the mean of all snapshots, if that is wanted; else the last model."""
+        """Return the mean of all snapshots, if that is wanted; else the last model. Tell what the weights were."""
+        mean = dict(zip(self.place, self.state.mean_weights.tolist(), strict=True))
+        largest = sorted(mean, key=lambda client: -mean[client])[:_TOLD]
+        log.info(
+            "largest weights, as means over the rounds (and at the end): %s",
+            ", ".join(
+                f"{name} {mean[name]:.3g} ({self.state.weights[self.place[name]]:.3g})" for name in largest
+            ),
+        )
         if self.settings.returned == "average":
             self.model = self.state.mean_snapshot.copy()
+
+    def metrics(self) -> dict[str, float]:
+        """Return also how uneven the mean of lambda over the rounds is."""
+        mean = self.state.mean_weights
+        return super().metrics() | {
+            "largest_mean_weight": float(mean.max()),
+            "mean_weights_entropy": entropy(mean),
+        }

@@ -6,6 +6,7 @@ specification describes it (section 2.8); not checked against the original.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from common.algorithms.drdm import ScaffPDSettings
 from common.arrays import Vector
 from common.payload import Values
-from common.projection import onto, onto_simplex
+from common.projection import onto
 from server.algorithms.robust import Robust
 from server.fleet import Cohort
 
@@ -29,15 +30,24 @@ class ScaffPD(Robust):
     async def round(self, t: int) -> None:
         """Ask for L_k and c_k at x; move lambda; ask for local steps; x <- x + eta_g sum_k lambda_k du_k.
 
-        Both phases go to the same clients; the sums are over those that answered, with lambda renormalised on them.
+        Both phases go to the same clients; the sums are over those that answered, with lambda renormalised on them. One
+        that was drawn n_k times counts n_k times.
         """
+        await self.part_with_lost()
         x = self.model
-        first = await self.sample().ask("gradient", model=x, returns={"loss": float, "gradient": x})
-        self.dual_step({client: float(cast(float, reply["loss"])) for client, reply in first.items()})
-        share = self.shares(first.cohort)
+        first = await self.sample().ask(
+            "gradient", model=x, returns={"loss": self.loss_expected, "gradient": x}
+        )
+        await self.part_with_lost()
+        reported = self.of_left(
+            {client: float(cast(float, reply["loss"])) for client, reply in first.items()}
+        )
+        self.dual_step(reported)
+        cohort = first.cohort.only(reported.__contains__)
+        share = self.shares(cohort)
         mean = np.zeros(x.shape)
-        for client, reply in first.items():
-            mean += share[client] * cast(Vector, reply["gradient"])
+        for client in cohort:
+            mean += share[client] * cast(Vector, first[client]["gradient"])
         step, counted = np.zeros(x.shape), 0.0
 
         def take(client: str, reply: Values) -> None:
@@ -45,7 +55,7 @@ class ScaffPD(Robust):
             step += share[client] * cast(Vector, reply["change"])
             counted += share[client]
 
-        answered = await first.cohort.visit(
+        answered = await cohort.visit(
             "train", take, mean_gradient=mean.astype(x.dtype), returns={"change": x}
         )
         if counted > 0:
@@ -70,11 +80,15 @@ class ScaffPD(Robust):
         self.heard(reported)
         now = np.nan_to_num(state.losses, nan=0.0)
         s = (1 + theta) * now - theta * np.where(np.isnan(before), now, before)
-        state.weights = onto_simplex((state.weights + sigma * (s + rho / len(now))) / (1 + sigma * rho))
+        state.weights = self.onto_simplex(
+            (state.weights + sigma * (s + rho / self.clients)) / (1 + sigma * rho)
+        )
 
     def shares(self, cohort: Cohort) -> dict[str, np.float64]:
-        """Return lambda, renormalised on a cohort, by client id; equal shares where it has no weight at all."""
-        weights: NDArray[np.float64] = self.state.weights[self.places(cohort)]
+        """Return n_k lambda_k, renormalised on a cohort, by client id; of n_k where it has no weight at all."""
+        times = Counter(cohort.draws)
+        n = np.array([times[client] for client in cohort], np.float64)
+        weights: NDArray[np.float64] = n * self.state.weights[self.places(cohort)]
         if not weights.any():
-            weights = np.ones(len(cohort))
+            weights = n
         return dict(zip(cohort, weights / weights.sum(), strict=True))

@@ -189,6 +189,23 @@ class Trace:
         return self.weights[-1]
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins, if not at zero.
+
+    Attributes
+    ----------
+    w, lam, b, g
+        The model, the weights, the losses that the control variate remembers, and the clients' states; c is the mean
+        of these.
+    """
+
+    w: Floats
+    lam: Floats
+    b: Floats
+    g: Floats
+
+
 def drdm(
     clients: int,
     dimension: int,
@@ -197,7 +214,7 @@ def drdm(
     draws: Draws,
     own: Constants,
     rounds: int,
-    w: Floats | None = None,
+    start: Start | None = None,
 ) -> Trace:
     """Run Algorithms 1 to 3; mu must be positive, unless the correction is ``none`` (DRFA)."""
 
@@ -219,9 +236,15 @@ def drdm(
             moved = (models[took_part] - wbar).sum(axis=0)
         return c - own.mu / clients * moved
 
-    wbar = np.zeros(dimension) if w is None else w
-    g, c = np.zeros((clients, dimension)), np.zeros(dimension)
-    lam, b = np.full(clients, 1 / clients), np.zeros(clients)
+    if start is None:
+        start = Start(
+            np.zeros(dimension),
+            np.full(clients, 1 / clients),
+            np.zeros(clients),
+            np.zeros((clients, dimension)),
+        )
+    wbar, lam, b, g = start.w, start.lam, start.b, start.g
+    c = g.mean(axis=0)
     trace = Trace(weights=[lam])
     for t in range(1, rounds + 1):
         drawn = draws(t, lam)
@@ -265,7 +288,9 @@ def drdm(
     return trace
 
 
-def drdm_on(problem: Quadratics, draws: Draws, own: Constants, rounds: int, w: Floats | None = None) -> Trace:
+def drdm_on(
+    problem: Quadratics, draws: Draws, own: Constants, rounds: int, start: Start | None = None
+) -> Trace:
     """Run it with exact gradients and losses of quadratics."""
     clients, dimension = problem.centers.shape
     return drdm(
@@ -276,7 +301,7 @@ def drdm_on(problem: Quadratics, draws: Draws, own: Constants, rounds: int, w: F
         draws,
         own,
         rounds,
-        w,
+        start,
     )
 
 
@@ -302,11 +327,15 @@ class ScaffPDConstants:
     rho: float = 0.0
 
 
-def scaff_pd(problem: Quadratics, own: ScaffPDConstants) -> Iterator[tuple[Floats, Floats]]:
-    """Yield x and lambda after each round, all clients taking part."""
+def scaff_pd(
+    problem: Quadratics, own: ScaffPDConstants, start: Start | None = None
+) -> Iterator[tuple[Floats, Floats]]:
+    """Yield x and lambda after each round, all clients taking part; ``b`` of the start is q of the round before."""
     clients, dimension = problem.centers.shape
     x, lam = np.zeros(dimension), np.full(clients, 1 / clients)
     before: Floats | None = None
+    if start is not None:
+        x, lam, before = start.w, start.lam, start.b
     while True:
         q, c = losses_of(problem, x), slopes_of(problem, np.tile(x, (clients, 1)))
         s = (1 + own.theta) * q - own.theta * (q if before is None else before)

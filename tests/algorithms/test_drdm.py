@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections import Counter
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ from common.errors import SettingsError
 from common.objectives.factory import build_objective
 from common.settings.objective import LinearSettings
 from common.settings.participation import Participation
+from common.settings.run import from_json
 from deploy.names import client_names
 from proto import fenchel_pb2 as pb
 from server.algorithm import Conduct
@@ -255,12 +258,12 @@ def test_without_drift_regularisation_and_dual_steps_it_is_fedavg(tmp_path: Path
     np.testing.assert_allclose(taken.run.models, baseline(tmp_path, "fedavg").models, rtol=0, atol=1e-12)
 
 
-def test_without_regularisation_it_is_not_drfa_but_overshoots(tmp_path: Path) -> None:
+def test_with_next_to_no_regularisation_it_is_not_drfa_but_overshoots(tmp_path: Path) -> None:
     one: dict[str, Any] = {"rounds": 1, "participation": sampled(2)}
     still: dict[str, Any] = {"sampling": "uniform", "dual_step_size": 0.02}
-    corrected = record(reproducible(), tmp_path, own(**still, **LOCAL) | {"regularization": 0}, **one)
+    corrected = record(reproducible(), tmp_path, own(**still, **LOCAL) | {"regularization": 1e-13}, **one)
     drfa = record(reproducible(), tmp_path, {"name": "drfa", **still, **LOCAL}, **one)
-    np.testing.assert_allclose(corrected.run.model, 1.5 * drfa.run.model, rtol=0, atol=1e-14)  # 1 + m/N
+    np.testing.assert_allclose(corrected.run.model, 1.5 * drfa.run.model, rtol=0, atol=1e-12)  # 1 + m/N
     assert np.abs(drfa.run.model).max() > 0.1
 
 
@@ -497,12 +500,22 @@ def test_without_replacement_clients_without_weight_fill_up() -> None:
 
 def test_lost_clients_are_not_drawn() -> None:
     half = server(np.zeros(4), 2, exploration=0)
-    names = client_names(4)
-    half.state.weights = np.array([0.25, 0.75, 0, 0])
+    half.fleet.participation = Participation.model_validate(sampled(2) | {"on_lost_state": "continue"})
+    names, who = client_names(4), range(1, 3001)
+    half.state.weights = np.array([0.4, 0.6, 0, 0])
     half.fleet.members[names[1]].lost = "gone"
-    assert {name for t in range(1, 50) for name in half.training_cohort(t)} == {names[0]}
-    half.fleet.members[names[0]].lost = "gone"  # with all the weight that is left
-    assert {name for t in range(1, 50) for name in half.training_cohort(t)} == {names[2], names[3]}
+    assert asyncio.run(half.part_with_lost())
+    np.testing.assert_allclose(half.state.weights, [0.6, 0, 0.2, 0.2], rtol=0, atol=1e-15)
+    drawn: Counter[str] = Counter()
+    for t in who:
+        drawn.update(half.training_cohort(t))
+    assert fits(np.array([drawn[names[i]] for i in (0, 2, 3)], float), 6000 * np.array([0.6, 0.2, 0.2]))
+    assert not drawn[names[1]]
+    half.fleet.members[names[0]].lost = "gone"  # with most of the weight that is left
+    assert asyncio.run(half.part_with_lost())
+    assert not asyncio.run(half.part_with_lost()), "nobody else was lost"
+    np.testing.assert_allclose(half.state.weights, [0, 0, 0.5, 0.5], rtol=0, atol=1e-15)
+    assert {name for t in who for name in half.training_cohort(t)} == {names[2], names[3]}
 
 
 def test_snapshots_and_dual_cohorts_are_drawn_uniformly_and_apart_from_the_training_cohort() -> None:
@@ -568,6 +581,20 @@ def test_the_final_model_can_be_the_mean_of_all_snapshots(tmp_path: Path) -> Non
     np.testing.assert_allclose(taken.state.mean_weights, np.mean(used, axis=0), rtol=0, atol=1e-15)
 
 
+def test_the_mean_of_the_weights_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "fenchel.server"):
+        taken = record(reproducible(), tmp_path, own(**LOCAL), **THREE)
+    used = np.array([np.full(4, 0.25), *taken.weights[:-1]])
+    means = np.cumsum(used, axis=0) / np.arange(1, ROUNDS + 1)[:, None]
+    columns = pq.read_table(taken.run.folder.metrics)
+    np.testing.assert_allclose(columns["largest_mean_weight"], means.max(axis=1), rtol=0, atol=1e-15)
+    entropies = [-(mean[mean > 0] * np.log(mean[mean > 0])).sum() for mean in means]
+    np.testing.assert_allclose(columns["mean_weights_entropy"], entropies, rtol=0, atol=1e-15)
+    most = int(means[-1].argmax())
+    told = f"{client_names(4)[most]} {means[-1][most]:.3g} ({taken.weights[-1][most]:.3g})"
+    assert f"as means over the rounds (and at the end): {told}" in caplog.text
+
+
 def test_with_models_in_float32_the_mean_of_the_drifts_stays_exact(tmp_path: Path) -> None:
     sections: dict[str, Any] = {
         "rounds": 60,
@@ -595,6 +622,16 @@ def test_with_models_in_float32_the_mean_of_the_drifts_stays_exact(tmp_path: Pat
         ({"local_epochs": 2, "local_steps": None}, "local_steps"),
         ({"dual_estimator": "plain", "first_losses": "asked"}, "dual_estimator: plain has none"),
         ({"exploration": 1.5}, "exploration"),
+        ({"exploration": 0.2, "sampling": "uniform"}, "with sampling: uniform there are none by lambda"),
+        ({"smallest_scale": 0.01}, "with correction: lambda-table they are not"),
+        ({"dual_step_size": 0, "first_losses": "asked"}, "with dual_step_size: 0 it takes none"),
+        *(
+            (
+                {"regularization": 0, "correction": correction, "sampling": "uniform"},
+                "regularization: 0 given",
+            )
+            for correction in ("uniform", "lambda-table", "lambda-scaled")
+        ),
         ({"constraint": {"kind": "box", "lower": 1, "upper": 0}}, "no model lies between them"),
     ],
 )
@@ -609,14 +646,47 @@ def test_a_sampler_that_it_cannot_use_is_refused(tmp_path: Path) -> None:
         train(reproducible(), tmp_path, own(**LOCAL), participation=sampler)
 
 
+@pytest.mark.parametrize("sampling", ["with-replacement", "without-replacement", "uniform"])
+def test_more_clients_than_have_come_are_refused_before_anybody_is_asked(sampling: str) -> None:
+    """With ``clients: auto`` their number is not known before. Phase B asks so many different ones."""
+    assert server(np.zeros(4), 4, sampling=sampling).m == 4
+    with pytest.raises(
+        SettingsError, match=r"sampler\.size: 5 given, but the run has 4 clients.*use 4 at most"
+    ):
+        server(np.zeros(4), 5, sampling=sampling)
+
+
+def test_exploring_where_everybody_is_drawn_is_refused(tmp_path: Path) -> None:
+    everybody: dict[str, Any] = own(sampling="without-replacement", **LOCAL) | {"exploration": 0.2}
+    for participation in ({}, sampled(4)):
+        with pytest.raises(SettingsError, match=r"algorithm\.exploration: 0\.2 changes nothing"):
+            train(reproducible(), tmp_path, everybody, participation=participation)
+    train(reproducible(), tmp_path, everybody, participation=sampled(3), rounds=1)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"sampling": "uniform"},
+        {"correction": "lambda-scaled", "sampling": "uniform", "smallest_scale": 0.02},
+        {"correction": "none", "regularization": 0},
+    ],
+)
+def test_settings_are_read_again_as_they_were_written(keys: dict[str, Any], tmp_path: Path) -> None:
+    """Clients read them with all defaults written out."""
+    given = reproducible().settings(tmp_path, {"name": "drdm", **keys})
+    assert from_json(given.to_json()) == given
+
+
 def test_defaults_are_the_recommended_ones_and_those_of_the_baseline_the_published_ones() -> None:
     recommended, published = DRDMSettings(), DRFASettings()
-    assert (recommended.correction, recommended.dual_estimator, recommended.exploration) == (
+    assert (recommended.correction, recommended.dual_estimator, recommended.epsilon) == (
         "lambda-table",
         "control-variate",
         0.1,
     )
-    assert (published.dual_estimator, published.exploration) == ("plain", 0.0)
+    assert (published.dual_estimator, published.epsilon) == ("plain", 0.0)
+    assert recommended.omega_min == 1e-3
 
 
 def test_a_noisy_dual_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -98,6 +98,7 @@ def test_drawn_by_weight_it_hovers_about_the_robust_optimum() -> None:
         ({"correction": "uniform"}, "correction"),
         ({"local_epochs": 1}, "not both"),
         ({"first_losses": "asked"}, "dual_estimator: plain has none"),
+        ({"exploration": 0.2, "sampling": "uniform"}, "with sampling: uniform there are none by lambda"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, minimize
 
 from common.arrays import Dense, Vector
+from common.errors import SettingsError
 from common.randomness import generator
 from deploy.names import client_names
 from tests.algorithms.drdm_oracle import (
@@ -70,11 +72,12 @@ def simulated(problem: Problem, algorithm: Mapping[str, Any], cohorts: Sequence[
             s[i] = 2 * now - known.get(i, now)
         known |= told
         lam = simplex(lam + sigma * s)
-        share = {i: lam[i] / sum(lam[j] for j in cohort) for i in cohort}
+        times = Counter(cohort)
+        share = {i: n * lam[i] / sum(lam[j] for j in cohort) for i, n in times.items()}
         slopes: dict[int, Dense] = {i: problem.objectives[i].gradient(x) for i in cohort}
-        mean = sum((share[i] * slopes[i] for i in cohort), np.zeros(9))
+        mean = sum((share[i] * slopes[i] for i in times), np.zeros(9))
         step = np.zeros(9)
-        for i in cohort:
+        for i in times:
             u, f = x, problem.objectives[i]
             draws = generator(SEED, names[i], t, "batches")
             for _ in range(algorithm["local_steps"]):
@@ -85,7 +88,11 @@ def simulated(problem: Problem, algorithm: Mapping[str, Any], cohorts: Sequence[
     return x, lam
 
 
-def test_with_cohorts_lambda_is_renormalised_and_losses_are_remembered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cohorts", [SETS, ((0, 0, 1), (2, 3, 3), (1, 2, 2))], ids=["once", "repeatedly"])
+def test_with_cohorts_lambda_is_renormalised_and_losses_are_remembered(
+    cohorts: Sequence[Sequence[int]], tmp_path: Path
+) -> None:
+    """Who was drawn twice counts twice."""
     algorithm = {
         "name": "scaff-pd",
         "step_size": 0.3,
@@ -93,8 +100,8 @@ def test_with_cohorts_lambda_is_renormalised_and_losses_are_remembered(tmp_path:
         "batch_size": 2,
         "dual_step_size": 0.05,
     }
-    run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, rounds=7, seed=SEED)
-    x, lam = simulated(reproducible(), algorithm, [SETS[t % 4] for t in range(7)])
+    run = train(reproducible(), tmp_path, algorithm, cohorts=cohorts, rounds=7, seed=SEED)
+    x, lam = simulated(reproducible(), algorithm, [cohorts[t % len(cohorts)] for t in range(7)])
     np.testing.assert_allclose(run.model, x, rtol=0, atol=1e-12)
     np.testing.assert_allclose(run.states[7].weights, lam, rtol=0, atol=1e-12)
     assert np.abs(lam - 0.25).max() > 0.05
@@ -153,6 +160,11 @@ def test_other_samplers_are_welcome(tmp_path: Path) -> None:
     )
     assert np.isfinite(run.model).all()
     assert run.settings.participation.sampler.kind == "bernoulli"
+
+
+def test_a_pull_at_steps_that_are_not_taken_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"concavity: 0\.5 pulls .* with dual_step_size: 0 it takes none"):
+        reproducible().settings(tmp_path, {"name": "scaff-pd", "dual_step_size": 0, "concavity": 0.5})
 
 
 def test_a_client_that_answers_once_is_extrapolated_from_there(tmp_path: Path) -> None:

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from common.errors import PayloadError
-from common.expectation import ArraySpec, CipherSpec, Expectation, Expected, check, finiteness_problem
+from common.expectation import (
+    ArraySpec,
+    CipherSpec,
+    Expectation,
+    Expected,
+    NumberSpec,
+    check,
+    finiteness_problem,
+)
 from common.paillier.packing import Layout
 from common.payload import Ciphertexts, SparseVector, Value
 from tests.unit.common.textbook import KEY, OTHER_KEY
@@ -59,6 +67,12 @@ def encrypted(
         (3.0, float),
         (3, float),
         ("x", str),
+        (1e308, NumberSpec()),
+        (3, NumberSpec()),
+        (0.0, NumberSpec(minimum=0, maximum=1)),
+        (1, NumberSpec(minimum=0, maximum=1)),
+        (7, NumberSpec(int, minimum=7, maximum=7)),
+        (-(2**62), NumberSpec(int, maximum=7)),
     ],
 )
 def test_what_was_asked_for_is_accepted(value: Value, expected: Expected) -> None:
@@ -106,6 +120,15 @@ def test_what_was_asked_for_is_accepted(value: Value, expected: Expected) -> Non
         ("1", int, "is the str '1'"),
         (float("nan"), float, "is nan"),
         (float("-inf"), float, "is -inf"),
+        (float("nan"), NumberSpec(), "is nan, expected a finite number"),
+        (float("inf"), NumberSpec(), "is inf, expected a finite number"),
+        (1e308, NumberSpec(maximum=1e100), r"is 1e\+308, expected at most 1e\+100$"),
+        (-1e-9, NumberSpec(minimum=0, hint="see the page"), "is -1e-09, expected at least 0; see the page$"),
+        (1234567, NumberSpec(int, maximum=1234566), "is 1234567, expected at most 1234566"),
+        (0, NumberSpec(int, minimum=1), "is 0, expected at least 1"),
+        (1.0, NumberSpec(int), r"is the float 1\.0, expected a int"),
+        (True, NumberSpec(), "is the bool True, expected a float"),
+        (np.ones(3), NumberSpec(), "is an array, expected a float"),
     ],
 )
 def test_anything_else_is_refused_and_the_error_says_from_whom(

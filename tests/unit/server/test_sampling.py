@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from itertools import combinations
 
@@ -19,10 +20,14 @@ from common.settings.participation import (
     Cyclic,
     FixedSize,
     Fraction,
+    Participation,
     Sampler,
     Weighted,
 )
-from server.sampling import draw, fraction_size
+from proto import fenchel_pb2 as pb
+from server.fleet import Fleet
+from server.member import Member
+from server.sampling import Shortage, draw, fraction_size
 
 DRAWS = 4000
 SIGNIFICANT = 1e-4
@@ -134,8 +139,13 @@ def test_a_client_without_weight_is_never_drawn() -> None:
 @pytest.mark.parametrize(
     ("sampler", "weights", "told"),
     [
-        (FixedSize(size=5), [1.0] * 4, "only 4 can be drawn"),
-        (Weighted(size=3), [1.0, 0.0, 1.0, 0.0], "only 2 can be drawn"),
+        (FixedSize(size=5), [1.0] * 4, r"sampler\.size: 5 given, but only 4 clients can be drawn"),
+        (Weighted(size=3), [1.0, 0.0, 1.0, 0.0], r"sampler\.size: 3 given, but only 2 clients can be drawn"),
+        (
+            Cyclic(groups=5),
+            [1.0] * 4,
+            r"sampler\.groups: 5 given, but only 4 clients can be drawn; lower it$",
+        ),
         (Weighted(size=1), [0.0, 0.0], "not all zero"),
         (Weighted(size=1), [1.0, -1.0], "not negative"),
         (Weighted(size=1), [1.0, np.nan], "finite"),
@@ -145,6 +155,52 @@ def test_a_client_without_weight_is_never_drawn() -> None:
 def test_what_cannot_be_drawn_is_refused(sampler: Sampler, weights: list[float], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         drawn(sampler, 1, np.array(weights))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "t", "cohort"),
+    [
+        (FixedSize(size=5), 1, (0, 1, 2)),
+        (FixedSize(size=3), 1, (0, 1, 2)),
+        (Weighted(size=5), 1, (0, 1, 2)),
+        (Cyclic(groups=5), 2, (1,)),
+        (Cyclic(groups=5), 4, (0,)),
+    ],
+)
+def test_after_losses_all_that_are_left_take_part(sampler: Sampler, t: int, cohort: tuple[int, ...]) -> None:
+    random = generator(5, "server", t, "cohort")
+    assert tuple(draw(sampler, np.array([1.0, 2.0, 3.0]), t, random, lost=2)) == cohort
+
+
+@pytest.mark.parametrize("sampler", [FixedSize(size=6), Weighted(size=6), Cyclic(groups=6)])
+def test_losses_do_not_excuse_more_clients_than_there_ever_were(sampler: Sampler) -> None:
+    with pytest.raises(SettingsError, match="6 given, but only 5 clients"):
+        draw(sampler, np.ones(3), 1, generator(5, "server", 1, "cohort"), lost=2)
+
+
+def test_people_are_told_once_after_each_loss(caplog: pytest.LogCaptureFixture) -> None:
+    members = {name: Member(name, index, pb.ShardDescription(samples=2)) for index, name in enumerate("abcd")}
+    fleet = Fleet(members, 5, Participation(sampler=FixedSize(size=3), on_lost_state="continue"), 1 << 20)
+    sizes = []
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        for fleet.round, lost in enumerate(["", "a", "", "c", "", ""], 1):
+            if lost:
+                members[lost].lost = "its disk broke"
+            sizes.append(len(fleet.sample()))
+            fleet.sample(draw_name="again")
+    assert sizes == [3, 3, 3, 2, 2, 2]
+    assert caplog.messages == [
+        "participation.sampler: 3 clients a round are wanted, but 2 of 4 clients are lost; from round 4 on it is 2"
+    ]
+
+
+def test_people_are_told_nothing_where_no_number_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    shortage = Shortage()
+    for sampler in (AllClients(), Fraction(fraction=0.9), Weighted(size=9, replacement=True)):
+        shortage.tell(sampler, 2, 2, 1)
+    assert not caplog.messages
+    shortage.tell(Cyclic(groups=3), 2, 2, 7)
+    assert "3 groups are wanted, but 2 of 4 clients are lost; from round 7 on it is 2" in caplog.text
 
 
 def test_rounds_and_seeds_draw_differently() -> None:

@@ -1,0 +1,361 @@
+"""DRDM, DRFA and SCAFF-PD when clients are lost for good, or report losses that cannot be: the others go on."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.algorithms.drdm import SampledClient
+from client.algorithms.scaff_pd import ScaffPDClient
+from common.arrays import Vector
+from common.errors import LostStateError, TooFewRepliesError
+from common.payload import Values
+from deploy.names import client_names
+from server.algorithms.robust import Robust
+from tests.algorithms.drdm_oracle import (
+    Constants,
+    Draw,
+    Floats,
+    ScaffPDConstants,
+    Start,
+    drdm_on,
+    losses_of,
+    pinned,
+    scaff_pd,
+    simplex,
+    weighted_minimiser,
+)
+from tests.algorithms.drdm_runs import Record, record, sampled
+from tests.algorithms.feddcd_oracle import Quadratics
+from tests.algorithms.feddcd_quadratics import problem_of, train_quadratics
+from tests.algorithms.federation import Faults
+from tests.algorithms.mlr import reproducible, train
+
+NAMES = client_names(6)
+MU, GAMMA, TAU, ETA = 0.5, 0.004, 5, 0.05
+EXACT: dict[str, Any] = {
+    "step_size": ETA,
+    "local_steps": TAU,
+    "batch_size": None,
+    "dual_step_size": GAMMA,
+    "dual_estimator": "control-variate",
+}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "lambda-table": {"name": "drdm", "correction": "lambda-table", "regularization": MU, **EXACT},
+    "lambda-scaled": {
+        "name": "drdm",
+        "correction": "lambda-scaled",
+        "sampling": "uniform",
+        "regularization": MU,
+        **EXACT,
+    },
+    "uniform": {"name": "drdm", "correction": "uniform", "regularization": MU, **EXACT},
+    "none": {"name": "drfa", **EXACT},
+}
+GONE, BEFORE = (1, 2), 5
+"""Who is lost, and before which round. Client 2 has the largest weight of the optimum."""
+LEFT = [i for i in range(6) if i not in GONE]
+CONTINUE = {"on_lost_state": "continue"}
+
+
+def rest(problem: Quadratics) -> Quadratics:
+    """The problem of the clients that are left."""
+    return Quadratics(problem.curvatures[LEFT], problem.centers[LEFT])
+
+
+def losing(monkeypatch: pytest.MonkeyPatch, moment: int = 0) -> None:
+    """Lose clients in round ``BEFORE``, the given number of times that the algorithm has looked after losses in it."""
+    looks: dict[int, int] = {}
+    parted = Robust.part_with_lost
+
+    async def part_with_lost(self: Robust) -> bool:
+        t = self.fleet.round
+        if t == BEFORE and looks.get(t, 0) == moment:
+            for i in GONE:
+                self.fleet.members[NAMES[i]].lose("its disk broke")
+        looks[t] = looks.get(t, 0) + 1
+        return await parted(self)
+
+    monkeypatch.setattr(Robust, "part_with_lost", part_with_lost)
+
+
+def begun(taken: Record, correction: str) -> Start:
+    """Where the clients that are left begin alone, from the state after the last round with all clients."""
+    state = taken.run.states[BEFORE - 1]
+    drifts = -MU * state.table[LEFT] if correction == "lambda-table" else np.zeros((len(LEFT), 4))
+    return Start(state.model, simplex(state.weights[LEFT]), np.nan_to_num(state.losses[LEFT]), drifts)
+
+
+def of_the_rest(taken: Record) -> Any:
+    """What the record drew after the losses, without the lost ones."""
+
+    def draws(t: int, weights: Floats) -> Draw:
+        draw = taken.draws[t + BEFORE - 1]
+        assert not draw.times[list(GONE)].any()
+        assert not draw.asked[list(GONE)].any()
+        return Draw(draw.times[LEFT], draw.step, draw.asked[LEFT])
+
+    return draws
+
+
+@pytest.mark.parametrize("size", [3, 6])
+@pytest.mark.parametrize("correction", ALGORITHMS)
+def test_after_a_loss_the_run_is_that_of_the_clients_that_are_left(
+    correction: str,
+    size: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    losing(monkeypatch)
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        taken = record(
+            problem_of(pinned()),
+            tmp_path,
+            ALGORITHMS[correction],
+            rounds=14,
+            participation=sampled(size) | CONTINUE,
+        )
+    constants = Constants(ETA, TAU, MU if correction != "none" else 0.0, GAMMA, correction, "control-variate")
+    start = begun(taken, correction)
+    trace = drdm_on(rest(pinned()), of_the_rest(taken), constants, 14 - BEFORE + 1, start)
+    np.testing.assert_allclose(taken.run.models[BEFORE - 1 :], trace.models, rtol=0, atol=1e-12)
+    after = np.array(taken.weights[BEFORE - 1 :])
+    np.testing.assert_allclose(after[:, LEFT], trace.weights[1:], rtol=0, atol=1e-12)
+    assert not after[:, list(GONE)].any()
+    assert taken.weights[BEFORE - 2][list(GONE)].sum() > 0.2, "they had weight"
+    if correction != "none":
+        drifts = taken.drifts()[LEFT]
+        np.testing.assert_allclose(-MU * drifts, trace.g, rtol=0, atol=1e-12)
+        share = taken.weights[-2][LEFT] if correction == "lambda-table" else np.full(len(LEFT), 1 / len(LEFT))
+        np.testing.assert_allclose(taken.state.drift, share @ drifts, rtol=0, atol=1e-14)
+    assert f"{NAMES[1]}, {NAMES[2]}: lost; the weight of" in caplog.text
+    reset = correction in ("uniform", "lambda-scaled")
+    assert ("all drifts begin at 0 again" in caplog.text) == reset
+    told = [call["client"] for call in taken.run.calls.to_pylist() if call["phase"] == "forget_drift"]
+    assert told == ([NAMES[i] for i in LEFT] if reset else [])
+    assert caplog.text.count("6 clients a round are wanted, but 2 of 6 clients are lost") == (size == 6)
+
+
+@pytest.mark.parametrize(("correction", "tolerance"), [("uniform", 1e-4), ("lambda-table", 0.03)])
+def test_after_a_loss_it_ends_at_the_optimum_of_the_clients_that_are_left(
+    correction: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing(monkeypatch)
+    algorithm = ALGORITHMS[correction] | {"regularization": 1.0, "local_steps": 10, "sampling": "uniform"}
+    taken = record(problem_of(pinned()), tmp_path, algorithm, rounds=300, participation=CONTINUE)
+    left = rest(pinned())
+    if correction == "uniform":
+        optimum = weighted_minimiser(left, np.full(len(LEFT), 1 / len(LEFT)))
+    else:
+        optimum = weighted_minimiser(left, taken.weights[-1][LEFT])
+        losses = losses_of(left, optimum)
+        assert losses.max() - taken.weights[-1][LEFT] @ losses < tolerance, "a saddle point has no gap"
+    np.testing.assert_allclose(taken.run.model, optimum, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("correction", ALGORITHMS)
+def test_a_loss_in_the_middle_of_a_round_counts_from_its_dual_step_on(
+    correction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing(monkeypatch, moment=1)
+    taken = record(
+        problem_of(pinned()), tmp_path, ALGORITHMS[correction], rounds=9, participation=sampled(6) | CONTINUE
+    )
+    assert taken.draws[BEFORE].asked.all(), "they told their losses before they were lost"
+    for weights in taken.weights[BEFORE - 1 :]:
+        assert not weights[list(GONE)].any()
+        assert abs(weights.sum() - 1) < 1e-12
+    state = taken.run.states[BEFORE]
+    assert np.isnan(state.losses).tolist() == [i in GONE for i in range(6)]
+    if correction == "none":
+        return
+    drifts, last = taken.drifts()[LEFT], taken.state
+    if correction == "lambda-table":
+        assert last.table[LEFT].tobytes() == drifts.tobytes()
+        assert not last.table[list(GONE)].any()
+        share = taken.weights[-2][LEFT]
+    else:
+        assert not state.drift.any()
+        share = np.full(len(LEFT), 1 / len(LEFT))
+    np.testing.assert_allclose(last.drift, share @ drifts, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("correction", ["lambda-table", "uniform"])
+@pytest.mark.parametrize("seed", range(3))
+def test_servers_that_are_killed_after_a_loss_come_to_the_same_bits(
+    correction: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loses(self: Robust) -> None:
+        for i in GONE if self.fleet.round >= BEFORE else ():
+            if self.fleet.members[NAMES[i]].lost is None:  # a resumed server may not know yet
+                self.fleet.members[NAMES[i]].lose("its disk broke")
+
+    parted = Robust.part_with_lost
+
+    async def part_with_lost(self: Robust) -> bool:
+        loses(self)
+        return await parted(self)
+
+    monkeypatch.setattr(Robust, "part_with_lost", part_with_lost)
+    sections: dict[str, Any] = {"rounds": 10, "participation": sampled(3) | CONTINUE}
+    calm = record(problem_of(pinned()), tmp_path, ALGORITHMS[correction], **sections)
+    faults = Faults(random.Random(seed), breaks=2, kills=3, frames=40, lag=3)
+    taken = record(problem_of(pinned()), tmp_path, ALGORITHMS[correction], faults=faults, **sections)
+    assert taken.run.federation is not None
+    assert taken.run.federation.killed == 3
+    assert taken.run.model.tobytes() == calm.run.model.tobytes()
+    assert taken.weights[-1].tobytes() == calm.weights[-1].tobytes()
+    assert taken.drifts()[LEFT].tobytes() == calm.drifts()[LEFT].tobytes()
+
+
+def test_figures_are_of_those_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losing(monkeypatch)
+    figures: dict[int, dict[str, float]] = {}
+    told = Robust.metrics
+
+    def metrics(self: Robust) -> dict[str, float]:
+        figures[self.fleet.round] = told(self)
+        return figures[self.fleet.round]
+
+    monkeypatch.setattr(Robust, "metrics", metrics)
+    taken = record(
+        problem_of(pinned()), tmp_path, ALGORITHMS["lambda-table"], rounds=30, participation=CONTINUE
+    )
+    last = figures[30]
+    assert last["worst_reported_loss"] == losses_of(pinned(), taken.snapshots[30])[LEFT].max()
+    assert last["zero_weights"] == np.count_nonzero(taken.weights[-1][LEFT] == 0)
+    assert last["longest_unvisited"] == taken.state.unvisited[LEFT].max() < taken.state.unvisited[1]
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.7])
+def test_after_a_loss_scaff_pd_is_that_of_the_clients_that_are_left(
+    rho: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing(monkeypatch)
+    algorithm = {
+        "name": "scaff-pd",
+        "step_size": 0.05,
+        "local_steps": 10,
+        "batch_size": None,
+        "dual_step_size": 0.05,
+        "concavity": rho,
+    }
+    run = train_quadratics(problem_of(pinned()), tmp_path, algorithm, rounds=12, participation=CONTINUE)
+    state = run.states[BEFORE - 1]
+    assert state.weights[list(GONE)].sum() > 0.3
+    start = Start(state.model, simplex(state.weights[LEFT]), state.losses[LEFT], np.zeros((len(LEFT), 4)))
+    trajectory = scaff_pd(rest(pinned()), ScaffPDConstants(0.05, 10, 0.05, rho=rho), start)
+    for (x, weights), t in zip(trajectory, range(BEFORE, 13), strict=False):
+        np.testing.assert_allclose(run.states[t].model, x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(run.states[t].weights[LEFT], weights, rtol=0, atol=1e-12)
+        assert not run.states[t].weights[list(GONE)].any()
+
+
+def test_scaff_pd_leaves_out_who_was_lost_after_it_had_told_its_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing(monkeypatch, moment=1)
+    algorithm = {"name": "scaff-pd", **EXACT}
+    del algorithm["dual_estimator"]
+    run = train_quadratics(problem_of(pinned()), tmp_path, algorithm, rounds=BEFORE, participation=CONTINUE)
+    trained = {
+        call["client"]
+        for call in run.calls.to_pylist()
+        if (call["round"], call["phase"]) == (BEFORE, "train")
+    }
+    assert trained == {NAMES[i] for i in LEFT}
+    assert not run.states[BEFORE].weights[list(GONE)].any()
+
+
+@pytest.mark.parametrize("name", ["drdm", "drfa", "scaff-pd"])
+def test_a_loss_stops_the_run_unless_the_settings_say_to_go_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing(monkeypatch)
+    with pytest.raises(LostStateError, match="its disk broke"):
+        train_quadratics(problem_of(pinned()), tmp_path, {"name": name, "local_steps": 2}, rounds=BEFORE + 1)
+
+
+# Losses that cannot be
+
+
+def lying(monkeypatch: pytest.MonkeyPatch, loss: float, liars: tuple[str, ...]) -> None:
+    honest = SampledClient.loss
+
+    def report(self: SampledClient, model: Vector) -> Values:
+        return {"loss": loss} if self.client in liars else honest(self, model)
+
+    report.answers_phase = "loss"  # type: ignore[attr-defined]
+    monkeypatch.setattr(SampledClient, "loss", report)
+
+
+@pytest.mark.parametrize("loss", [1e308, -1e200])
+@pytest.mark.parametrize("name", ["drdm", "drfa"])
+def test_who_reports_a_loss_beyond_all_bounds_counts_as_if_it_had_not_been_asked(
+    name: str,
+    loss: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    algorithm = {"name": name, "local_steps": 4, "step_size": 0.3, "dual_step_size": 0.02}
+    everyone = np.ones(4, np.int64)
+    all_but_one = [Draw(everyone, step, np.array([True, False, True, True])) for step in (1, 4, 2)]
+    wanted = record(reproducible(), tmp_path, algorithm, given=all_but_one, rounds=3)
+    lying(monkeypatch, loss, ("client-001",))
+    everybody = [Draw(everyone, draw.step, np.ones(4, bool)) for draw in all_but_one]
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        taken = record(reproducible(), tmp_path, algorithm, given=everybody, rounds=3)
+    np.testing.assert_array_equal(taken.weights, wanted.weights)
+    np.testing.assert_array_equal(taken.run.models, wanted.run.models)
+    assert np.abs(taken.weights[-1] - 0.25).max() > 1e-3
+    bound = "at most 1e+100" if loss > 0 else "at least -1e+100"
+    for t in (1, 2, 3):
+        assert (
+            f"round {t}, phase 'loss', client client-001: 'loss' is {loss:g}, expected {bound}" in caplog.text
+        )
+    assert "algorithm.largest_loss cuts losses off" in caplog.text
+
+
+def test_where_losses_are_cut_off_any_loss_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lying(monkeypatch, 1e308, ("client-001",))
+    algorithm = {"name": "drfa", "local_steps": 4, "dual_step_size": 0.02, "largest_loss": 3.0}
+    taken = record(reproducible(), tmp_path, algorithm, rounds=2)
+    assert taken.state.losses[1] == 3.0
+    assert taken.weights[-1].argmax() == 1
+
+
+def test_where_nobody_reports_a_loss_that_can_be_the_run_stops_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lying(monkeypatch, 1e308, tuple(client_names(4)))
+    with pytest.raises(TooFewRepliesError, match=r"client-002: .* 'loss' is 1e\+308, .*take smaller steps"):
+        record(reproducible(), tmp_path, {"name": "drdm"}, rounds=2)
+
+
+def test_scaff_pd_goes_on_without_who_reports_a_loss_beyond_all_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithm = {"name": "scaff-pd", "local_steps": 4, "dual_step_size": 0.02}
+    wanted = train(reproducible(), tmp_path, algorithm, cohorts=[(0, 2, 3)], rounds=3)
+    honest = ScaffPDClient.full_gradient
+
+    def report(self: ScaffPDClient, model: Vector) -> Values:
+        reply = dict(honest(self, model))
+        return reply | {"loss": 1e308} if self.client == "client-001" else reply
+
+    report.answers_phase = "gradient"  # type: ignore[attr-defined]
+    monkeypatch.setattr(ScaffPDClient, "full_gradient", report)
+    run = train(reproducible(), tmp_path, algorithm, rounds=3)
+    np.testing.assert_array_equal(run.models, wanted.models)
+    np.testing.assert_array_equal(run.states[3].weights, wanted.states[3].weights)
+    assert "phase 'gradient', client client-001: 'loss' is 1e+308, expected at most 1e+100" in caplog.text
+    for earlier, later in itertools.pairwise(run.models):
+        assert np.abs(later - earlier).max() > 0
