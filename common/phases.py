@@ -21,6 +21,13 @@ EVALUATION: Expectation = {
 }
 """What comes back: sums, so that they add up over clients; losses without the l2 term."""
 
+SCORE_GROUPS: Expectation = {
+    prefix + kind: ArraySpec(np.int64, (None, 3))
+    for prefix in ("", "holdout_")
+    for kind in ("positives", "negatives")
+}
+"""What comes back besides, where two classes are told apart by one score (:mod:`common.objectives.score_groups`)."""
+
 
 # The sealed exchange of secrets (client/ceremony.py, server/ceremony.py): three phases before an algorithm's start.
 

@@ -1,7 +1,9 @@
 """How good the current model is, on the server's test set and on the training data.
 
 Where clients hold whole samples, they evaluate the model on their shards, and their sums give the training
-objective; told apart, they say how evenly the model serves the clients. Where features are split, no client
+objective; told apart, they say how evenly the model serves the clients. How well scores rank the samples of two
+classes is no sum over samples; clients tell their scores in groups, so that the area under the ROC curve of all
+samples is known up to an error, and no single score is. Where features are split, no client
 can evaluate: its scores are sums of parts that others hold, and to put them together the server would have to
 see them, sample by sample. So no client is asked, and the server computes the training objective only if it
 can load the data set itself, which makes the run a simulation.
@@ -12,23 +14,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from common.arrays import Vector
 from common.data.shard import Shard
 from common.data.source import DataSource
-from common.errors import DataError
+from common.errors import DataError, PayloadError
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
-from common.payload import Values
-from common.phases import EVALUATE, EVALUATION
+from common.objectives.ranking import Ranking
+from common.objectives.score_groups import Groups, grouped_auc, groups_problem, samples_in
+from common.payload import Value, Values
+from common.phases import EVALUATE, EVALUATION, SCORE_GROUPS
 from common.settings.data import RaggedPartition
-from common.settings.run import RunSettings
+from common.settings.run import RunSettings, ScoreHistograms
 from server.fleet import Fleet
 
 log = logging.getLogger("fenchel.server")
@@ -37,10 +41,17 @@ NAMES = (
     "objective",
     "train_loss",
     "train_accuracy",
+    "train_auc",
+    "train_auc_error",
     "test_loss",
     "test_accuracy",
+    "test_auc",
+    "test_partial_auc",
+    "test_average_precision",
     "holdout_loss",
     "holdout_accuracy",
+    "holdout_auc",
+    "holdout_auc_error",
     "worst_client_loss",
     "client_accuracy_mean",
     "client_accuracy_worst",
@@ -131,20 +142,69 @@ class Evaluator:
         """
         figures = dict.fromkeys(NAMES, math.nan)
         if self.settings.evaluation.server and self.objective.samples:
-            figures |= _named("test", self.objective.evaluate(model))
+            metrics, ranking = self.objective.judge(model)
+            figures |= _named("test", metrics)
+            if ranking is not None:
+                figures |= self._ranked(ranking)
         if self.source is not None:
             # In a thread: a pass over a large data set must not keep the connections waiting.
-            train = await asyncio.to_thread(lambda: self._pooled.evaluate(model))
-            figures |= self._training(train, model)
+            metrics, auc = await asyncio.to_thread(self._on_all_training_samples, model)
+            figures |= self._training(metrics, model)
+            if auc is not None:
+                figures |= {"train_auc": auc, "train_auc_error": 0.0 * auc}  # 0, or nan with it
         if self.asks_clients:
-            replies = await self.fleet.all().inspect(EVALUATE, returns=EVALUATION, model=model)
-            shards, holdouts = (
-                [_metrics(reply, prefix) for reply in replies.values()] for prefix in ("", "holdout_")
-            )
-            figures |= self._training(Metrics.total(shards), model)
-            figures |= _named("holdout", Metrics.total(holdouts))
-            figures |= over_clients(shards, holdouts)
+            figures |= await self._on_the_clients(model)
         return figures
+
+    def _ranked(self, ranking: Ranking) -> dict[str, float]:
+        return {
+            "test_auc": ranking.auc,
+            "test_partial_auc": ranking.partial_auc(self.settings.evaluation.max_fpr),
+            "test_average_precision": ranking.average_precision,
+        }
+
+    def _on_all_training_samples(self, model: Vector) -> tuple[Metrics, float | None]:
+        metrics, ranking = self._pooled.judge(model)
+        return metrics, None if ranking is None else ranking.auc
+
+    async def _on_the_clients(self, model: Vector) -> dict[str, float]:
+        histograms = self.settings.evaluation.histograms if self.objective.ranks else None
+        returns, verify = EVALUATION, None
+        if histograms is not None:
+            returns, verify = {**EVALUATION, **SCORE_GROUPS}, partial(self._verify_groups, histograms)
+        replies = await self.fleet.all().inspect(EVALUATE, verify, returns=returns, model=model)
+        shards, holdouts = (
+            [_metrics(reply, prefix) for reply in replies.values()] for prefix in ("", "holdout_")
+        )
+        figures = self._training(Metrics.total(shards), model)
+        figures |= _named("holdout", Metrics.total(holdouts))
+        figures |= over_clients(shards, holdouts)
+        if histograms is not None:
+            figures |= _grouped("train", replies.values(), "", histograms.bins)
+            figures |= _grouped("holdout", replies.values(), "holdout_", histograms.bins)
+        return figures
+
+    def _verify_groups(self, histograms: ScoreHistograms, client: str, reply: Values) -> None:
+        """Raise unless a client's groups are such, and hold all of its samples.
+
+        Raises
+        ------
+        PayloadError
+            Naming the client and the first contradiction.
+        """
+        described = self.fleet.members[client].shard
+        assert described is not None
+        for prefix, samples in (("", described.samples), ("holdout_", reply["holdout_samples"])):
+            groups = {prefix + name: _groups(reply, prefix + name) for name in ("positives", "negatives")}
+            for name, those in groups.items():
+                if problem := groups_problem(those, histograms.bins, histograms.least):
+                    raise PayloadError(f"client {client}: {name!r} {problem}")
+            grouped = sum(map(samples_in, groups.values()))
+            if grouped != samples:
+                raise PayloadError(
+                    f"client {client}: {' and '.join(map(repr, groups))} hold {grouped} samples, expected {samples}, "
+                    "as many as it has told"
+                )
 
     def _training(self, train: Metrics, model: Vector) -> dict[str, float]:
         terms = self.objective.penalty(model) + self.objective.regularizer.value(model)
@@ -188,6 +248,21 @@ def _metrics(reply: Values, prefix: str) -> Metrics:
     assert isinstance(correct, int)
     assert isinstance(samples, int)
     return Metrics(float(loss_sum), correct if correct >= 0 else None, samples)
+
+
+def _groups(reply: Mapping[str, Value], name: str) -> Groups:
+    groups = reply[name]
+    assert isinstance(groups, np.ndarray)
+    return groups
+
+
+def _grouped(name: str, replies: Collection[Mapping[str, Value]], prefix: str, bins: int) -> dict[str, float]:
+    """Return the AUC over the samples of all clients together, as far as their groups of scores tell it."""
+    positives, negatives = (
+        [_groups(reply, prefix + kind) for reply in replies] for kind in ("positives", "negatives")
+    )
+    auc, error = grouped_auc(positives, negatives, bins)
+    return {f"{name}_auc": auc, f"{name}_auc_error": error}
 
 
 def _named(name: str, metrics: Metrics) -> dict[str, float]:

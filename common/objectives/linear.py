@@ -21,6 +21,7 @@ from common.data.shard import Shard
 from common.objectives.losses import ScoreLoss, Targets
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
+from common.objectives.ranking import Ranking
 from common.objectives.spectrum import largest_eigenvalue
 
 
@@ -171,13 +172,28 @@ class LinearObjective(Objective):
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+        return self.judge(w, shard)[0]
+
+    @property
+    def ranks(self) -> bool:
+        """Whether there are two classes."""
+        return self._classes == 2
+
+    def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking | None]:
+        """Return :meth:`evaluate`, and where there are two classes the samples with the scores of the second one.
+
+        Where either class has a score of its own, it is their difference.
+        """
         features, targets = (self.features, self.targets) if shard is None else self._prepare(shard)
         scores = self.scores(features, w)
-        return Metrics(
+        metrics = Metrics(
             loss_sum=float(self.score_loss.value(scores, targets).sum(dtype=np.float64)),
             correct=self.score_loss.correct(scores, targets) if self._classes else None,
             samples=targets.size,
         )
+        if not self.ranks:
+            return metrics, None
+        return metrics, Ranking(scores if scores.ndim == 1 else scores[:, 1] - scores[:, 0], targets > 0)
 
     @cached_property
     def _curvature(self) -> float:

@@ -21,6 +21,7 @@ from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.errors import DataError
 from common.objectives.metrics import Metrics
+from common.objectives.ranking import Ranking
 from common.objectives.regularizer import Regularizer, Zero
 
 BatchDraw: TypeAlias = Literal["passes", "epoch", "independent"]
@@ -169,6 +170,18 @@ class Objective(ABC):
     @abstractmethod
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the objective tells two classes apart by one score: whether :meth:`judge` gives a ranking."""
+        return False
+
+    def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking | None]:
+        """Return :meth:`evaluate` and, where the objective :attr:`ranks`, the samples with their scores: in one pass.
+
+        Scores of different shards at the same ``w`` can be compared. An objective that ranks overrides both.
+        """
+        return self.evaluate(w, shard), None
 
     @property
     def smoothness(self) -> float:

@@ -226,4 +226,6 @@ def test_the_figures_are_those_of_the_pooled_data(
         figures["client_accuracy_std"] = float(np.std(accuracies))
         # Of few clients the worst tenth is one.
         figures["client_accuracy_worst"] = figures["client_accuracy_worst_tenth"] = min(accuracies)
-    assert summary.figures == pytest.approx(figures, abs=1e-12)
+    ranking = {"auc", "error", "precision"}  # tests/algorithms/test_ranking_metrics.py
+    found = {name: value for name, value in summary.figures.items() if name.rpartition("_")[2] not in ranking}
+    assert found == pytest.approx(figures, abs=1e-12)

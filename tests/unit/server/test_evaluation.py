@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
 
+from client.session import Session
 from common.data.source import DataSource
 from common.errors import SettingsError
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
+from common.objectives.score_groups import Groups
+from common.payload import Values
 from common.phases import EVALUATE
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
@@ -34,7 +40,7 @@ SPLIT = {
     "objective": {"kind": "logistic", "l2": 0.1},
     "algorithm": {"name": "hybrid-fedavg"},
 }
-TRAINING = ("objective", "train_loss", "train_accuracy")
+TRAINING = ("objective", "train_loss", "train_accuracy", "train_auc", "train_auc_error")
 
 
 def run(settings: RunSettings, parent: Path) -> tuple[dict[str, float], int, RunFolder]:
@@ -56,7 +62,16 @@ def pooled(settings: RunSettings, folder: RunFolder) -> dict[str, float]:
     for name, metrics in (("train", train.evaluate(model)), ("test", train.evaluate(model, test))):
         assert metrics.accuracy is not None
         found |= {f"{name}_loss": metrics.loss, f"{name}_accuracy": metrics.accuracy}
-    return found | {"objective": train.value(model)}
+    shard = source.training()
+    found["train_auc"] = float(roc_auc_score(shard.labels, shard.features @ model))
+    labels, scores = test.labels, test.features @ model
+    return found | {
+        "objective": train.value(model),
+        "train_auc_error": 0.0,
+        "test_auc": float(roc_auc_score(labels, scores)),
+        "test_partial_auc": float(roc_auc_score(labels, scores, max_fpr=settings.evaluation.max_fpr)),
+        "test_average_precision": float(average_precision_score(labels, scores)),
+    }
 
 
 def each_client(settings: RunSettings, folder: RunFolder, *, holdout: bool = False) -> list[Metrics]:
@@ -149,8 +164,113 @@ def test_where_clients_hold_whole_samples_they_are_asked_unless_the_server_does_
     if asks is None:
         expected = {name: value for name, value in expected.items() if name not in TRAINING}
     if asks:
+        auc, error = figures.pop("train_auc"), figures.pop("train_auc_error")
+        assert 0 < error < 0.1
+        assert abs(auc - expected.pop("train_auc")) <= error
+        del expected["train_auc_error"]
         expected["worst_client_loss"] = max(metrics.loss for metrics in each_client(settings, folder))
     assert figures == pytest.approx(expected, abs=1e-12)
+
+
+TWO_CLASSES = {
+    "rounds": 1,
+    "clients": 3,
+    "data": {"name": "breast_cancer", "scale": "standard", "holdout": 0.3},
+    "objective": {"kind": "logistic", "l2": 0.1},
+}
+
+
+def test_scores_are_grouped_as_the_settings_say(make_settings: MakeSettings, tmp_path: Path) -> None:
+    errors = []
+    for number, histograms in enumerate(
+        ({"least": 1, "bins": 1 << 14}, {"least": 1, "bins": 64}, {"least": 9})
+    ):
+        settings = make_settings(**TWO_CLASSES, evaluation={"histograms": histograms})
+        figures, _, folder = run(settings, tmp_path / str(number))
+        errors.append([figures["train_auc_error"], figures["holdout_auc_error"]])
+        model, source = load_model(folder), DataSource.open(settings.data, settings.seed)
+        for name, held in (("train", source.shard), ("holdout", source.holdout)):
+            shards = [shard for client in range(3) if (shard := held(client, 3)) is not None]
+            labels = np.concatenate([shard.labels for shard in shards])
+            true = roc_auc_score(labels, np.concatenate([shard.features @ model for shard in shards]))
+            assert abs(figures[f"{name}_auc"] - true) <= figures[f"{name}_auc_error"] + 1e-12
+    assert errors == sorted(errors)
+    assert max(errors[0]) < 1e-4
+
+
+def test_without_histograms_clients_tell_nothing_of_their_scores(
+    make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    settings = make_settings(**TWO_CLASSES, evaluation={"histograms": None})
+    figures, asked, _ = run(settings, tmp_path)
+    assert asked == 3
+    assert "train_loss" in figures
+    assert not {"train_auc", "train_auc_error", "holdout_auc", "holdout_auc_error"} & figures.keys()
+    assert "test_auc" in figures
+
+
+def moved(groups: Groups, column: int, by: int) -> Groups:
+    """Groups the largest of which was falsified."""
+    changed = groups.copy()
+    changed[groups[:, 2].argmax(), column] += by
+    return changed
+
+
+LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "a sample more": (
+        "positives",
+        lambda groups: moved(groups, 2, 1),
+        "samples, expected 106, as many as it has told",
+    ),
+    "a sample less": (
+        "holdout_negatives",
+        lambda groups: moved(groups, 2, -1),
+        "samples, expected 46, as many",
+    ),
+    "a range too far": (
+        "negatives",
+        lambda groups: moved(groups, 1, 5000),
+        "not ordered parts of the bins 0 to 1023",
+    ),
+    "no groups": ("negatives", lambda groups: groups[:0], "as many as it has told"),
+    "a smaller group": (
+        "positives",
+        lambda groups: moved(groups, 2, 4 - groups[:, 2].max()),
+        "of 4 samples",
+    ),
+    "fractions": ("positives", lambda groups: groups.astype(float), "has dtype float64"),
+    "another shape": ("holdout_positives", lambda groups: groups[:, :2], "has shape"),
+    "fewer samples held out": (
+        "holdout_samples",
+        lambda samples: samples - 1,
+        "hold 46 samples, expected 45",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "falsified", "reason"), LIES.values(), ids=LIES.keys())
+def test_a_client_whose_groups_cannot_be_true_is_refused_and_the_others_count(
+    name: str,
+    falsified: Callable[[Any], Any],
+    reason: str,
+    make_settings: MakeSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    honest = Session._inspect
+
+    def inspect(self: Session, phase: str, values: Values) -> Values:
+        reply = honest(self, phase, values)
+        return {**reply, name: falsified(reply[name])} if self.client == "client-001" else reply
+
+    monkeypatch.setattr(Session, "_inspect", inspect)
+    with caplog.at_level("WARNING", logger="fenchel.server"):
+        _, _, folder = run(make_settings(**TWO_CLASSES), tmp_path)
+    calls = pq.read_table(folder.calls).to_pylist()
+    outcomes = {call["client"]: call["outcome"] for call in calls if call["phase"] == EVALUATE}
+    assert outcomes == {"client-000": "counted", "client-001": "failed", "client-002": "counted"}
+    assert reason in caplog.text
 
 
 @pytest.mark.parametrize(

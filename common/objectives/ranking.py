@@ -1,0 +1,98 @@
+"""How well scores rank the samples of two classes: AUC, partial AUC, average precision.
+
+These are figures of all samples together. They do not add up over clients, and a mean over clients is another number
+(CODASCA specification, section 9.2, item 13); :mod:`common.objectives.score_groups` is for scores that are not in one
+place. The names are those of scikit-learn, and so are the values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Vector
+from common.objectives.auc import Positive
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Samples of two classes with their scores; a positive sample should have a high one.
+
+    All figures are nan where a class is missing, or a score is not a number.
+
+    Attributes
+    ----------
+    scores
+        Shape (n,). Only their order counts.
+    positive
+        Which samples are positive, shape (n,).
+    """
+
+    scores: Vector
+    positive: Positive
+
+    @cached_property
+    def _found(self) -> tuple[Counts, Counts]:
+        """How many positive and negative samples have one of the k highest scores, for k = 0, 1, ...; equal scores
+        count as one. Each of shape (different scores + 1,)."""
+        order = np.argsort(-self.scores, kind="stable")
+        ordered = self.scores[order]
+        last = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), ordered.size - 1)
+        positives = np.cumsum(self.positive[order], dtype=np.int64)[last]
+        return np.append(0, positives), np.append(0, last + 1 - positives)
+
+    @cached_property
+    def _exists(self) -> bool:
+        both = bool(self.positive.any()) and not self.positive.all()
+        return both and not np.isnan(self.scores).any()
+
+    @property
+    def auc(self) -> float:
+        """The share of pairs of a positive and a negative sample in which the positive one has the higher score.
+
+        Equal scores count half (Mann and Whitney). It is the area under the ROC curve.
+        """
+        if not self._exists:
+            return math.nan
+        positives, negatives = self._found
+        twice = int(np.sum(np.diff(negatives) * (positives[1:] + positives[:-1])))
+        return twice / (2 * int(positives[-1]) * int(negatives[-1]))
+
+    def partial_auc(self, max_fpr: float) -> float:
+        """Return the area under the ROC curve up to a false-positive rate, standardised.
+
+        Standardised as scikit-learn's ``roc_auc_score(max_fpr=...)`` is (McClish 1989): 1 is the best, and 1/2 is what
+        random scores get, whatever the range.
+
+        Parameters
+        ----------
+        max_fpr
+            Where the range ends, above 0; 1 gives :attr:`auc`.
+        """
+        if not self._exists:
+            return math.nan
+        positives, negatives = self._found
+        tpr, fpr = positives / positives[-1], negatives / negatives[-1]
+        inside = int(np.searchsorted(fpr, max_fpr, side="right"))
+        end = np.interp(max_fpr, fpr[inside - 1 : inside + 1], tpr[inside - 1 : inside + 1])
+        area = np.trapezoid(np.append(tpr[:inside], end), np.append(fpr[:inside], max_fpr))
+        of_chance = max_fpr**2 / 2
+        return float((1 + (area - of_chance) / (max_fpr - of_chance)) / 2)
+
+    @property
+    def average_precision(self) -> float:
+        """The mean over positive samples of the precision among all samples that score at least as high.
+
+        The area under the steps of the precision-recall curve, without interpolation.
+        """
+        if not self._exists:
+            return math.nan
+        positives, negatives = self._found
+        precision = positives[1:] / (positives + negatives)[1:]
+        return float(np.sum(np.diff(positives) * precision) / positives[-1])

@@ -1,0 +1,188 @@
+"""Groups of scores tell no single sample, and bound the AUC of all clients' samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy.special import expit
+
+from common.arrays import Vector
+from common.objectives.ranking import Ranking
+from common.objectives.score_groups import (
+    Groups,
+    grouped_auc,
+    groups_problem,
+    samples_in,
+    score_groups,
+)
+
+ROUNDING = 1e-12
+KINDS = {
+    "any": st.floats(-8, 8),
+    "many ties": st.sampled_from([-1.0, -0.5, 0.0, 0.5]),
+    "saturated": st.sampled_from([-1e308, -800.0, -40.0, 40.0, 41.0, 1e308]),
+    "neighbours": st.integers(-3, 3).map(lambda steps: steps * 2.0**-52),  # around the edge of a bin
+}
+SCORES = st.sampled_from(list(KINDS.values())).flatmap(lambda kind: st.lists(kind, max_size=40))
+BINS = st.sampled_from([2, 3, 8, 50, 1024])
+
+
+def groups(*rows: tuple[int, int, int]) -> Groups:
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def bounded(
+    positives: Sequence[Vector], negatives: Sequence[Vector], bins: int, least: int
+) -> tuple[float, float]:
+    """AUC and error from the scores of each client."""
+    high, low = ([score_groups(scores, bins, least) for scores in each] for each in (positives, negatives))
+    return grouped_auc(high, low, bins)
+
+
+@given(SCORES, BINS, st.integers(1, 7))
+def test_every_group_holds_enough_samples_and_all_groups_hold_them_all(
+    scores: list[float], bins: int, least: int
+) -> None:
+    found = score_groups(np.array(scores), bins, least)
+    assert groups_problem(found, bins, least) is None
+    assert samples_in(found) == len(scores)
+    if len(scores) < least:
+        assert found.tolist() == ([[0, bins, len(scores)]] if scores else [])
+    if len(scores) >= least and scores:
+        assert found[:, 2].min() >= least
+
+
+@given(SCORES, BINS, st.integers(1, 7))
+def test_the_samples_of_a_group_have_scores_in_its_range(scores: list[float], bins: int, least: int) -> None:
+    ordered, taken = np.sort(np.array(scores)), 0
+    for start, stop, count in score_groups(ordered, bins, least).tolist():
+        mapped = expit(ordered[taken : taken + count])
+        assert mapped.min() >= start / bins - 1e-15
+        assert mapped.max() <= stop / bins + 1e-15
+        taken += count
+
+
+@given(SCORES, BINS)
+def test_with_groups_of_one_sample_they_are_the_bins_of_a_histogram(scores: list[float], bins: int) -> None:
+    found = score_groups(np.array(scores), bins, 1)
+    assert (found[:, 1] - found[:, 0] == 1).all()
+
+
+@given(st.lists(st.floats(-8, 8), max_size=40), BINS, st.integers(2, 7), st.data())
+def test_samples_that_are_fewer_than_a_group_needs_are_told_by_their_number_alone(
+    scores: list[float], bins: int, least: int, data: st.DataObject
+) -> None:
+    few = scores[: least - 1]
+    others = data.draw(st.lists(st.floats(-8, 8), min_size=len(few), max_size=len(few)))
+    assert np.array_equal(
+        score_groups(np.array(few), bins, least), score_groups(np.array(others), bins, least)
+    )
+
+
+def test_a_cut_is_moved_from_the_middle_where_half_a_range_would_hold_too_few() -> None:
+    centres = np.log((np.arange(8) + 0.5) / (7.5 - np.arange(8)))  # of eight bins
+    scores = np.repeat(centres, [1, 0, 1, 1, 0, 0, 3, 3])
+    assert score_groups(scores, 8, 3).tolist() == [[0, 4, 3], [6, 7, 3], [7, 8, 3]]
+    assert score_groups(scores, 8, 4).tolist() == [[0, 8, 9]]  # no place leaves four on both sides
+    skewed = np.repeat(centres, [1, 0, 0, 0, 0, 3, 2, 3])
+    assert score_groups(skewed, 8, 3).tolist() == [[0, 6, 4], [6, 8, 5]]
+
+
+CLIENT = st.tuples(SCORES, SCORES)
+
+
+@given(st.lists(CLIENT, min_size=1, max_size=5), BINS, st.integers(1, 7))
+@example([([1.0], []), ([], [0.0])], 1024, 1)
+@example([([0.0] * 7, [0.0] * 7)], 1024, 5)
+def test_the_auc_of_all_samples_lies_within_the_error(
+    clients: list[tuple[list[float], list[float]]], bins: int, least: int
+) -> None:
+    positives = [np.array(high) for high, _ in clients]
+    negatives = [np.array(low) for _, low in clients]
+    auc, error = bounded(positives, negatives, bins, least)
+    high, low = np.concatenate(positives), np.concatenate(negatives)
+    pooled = Ranking(np.concatenate([high, low]), np.repeat([True, False], [high.size, low.size]))
+    if math.isnan(pooled.auc):
+        assert math.isnan(auc)
+        assert math.isnan(error)
+        return
+    assert abs(auc - pooled.auc) <= error + ROUNDING
+    assert 0 <= auc <= 1
+
+
+def test_what_the_groups_leave_open_is_what_the_error_allows() -> None:
+    high, low = groups((0, 4, 2), (6, 8, 3)), groups((2, 7, 4))
+    auc, error = grouped_auc([high], [low], 9)
+    best = Ranking(np.array([2.5] * 2 + [7.5] * 3 + [2.4] * 4), np.repeat([True, False], [5, 4]))
+    worst = Ranking(np.array([0.5] * 2 + [6.1] * 3 + [6.5] * 4), best.positive)
+    assert (best.auc, worst.auc) == (1, 0)
+    assert error == max(auc, 1 - auc)
+    # Bins 0 to 3 against 2 to 6, and 6 and 7 against the same, all equally likely.
+    assert auc == pytest.approx((2 * (0.5 + 1 + 0.5) / 20 + 3 * (4.5 / 5 + 1) / 2) / 5)
+    apart = grouped_auc([groups((4, 5, 3))], [groups((0, 4, 2), (5, 9, 6))], 9)
+    assert apart == (0.25, 0)
+
+
+def test_the_error_is_half_the_share_of_pairs_in_the_same_bin() -> None:
+    draw = np.random.default_rng(5)
+    scores = {True: draw.normal(1, 1, 400), False: draw.normal(-1, 1, 700)}
+    bins = {y: np.minimum((64 * expit(each)).astype(int), 63) for y, each in scores.items()}
+    same = np.mean(bins[True][:, None] == bins[False])
+    auc, error = bounded([scores[True]], [scores[False]], 64, 1)
+    pooled = Ranking(
+        np.concatenate([bins[True], bins[False]]).astype(float), np.repeat([True, False], [400, 700])
+    )
+    assert error == pytest.approx(same / 2, abs=ROUNDING)
+    assert auc == pytest.approx(pooled.auc, abs=ROUNDING)
+
+
+def test_more_bins_and_smaller_groups_tell_more() -> None:
+    draw = np.random.default_rng(6)
+    positives = [draw.normal(1, 1, 60) for _ in range(4)]
+    negatives = [draw.normal(-1, 1, 200) for _ in range(4)]
+
+    def error(bins: int, least: int) -> float:
+        return bounded(positives, negatives, bins, least)[1]
+
+    errors = [error(1024, least) for least in (1, 2, 5, 10, 30)]
+    assert all(small < large for small, large in pairwise(errors))
+    assert error(1024, 1) < error(64, 1) / 8
+    assert error(1024, 1) < 1e-3
+
+
+WRONG = {
+    "beyond the last bin": (groups((0, 17, 9)), "not ordered parts of the bins 0 to 15"),
+    "before the first": (groups((-1, 4, 9)), "not ordered parts"),
+    "empty range": (groups((3, 3, 9)), "not ordered parts"),
+    "backwards": (groups((5, 3, 9)), "not ordered parts"),
+    "overlap": (groups((0, 5, 9), (4, 8, 9)), "not ordered parts"),
+    "disorder": (groups((8, 9, 9), (0, 5, 9)), "not ordered parts"),
+    "negative count": (groups((0, 5, 9), (5, 8, -9)), "group of -9 samples"),
+    "no samples": (groups((0, 16, 0)), "group of 0 samples"),
+    "too few": (groups((0, 5, 9), (5, 8, 2)), "group of 2 samples, expected at least 3"),
+    "too few alone": (groups((0, 15, 2)), "expected at least 3"),
+    "extreme": (groups((-(2**63), 2**63 - 1, 2**63 - 1)), "not ordered parts"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "problem"), WRONG.values(), ids=WRONG.keys())
+def test_groups_that_nobody_can_have_made_are_recognised(wrong: Groups, problem: str) -> None:
+    assert problem in (groups_problem(wrong, 16, 3) or "")
+
+
+def test_few_samples_are_one_group_in_the_range_of_all_bins() -> None:
+    assert groups_problem(groups((0, 16, 2)), 16, 3) is None
+    assert groups_problem(groups(), 16, 3) is None
+
+
+def test_counts_do_not_overflow() -> None:
+    huge = groups((0, 4, 2**62), (4, 8, 2**62), (8, 9, 2**62))
+    assert samples_in(huge) == 3 * 2**62
+    auc, error = grouped_auc([huge], [groups((4, 8, 2**62))], 9)
+    assert (auc, error) == pytest.approx((0.5, 1 / 6))
