@@ -131,6 +131,18 @@ _ENTRIES = (
           50_000, 10_000, 3072, 10, _public("https://www.cs.toronto.edu/~kriz/", **{
               "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
           }), readers.read_cifar10),
+    Entry("cifar100", "photographs of a hundred kinds of things, 32x32 in colour", "none stated",
+          50_000, 10_000, 3072, 100, _public("https://www.cs.toronto.edu/~kriz/", **{
+              "cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+          }), readers.read_cifar100),
+    Entry("pneumoniamnist", "chest X-rays of children, 28x28: pneumonia or not (MedMNIST)", "CC BY 4.0",
+          4_708, 624, 784, 2, _public("https://zenodo.org/records/10519652/files/", **{
+              "pneumoniamnist.npz": None,
+          }), readers.read_archive),
+    Entry("mammography", "spots in mammograms: calcification or not", "none stated",
+          11_183, 0, 6, 2, _public("https://raw.githubusercontent.com/jbrownlee/Datasets/master/", **{
+              "mammography.csv": "7d3dea3f075f30bbdbb8980e7725684059b4fe3d0f850fadd0f635f6993d8730",
+          }), readers.read_mammography, folder="imbalanced"),
     Entry("adult", "income above 50,000 dollars, from a census", "CC BY 4.0 (UCI)",
           32_561, 16_281, 108, 2, _public(_UCI + "adult/", **{
               "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
@@ -161,7 +173,28 @@ def _read_rcv1_subset(files: Mapping[str, Path]) -> DataSet:
     return read_divided_npz(files[_RCV1_SUBSET.name], features=47_236, train=20_242)
 
 
+def _cifar_differences(**checksums: str) -> tuple[PublicFile, ...]:
+    names = {part: "labels.npz" if part == "labels" else f"{part}_x.npy.xz" for part in checksums}
+    return tuple(PublicFile(names[part], "", checksum) for part, checksum in checksums.items())
+
+
 UNPUBLISHED: Mapping[str, Entry] = MappingProxyType({
+    "cifar10-subset": Entry(
+        "cifar10-subset", "photographs, 32x32 in colour: a part of cifar10", "none stated",
+        20_000, 5_000, 3072, 10, _cifar_differences(
+            labels="6769bdb144e4d021af408d1ef2e4fdb48577ed3d4075bbac23cfcd32c4a2f8b5",
+            train20k="c9b670ff6bc1744430d2d6f5b46779ae23b91df327060f6729f2ff7c9f97fa92",
+            test5k="d14ce3301d29df12151173948728de71496a3b1fd5624d403b00a4e29389ebcd",
+        ), readers.read_cifar_differences, folder="cifar10",
+    ),
+    "cifar100-subset": Entry(
+        "cifar100-subset", "photographs, 32x32 in colour: a part of cifar100", "none stated",
+        25_000, 5_000, 3072, 100, _cifar_differences(
+            labels="09a37ee75b09bce43ebc95b66d68f7250e1369300c93c373b75d86077d48d3a7",
+            train25k="e5f0c6110127683819f188d28fedd8867141e2df250e17948e9befafceb114cf",
+            test5k="c2f75e4cb9059792eca188701837cf8ef5987c275b142da66314d08cc0857f68",
+        ), readers.read_cifar_differences, folder="cifar100",
+    ),
     "rcv1-subset": Entry(
         "rcv1-subset", "Reuters news, two classes: other documents than those of rcv1", "research use, none stated",
         20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,), _read_rcv1_subset, folder="rcv1",
@@ -263,7 +296,7 @@ def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
         searched = data_folders() if folders is None else folders
         fetched = f"`fenchel data fetch {name}` downloads it, "
         if name in UNPUBLISHED:
-            fetched = f"its file {entry.files[0].name} has no public address; "
+            fetched = f"{' and '.join(file.name for file in entry.files)} have no public address; "
         raise DataError(
             f"data.name: {name} is not on this machine (looked in "
             f"{', '.join(str(folder / (entry.folder or name)) for folder in searched)}); "

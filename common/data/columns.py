@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from common.errors import DataError
 _DELIMITERS = ",;\t"
 
 
-def read_csv(path: Path, label: str | None = None, identifier: str | None = None) -> DataSet:
+def read_csv(
+    path: Path, label: str | None = None, identifier: str | None = None, holder: str | None = None
+) -> DataSet:
     """Read a CSV file, plain or compressed, separated by commas, semicolons or tabs.
 
     The first line is a header unless one of its fields is a number; without a header the columns are
@@ -34,6 +37,8 @@ def read_csv(path: Path, label: str | None = None, identifier: str | None = None
         Name of the label column; ``None`` takes ``label``, else the last one.
     identifier
         Name of the column of sample identifiers, which are taken as written; ``None``: there is none.
+    holder
+        Name of the column that says who holds a sample; ``None``: there is none.
 
     Raises
     ------
@@ -67,10 +72,12 @@ def read_csv(path: Path, label: str | None = None, identifier: str | None = None
             )
         except pa.ArrowException as error:
             raise DataError(f"{path}: not a CSV table of {len(names)} columns: {error}") from error
-    return from_table(table, label, path, identifier)
+    return from_table(table, label, path, identifier, holder)
 
 
-def read_parquet(path: Path, label: str | None = None, identifier: str | None = None) -> DataSet:
+def read_parquet(
+    path: Path, label: str | None = None, identifier: str | None = None, holder: str | None = None
+) -> DataSet:
     """Read a Parquet file.
 
     Parameters
@@ -81,6 +88,8 @@ def read_parquet(path: Path, label: str | None = None, identifier: str | None = 
         Name of the label column; ``None`` takes ``label``, else the last one.
     identifier
         Name of the column of sample identifiers, text or whole numbers; ``None``: there is none.
+    holder
+        Name of the column that says who holds a sample; ``None``: there is none.
 
     Raises
     ------
@@ -92,14 +101,17 @@ def read_parquet(path: Path, label: str | None = None, identifier: str | None = 
     try:
         # Not read_table, which would take a path such as year=2024/x.parquet for a partitioned data set.
         table = pyarrow.parquet.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
+        table.validate(full=True)  # a damaged one gives any error, or none, when it is asked for its values
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is no text
         raise DataError(f"{path}: not a Parquet file: {error}") from error
     _refuse_repeated(table.column_names, path)
-    return from_table(table, label, path, identifier)
+    return from_table(table, label, path, identifier, holder)
 
 
-def from_table(table: Any, label: str | None, path: Path, identifier: str | None = None) -> DataSet:
-    """Split an Arrow table into features, labels and sample identifiers.
+def from_table(
+    table: Any, label: str | None, path: Path, identifier: str | None = None, holder: str | None = None
+) -> DataSet:
+    """Split an Arrow table into features, labels, sample identifiers and holders.
 
     Returns
     -------
@@ -123,6 +135,16 @@ def from_table(table: Any, label: str | None, path: Path, identifier: str | None
             )
         identifiers = _identifiers(table.column(identifier), identifier, path)
         table = table.drop_columns([identifier])
+    holders = None
+    if holder is not None:
+        if holder == label:
+            raise DataError(f"{path}: column {label!r} is named for the label and for who holds a sample")
+        if holder not in table.column_names:
+            raise DataError(
+                f"{path}: data.partition.column: no column {holder!r}; the columns are {listed(table.column_names)}"
+            )
+        holders = _holders(table.column(holder), holder, path)
+        table = table.drop_columns([holder])
     names = table.column_names
     if label is None:
         label = "label" if "label" in names else names[-1] if names else ""
@@ -138,7 +160,7 @@ def from_table(table: Any, label: str | None, path: Path, identifier: str | None
     for position, name in enumerate(columns):
         features[:, position] = _numbers(table.column(name), name, path)
     train = samples(features, _labels(table.column(label), label, path), str(path))
-    return DataSet(train, columns=tuple(columns), identifiers=identifiers)
+    return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -187,6 +209,26 @@ def _labels(column: Any, name: str, path: Path) -> NDArray[Any]:
         numbers: NDArray[Any] = column.to_numpy()
         return numbers
     raise DataError(f"{path}: the label column {name!r} is of type {kind}; expected numbers or strings")
+
+
+def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
+    """Who holds each sample: words, or whole numbers."""
+    if column.null_count:
+        row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
+        raise DataError(
+            f"{path}: column {name!r}, row {row}: empty; expected who holds the sample in every row"
+        )
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if pa.types.is_integer(kind):
+        numbers: NDArray[Any] = column.to_numpy()
+        return numbers
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.array(column.to_pylist(), dtype=str)
+    raise DataError(
+        f"{path}: column {name!r} of who holds a sample is of type {kind}; expected words or whole numbers"
+    )
 
 
 def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:

@@ -26,7 +26,11 @@ _TEST_NAME = re.compile(r"(^|[._-])(t10k|test|t)([._-]|$)", re.IGNORECASE)
 
 
 def read_file(
-    path: Path, label: str | None = None, features: int | None = None, identifier: str | None = None
+    path: Path,
+    label: str | None = None,
+    features: int | None = None,
+    identifier: str | None = None,
+    holder: str | None = None,
 ) -> DataSet:
     """Read one file of a known form.
 
@@ -40,6 +44,8 @@ def read_file(
         Number of features of a LIBSVM file, whose last ones may not occur.
     identifier
         Name of the column of sample identifiers, for CSV and Parquet; ``None``: there is none.
+    holder
+        Name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
 
     Raises
     ------
@@ -53,13 +59,17 @@ def read_file(
             raise DataError(
                 f"{path}: {what} {column!r} given, but only the columns of CSV and Parquet files have names"
             )
+    if holder is not None and form not in ("csv", "tsv", "data", "parquet", "npz"):
+        raise DataError(
+            f"{path}: data.partition.column: {holder!r} given, but only CSV, Parquet and NumPy files can have one"
+        )
     match form:
         case "npz":
-            return read_npz(path)
+            return read_npz(path, holder)
         case "parquet":
-            return read_parquet(path, label, identifier)
+            return read_parquet(path, label, identifier, holder)
         case "csv" | "tsv" | "data":
-            return read_csv(path, label, identifier)
+            return read_csv(path, label, identifier, holder)
         case "libsvm" | "svm" | "svmlight":
             return DataSet(read_libsvm(path, features))
     with opened(path) as stream:

@@ -7,6 +7,7 @@ import re
 import tempfile
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,7 +34,7 @@ _HEADER = re.compile(
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-def read_npz(path: Path) -> DataSet:
+def read_npz(path: Path, holder: str | None = None) -> DataSet:
     """Read a data set from a NumPy archive.
 
     Parameters
@@ -42,6 +43,8 @@ def read_npz(path: Path) -> DataSet:
         An archive with dense features (``X``, ``features``, ``images``, ``x_train``) or CSR features
         (``data``, ``indices``, ``indptr``, ``shape``), with labels (``y``, ``labels``, ``y_train``), and
         optionally a test part (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``).
+    holder
+        Name of an array of shape (n,) that says who holds each training sample; ``None``: there is none.
 
     Returns
     -------
@@ -61,6 +64,8 @@ def read_npz(path: Path) -> DataSet:
             f"{', '.join(_SPARSE)}; found {', '.join(arrays) or 'nothing'}"
         )
     train = samples(features, _labels(arrays, _LABELS, path), str(path))
+    if holder is not None:
+        train = replace(train, holders=_holders(arrays, holder, len(train), path))
     test_features, _ = _features(arrays, _TEST_FEATURES, "test_", path)
     test = None
     if test_features is not None:
@@ -213,7 +218,10 @@ def read_idx(path: Path) -> NDArray[Any]:
         raise DataError(
             f"{path}: {len(content)} bytes, but its header announces shape {shape}, which takes {expected}"
         )
-    array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
+    try:
+        array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
+    except ValueError:  # no entries, but sides whose product is beyond what an array can have
+        raise DataError(f"{path}: its header announces shape {shape}, which no array can have") from None
     return array.astype(array.dtype.newbyteorder("="))
 
 
@@ -283,6 +291,21 @@ def _labels(arrays: dict[str, NDArray[Any]], names: tuple[str, ...], path: Path)
     raise DataError(
         f"{path}: no labels; expected an array called {', '.join(names)}; found {', '.join(arrays)}"
     )
+
+
+def _holders(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path) -> NDArray[Any]:
+    if name not in arrays:
+        raise DataError(
+            f"{path}: data.partition.column: no array {name!r}, which would say who holds a sample; found "
+            f"{', '.join(arrays)}"
+        )
+    holders = arrays[name]
+    if holders.shape != (count,) or holders.dtype.kind not in "iuU":
+        raise DataError(
+            f"{path}: data.partition.column: array {name!r} of shape {holders.shape} and type {holders.dtype}; "
+            f"expected words or whole numbers, one for each of {count} samples"
+        )
+    return holders
 
 
 def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, int]:

@@ -1,8 +1,8 @@
 """Who holds which samples and features: pure functions of labels, number of clients, seed and settings.
 
 In every partition each sample (or each cell of a grid) has exactly one holder (``classes`` with a number of samples
-leaves some out), every client holds something, and the positions of a part are sorted. The same arguments give the
-same parts on every machine.
+and ``sites`` leave some out), every client holds something, and the positions of a part are sorted. The same arguments
+give the same parts on every machine.
 """
 
 from __future__ import annotations
@@ -16,17 +16,23 @@ from numpy.typing import NDArray
 
 from common.arrays import Indices
 from common.data.blocks import Part, grid, ragged
+from common.data.class_groups import class_groups
+from common.data.columns import listed
 from common.data.shares import apportion, by_owner, deal, fill
+from common.data.sites import sites
 from common.errors import DataError
 from common.randomness import generator
 from common.settings.data import (
     ClassesPartition,
+    ClassGroupsPartition,
+    ColumnPartition,
     DirichletPartition,
     GridPartition,
     IidPartition,
     LabelShardsPartition,
     Partition,
     RaggedPartition,
+    SitesPartition,
     ZipfPartition,
 )
 
@@ -40,6 +46,8 @@ def partition(
     features: int,
     bias: bool = False,
     matrix: Callable[[], sp.csr_array] | None = None,
+    positive: NDArray[np.bool_] | None = None,
+    holders: NDArray[Any] | None = None,
 ) -> list[Part]:
     """Divide a data set as the settings say.
 
@@ -59,6 +67,10 @@ def partition(
         Whether the last feature is the bias.
     matrix
         Gives the prepared features, for ``ragged`` only.
+    positive
+        Which samples are positive, shape (n,), for ``class-groups`` and ``sites`` only.
+    holders
+        Who holds each sample, as the data file says, shape (n,), for ``column`` only.
 
     Returns
     -------
@@ -88,6 +100,15 @@ def partition(
             held = dirichlet(labels, clients, seed, settings)
         case ZipfPartition():
             held = zipf(labels, clients, seed, settings)
+        case ClassGroupsPartition():
+            assert positive is not None, "class-groups needs to know what is positive"
+            held = class_groups(labels, positive, clients, seed, settings)
+        case SitesPartition():
+            assert positive is not None, "sites needs to know what is positive"
+            held = sites(positive, clients, seed, settings)
+        case ColumnPartition():
+            assert holders is not None, "column needs the column"
+            held = by_column(holders, clients, settings)
         case GridPartition():
             return grid(len(labels), clients, seed, settings, features=features, bias=bias)
         case RaggedPartition():
@@ -292,6 +313,23 @@ def _draw_labels(
         drawn = rng.multinomial(missing, weights / weights.sum())
         taken = np.minimum(taken + drawn, left)
     return taken
+
+
+def by_column(holders: NDArray[Any], clients: int, settings: ColumnPartition) -> list[Indices]:
+    """Give client k the samples that the data file says the k-th holder has, holders in sorted order.
+
+    Raises
+    ------
+    DataError
+        If there are not as many holders as clients.
+    """
+    names, owner = np.unique(holders, return_inverse=True)
+    if len(names) != clients:
+        raise DataError(
+            f"data.partition.column: column {settings.column!r} names {len(names)} holders of training samples "
+            f"({listed([str(name) for name in names])}), but there are {clients} clients; expected as many"
+        )
+    return by_owner(owner, clients)
 
 
 def _proportions(rng: np.random.Generator, alpha: float, size: int) -> NDArray[np.float64]:

@@ -6,9 +6,8 @@ Every function takes the files by the name that the catalogue gives them.
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from common.data.columns import read_csv
 from common.data.compressed import opened
 from common.data.files import read_files
 from common.data.libsvm import read_libsvm
-from common.data.npz import joined
+from common.data.npz import joined, read_arrays, read_npz
 from common.data.samples import DataSet, Samples, samples
 from common.errors import DataError
 
@@ -26,7 +25,7 @@ Files = Mapping[str, Path]
 
 _ADULT_COLUMNS = 15
 _ADULT_NUMERIC = (0, 2, 4, 10, 11, 12)
-_CIFAR_RECORD = 1 + 3 * 32 * 32
+_CIFAR_PIXELS = 3 * 32 * 32
 _NEWS20_FEATURES = 1_355_191
 _RCV1_FEATURES = 47_236
 
@@ -53,26 +52,70 @@ def read_idx_images(files: Files) -> DataSet:
 
 
 def read_cifar10(files: Files) -> DataSet:
-    """Read the binary archive of CIFAR-10: a label byte and three planes of 32x32 bytes for each image."""
+    """Read the binary archive of CIFAR-10: a label byte and three planes for each image."""
+    train = [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)]
+    return _read_cifar(files, "CIFAR-10", train, "cifar-10-batches-bin/test_batch.bin", label_bytes=1)
+
+
+def read_cifar100(files: Files) -> DataSet:
+    """Read the binary archive of CIFAR-100: bytes of a coarse and a fine label, of which the fine one is kept."""
+    train, test = "cifar-100-binary/train.bin", "cifar-100-binary/test.bin"
+    return _read_cifar(files, "CIFAR-100", [train], test, label_bytes=2)
+
+
+def _read_cifar(files: Files, name: str, train: Sequence[str], test: str, *, label_bytes: int) -> DataSet:
+    """Read records of some label bytes, of which the last one counts, and three planes of 32x32 bytes."""
     (path,) = files.values()
-    parts: dict[bool, list[NDArray[Any]]] = {False: [], True: []}
+    parts: list[Samples] = []
     try:
         with opened(path) as stream, tarfile.open(fileobj=stream) as archive:
-            for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
-                member = archive.extractfile(f"cifar-10-batches-bin/{name}")
-                content = member.read() if member else b""
-                parts[name == "test_batch.bin"].append(
-                    np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_RECORD)
-                )
+            for members in (train, [test]):
+                found = [archive.extractfile(member) for member in members]
+                content = b"".join(member.read() for member in found if member)
+                records = np.frombuffer(content, np.uint8).reshape(-1, label_bytes + _CIFAR_PIXELS)
+                labels = records[:, label_bytes - 1].copy()
+                parts.append(samples(records[:, label_bytes:].copy(), labels, str(path)))
     except (tarfile.TarError, KeyError, ValueError) as error:
-        raise DataError(f"{path}: not the binary archive of CIFAR-10: {error}") from error
-    train, test = (np.concatenate(parts[is_test]) for is_test in (False, True))
-    return DataSet(
-        samples(train[:, 1:].copy(), train[:, 0].copy(), str(path)),
-        samples(test[:, 1:].copy(), test[:, 0].copy(), str(path)),
-        image=(3, 32, 32),
-        peak=255.0,
-    )
+        raise DataError(f"{path}: not the binary archive of {name}: {error}") from error
+    return DataSet(parts[0], parts[1], image=(3, 32, 32), peak=255.0)
+
+
+def read_cifar_differences(files: Files) -> DataSet:
+    """Read a part of CIFAR whose pixels are stored as differences, which compress better, without loss.
+
+    The files are ``labels.npz``, and for either part an array of shape (3, n, 32, 32): green, then red and blue minus
+    green, each along rows and columns minus the neighbour before, modulo 256.
+    """
+    labels = read_arrays(files["labels.npz"])
+    parts = {}
+    for name, path in files.items():
+        part, _, rest = name.partition("_x")
+        if not rest:
+            continue
+        with opened(path) as stream:
+            green, to_red, to_blue = np.load(stream).cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
+        pixels = np.stack([green + to_red, green, green + to_blue], axis=1)
+        kind = "train" if part.startswith("train") else "test"
+        parts[kind] = samples(pixels.reshape(len(pixels), -1), labels[f"{part}_y"], str(path))
+    return DataSet(parts["train"], parts["test"], image=(3, 32, 32), peak=255.0)
+
+
+def read_archive(files: Files) -> DataSet:
+    """Read one NumPy archive of features and labels, such as those of MedMNIST; their validation part is left out."""
+    (path,) = files.values()
+    return read_npz(path)
+
+
+def read_mammography(files: Files) -> DataSet:
+    """Read the mammography table: six numbers, and the class in quotes, ``-1`` or ``1``."""
+    (path,) = files.values()
+    with opened(path) as stream:
+        lines = stream.read().decode("utf-8", errors="replace").replace("'", "").split()
+    try:
+        table = np.array([line.split(",") for line in lines], np.float64)
+    except ValueError as error:
+        raise DataError(f"{path}: not a table of numbers: {error}") from error
+    return DataSet(samples(table[:, :-1].copy(), table[:, -1].astype(np.int64), str(path)))
 
 
 def read_adult(files: Files) -> DataSet:

@@ -29,17 +29,21 @@ class Samples:
         Shape (n, m), dense or CSR, as stored.
     labels
         Shape (n,), numbers or strings.
+    holders
+        Who holds each sample, shape (n,), numbers or strings; ``None`` if no column was said to tell.
     """
 
     features: RawMatrix
     labels: RawLabels
+    holders: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
     def take(self, rows: Indices) -> Samples:
         """Return a copy of the samples at ``rows``, in that order."""
-        return Samples(self.features[rows], self.labels[rows])
+        holders = None if self.holders is None else self.holders[rows]
+        return Samples(self.features[rows], self.labels[rows], holders)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -21,14 +21,16 @@ from common.data.client_tests import own_distribution
 from common.data.columns import listed
 from common.data.extractor import Extracted, Extractor
 from common.data.files import read_file
+from common.data.imbalance import imbalanced, imbalanced_whole, positive_classes
 from common.data.labels import binarised, class_names, encode, numbers
 from common.data.partition import partition
 from common.data.samples import DataSet, Samples
 from common.data.shard import Shard
 from common.data.shares import apportion
+from common.data.sites import as_seen
 from common.errors import DataError
 from common.randomness import generator
-from common.settings.data import DataSettings, ExtractorSettings, Scaling
+from common.settings.data import ColumnPartition, DataSettings, ExtractorSettings, Scaling, SitesPartition
 
 log = logging.getLogger("fenchel")
 
@@ -69,12 +71,26 @@ class DataSource:
 
     Features stay as they were stored (images as bytes); the rows of a shard are converted when asked for, by a frozen
     network if the settings name one. Make one with :meth:`open`.
+
+    Attributes
+    ----------
+    settings
+        The ``data`` section.
+    seed
+        ``settings.seed``.
+    problem
+        What is to be learnt.
+    labels
+        Of all training samples, shape (n,).
+    positive
+        The classes that count as positive, by number; ``None`` if nobody said it and there are more than two.
     """
 
     settings: DataSettings
     seed: int
     problem: Problem
     labels: NDArray[Any]
+    positive: tuple[int, ...] | None
     _train: Samples
     _test: Samples | None
     _steps: tuple[scaling.Step, ...]
@@ -87,7 +103,12 @@ class DataSource:
 
     @classmethod
     def open(
-        cls, settings: DataSettings, seed: int, *, folders: tuple[Path, ...] | None = None
+        cls,
+        settings: DataSettings,
+        seed: int,
+        positive: Sequence[int] | None = None,
+        *,
+        folders: tuple[Path, ...] | None = None,
     ) -> DataSource:
         """Load a data set and fit its preparation.
 
@@ -96,7 +117,10 @@ class DataSource:
         settings
             The ``data`` section.
         seed
-            ``settings.seed``: decides test split, subsample and partition.
+            ``settings.seed``: decides test split, subsample, imbalance and partition.
+        positive
+            ``settings.positive``: the classes that count as positive, by number; ``None`` where nobody said it, and
+            then the second of two.
         folders
             Where named data sets are looked for; by default ``$FENCHEL_DATA`` and the cache.
 
@@ -109,9 +133,15 @@ class DataSource:
             dataset, where = load(settings.name, folders), settings.name
         else:
             assert settings.file is not None
-            dataset, where = read_file(settings.file, settings.label), str(settings.file)
+            column = settings.partition.column if isinstance(settings.partition, ColumnPartition) else None
+            dataset, where = read_file(settings.file, settings.label, holder=column), str(settings.file)
         train, test, names = _labelled(dataset, settings, where)
         train, test = _split(train, test, settings, seed, where)
+        chosen = positive_classes(len(names), positive, settings.asks_for_positives)
+        if settings.imbalance is not None and settings.imbalance.of == "whole":
+            assert chosen is not None, "positive_classes refuses not to know"
+            are_positive = np.isin(train.labels, chosen)
+            train = train.take(imbalanced_whole(train.labels, are_positive, settings.imbalance.imratio, seed))
         bias = settings.bias is not None
         extractor = _extractor(settings.extractor, dataset, where)
         problem = Problem(
@@ -123,7 +153,7 @@ class DataSource:
             image=None if bias or extractor is not None else dataset.image,
         )
         steps = scaling.fit(settings.scalings, train.features, dataset.peak)
-        return cls(settings, seed, problem, train.labels, train, test, steps, extractor)
+        return cls(settings, seed, problem, train.labels, chosen, train, test, steps, extractor)
 
     @property
     def lack(self) -> str:
@@ -158,16 +188,32 @@ class DataSource:
         """Return what each of ``clients`` clients holds, its held-out samples among it."""
         with self._lock:
             if clients not in self._parts:
-                self._parts[clients] = partition(
-                    self.labels,
-                    clients,
-                    self.seed,
-                    self.settings.partition,
-                    features=self.problem.features,
-                    bias=self.settings.bias is not None,
-                    matrix=self._matrix,
-                )
+                self._parts[clients] = self._divided(clients)
             return self._parts[clients]
+
+    @property
+    def positives(self) -> NDArray[np.bool_] | None:
+        """Which training samples are positive, shape (n,); ``None`` if nobody said which classes are."""
+        return None if self.positive is None else np.isin(self.labels, self.positive)
+
+    def _divided(self, clients: int) -> list[Part]:
+        positives = self.positives
+        parts = partition(
+            self.labels,
+            clients,
+            self.seed,
+            self.settings.partition,
+            features=self.problem.features,
+            bias=self.settings.bias is not None,
+            matrix=self._matrix,
+            positive=positives,
+            holders=self._train.holders,
+        )
+        imbalance = self.settings.imbalance
+        if imbalance is not None and imbalance.of == "client":
+            assert positives is not None, "the settings were checked for it"
+            parts = imbalanced(parts, positives, imbalance.imratio, self.seed)
+        return parts
 
     def shard(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard:
         """Return the samples that a client trains on.
@@ -187,7 +233,7 @@ class DataSource:
             If there is no such client, or the partition is not possible.
         """
         part, kept = self._part(client, clients)
-        return self._shard(part, kept, dtype)
+        return self._as_seen(self._shard(part, kept, dtype), client, clients, part.samples)
 
     def holdout(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard | None:
         """Return the samples that a client only tests on; ``None`` if it has none.
@@ -203,9 +249,12 @@ class DataSource:
         if self.settings.client_tests == "own-distribution":
             rows = self._own_tests(clients)[client]
             assert self._test is not None
-            return self._whole(self._test, rows, dtype)
+            shard = self._whole(self._test, rows, dtype)
+            return self._as_seen(shard, client, clients, rows, "noise of tests")
         rows = np.setdiff1d(part.samples, kept, assume_unique=True)
-        return self._shard(part, rows, dtype) if len(rows) else None
+        if len(rows) == 0:
+            return None
+        return self._as_seen(self._shard(part, rows, dtype), client, clients, part.samples)
 
     def test(self, dtype: DTypeLike = np.float64) -> Shard | None:
         """Return the test set, whose positions are its own; ``None`` if there is none, or nothing to prepare it with.
@@ -254,6 +303,23 @@ class DataSource:
         if not isinstance(block, sp.csr_array):
             block = np.ascontiguousarray(block)
         return Shard(block, shard.labels, shard.classes, shard.total_features, rows, part.features)
+
+    def _as_seen(
+        self, shard: Shard, client: int, clients: int, all_samples: Indices, purpose: str = "noise"
+    ) -> Shard:
+        """Return samples of a client, out of ``all_samples`` of it, as its own instruments see them."""
+        settings = self.settings.partition
+        if not isinstance(settings, SitesPartition):
+            return shard
+        seen = as_seen(
+            shard.features,
+            settings.sites[client],
+            np.searchsorted(all_samples, shard.samples_held),
+            len(all_samples),
+            generator(self.seed, purpose, client, clients),
+            self.problem.features - (self.settings.bias is not None),
+        )
+        return replace(shard, features=seen)
 
     def _whole(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Shard:
         """Return whole samples, prepared; ``rows`` is ``None`` for all of them, which are not copied then."""
@@ -515,16 +581,16 @@ def _labelled(
     parts = [dataset.train] if dataset.test is None else [dataset.train, dataset.test]
     names: tuple[str, ...] = ()
     if settings.task == "regression":
-        made = [Samples(part.features, numbers(part.labels, where)) for part in parts]
+        made = [replace(part, labels=numbers(part.labels, where)) for part in parts]
     else:
         if settings.classes is None:
             names = class_names([part.labels for part in parts], where)
         else:
             names = tuple(map(str, settings.classes))
-        made = [Samples(part.features, encode(part.labels, names, where)) for part in parts]
+        made = [replace(part, labels=encode(part.labels, names, where)) for part in parts]
         if settings.binarise is not None:
             names, new = binarised(names, [str(name) for name in settings.binarise.positive], where)
-            made = [Samples(part.features, new[part.labels]) for part in made]
+            made = [replace(part, labels=new[part.labels]) for part in made]
     return made[0], made[1] if len(made) > 1 else None, names
 
 

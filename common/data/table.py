@@ -10,12 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.source import DataSource
+from common.settings.data import DataSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
 
 _INK = "#1b2a3a"
+_POSITIVE = "#c2571a"
+
+_LONG_TITLE = 24
+"""Beside a longer title there is no room for the sizes."""
 
 _MOST_NUMBERS = 30
 """With more clients than this the cells are too narrow for numbers."""
@@ -35,12 +40,39 @@ class PartitionTable:
         Samples of each class on each client, shape (classes, clients), int64.
     features
         Number of features on each client, shape (clients,), int64.
+    positive
+        Whether a class counts as positive, shape (classes,); ``None`` if nobody said which do.
+    left_out
+        Number of training samples that no client holds.
     """
 
     title: str
     class_names: tuple[str, ...]
     counts: NDArray[np.int64]
     features: NDArray[np.int64]
+    positive: NDArray[np.bool_] | None = None
+    left_out: int = 0
+
+    @property
+    def marked_names(self) -> tuple[str, ...]:
+        """Names of the classes, with a plus sign after those that count as positive."""
+        if self.positive is None:
+            return self.class_names
+        return tuple(
+            f"{name} +" if positive else name
+            for name, positive in zip(self.class_names, self.positive, strict=True)
+        )
+
+    @property
+    def positives(self) -> NDArray[np.int64] | None:
+        """Number of positive samples on each client, shape (clients,); ``None`` if nobody said which classes are."""
+        return None if self.positive is None else self.counts[self.positive].sum(axis=0)
+
+    @property
+    def rates(self) -> NDArray[np.float64] | None:
+        """Part of each client's samples that is positive, its imratio, shape (clients,)."""
+        found = self.positives
+        return None if found is None else found / self.counts.sum(axis=0)
 
 
 def partition_table(source: DataSource, clients: int) -> PartitionTable:
@@ -59,13 +91,23 @@ def partition_table(source: DataSource, clients: int) -> PartitionTable:
     settings = source.settings
     name = settings.name or (settings.file.name if settings.file else "data")
     return PartitionTable(
-        title=f"{name}, {settings.partition.kind}",
+        title=_title(name, settings),
         class_names=problem.class_names or ("samples",),
         counts=counts.astype(np.int64),
         features=np.array(
             [problem.features if part.features is None else len(part.features) for part in parts]
         ),
+        positive=None if source.positive is None else np.isin(np.arange(classes), source.positive),
+        left_out=problem.samples - len(np.unique(np.concatenate([part.samples for part in parts]))),
     )
+
+
+def _title(name: str, settings: DataSettings) -> str:
+    title = f"{name}, {settings.partition.kind}"
+    if settings.imbalance is not None:
+        of = "" if settings.imbalance.of == "client" else " of the whole"
+        title += f", imratio {settings.imbalance.imratio:.3g}{of}"
+    return title
 
 
 def draw(table: PartitionTable, path: Path) -> None:
@@ -96,6 +138,22 @@ def draw(table: PartitionTable, path: Path) -> None:
     total = table.counts.sum(axis=0)
 
     sizes_axes.bar(np.arange(clients), total, width=0.8, color="#3b6ea5", linewidth=0)
+    positives, rates = table.positives, table.rates
+    if positives is not None and rates is not None:
+        bars = sizes_axes.bar(np.arange(clients), positives, width=0.8, color=_POSITIVE, linewidth=0)
+        if numbers:
+            sizes_axes.margins(y=0.2)
+            for bar, size, rate in zip(bars, total, rates, strict=True):
+                place = bar.get_x() + bar.get_width() / 2
+                sizes_axes.annotate(
+                    f"{rate:.1%}",
+                    (place, size),
+                    (0, 2),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=7,
+                    color=_POSITIVE,
+                )
     sizes_axes.set_ylabel("samples", color=_INK)
     sizes_axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     sizes_axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -106,7 +164,7 @@ def draw(table: PartitionTable, path: Path) -> None:
     # A power below one keeps a few samples of a class visible beside many.
     norm = PowerNorm(0.5, vmin=0, vmax=max(int(table.counts.max()), 1))
     image = counts_axes.imshow(table.counts, aspect="auto", cmap="Blues", norm=norm, interpolation="nearest")
-    counts_axes.set_yticks(np.arange(classes), labels=[_short(name) for name in table.class_names])
+    counts_axes.set_yticks(np.arange(classes), labels=[_short(name) for name in table.marked_names])
     if classes > 40:
         counts_axes.yaxis.set_major_locator(MaxNLocator(10, integer=True))
     counts_axes.set_ylabel("class", color=_INK)
@@ -142,7 +200,8 @@ def _heading(table: PartitionTable) -> str:
     least, most = int(total.min()), int(total.max())
     sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     clients = "1 client" if len(total) == 1 else f"{len(total):,} clients"
-    return f"{table.title}: {clients} of {sizes} samples"
+    space = "\n" if len(table.title) > _LONG_TITLE else " "
+    return f"{table.title}:{space}{clients} of {sizes} samples"
 
 
 def _write_numbers(axes: Axes, counts: NDArray[np.int64], norm: Normalize) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from common.settings.section import Section
 
@@ -133,17 +133,106 @@ class RaggedPartition(Section):
     )
 
 
+class ClassGroupsPartition(Section):
+    """Positive and negative classes are dealt separately: every client holds a group of either (CODASCA)."""
+
+    kind: Literal["class-groups"] = Field(
+        description="A group of positive and a group of negative classes for each client, no class on two clients "
+        "(CODASCA). Which classes are positive is said in objective.positive."
+    )
+    order: Literal["shuffled", "in-order"] = Field(
+        "shuffled",
+        description="The order in which classes are dealt, one after the other to clients 0, 1, and so on.",
+    )
+    positive_shares: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="One relative number for each client: the positive samples, of whatever class, are dealt in these "
+        "shares. null: in groups of classes, as the negative ones are.",
+    )
+
+    @model_validator(mode="after")
+    def _some_share(self) -> Self:
+        if self.positive_shares is not None and not any(self.positive_shares):
+            raise ValueError("positive_shares: all are 0, but somebody must hold the positive samples")
+        return self
+
+
+class SiteSettings(Section):
+    """One site: how large it is, how many of its samples are positive, how its instruments differ."""
+
+    size: PositiveFloat = Field(
+        description="Size in proportion to that of the other sites: its number of patients, for instance."
+    )
+    imratio: float = Field(ge=0, le=1, description="Part of its samples that is positive.")
+    noise: float = Field(
+        0.0,
+        ge=0,
+        description="Standard deviation of Gaussian noise added to each prepared feature of its samples.",
+    )
+    shift: float = Field(
+        0.0, description="Number added to each prepared feature of its samples: how much brighter images are."
+    )
+
+
+class SitesPartition(Section):
+    """Every client is a site with a size, a rate of positive samples and an instrument of its own."""
+
+    kind: Literal["sites"] = Field(
+        description="Sites of given sizes and rates of positive samples, such as hospitals; samples that do not fit "
+        "are not used. Which classes are positive is said in objective.positive."
+    )
+    sites: tuple[SiteSettings, ...] = Field(
+        min_length=1,
+        description="The sites, one for each client, each with its `size`, `imratio`, `noise` (0) and `shift` (0).",
+    )
+    samples: int | None = Field(
+        None, ge=1, description="Samples of all sites together; null: as many as there are."
+    )
+
+
+class ColumnPartition(Section):
+    """The data file says who holds which sample."""
+
+    kind: Literal["column"] = Field(description="A column of the data file says who holds a sample.")
+    column: str = Field(
+        "client",
+        min_length=1,
+        description="Column of a CSV or Parquet file, or array of a NumPy archive: words or whole numbers. Those that "
+        "occur, sorted, are clients 0, 1, and so on. It is no feature.",
+    )
+
+
 Partition: TypeAlias = Annotated[
     IidPartition
     | ClassesPartition
     | LabelShardsPartition
     | DirichletPartition
     | ZipfPartition
+    | ClassGroupsPartition
+    | SitesPartition
+    | ColumnPartition
     | GridPartition
     | RaggedPartition,
     Field(discriminator="kind"),
 ]
 """Any way of giving samples and features to clients."""
+
+
+class ImbalanceSettings(Section):
+    """Remove positive samples at random until they are rare; negative samples and the test set stay as they are."""
+
+    imratio: float = Field(
+        gt=0,
+        lt=1,
+        description="Part of the samples that is positive afterwards (positives / all), rounded down to whole samples. "
+        "Which classes are positive is said in objective.positive.",
+    )
+    of: Literal["client", "whole"] = Field(
+        "client",
+        description="client: of each client's samples, after the partition; a client that has fewer positives keeps "
+        "them. whole: of the training set, from each positive class in proportion, before the partition, so that "
+        "clients may differ.",
+    )
 
 
 class BinariseSettings(Section):
@@ -238,6 +327,9 @@ class DataSettings(Section):
     samples: int | None = Field(
         None, ge=1, description="Use only so many training samples, drawn within each class; null uses all."
     )
+    imbalance: ImbalanceSettings | None = Field(
+        None, description="Make positive samples rare, with any partition of whole samples; null: leave them."
+    )
     extractor: ExtractorSettings | None = Field(
         None,
         description="A frozen network that turns images into features, once, before everything else; null: none.",
@@ -271,6 +363,26 @@ class DataSettings(Section):
         if isinstance(self.scale, tuple):
             return self.scale
         return () if self.scale == "none" else (self.scale,)
+
+    @property
+    def asks_for_positives(self) -> str:
+        """The key that needs to know which classes are positive; empty: none does."""
+        if self.imbalance is not None:
+            return "data.imbalance"
+        if isinstance(self.partition, ClassGroupsPartition | SitesPartition):
+            return f"data.partition.kind: {self.partition.kind}"
+        return ""
+
+    @property
+    def leaves_out(self) -> str:
+        """The key by which clients train on other samples than the training set has; empty: none does."""
+        if isinstance(self.partition, ClassesPartition) and self.partition.samples is not None:
+            return f"data.partition.samples: {self.partition.samples}"
+        if isinstance(self.partition, SitesPartition):
+            return "data.partition.kind: sites"
+        if self.imbalance is not None and self.imbalance.of == "client":
+            return f"data.imbalance.imratio: {self.imbalance.imratio}"
+        return ""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -318,12 +430,46 @@ class DataSettings(Section):
             if by_class:
                 raise ValueError(
                     f"partition.kind: {self.partition.kind} divides classes, which task: regression does "
-                    "not have; allowed are iid, label-shards, zipf without alpha, grid, ragged"
+                    "not have; allowed are iid, label-shards, zipf without alpha, column, grid, ragged"
+                )
+            if self.asks_for_positives:
+                raise ValueError(
+                    f"{self.asks_for_positives.removeprefix('data.')} needs positive classes, which task: regression "
+                    "does not have"
                 )
         if self.classes is not None:
             names = [str(name) for name in self.classes]
             if len(set(names)) < len(names):
                 raise ValueError(f"classes: {names} given, but each class may occur only once")
+        return self
+
+    @model_validator(mode="after")
+    def _imbalance_of_whole_samples(self) -> Self:
+        if self.imbalance is None:
+            return self
+        if isinstance(self.partition, SitesPartition):
+            raise ValueError(
+                "imbalance: each site of partition.kind: sites has an imratio of its own; leave imbalance out"
+            )
+        if self.imbalance.of == "client" and isinstance(self.partition, GridPartition | RaggedPartition):
+            raise ValueError(
+                f"imbalance.of: with partition.kind: {self.partition.kind} several clients hold the same samples; only "
+                "whole is allowed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nobody_divides_own_files(self) -> Self:
+        if self.name == "own" and self.asks_for_positives:
+            raise ValueError(
+                f"{self.asks_for_positives.removeprefix('data.')}: with name: own each client brings its own file, and "
+                "all of it is its shard; leave it out"
+            )
+        if self.file is None and isinstance(self.partition, ColumnPartition):
+            raise ValueError(
+                f"partition.column: {self.partition.column!r} given, but only a file has such a column; give file "
+                "instead of name"
+            )
         return self
 
     @model_validator(mode="after")

@@ -24,11 +24,11 @@ _COLUMN_WIDTH = 6  # of a client in the terminal; the picture has room for all c
 @app.command("list")
 def list_sets(as_json: JsonOption = False) -> None:
     """List the named data sets, and which of them are on this machine."""
-    from common.data.catalogue import CATALOGUE, known_names, locate
+    from common.data.catalogue import CATALOGUE, UNPUBLISHED, known_names, locate
 
     rows = []
     for name in known_names():
-        entry = CATALOGUE.get(name)
+        entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
         rows.append(
             {
                 "name": name,
@@ -108,7 +108,7 @@ def extract(
         )
     console = Console(highlight=False)
     ensure(chosen.data, console)
-    source = DataSource.open(chosen.data, chosen.seed)
+    source = DataSource.open(chosen.data, chosen.seed, chosen.positive)
     images = source.extract(threads or os.cpu_count() or 1)
     console.print(f"the features of {images:,} images are in {feature_folder()}", soft_wrap=True)
 
@@ -120,7 +120,7 @@ def show(
     clients: ClientsOption = None,
     picture: Annotated[Path | None, typer.Option(help="also draw the table, as PNG")] = None,
 ) -> None:
-    """Print, and draw, how many samples of each class each client would hold."""
+    """Print, and draw, how many samples of each class each client would hold, and how many are positive."""
     from common.data.source import DataSource
     from common.data.table import draw, partition_table
     from common.settings.run import load
@@ -135,16 +135,21 @@ def show(
         raise SettingsError("clients: auto; say how many with --clients N")
     console = Console(highlight=False)
     ensure(chosen.data, console)
-    table = partition_table(DataSource.open(chosen.data, chosen.seed), chosen.clients)
+    table = partition_table(DataSource.open(chosen.data, chosen.seed, chosen.positive), chosen.clients)
     shown = Table(title=table.title, box=None, header_style="dim", pad_edge=False)
     shown.add_column("class")
     number = min(chosen.clients, max(4, (console.width - 20) // _COLUMN_WIDTH))
     for client in range(number):
         shown.add_column(str(client), justify="right")
-    for name, counts in zip(table.class_names, table.counts, strict=True):
+    for name, counts in zip(table.marked_names, table.counts, strict=True):
         shown.add_row(name, *(str(count) if count else "·" for count in counts[:number]))
     shown.add_row("all", *(str(count) for count in table.counts.sum(axis=0)[:number]), style="bold")
+    if table.positives is not None and table.rates is not None:
+        shown.add_row("positive", *(str(count) for count in table.positives[:number]), style="bold")
+        shown.add_row("imratio", *(f"{rate:.3f}" for rate in table.rates[:number]), style="bold")
     console.print(shown)
+    if table.left_out:
+        console.print(f"{table.left_out:,} training samples are on no client")
     if number < chosen.clients:
         console.print(
             f"... and {chosen.clients - number} more clients; --picture FILE.png draws all", style="dim"

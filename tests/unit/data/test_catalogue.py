@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import lzma
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from common.data import readers
 from common.data.catalogue import (
     CATALOGUE,
     UNPUBLISHED,
@@ -322,3 +324,47 @@ def test_the_binary_archive_of_cifar_is_read_plane_by_plane(tmp_path: Path) -> N
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="cifar-10-binary"):
         CATALOGUE["cifar10"].read({path.name: path})
+
+
+def test_of_the_two_labels_of_cifar100_the_fine_one_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "cifar-100-binary.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, count in (("train.bin", 3), ("test.bin", 2)):
+            records = b"".join(bytes([19, 80 + i]) + bytes([i]) * 3072 for i in range(count))
+            member = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            member.size = len(records)
+            archive.addfile(member, io.BytesIO(records))
+    dataset = CATALOGUE["cifar100"].read({path.name: path})
+    assert dataset.test is not None
+    assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([80, 81, 82], [80, 81])
+    assert np.asarray(dataset.train.features)[:, [0, 3071]].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert (dataset.image, dataset.peak) == ((3, 32, 32), 255.0)
+
+
+def test_differences_of_pixels_become_the_pixels(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    red, green, blue = np.moveaxis(images, 3, 0)
+    planes = np.stack([green, red - green, blue - green])
+    for axis in (3, 2):
+        planes = np.diff(planes, axis=axis, prepend=np.uint8(0))
+    files = {name: tmp_path / name for name in ("labels.npz", "train3_x.npy.xz", "test2_x.npy.xz")}
+    for name, part in (("train3_x.npy.xz", slice(3)), ("test2_x.npy.xz", slice(3, 5))):
+        with lzma.open(files[name], "wb") as stream:
+            np.save(stream, planes[:, part])
+    np.savez(files["labels.npz"], train3_y=np.arange(3), test2_y=np.arange(2))
+    dataset = readers.read_cifar_differences(files)
+    assert dataset.test is not None
+    found = np.concatenate([dataset.train.features, dataset.test.features])
+    np.testing.assert_array_equal(found.reshape(5, 3, 32, 32), images.transpose(0, 3, 1, 2))
+    assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([0, 1, 2], [0, 1])
+
+
+def test_the_mammography_table_has_its_classes_in_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "mammography.csv"
+    path.write_text("0.5,1,2,3,4,5,'-1'\n-0.5,1,2,3,4,5,'1'\n")
+    dataset = CATALOGUE["mammography"].read({path.name: path})
+    assert dataset.train.labels.tolist() == [-1, 1]
+    assert np.asarray(dataset.train.features)[:, 0].tolist() == [0.5, -0.5]
+    path.write_text("0.5,1,'yes'\n")
+    with pytest.raises(DataError, match=r"mammography.csv: not a table of numbers"):
+        CATALOGUE["mammography"].read({path.name: path})

@@ -14,7 +14,10 @@ import scipy.sparse as sp
 
 from common.data.catalogue import load
 from common.data.source import DataSource
+from common.objectives.binary import BinaryObjective
+from common.objectives.factory import build_objective
 from common.settings.data import DataSettings
+from common.settings.objective import BinarySettings
 
 
 def adapters() -> ModuleType:
@@ -124,6 +127,49 @@ def test_the_subset_of_rcv1_is_read_where_it_lies(real: Path, tmp_path: Path) ->
         for csr in ("data", "indices", "indptr"):
             np.testing.assert_array_equal(getattr(here.features, csr), getattr(there.features, csr))
         np.testing.assert_array_equal(here.labels, there.labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "train", "test", "classes"),
+    [
+        ("cifar10-subset", "cifar10", 20_000, 5_000, 10),
+        ("cifar100-subset", "cifar100", 25_000, 5_000, 100),
+        ("pneumoniamnist", "pneumoniamnist", 4_708, 624, 2),
+        ("mammography", "imbalanced", 11_183, 0, 2),
+    ],
+)
+def test_a_set_of_the_auc_experiments_is_read_where_it_lies(
+    real: Path, name: str, folder: str, train: int, test: int, classes: int
+) -> None:
+    need(real / folder)
+    dataset = load(name, (real,))
+    assert (len(dataset.train), 0 if dataset.test is None else len(dataset.test)) == (train, test)
+    assert len(np.unique(dataset.train.labels)) == classes
+    if name != "mammography":
+        channels = 3 if name.startswith("cifar") else 1
+        assert (dataset.image is not None and dataset.image[0], dataset.peak) == (channels, 255.0)
+        assert dataset.train.features.dtype == np.uint8
+
+
+def test_colour_images_reach_a_resnet_with_their_channels(real: Path) -> None:
+    need(real / "cifar100")
+    pytest.importorskip("torch")
+    positive = list(range(50, 100))
+    settings: dict[str, Any] = {
+        "name": "cifar100-subset",
+        "scale": "unit-interval",
+        "partition": {"kind": "class-groups"},
+        "imbalance": {"imratio": 0.1},
+    }
+    source = DataSource.open(DataSettings.model_validate(settings), 0, positive, folders=(real,))
+    shard = source.shard(15, 16, np.float32)
+    section = {"kind": "binary", "scorer": {"kind": "resnet20"}, "positive": positive}
+    objective = build_objective(BinarySettings.model_validate(section), shard)
+    assert isinstance(objective, BinaryObjective)
+    assert (shard.samples, objective.positives) == (833, 83)  # three classes of 250 negative images
+    scores, positives = objective.scores(objective.initial(0), shard.take(np.arange(8)))
+    assert scores.shape == positives.shape == (8,)
+    assert np.isfinite(scores).all()
 
 
 def test_news20_is_dealt_to_144_clients_value_by_value(real: Path, tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""The partition of CODASCA's experiments: a group of positive and a group of negative classes for each client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.errors import DataError
+from common.randomness import generator
+from common.settings.data import ClassGroupsPartition
+
+
+def class_groups(
+    labels: NDArray[Any],
+    positive: NDArray[np.bool_],
+    clients: int,
+    seed: int,
+    settings: ClassGroupsPartition,
+) -> list[Indices]:
+    """Deal positive and negative classes to the clients in turn (CODASCA specification, section 4.1).
+
+    The classes of either side are shuffled, and the j-th goes to client j modulo K, as in the authors' program (section
+    5.11, item 11). So no class is on two clients, and the numbers of classes differ by one at most. If a side has C < K
+    classes, client k shares the class k modulo C with others, in random parts of equal size: then classes are on
+    several clients, samples never.
+
+    Parameters
+    ----------
+    labels
+        Shape (n,), class indices.
+    positive
+        Which samples are positive, shape (n,).
+    clients, seed
+        As for :func:`common.data.partition.partition`.
+    settings
+        Order of dealing, and perhaps shares in which positive samples are dealt instead, whatever their class.
+
+    Returns
+    -------
+    list[Indices]
+        Positions of each client's samples, increasing.
+
+    Raises
+    ------
+    DataError
+        If a side has no samples, a class has fewer than clients to share it, or there are more or fewer shares than
+        clients.
+    """
+    rng = generator(seed, "partition", "class-groups")
+    shares = settings.positive_shares
+    if shares is not None and len(shares) != clients:
+        raise DataError(
+            f"data.partition.positive_shares: {len(shares)} numbers given for {clients} clients; expected one for each"
+        )
+    sides = {"positive": np.flatnonzero(positive), "negative": np.flatnonzero(~positive)}
+    held: list[list[Indices]] = [[] for _ in range(clients)]
+    for side, rows in sides.items():
+        if len(rows) == 0:
+            raise DataError(
+                f"data.partition: no training sample is {side}; change objective.positive, or use more samples"
+            )
+        if side == "positive" and shares is not None:
+            ends = np.rint(np.cumsum(shares) / np.sum(shares) * len(rows)).astype(np.int64)
+            pieces = np.split(rng.permutation(rows), ends[:-1])
+            for client, piece in enumerate(pieces):
+                held[client].append(piece)
+            continue
+        present = np.unique(labels[rows])
+        if settings.order == "shuffled":
+            present = rng.permutation(present)
+        for position, label in enumerate(present):
+            mine = rng.permutation(rows[labels[rows] == label])
+            # One holder, the position modulo K; or, with fewer classes than clients, every C-th client.
+            holders = (
+                range(position, clients, len(present)) if len(present) < clients else (position % clients,)
+            )
+            if len(mine) < len(holders):
+                raise DataError(
+                    f"data.partition: {clients} clients share {len(present)} {side} classes, so class {label} has "
+                    f"{len(holders)} holders, but only {len(mine)} training samples; use fewer clients"
+                )
+            for client, piece in zip(holders, np.array_split(mine, len(holders)), strict=True):
+                held[client].append(piece)
+    return [np.sort(np.concatenate(pieces)) for pieces in held]

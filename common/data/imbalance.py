@@ -1,0 +1,154 @@
+"""Making positive samples rare (CODASCA specification, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.data.blocks import Part
+from common.data.shares import apportion
+from common.errors import DataError
+from common.randomness import generator
+
+
+def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tuple[int, ...] | None:
+    """Return which classes count as positive, by number.
+
+    Parameters
+    ----------
+    classes
+        Number of classes; 0 for regression.
+    chosen
+        ``objective.positive``; ``None``: nobody said it, and then it is the second of two classes.
+    key
+        What in the settings needs to know; empty: nothing does.
+
+    Returns
+    -------
+    tuple[int, ...] | None
+        Increasing; ``None`` if nobody said it, there are more than two, and nothing needs to know.
+
+    Raises
+    ------
+    DataError
+        If they are needed and not known, a class does not exist, or no class is left as negative.
+    """
+    if classes == 0:
+        return None  # the objective refuses numbers as labels, if it must
+    if chosen is None:
+        if classes == 2:
+            return (1,)
+        if key:
+            raise DataError(
+                f"{key}: needs to know which of the classes 0 to {classes - 1} are positive, but the objective does "
+                "not say it; use objective.kind: binary and list them in objective.positive"
+            )
+        return None
+    wrong = [each for each in chosen if each >= classes]
+    if wrong or len(set(chosen)) == classes:
+        problem = f"class {wrong[0]} does not exist" if wrong else "no class is left as negative"
+        raise DataError(
+            f"objective.positive: {list(chosen)} given, but {problem}: the data set has the classes 0 to {classes - 1}"
+        )
+    return tuple(sorted(set(chosen)))
+
+
+def positives_beside(negatives: int, imratio: float) -> int:
+    """Return the largest number of positive samples that is at most a part ``imratio`` of all, beside ``negatives``."""
+    # 0.3 is meant, not the binary number just below it.
+    rate = Fraction(repr(imratio))
+    return int(rate / (1 - rate) * negatives)
+
+
+def imbalanced_whole(labels: NDArray[Any], positive: NDArray[np.bool_], imratio: float, seed: int) -> Indices:
+    """Choose the samples of a training set that stay, so that a part ``imratio`` of them is positive.
+
+    All negative samples stay. The positive ones are removed at random, from each class in proportion to its size.
+
+    Parameters
+    ----------
+    labels
+        Shape (n,), class indices.
+    positive
+        Which samples are positive, shape (n,).
+    imratio
+        ``data.imbalance.imratio``.
+    seed
+        ``settings.seed``.
+
+    Returns
+    -------
+    Indices
+        Positions of the samples that stay, increasing.
+
+    Raises
+    ------
+    DataError
+        If there are too few positive samples already, or none would stay.
+    """
+    found = np.flatnonzero(positive)
+    count = positives_beside(len(labels) - len(found), imratio)
+    if count > len(found):
+        raise DataError(
+            f"data.imbalance.imratio: {imratio} given, but only {len(found):,} of {len(labels):,} training samples "
+            f"are positive ({len(found) / len(labels):.3g}), and none are added; use a smaller one"
+        )
+    if count == 0:
+        raise DataError(
+            f"data.imbalance.imratio: {imratio} given, but then none of {len(found):,} positive training samples "
+            f"stays beside {len(labels) - len(found):,} negative ones; use a larger one"
+        )
+    rng = generator(seed, "imbalance")
+    present, sizes = np.unique(labels[found], return_counts=True)
+    kept = [
+        rng.permutation(found[labels[found] == label])[:share]
+        for label, share in zip(present, apportion(count, sizes), strict=True)
+    ]
+    return np.sort(np.concatenate([np.flatnonzero(~positive), *kept]))
+
+
+def imbalanced(parts: Sequence[Part], positive: NDArray[np.bool_], imratio: float, seed: int) -> list[Part]:
+    """Remove positive samples of each client at random until a part ``imratio`` of its samples is positive.
+
+    Negative samples stay. A client that has fewer positive samples keeps all of them.
+
+    Parameters
+    ----------
+    parts
+        What clients hold, whole samples.
+    positive
+        Which training samples are positive, shape (n,).
+    imratio
+        ``data.imbalance.imratio``.
+    seed
+        ``settings.seed``.
+
+    Raises
+    ------
+    DataError
+        If a client would be left without samples, or nobody has more positive samples than it may.
+    """
+    thinned = []
+    for client, part in enumerate(parts):
+        mine, others = part.samples[positive[part.samples]], part.samples[~positive[part.samples]]
+        if len(others) == 0:
+            raise DataError(
+                f"data.imbalance: client {client} of {len(parts)} holds positive samples only ({len(mine):,}), so "
+                "that none could stay; use another partition, or of: whole"
+            )
+        count = positives_beside(len(others), imratio)
+        if count < len(mine):
+            mine = generator(seed, "imbalance", client, len(parts)).permutation(mine)[:count]
+        thinned.append(replace(part, samples=np.sort(np.concatenate([others, mine]))))
+    if all(len(after.samples) == len(before.samples) for after, before in zip(thinned, parts, strict=True)):
+        raise DataError(
+            f"data.imbalance.imratio: {imratio} given, but on no client is a larger part of the samples positive, so "
+            "there is nothing to remove; use a smaller one"
+        )
+    return thinned

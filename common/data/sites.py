@@ -1,0 +1,123 @@
+"""Clients like hospitals: each has a size, a rate of positive samples, and instruments of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from common.arrays import Indices, Matrix
+from common.data.shares import apportion
+from common.errors import DataError
+from common.randomness import generator
+from common.settings.data import SiteSettings, SitesPartition
+
+
+def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesPartition) -> list[Indices]:
+    """Give each site samples in proportion to its size, of which a part ``imratio`` is positive, to the nearest sample.
+
+    Samples are drawn at random and without replacement; those that fit nowhere are left out (CODASCA specification,
+    section 4.1, the five hospitals).
+
+    Parameters
+    ----------
+    positive
+        Which samples are positive, shape (n,).
+    clients, seed
+        As for :func:`common.data.partition.partition`.
+    settings
+        The sites.
+
+    Returns
+    -------
+    list[Indices]
+        Positions of each site's samples, increasing.
+
+    Raises
+    ------
+    DataError
+        If there are not as many sites as clients, or too few samples of a class.
+    """
+    if len(settings.sites) != clients:
+        raise DataError(
+            f"data.partition.sites: {len(settings.sites)} sites given for {clients} clients; expected one for each"
+        )
+    pools = [np.flatnonzero(positive), np.flatnonzero(~positive)]
+    total = _most(settings, len(pools[0]), len(pools[1]))
+    if settings.samples is not None:
+        if settings.samples > total:
+            raise DataError(
+                f"data.partition.samples: {settings.samples} given, but with these sites {len(pools[0])} positive and "
+                f"{len(pools[1])} negative training samples suffice for {total}; use at most those"
+            )
+        total = settings.samples
+    if total < clients:
+        raise DataError(
+            f"data.partition.sites: {len(pools[0])} positive and {len(pools[1])} negative training samples suffice for "
+            f"{total} samples at these {clients} sites; use a larger data set or other rates"
+        )
+    rng = generator(seed, "partition", "sites")
+    cuts = [np.cumsum(counts) for counts in _counts(settings, total)]
+    dealt = [np.split(rng.permutation(pool), ends)[:-1] for pool, ends in zip(pools, cuts, strict=True)]
+    return [np.sort(np.concatenate(both)) for both in zip(*dealt, strict=True)]
+
+
+def _counts(settings: SitesPartition, total: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many positive and negative samples each site holds, each of shape (clients,)."""
+    sizes = apportion(total, np.array([site.size for site in settings.sites]), at_least=1)
+    rates = np.array([site.imratio for site in settings.sites])
+    positives = np.rint(rates * sizes).astype(np.int64)
+    return positives, sizes - positives
+
+
+def _most(settings: SitesPartition, positives: int, negatives: int) -> int:
+    """Return the largest number of samples for which both classes suffice."""
+    # Rounding makes the numbers needed not quite proportional to the total, so the last few are tried out.
+    total = positives + negatives
+    while total >= len(settings.sites):
+        needed = [int(counts.sum()) for counts in _counts(settings, total)]
+        if needed[0] <= positives and needed[1] <= negatives:
+            return total
+        fits = min(have / need for have, need in zip((positives, negatives), needed, strict=True) if need)
+        total = min(total - 1, int(fits * total) + 1)
+    return max(total, 0)
+
+
+def as_seen(
+    features: Matrix, site: SiteSettings, rows: Indices, among: int, rng: np.random.Generator, columns: int
+) -> Matrix:
+    """Return features as a site's instruments see them: shifted, with Gaussian noise.
+
+    Parameters
+    ----------
+    features
+        Prepared features of some of the site's samples, shape (n, m), dense.
+    site
+        What its instruments do.
+    rows
+        Which of the site's samples these are, shape (n,): a sample looks the same whoever asks, and with whichever
+        others.
+    among
+        How many samples the site has.
+    rng
+        Where the noise comes from, the same for all samples of the site.
+    columns
+        So many features are altered, from the first on; a bias is not.
+
+    Raises
+    ------
+    DataError
+        If the features are sparse.
+    """
+    if not (site.noise or site.shift):
+        return features
+    if isinstance(features, sp.csr_array):
+        raise DataError(
+            "data.partition.sites: noise and shift would fill up sparse features; use 0, or a dense data set"
+        )
+    seen = features.copy()
+    seen[:, :columns] += np.asarray(site.shift, features.dtype)
+    if site.noise:
+        noise = rng.standard_normal((among, columns))[rows]
+        seen[:, :columns] += (site.noise * noise).astype(features.dtype)
+    return seen
