@@ -14,8 +14,8 @@ import numpy as np
 from client.algorithm import answers
 from client.algorithms.staged import StagedClient
 from common.algorithms.codasca import AveragingSettings, CodaSettings
-from common.arrays import Dense, Vector
-from common.objectives.auc import AUXILIARY, Moments
+from common.arrays import Vector
+from common.objectives.auc import AUXILIARY
 from common.payload import Values
 
 
@@ -93,8 +93,7 @@ class CodaPlusClient(StagedClient):
 
     def stepped(self, u: Vector, g: Vector, eta: float) -> Vector:
         """Return where a step leads: a gradient step on F and the proximal term."""
-        u -= eta * self.bent(self.pulled(g, u, self.state.centre), u)
-        return u
+        return self.moved(u, self.pulled(g, u, self.state.centre), eta)
 
     @answers("average")
     def average(self) -> Values:
@@ -111,14 +110,18 @@ class CodaClient(CodaPlusClient):
     def stepped(self, u: Vector, g: Vector, eta: float) -> Vector:
         """Return where a step leads: a gradient step on F, then the proximal operator of the proximal term."""
         gamma, centre = self.settings.proximal_weight, self.state.centre
-        u -= eta * self.bent(g, u)
+        u = self.moved(u, g, eta)
         u[:-1] = (u[:-1] + eta * gamma * centre[:-1]) / (1 + eta * gamma)
         return u
 
     @answers("score")
     def score(self, point: Vector) -> Values:
-        """Draw m_s samples; return shares and mean scores of either class, ``[N_+, N_-, S_+, S_-] / m_s``."""
+        """Draw m_s samples; return how many of either class they are, N_+ and N_-, and sums of scores, S_+ and S_-."""
         rows = self.large_batch(self.settings.dual_batch_size, "dual batch")
-        found = Moments.of(*self.objective.scores_of(point[:-AUXILIARY], rows))
-        moments: Dense = np.array([found.positives, found.negatives, found.positive_sum, found.negative_sum])
-        return {"moments": moments}
+        scores, positive = self.objective.scores_of(point[:-AUXILIARY], rows)
+        return {
+            "positives": int(np.count_nonzero(positive)),
+            "negatives": int(np.count_nonzero(~positive)),
+            "positive_sum": float(np.sum(scores, where=positive, dtype=np.float64)),
+            "negative_sum": float(np.sum(scores, where=~positive, dtype=np.float64)),
+        }

@@ -119,7 +119,7 @@ class CodascaClient(StagedClient):
             value, g = self.direction(u, batch, prior)
             g = self.pulled(g, u, self.state.centre)
             mean += g
-            u -= step_size * self.bent(g + correction, u)
+            u = self.moved(u, g + correction, step_size)
             total += value
         mean /= steps
         self.state.control = mean

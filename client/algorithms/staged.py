@@ -106,11 +106,21 @@ class StagedClient(ClientAlgorithm):
             g[:-1] += gamma * (u[:-1] - centre[:-1])
         return g
 
-    def bent(self, step: Vector, u: Vector) -> Vector:
-        """Clip a step's direction and add the decay of weights, as the settings say."""
-        clip, decay = self.settings.gradient_clip, self.settings.weight_decay
+    def moved(self, u: Vector, direction: Vector, eta: float) -> Vector:
+        """Take a step, ``u - eta direction``, in place; both vectors are of shape (n,) and change.
+
+        If the settings say so, entries of the direction are clipped, weights decay and alpha has a floor.
+        """
+        clip, decay, floor = (
+            self.settings.gradient_clip,
+            self.settings.weight_decay,
+            self.settings.dual_floor,
+        )
         if clip is not None:
-            np.clip(step[:-AUXILIARY], -clip, clip, out=step[:-AUXILIARY])
+            np.clip(direction[:-AUXILIARY], -clip, clip, out=direction[:-AUXILIARY])
         if decay:
-            step[:-1] += decay * u[:-1]
-        return step
+            direction[:-1] += decay * u[:-1]
+        u -= eta * direction
+        if floor is not None:
+            u[-1] = max(u[-1], floor)
+        return u

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from common.errors import SettingsError
+from common.settings.participation import Participation
 from common.settings.section import Section
 from common.settings.uplink import Uplink
 
@@ -65,6 +66,10 @@ class AlgorithmSettings(Section):
         noisy
             Whether noise is added, for differential privacy or not.
         """
+        return None
+
+    def participation_problem(self, participation: Participation) -> str | None:
+        """Say why the algorithm does not work if clients take part so; ``None``: it does."""
         return None
 
     @property

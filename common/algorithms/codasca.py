@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from common.algorithms import AlgorithmSettings
+from common.settings.participation import AllClients, Participation
 from common.settings.section import Section
 
 
@@ -80,7 +81,7 @@ class TheorySchedule(Section):
     window: PositiveFloat = Field(
         1.0,
         description="local steps in the rounds of the first stage of codasca (I_0); for coda-plus and coda the free "
-        "factor of their number",
+        "factor of their number; npa has one step a round",
     )
 
     @property
@@ -218,6 +219,12 @@ class StagedSettings(AlgorithmSettings):
         description="how alpha moves. gradient: along its gradient; plug-in: along 2 (b - a - alpha), as in the "
         "authors' library: another scale, and a and b in place of the batch's mean scores",
     )
+    dual_floor: float | None = Field(
+        None,
+        lt=0,
+        description="alpha, which is negative at the saddle, is kept from falling below this in local steps; the "
+        "authors' library has -1 (it keeps its own alpha, which is 1 more, from falling below 0); null: nothing",
+    )
     gradient_clip: PositiveFloat | None = Field(
         None,
         description="largest absolute value of each entry of a step's direction in the scorer's weights; the authors' "
@@ -242,6 +249,34 @@ class StagedSettings(AlgorithmSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _dual_begins_above_its_floor(self) -> Self:
+        if self.dual_floor is not None and self.initial_dual < self.dual_floor:
+            raise ValueError(f"initial_dual is {self.initial_dual:g}, below dual_floor: {self.dual_floor:g}")
+        return self
+
+    @property
+    def needs_everybody(self) -> str | None:
+        """The setting with which all clients must take part in every round, and why; ``None``: they need not."""
+        return None
+
+    def participation_problem(self, participation: Participation) -> str | None:
+        """Say what would leave clients out where all are needed."""
+        reason, sampler = self.needs_everybody, participation.sampler
+        if reason is None:
+            return None
+        if not isinstance(sampler, AllClients):
+            return (
+                f"participation.sampler.kind: {sampler.kind} given, but algorithm.{reason}, which needs all clients in "
+                "every round; use kind: all, or another setting there"
+            )
+        if participation.on_lost_state == "continue":
+            return (
+                f"participation.on_lost_state: continue given, but algorithm.{reason}, which needs all clients in "
+                "every round: without one the run would have to stop all the same; use stop, or another setting there"
+            )
+        return None
+
     @property
     def proximal_weight(self) -> float:
         """gamma."""
@@ -257,7 +292,8 @@ class StagedSettings(AlgorithmSettings):
     @property
     def bends_steps(self) -> bool:
         """Whether a step is not just a stochastic gradient."""
-        return bool(self.gradient_clip or self.weight_decay) or self.dual_step != "gradient"
+        bent = self.gradient_clip is not None or self.weight_decay > 0 or self.dual_floor is not None
+        return bent or self.dual_step != "gradient"
 
     def positives_of_batch(self, samples: int, positives: int) -> int:
         """Return how many positive samples each stratified batch of a client has."""
@@ -289,20 +325,31 @@ class StagedSettings(AlgorithmSettings):
 class WindowedSettings(StagedSettings):
     """For those that take several local steps in a round."""
 
-    local_steps: PositiveInt = Field(
-        32,
-        description="local steps in a round (I); schedule.kind: theory sets it by itself. The longer a round, the "
-        "smaller the step size must be",
+    local_steps: PositiveInt | None = Field(
+        None,
+        description="local steps in a round (I); null: 32, or with schedule.kind: theory what the theorem asks for, "
+        "where nothing else is possible. The longer a round, the smaller the step size must be",
     )
 
     @model_validator(mode="after")
     def _stages_have_rounds(self) -> Self:
-        if isinstance(self.schedule, PracticeSchedule) and self.schedule.stage_steps < self.local_steps:
+        if isinstance(self.schedule, TheorySchedule):
+            if self.local_steps is not None:
+                raise ValueError(
+                    f"local_steps is {self.local_steps}, but with schedule.kind: theory the length of rounds follows "
+                    "from the theorem; leave it out, or use schedule.window"
+                )
+        elif self.schedule.stage_steps < self.round_steps:
             raise ValueError(
-                f"schedule.stage_steps is {self.schedule.stage_steps}, but a round has {self.local_steps} local_steps; "
+                f"schedule.stage_steps is {self.schedule.stage_steps}, but a round has {self.round_steps} local_steps; "
                 "a stage needs at least one round"
             )
         return self
+
+    @property
+    def round_steps(self) -> int:
+        """I, of schedules that do not derive it."""
+        return 32 if self.local_steps is None else self.local_steps
 
 
 class AveragingSettings(WindowedSettings):
@@ -314,11 +361,16 @@ class AveragingSettings(WindowedSettings):
         "model after its last round",
     )
 
+    @property
+    def needs_everybody(self) -> str | None:
+        """The average is over all clients."""
+        return "output: average is the mean over all local iterates" if self.output == "average" else None
+
     def stage(self, number: int, prior: float, clients: int) -> Stage:
         """Return stage ``number``: of the experiments, or of Theorem 1."""
         if isinstance(self.schedule, TheorySchedule):
             return self.schedule.averaging_stage(number, self.step_size, prior, clients)
-        return self.schedule.stage(number, self.first_step, self.local_steps)
+        return self.schedule.stage(number, self.first_step, self.round_steps)
 
 
 class CodaPlusSettings(AveragingSettings):
@@ -340,6 +392,15 @@ class CodaSettings(AveragingSettings):
         "client-means: the mean of the clients' own values, as in the paper, which is another number where clients "
         "differ, and leaves out clients without samples of either class",
     )
+
+    @model_validator(mode="after")
+    def _estimator_knows_the_prior(self) -> Self:
+        if self.prior is not None and self.dual_estimator == "client-means":
+            raise ValueError(
+                "dual_estimator: client-means takes differences of mean scores, which maximise the min-max function "
+                f"only for the clients' own share of positive samples, but prior: {self.prior:g} is given; use mixture"
+            )
+        return self
 
 
 class NaiveSettings(StagedSettings):
@@ -366,8 +427,19 @@ class NaiveSettings(StagedSettings):
     def _steps_are_the_servers(self) -> Self:
         if self.bends_steps:
             raise ValueError(
-                "gradient_clip, weight_decay and dual_step change the steps of clients, but with npa the server takes "
-                "them; use coda-plus with local_steps: 1"
+                "gradient_clip, weight_decay, dual_floor and dual_step change the steps of clients, but with npa the "
+                "server takes them; use coda-plus with local_steps: 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rounds_have_one_step(self) -> Self:
+        if isinstance(self.schedule, TheorySchedule) and (
+            self.schedule.window != 1 or not self.schedule.heterogeneous
+        ):
+            raise ValueError(
+                "schedule.window and schedule.heterogeneous say how long rounds are, but those of npa have one step; "
+                "leave them out"
             )
         return self
 
@@ -405,10 +477,39 @@ class CodascaSettings(WindowedSettings):
     def _wire_fits(self) -> Self:
         if self.wire == "compact" and self.bends_steps:
             raise ValueError(
-                "gradient_clip, weight_decay and dual_step: plug-in make steps that do not follow from the control "
-                "variates alone, which is all that travels with wire: compact; use wire: paper"
+                "gradient_clip, weight_decay, dual_floor and dual_step: plug-in make steps that do not follow from the "
+                "control variates alone, which is all that travels with wire: compact; use wire: paper"
             )
         return self
+
+    @model_validator(mode="after")
+    def _first_control_variates_fit(self) -> Self:
+        if self.cv_init != "gradient" and self.cv_batch_size is not None:
+            raise ValueError(
+                f"cv_batch_size belongs to cv_init: gradient, but cv_init is {self.cv_init}; leave it out"
+            )
+        if self.cv_init == "gradient" and self.batches == "stratified":
+            raise ValueError(
+                "cv_init: gradient takes gradients on samples as they are, but batches: stratified draws others; use "
+                "cv_init: carry, or batches: independent"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _theory_is_for_all_data(self) -> Self:
+        if isinstance(self.schedule, TheorySchedule) and not self.schedule.heterogeneous:
+            raise ValueError(
+                "schedule.heterogeneous: false shortens the rounds of coda-plus and coda; those of codasca are the "
+                "same for all data; leave it out"
+            )
+        return self
+
+    @property
+    def needs_everybody(self) -> str | None:
+        """What travels in the compact form are means over all clients."""
+        if self.wire == "compact":
+            return "wire: compact leaves out what follows from the mean of all clients"
+        return None
 
     def server_step(self, clients: int) -> float:
         """eta_g."""
@@ -426,4 +527,4 @@ class CodascaSettings(WindowedSettings):
                 else self.step_size * eta_g * max(1, round(self.schedule.window))
             )
             return self.schedule.controlled_stage(number, length, prior, eta_g)
-        return self.schedule.stage(number, self.first_step, self.local_steps)
+        return self.schedule.stage(number, self.first_step, self.round_steps)

@@ -90,7 +90,7 @@ class Moments:
     Attributes
     ----------
     positives, negatives
-        Share of the samples of each class; they add up to 1.
+        Share of the samples of each class; they add up to 1, as far as the weights of a mixture do.
     positive_sum, negative_sum
         Mean of ``h I[y=1]`` and of ``h I[y=-1]``.
     positive_squares, negative_squares
@@ -122,6 +122,25 @@ class Moments:
         for weight, part in parts:
             total += weight * np.array(astuple(part))
         return cls(*total.tolist())
+
+    def in_shares(self, positives: float) -> Moments:
+        """Return the moments of the same classes where this share of the samples is positive.
+
+        Raises
+        ------
+        DataError
+            One of the classes has no samples.
+        """
+        up, down = self.means
+        negatives = 1 - positives
+        return Moments(
+            positives,
+            negatives,
+            up * positives,
+            down * negatives,
+            self.positive_squares / self.positives * positives,
+            self.negative_squares / self.negatives * negatives,
+        )
 
     @property
     def has_both_classes(self) -> bool:

@@ -22,6 +22,7 @@ from common.objectives.auc import AUXILIARY, MinMax, Positive
 from common.objectives.losses import Logistic, class_indices
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
+from common.objectives.ranking import Ranking
 
 PullBack: TypeAlias = Callable[[Vector], Vector]
 """Maps slopes, shape (n,), to the sum over samples of a sample's slope times the gradient of its score, shape (d,)."""
@@ -277,13 +278,27 @@ class BinaryObjective(Objective):
         The cross-entropy is the yardstick whatever was minimised, since it adds up over clients; a sample counts as
         positive if the scorer's own output is above 0.
         """
+        return self.judge(w, shard)[0]
+
+    @property
+    def ranks(self) -> bool:
+        """Yes."""
+        return True
+
+    def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking]:
+        """Return :meth:`evaluate`, and the samples with the scorer's own output as their scores.
+
+        Not with h: a sigmoid has the same order, until it rounds high scores to 1, and ``l2`` has another scale in each
+        batch.
+        """
         features, positive = (self.features, self.positive) if shard is None else self._prepare(shard)
         raw, targets = self.scorer.scores(w, features), _signs(positive, self.dtype)
-        return Metrics(
+        metrics = Metrics(
             loss_sum=float(self._loss.value(raw, targets).sum(dtype=np.float64)),
             correct=self._loss.correct(raw, targets),
             samples=positive.size,
         )
+        return metrics, Ranking(raw, positive)
 
 
 def _signs(positive: Positive, dtype: DTypeLike) -> Vector:

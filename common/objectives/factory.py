@@ -88,7 +88,7 @@ def _scorer(settings: BinarySettings, features: int) -> Scorer:
     if settings.scorer.kind == "linear":
         return LinearScorer(features, settings.dtype)
     models = _torch_models(f"objective.scorer.kind: {settings.scorer.kind}")
-    scorer: Scorer = models.build_scorer(settings.scorer, features, settings.dtype)
+    scorer: Scorer = models.build_scorer(settings.scorer, features, settings.dtype, settings.device)
     return scorer
 
 

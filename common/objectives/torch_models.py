@@ -3,13 +3,18 @@
 A network is a ``torch.nn.Module`` that is never given values of its own: each call runs it on views into
 the flat model vector, so a gradient comes back as one flat vector. The networks are those of the FedDCD
 paper (a hidden layer without biases) and of the DRDM paper (two convolutions; its specification, 5.1).
+
+Models, samples and results are NumPy arrays. With the device ``cuda`` each call moves the model and its batch there,
+and the gradient back.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,8 +39,12 @@ from common.settings.objective import (
     ResNetScorer,
 )
 
+DeviceName: TypeAlias = Literal["cpu", "cuda", "auto"]
+
 CHUNK = 1024
 """Samples that go through a network at once; bounds the memory that activations take."""
+
+CPU = torch.device("cpu")
 
 GRADIENTS = 1 << 24
 """Numbers that gradients of single samples may take at once: 64 MiB of float32."""
@@ -49,10 +58,10 @@ def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkO
     Raises
     ------
     SettingsError
-        The data are not for classification, or the images are not square.
+        The data are not for classification, the images are not square, or there is no such device.
     """
     require_classes(shard.classes, settings.kind)
-    _set_up()
+    device = find_device(settings.device)
     features = shard.features.shape[1]
     # On the device "meta" parameters have shapes but no values, and torch's random numbers stay untouched.
     with torch.device("meta"):
@@ -61,11 +70,16 @@ def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkO
             if isinstance(settings, MlpSettings)
             else cnn(features, shard.classes)
         )
-    return NetworkObjective(network, shard, kind=settings.kind, l2=settings.l2, dtype=settings.dtype)
+    return NetworkObjective(
+        network, shard, kind=settings.kind, l2=settings.l2, dtype=settings.dtype, device=device
+    )
 
 
 def build_scorer(
-    settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, features: int, dtype: DTypeLike
+    settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer,
+    features: int,
+    dtype: DTypeLike,
+    device: DeviceName = "cpu",
 ) -> NetworkScorer:
     """Return the network with one output that the settings describe.
 
@@ -74,12 +88,12 @@ def build_scorer(
     Raises
     ------
     SettingsError
-        The images are not square.
+        The images are not square, or there is no such device.
     """
-    _set_up()
+    found = find_device(device)
     with torch.device("meta"):
         network = _scoring(settings, features)
-    return NetworkScorer(FlatNetwork(network, dtype))
+    return NetworkScorer(FlatNetwork(network, dtype, found))
 
 
 def _scoring(settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, features: int) -> nn.Sequential:
@@ -94,9 +108,28 @@ def _scoring(settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, fe
             return densenet121(features, settings.channels)
 
 
-def _set_up() -> None:
+def find_device(name: DeviceName) -> torch.device:
+    """Return the device that the settings name, and set torch up so that equal input gives equal bits on it.
+
+    Raises
+    ------
+    SettingsError
+        ``cuda`` is asked for, and torch sees no GPU.
+    """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        built = "is built without CUDA" if torch.version.cuda is None else "finds no GPU with a driver"
+        raise SettingsError(
+            f"objective.device: cuda given, but torch {torch.__version__} on this machine {built}; use cpu, or auto, "
+            "which takes a GPU where there is one"
+        )
+    # Read when CUDA starts: without it the products of matrices may differ from call to call.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.allow_tf32 = False  # which would round the factors of convolutions to 11 bits
+    return torch.device("cuda")
 
 
 def mlp(features: int, hidden: int, classes: int, *, biases: bool = False) -> nn.Sequential:
@@ -251,16 +284,21 @@ class FlatNetwork:
         Only its parameters' shapes matter, not their values; it must have no buffers and draw no random numbers.
     dtype
         Type of the vector.
+    device
+        Where it is computed.
 
     Attributes
     ----------
+    device
+        As given.
     dimension
         Length d of the vector.
     head
         How many of its last numbers belong to the last layer.
     """
 
-    def __init__(self, network: nn.Module, dtype: DTypeLike) -> None:
+    def __init__(self, network: nn.Module, dtype: DTypeLike, device: torch.device = CPU) -> None:
+        self.device = device
         self._network = network
         self._dtype = np.dtype(dtype)
         self._shapes = {name: tuple(value.shape) for name, value in network.named_parameters()}
@@ -298,9 +336,20 @@ class FlatNetwork:
         return outputs
 
     def tensor(self, w: Vector) -> torch.Tensor:
-        """Return a model as a tensor of its own."""
+        """Return a model as a tensor of its own, on the device."""
         # A copy: models may be read-only views of received bytes, which torch does not accept.
-        return torch.from_numpy(np.array(w, self._dtype))
+        return torch.from_numpy(np.array(w, self._dtype)).to(self.device)
+
+    def chunks(self, features: Matrix) -> Iterator[torch.Tensor]:
+        """Go through features, dense or sparse, of shape (n, m), in pieces of at most ``CHUNK`` rows on the device."""
+        for start in range(0, features.shape[0], CHUNK):
+            yield torch.from_numpy(dense(features[start : start + CHUNK])).to(self.device)
+
+
+def dense(features: Matrix) -> Matrix:
+    """Return features as an array that torch takes, shape (n, m)."""
+    result: Matrix = features.toarray() if sp.issparse(features) else np.ascontiguousarray(features)
+    return result
 
 
 class NetworkScorer:
@@ -324,8 +373,8 @@ class NetworkScorer:
         """Return the outputs, shape (n,), for features of shape (n, m)."""
         flat = self._network.tensor(w)
         with torch.no_grad():
-            pieces = [self._network.outputs(flat, chunk)[:, 0] for chunk in _dense_chunks(features)]
-        return torch.cat(pieces).numpy() if pieces else np.empty(0, w.dtype)
+            pieces = [self._network.outputs(flat, chunk)[:, 0] for chunk in self._network.chunks(features)]
+        return torch.cat(pieces).numpy(force=True) if pieces else np.empty(0, w.dtype)
 
     def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
         """Return the outputs, and back-propagation of slopes in them.
@@ -333,32 +382,25 @@ class NetworkScorer:
         More samples than one chunk go through the network twice, so that the memory for activations stays bounded.
         """
         flat = self._network.tensor(w).requires_grad_()
-        chunks = list(_dense_chunks(features)) if features.shape[0] <= CHUNK else None
-        if chunks is not None:
-            outputs = self._network.outputs(flat, chunks[0])[:, 0]
+        if features.shape[0] <= CHUNK:
+            outputs = self._network.outputs(flat, next(self._network.chunks(features)))[:, 0]
 
             def at_once(slopes: Vector) -> Vector:
-                gradient: Vector = torch.autograd.grad(outputs, flat, torch.from_numpy(slopes))[0].numpy()
+                wanted = torch.from_numpy(slopes).to(self._network.device)
+                gradient: Vector = torch.autograd.grad(outputs, flat, wanted)[0].numpy(force=True)
                 return gradient
 
-            return outputs.detach().numpy(), at_once
+            return outputs.numpy(force=True), at_once
 
         def by_chunks(slopes: Vector) -> Vector:
-            total, start = torch.zeros_like(flat), 0
-            for chunk in _dense_chunks(features):
-                piece = torch.from_numpy(slopes[start : start + CHUNK])
+            wanted = torch.split(torch.from_numpy(slopes).to(self._network.device), CHUNK)
+            total = torch.zeros_like(flat)
+            for chunk, piece in zip(self._network.chunks(features), wanted, strict=True):
                 total += torch.autograd.grad(self._network.outputs(flat, chunk)[:, 0], flat, piece)[0]
-                start += CHUNK
-            gradient: Vector = total.numpy()
+            gradient: Vector = total.numpy(force=True)
             return gradient
 
         return self.scores(w, features), by_chunks
-
-
-def _dense_chunks(features: Matrix) -> Iterator[torch.Tensor]:
-    for start in range(0, features.shape[0], CHUNK):
-        piece = features[start : start + CHUNK]
-        yield torch.from_numpy(piece.toarray() if sp.issparse(piece) else np.ascontiguousarray(piece))
 
 
 class NetworkObjective(Objective):
@@ -380,6 +422,8 @@ class NetworkObjective(Objective):
         Weight of the ridge, at least 0.
     dtype
         Type of models, gradients and features.
+    device
+        Where it is computed.
 
     Raises
     ------
@@ -390,9 +434,16 @@ class NetworkObjective(Objective):
     """
 
     def __init__(
-        self, network: nn.Module, shard: Shard, *, kind: str, l2: float, dtype: DTypeLike = np.float32
+        self,
+        network: nn.Module,
+        shard: Shard,
+        *,
+        kind: str,
+        l2: float,
+        dtype: DTypeLike = np.float32,
+        device: torch.device = CPU,
     ) -> None:
-        self._network = FlatNetwork(network, dtype)
+        self._network = FlatNetwork(network, dtype, device)
         super().__init__(dimension=self._network.dimension, samples=shard.samples, dtype=dtype)
         self.l2 = l2
         self._kind = kind
@@ -411,15 +462,16 @@ class NetworkObjective(Objective):
         """Return random parameters, shape (d,); see :meth:`FlatNetwork.initial`."""
         return self._network.initial(seed)
 
-    @staticmethod
     def _chunks(
-        features: Matrix, targets: Targets, rows: Indices, size: int = CHUNK
+        self, features: Matrix, targets: Targets, rows: Indices, size: int = CHUNK
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        device = self._network.device
         for start in range(0, rows.size, size):
             chosen = rows[start : start + size]
-            piece = features[chosen]
-            dense = piece.toarray() if sp.issparse(piece) else piece
-            yield torch.from_numpy(dense), torch.from_numpy(targets[chosen])
+            yield (
+                torch.from_numpy(dense(features[chosen])).to(device),
+                torch.from_numpy(targets[chosen]).to(device),
+            )
 
     def loss(self, w: Vector) -> float:
         """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
@@ -450,7 +502,7 @@ class NetworkObjective(Objective):
                 self._network.outputs(flat, features), targets, reduction="sum"
             )
             total += torch.autograd.grad(loss / rows.size, flat)[0]
-        result: Vector = total.numpy()
+        result: Vector = total.numpy(force=True)
         if self.l2:
             result += self.l2 * w
         return result
@@ -470,7 +522,7 @@ class NetworkObjective(Objective):
             norms[~torch.isfinite(norms)] = 0
             # A gradient of 0 has the factor 1: infinity is cut off.
             total += torch.clamp(bound / norms, max=1.0) @ gradients
-        result: Vector = (total / rows.size).numpy()
+        result: Vector = (total / rows.size).numpy(force=True)
         if self.l2:
             result += self.l2 * w
         return result

@@ -84,7 +84,15 @@ class _Single(_Common):
     )
 
 
-class MlpSettings(_Single):
+class _Network(_Single):
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        default="cpu",
+        description="where networks are computed, on the server and on every client. cuda: the first GPU that torch "
+        "sees, and an error where there is none; auto: the GPU where there is one. Different devices round differently",
+    )
+
+
+class MlpSettings(_Network):
     """A network with one hidden layer."""
 
     kind: Literal["mlp"] = Field(
@@ -94,7 +102,7 @@ class MlpSettings(_Single):
     hidden: int = Field(default=32, ge=1, description="units of the hidden layer")
 
 
-class CnnSettings(_Single):
+class CnnSettings(_Network):
     """A convolutional network for square grey images."""
 
     kind: Literal["cnn"] = Field(
@@ -156,7 +164,7 @@ Scorer: TypeAlias = Annotated[
 ]
 
 
-class BinarySettings(_Single):
+class BinarySettings(_Network):
     """One score for each sample, for two classes."""
 
     kind: Literal["binary"] = Field(
@@ -184,6 +192,14 @@ class BinarySettings(_Single):
             raise ValueError(
                 "output: l2 cannot begin with a linear scorer, whose outputs are all 0 at first; use none, or start "
                 "from a model of an earlier run (initial)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _device_is_used(self) -> Self:
+        if self.device != "cpu" and self.scorer.kind == "linear":
+            raise ValueError(
+                f"device: {self.device} is for networks, but a linear scorer is computed by the cpu; leave it out"
             )
         return self
 

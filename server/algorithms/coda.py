@@ -7,16 +7,25 @@ Stochastic AUC Maximization with Deep Neural Networks", ICML 2020 (CODASCA speci
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import numpy as np
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 from common.algorithms import AlgorithmSettings
 from common.algorithms.codasca import AveragingSettings, CodaPlusSettings, CodaSettings, Stage
-from common.expectation import ArraySpec
+from common.errors import PayloadError
 from common.objectives.auc import Moments
+from common.objectives.binary import BinaryObjective
 from server.algorithm import Conduct
 from server.algorithms.staged import Staged
+
+_REPORT = {"positives": int, "negatives": int, "positive_sum": float, "negative_sum": float}
+
+_ABSURD = (
+    1e30  # no score of a model that means anything; an alpha of such scores is a number still, in float32 too
+)
+
+_ROUNDING = 1e-3  # relative, of a norm that was computed in float32
 
 
 class CodaPlus(Staged):
@@ -28,8 +37,6 @@ class CodaPlus(Staged):
     def __init__(self, conduct: Conduct) -> None:
         super().__init__(conduct)
         self.averages = self.settings.output == "average"
-        if self.averages:
-            self.need_everybody("output: average", "is the mean over all local iterates")
 
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
         """u <- sum_k lambda_k u^k; after the last round of a stage, the mean of all its local iterates."""
@@ -66,24 +73,83 @@ class Coda(CodaPlus):
 
     Settings = CodaSettings
     settings: CodaSettings
+    objective: BinaryObjective
+
+    def __init__(self, conduct: Conduct) -> None:
+        super().__init__(conduct)
+        self.objective = cast(BinaryObjective, conduct.objective)
 
     async def renew_dual(self) -> None:
-        """alpha <- m_- - m_+, of the mixture of all clients; it stays where a class was not drawn."""
-        replies = await self.fleet.all().ask(
-            "score", point=self.point, returns={"moments": ArraySpec(np.float64, (4,))}
-        )
-        weights = self.weights()
+        """alpha <- its maximiser at the scores of all clients; it stays where a class was not drawn.
+
+        With the class prior that the clients' samples have that is m_- - m_+.
+        """
+        state = self.state
+        replies = await self.fleet.all().ask("score", point=self.point, returns=_REPORT)
+        weights, place = self.weights(), {client: k for k, client in enumerate(self.fleet.members)}
         parts = [
-            (weights[client], Moments(*np.asarray(reply["moments"]).tolist()))
+            (weights[client], self._moments(client, place[client], reply))
             for client, reply in replies.items()
         ]
         if self.settings.dual_estimator == "mixture":
-            parts = [(1.0, Moments.mixture(parts))]
-        parts = [(weight, each) for weight, each in parts if each.has_both_classes]
-        if not parts:
-            return
-        total = sum(weight for weight, _ in parts)
-        alpha = sum(weight * (each.means[1] - each.means[0]) for weight, each in parts) / total
-        auxiliary = self.state.auxiliary.copy()
-        auxiliary[-1] = alpha
-        self.state.auxiliary = auxiliary
+            mixture = Moments.mixture(parts)
+            if not mixture.has_both_classes:
+                return
+            alpha = mixture.in_shares(state.share).alpha(state.prior)
+        else:
+            parts = [(weight, each) for weight, each in parts if each.has_both_classes]
+            if not parts:
+                return
+            differences = [(weight, each.means[1] - each.means[0]) for weight, each in parts]
+            alpha = sum(weight * each for weight, each in differences) / sum(weight for weight, _ in parts)
+        floor = self.settings.dual_floor
+        auxiliary = state.auxiliary.copy()
+        auxiliary[-1] = alpha if floor is None else max(alpha, floor)
+        state.auxiliary = auxiliary
+
+    def _moments(self, client: str, k: int, reply: Mapping[str, Any]) -> Moments:
+        """Return what client k reports of its batch of m_s samples, in the class shares of its mini-batches.
+
+        Raises
+        ------
+        PayloadError
+            No batch of this client can have such counts, or no scores such sums.
+        """
+        n, n_positive = int(self.state.samples[k]), int(self.state.positives[k])
+        drawn = n if self.settings.dual_batch_size is None else min(self.settings.dual_batch_size, n)
+        counts = reply["positives"], reply["negatives"]
+        if sum(counts) != drawn or not all(
+            0 <= count <= held for count, held in zip(counts, (n_positive, n - n_positive), strict=True)
+        ):
+            raise PayloadError(
+                f"client {client} reports {counts[0]} positive and {counts[1]} negative samples in the batch for the "
+                f"new alpha, but drew {drawn} of {n} samples, {n_positive} of them positive"
+            )
+        sums = reply["positive_sum"], reply["negative_sum"]
+        for total, count in zip(sums, counts, strict=True):
+            low, high = self._bounds(count)
+            if not low <= total <= high:
+                raise PayloadError(
+                    f"client {client} reports scores of {count} samples that add up to {total:g}, but with "
+                    f"objective.output: {self.objective.output} the sum is from {low:g} to {high:g}: either the model "
+                    "has diverged (take smaller steps), or the client lies"
+                )
+        rate = self.settings.positive_rate(n, n_positive)
+        shares = (rate, n_positive), (1 - rate, n - n_positive)
+        # Stratified batches have other shares than the shard; 1 where they are equal.
+        factors = [share / (held / n) / drawn if held else 0.0 for share, held in shares]
+        return Moments(
+            *(count * factor for count, factor in zip(counts, factors, strict=True)),
+            *(total * factor for total, factor in zip(sums, factors, strict=True)),
+        )
+
+    def _bounds(self, count: int) -> tuple[float, float]:
+        """Return the least and the greatest sum that the scores of so many samples can have."""
+        match self.objective.output:
+            case "sigmoid":
+                return 0.0, float(count)
+            case "l2":  # all scores of the batch have the norm 1
+                most = math.sqrt(count) * (1 + _ROUNDING)
+            case "none":
+                most = _ABSURD * count
+        return -most, most

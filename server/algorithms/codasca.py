@@ -44,8 +44,6 @@ class Codasca(Staged):
     def __init__(self, conduct: Conduct) -> None:
         super().__init__(conduct)
         self.is_compact = self.settings.wire == "compact"
-        if self.is_compact:
-            self.need_everybody("wire: compact", "leaves out what follows from the mean of all clients")
 
     def initial_state(self, model: Vector) -> State:
         """Begin with c = 0, as the clients begin with c^k = 0."""

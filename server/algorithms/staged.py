@@ -19,7 +19,6 @@ from common.arrays import Vector
 from common.errors import DataError, LostStateError, PayloadError, SettingsError
 from common.objectives.auc import AUXILIARY
 from common.objectives.binary import BinaryObjective
-from common.settings.participation import AllClients
 from server.algorithm import Algorithm, Conduct
 from server.fleet import Cohort
 
@@ -37,8 +36,13 @@ class Staged(Algorithm):
             (a, b, alpha), shape (3,).
         centre
             v_0, where the stage began, shape (n,); its last entry is not used.
+        samples, positives
+            n_k and n_k^+ of every client, shape (N,), in the order of client ids.
         prior
             p, frozen after the set-up.
+        share
+            q, the share of positive samples among those that are drawn, over all clients with their lambda_k; p, unless
+            the settings say another p.
         weights
             lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1.
         stage
@@ -51,7 +55,10 @@ class Staged(Algorithm):
 
         auxiliary: Vector
         centre: Vector
+        samples: NDArray[np.int64]
+        positives: NDArray[np.int64]
         prior: float
+        share: float
         weights: NDArray[np.float64]
         stage: int
         done: int
@@ -80,8 +87,11 @@ class Staged(Algorithm):
             "model": model,
             "auxiliary": np.array([0, 0, self.settings.initial_dual], model.dtype),
             "centre": np.zeros(model.size + AUXILIARY, model.dtype),
+            "samples": np.zeros(self.clients, np.int64),
+            "positives": np.zeros(self.clients, np.int64),
             "prior": 0.0,
-            "weights": np.zeros(len(self.fleet.members)),
+            "share": 0.0,
+            "weights": np.zeros(self.clients),
             "stage": 0,
             "done": 0,
             "value": 0.0,
@@ -134,6 +144,7 @@ class Staged(Algorithm):
             np.array(replies.values_of(name), np.int64) for name in ("samples", "positives")
         )
         self._check_counts(replies.cohort.clients, samples, positives)
+        self.state.samples, self.state.positives = samples, positives
         counts = samples if self.settings.weighting == "samples" else np.ones_like(samples)
         self.state.weights = counts / counts.sum()
         rates = [
@@ -146,6 +157,7 @@ class Staged(Algorithm):
                 f"{int(positives.sum())} of the {int(samples.sum())} samples of all clients are positive, but the area "
                 "under the ROC curve compares samples of two classes; check objective.positive and the labels"
             )
+        self.state.share = share
         self.state.prior = share if self.settings.prior is None else self.settings.prior
 
     def stage(self) -> Stage:
@@ -223,21 +235,6 @@ class Staged(Algorithm):
         others = self.fleet.all().only(lambda client: client not in answered.clients)
         if others.clients:
             await others.tell("begin_stage", point=u)
-
-    def need_everybody(self, key: str, why: str) -> None:
-        """Refuse samplers that leave clients out.
-
-        Raises
-        ------
-        SettingsError
-            Naming the setting ``key`` that needs everybody.
-        """
-        sampler = self.fleet.participation.sampler
-        if not isinstance(sampler, AllClients):
-            raise SettingsError(
-                f"participation.sampler.kind: {sampler.kind} given, but algorithm.{key} {why}, which needs all clients "
-                "in every round; use kind: all, or another setting there"
-            )
 
     def metrics(self) -> dict[str, float]:
         """Return stage, mean of F in the last round, and a, b and alpha."""

@@ -47,6 +47,7 @@ from tests.algorithms.mlr import Run, train
 ONE_STAGE = {"kind": "practice", "stage_steps": 1_000_000}
 EXACT = {"batch_size": None, "schedule": ONE_STAGE}
 LINEAR = {"kind": "binary", "dtype": "float64"}
+THEORY = {"kind": "theory"}
 
 
 def codasca(**keys: Any) -> dict[str, Any]:
@@ -126,6 +127,47 @@ def test_with_one_local_step_all_three_are_the_same_algorithm(tmp_path: Path) ->
     ):
         run = run_golden(tmp_path, algorithm, 3)
         np.testing.assert_allclose(points(run)[2], expected, rtol=0, atol=1e-12, err_msg=algorithm["name"])
+
+
+def test_the_halves_of_the_clients_give_the_golden_vectors() -> None:
+    """Clients one by one: first gradients, local iterates of both rounds, for both algorithms."""
+    start = np.array([0.1, -0.2, 0, 0, 0])
+    naive = Halves(golden(), 0.375, **npa(step_size=0.1))
+    found = [half.answer("gradient", 1, {"prior": 0.375, "point": start}) for half in naive.clients]
+    gradients = [
+        [-0.3046875, 0.1734375, -0.03125, 0.065625, -0.096875],
+        [0.0125, -1.48125, 0.15625, -0.05625, 0.2125],
+    ]
+    np.testing.assert_allclose(
+        plain_signs(np.array([reply["gradient"] for reply in found])), gradients, rtol=0, atol=1e-12
+    )
+    first = [
+        [0.157106933594, -0.232286621094, 0.006948242188, -0.013201171875, -0.020646484375],
+        [0.098527343750, 0.063734375000, -0.015644531250, 0.007957031250, 0.024855468750],
+    ]
+    second = [
+        [0.158562264273, 0.004777863443, -0.006356266713, 0.002326584291, 0.010032883101],
+        [0.144714358759, 0.001044060888, 0.004659083843, -0.005426065693, -0.010437482958],
+    ]
+    keys: dict[str, Any] = {"local_steps": 2, "step_size": 0.1, "gamma": 0.5}
+    for algorithm, extra in (
+        (codasca(**keys, wire="paper"), {}),
+        (coda_plus(**keys, output="last"), {"ends": False}),
+    ):
+        machines = Halves(golden(), 0.375, **algorithm)
+        replies = machines.answers(start, begins=True, **extra)
+        np.testing.assert_allclose(
+            [start + reply["change"] for reply in replies],
+            first,
+            rtol=0,
+            atol=1e-12,
+            err_msg=algorithm["name"],
+        )
+        if not extra:
+            control = np.mean([reply["control_change"] for reply in replies], axis=0)
+            u = start + np.mean([reply["change"] for reply in replies], axis=0)
+            replies = machines.answers(u, 2, control=control)
+            np.testing.assert_allclose([u + reply["change"] for reply in replies], second, rtol=0, atol=1e-12)
 
 
 # A second implementation
@@ -298,6 +340,56 @@ def test_stochastic_steps_are_the_same_with_one_local_step(tmp_path: Path) -> No
     np.testing.assert_allclose(points(first), points(second), rtol=0, atol=1e-14)
 
 
+def test_the_order_of_the_clients_does_not_matter(tmp_path: Path) -> None:
+    parts = random_parts([7, 12, 9], 3, seed=18)
+    keys: dict[str, Any] = {"local_steps": 3, "step_size": 0.1, "gamma": 0.1}
+    for algorithm in (codasca(**keys), codasca(**keys, wire="paper"), coda_plus(**keys)):
+        ends = [points(train(scored(order), tmp_path, algorithm, rounds=4)) for order in (parts, parts[::-1])]
+        np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=1e-15)
+
+
+def test_steps_of_no_length_lead_nowhere() -> None:
+    parts, u = random_parts([7, 12], 3, seed=18), np.linspace(-1, 1, 6)
+    for algorithm, extra in (
+        (codasca(local_steps=3, wire="paper"), {"control": np.ones(6)}),
+        (coda_plus(local_steps=3, output="last"), {"ends": False}),
+    ):
+        for reply in Halves(parts, 0.3, **algorithm).answers(u, step_size=0.0, **extra):
+            np.testing.assert_array_equal(reply["change"], 0)
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_corrections_cancel_so_that_c_is_what_the_point_moved_by(
+    batch_size: int | None, tmp_path: Path
+) -> None:
+    """Section 6.3, item 6: the identity that the compact wire rests on, where everything travels."""
+    eta, eta_g, window = 0.1, 1.3, 3
+    algorithm = codasca(local_steps=window, step_size=eta, server_step_size=eta_g, wire="paper", gamma=0.2)
+    parts = random_parts([9, 14, 11], 4, seed=4)
+    run = train(scored(parts), tmp_path, algorithm | {"batch_size": batch_size}, rounds=5)
+    found = [np.zeros(7), *points(run)]
+    for t in range(1, 6):
+        moved = (found[t - 1] - found[t]) / (eta_g * window * eta)
+        np.testing.assert_allclose(run.states[t].control, moved, rtol=0, atol=1e-14)
+
+
+def test_sums_of_gradients_keep_the_digits_that_differences_lose() -> None:
+    """Section 6.3, item 12: short rounds with float32."""
+    parts, window, eta = random_parts([40, 40], 6, seed=19), 4, 2.5e-4
+    start = np.append(np.random.default_rng(0).uniform(0.5, 1.5, 6), np.zeros(3))
+    algorithm = codasca(local_steps=window, step_size=eta, wire="paper")
+    exact, rounded = (
+        Halves(parts, 0.3, dtype=dtype, **algorithm).answers(start.astype(dtype), begins=True)
+        for dtype in ("float64", "float32")
+    )
+    for wide, narrow in zip(exact, rounded, strict=True):
+        size = np.linalg.norm(wide["control_change"])
+        difference = -narrow["change"].astype(np.float64) / (window * eta)
+        assert narrow["control_change"].dtype == np.float32
+        assert np.linalg.norm(narrow["control_change"] - wide["control_change"]) < 2e-6 * size
+        assert np.linalg.norm(difference - wide["control_change"]) > 1e-5 * size
+
+
 def test_a_wrong_sign_of_the_dual_control_variate_would_be_seen(tmp_path: Path) -> None:
     """A mutation of the oracle: the first round is blind to it, the second is not."""
     parts = random_parts([7, 12, 9], 3, seed=0)
@@ -404,20 +496,22 @@ def digits() -> Digits:
 class Halves:
     """The client halves of a federation without a server: rounds from given points, with given states."""
 
-    def __init__(self, parts: Sequence[Part], prior: float, seed: int = 0, **algorithm: Any) -> None:
+    def __init__(
+        self, parts: Sequence[Part], prior: float, seed: int = 0, dtype: str = "float64", **algorithm: Any
+    ) -> None:
         self.settings: Any = algorithm_settings(algorithm["name"])(**algorithm)
         self.prior = prior
         self.clients = []
         for k, shard in enumerate(scored(parts).shards):
-            objective = build_objective(BinarySettings(kind="binary", dtype="float64"), shard)
+            objective = build_objective(BinarySettings.model_validate(LINEAR | {"dtype": dtype}), shard)
             half: Any = client_half(algorithm["name"])(
                 Place(f"client-{k}", seed, self.settings, objective, shard)
             )
             half.state = half.initial_state()
             self.clients.append(half)
 
-    def replies(self, u: Array, t: int = 1, **values: Any) -> dict[str, Array]:
-        """Ask all; return the mean of each value."""
+    def answers(self, u: Array, t: int = 1, **values: Any) -> list[dict[str, Any]]:
+        """Ask all for a round of local steps."""
         common = {
             "prior": self.prior,
             "point": u,
@@ -425,11 +519,17 @@ class Halves:
             "step_size": self.settings.step_size,
             "begins": False,
         }
-        answers = [half.answer("train", t, common | values) for half in self.clients]
+        return [half.answer("train", t, common | values) for half in self.clients]
+
+    def replies(self, u: Array, t: int = 1, **values: Any) -> dict[str, Array]:
+        """Ask all; return the mean of each value."""
+        answers = self.answers(u, t, **values)
         return {name: np.mean([answer[name] for answer in answers], axis=0) for name in answers[0]}
 
 
-def halves(digits: Digits, window: int, eta: float, name: str = "codasca", **keys: Any) -> Halves:
+def halves(
+    digits: Digits, window: int, eta: float, name: str = "codasca", copies: int = 1, **keys: Any
+) -> Halves:
     wire = {"wire": "paper"} if name == "codasca" else {"output": "last"}
     algorithm = {
         "name": name,
@@ -440,7 +540,7 @@ def halves(digits: Digits, window: int, eta: float, name: str = "codasca", **key
         "gamma": 0.02,
         **keys,
     }
-    found = Halves(digits.parts, digits.machines.p, **algorithm)
+    found = Halves(digits.parts * copies, digits.machines.p, **algorithm)
     for half in found.clients:
         half.state.centre = digits.start.copy()
     return found
@@ -479,6 +579,13 @@ def test_the_saddle_with_its_control_variates_is_a_fixed_point(digits: Digits) -
         for half in corrected.clients
     ]
     np.testing.assert_allclose(changes, 0, atol=1e-12)
+    rounds, c = halves(digits, 8, 0.05), np.zeros(67)
+    for half, (a, b) in zip(rounds.clients, digits.operators, strict=True):
+        half.state.control = a @ u + b
+    for t in range(1, 6):
+        reply = rounds.replies(u, t, control=c)
+        u, c = u + reply["change"], c + reply["control_change"]
+    np.testing.assert_allclose(u, digits.saddle, rtol=0, atol=1e-12)
     averaged = halves(digits, 8, 0.05, "coda-plus")
     assert np.linalg.norm(averaged.replies(u, ends=False)["change"]) > 1e-3
 
@@ -519,9 +626,21 @@ def test_codasca_reaches_the_saddle_in_the_rounds_of_the_specification(
     assert rounds == [25, 53, 88, 126]
 
 
-def noise_floor(digits: Digits, name: str, window: int) -> float:
+@pytest.mark.parametrize(("window", "eta", "rounds"), [(1, 1.4, 1000), (8, 0.5, 400), (64, 0.1, 260)])
+def test_codasca_reaches_the_saddle_whatever_the_length_of_its_rounds(
+    window: int, eta: float, rounds: int, digits: Digits
+) -> None:
+    found = halves(digits, window, eta)
+    u, c = digits.start, np.zeros(67)
+    for t in range(1, rounds + 1):
+        reply = found.replies(u, t, control=c)
+        u, c = u + reply["change"], c + reply["control_change"]
+    assert np.linalg.norm(u - digits.saddle) < 1e-12
+
+
+def noise_floor(digits: Digits, name: str, window: int, copies: int = 1) -> float:
     """Mean squared distance to the saddle of rounds 101 to 300 at eta I = 0.5 with batches of 16."""
-    found = halves(digits, window, 0.5 / window, name, batch_size=16)
+    found = halves(digits, window, 0.5 / window, name, copies, batch_size=16)
     u, c, squares = digits.start, np.zeros(67), []
     extra: dict[str, Any] = {"ends": False} if name == "coda-plus" else {}
     for t in range(1, 301):
@@ -538,6 +657,7 @@ def test_longer_rounds_lower_the_noise_of_codasca_and_not_of_coda_plus(digits: D
     averaged = [noise_floor(digits, "coda-plus", window) for window in (2, 8)]
     assert 3 < corrected[0] / corrected[1] < 6.5
     assert corrected[1] == pytest.approx(1.4e-3, rel=0.5)
+    assert noise_floor(digits, "codasca", 8, copies=4) == pytest.approx(3.5e-4, rel=0.5)
     assert averaged[1] > 0.7 * averaged[0]
 
 
@@ -710,6 +830,21 @@ def test_the_practices_of_the_authors_library_bend_the_steps(tmp_path: Path) -> 
     np.testing.assert_allclose(points(run)[1], np.mean(second, axis=0), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("name", ["codasca", "coda-plus", "coda"])
+def test_no_local_step_takes_alpha_below_its_floor(name: str) -> None:
+    """The first step from alpha = 0 would go below; the second too, from the floor on."""
+    parts, u, floor = random_parts([9, 14], 3, seed=13), np.array([1.0, 1, 1, 0, 0, 0]), -1e-4
+    kind = {"wire": "paper"} if name == "codasca" else {"output": "last"}
+    algorithm: dict[str, Any] = {"name": name, **EXACT, **kind, "local_steps": 2, "step_size": 0.5}
+    values = {} if name == "codasca" else {"ends": False}
+    free, cut = (
+        Halves(parts, 0.3, **algorithm, dual_floor=lowest).answers(u, begins=True, **values)
+        for lowest in (None, floor)
+    )
+    assert min(reply["change"][-1] for reply in free) < 10 * floor
+    assert min(reply["change"][-1] for reply in cut) == floor
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -721,6 +856,20 @@ def test_the_practices_of_the_authors_library_bend_the_steps(tmp_path: Path) -> 
             "one round",
         ),
         ({"name": "npa", "weight_decay": 0.1}, "use coda-plus with local_steps: 1"),
+        ({"name": "npa", "dual_floor": -1}, "use coda-plus with local_steps: 1"),
+        ({"name": "codasca", "dual_floor": -1}, "use wire: paper"),
+        ({"name": "coda-plus", "dual_floor": 0}, "dual_floor"),
+        ({"name": "coda-plus", "dual_floor": -1, "initial_dual": -2}, "below dual_floor"),
+        ({"name": "codasca", "cv_batch_size": 9}, "belongs to cv_init: gradient"),
+        (
+            {"name": "codasca", "cv_init": "gradient", "batches": "stratified"},
+            "batches: stratified draws others",
+        ),
+        ({"name": "codasca", "local_steps": 8, "schedule": THEORY}, "use schedule.window"),
+        ({"name": "coda", "local_steps": 8, "schedule": THEORY}, "use schedule.window"),
+        ({"name": "codasca", "schedule": {**THEORY, "heterogeneous": False}}, "leave it out"),
+        ({"name": "npa", "schedule": {**THEORY, "heterogeneous": False}}, "leave them out"),
+        ({"name": "npa", "schedule": {**THEORY, "window": 2}}, "leave them out"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
@@ -730,14 +879,32 @@ def test_settings_that_contradict_each_other_are_refused(
         scored(golden()).settings(tmp_path, keys)
 
 
-SOME = {"participation": {"sampler": {"kind": "fixed", "size": 2}}}
+@pytest.mark.parametrize(
+    "participation",
+    [
+        {"sampler": {"kind": "fixed", "size": 2}},
+        {"sampler": {"kind": "bernoulli", "probability": 0.5}},
+        {"on_lost_state": "continue"},
+    ],
+    ids=["fixed", "bernoulli", "continue"],
+)
+def test_settings_that_leave_clients_out_are_refused_before_anything_starts(
+    participation: dict[str, Any], tmp_path: Path
+) -> None:
+    problem = scored(random_parts([7, 12, 9], 3, seed=1))
+    for needs_all, works, message in (
+        (codasca(), codasca(wire="paper"), "algorithm.wire: compact"),
+        (coda_plus(), coda_plus(output="last"), "algorithm.output: average"),
+        ({**coda_plus(), "name": "coda"}, npa(), "algorithm.output: average"),
+    ):
+        with pytest.raises(SettingsError, match=f"settings: participation.*{message}"):
+            problem.settings(tmp_path, needs_all, participation=participation)
+        problem.settings(tmp_path, works, participation=participation)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "sections", "message"),
     [
-        (codasca(), SOME, "wire: compact"),
-        (coda_plus(), SOME, "output: average"),
         (codasca(), {"objective": {"kind": "logistic"}}, "use objective.kind: binary"),
         (npa(), {"objective": {"kind": "softmax"}}, "use objective.kind: binary"),
     ],
@@ -763,12 +930,12 @@ def test_without_a_client_that_is_lost_only_the_paper_s_wire_goes_on(
 
     monkeypatch.setattr(Codasca, "communicate", loses_one)
     problem, algorithm = scored(random_parts([7, 12, 9], 3, seed=1)), codasca(local_steps=2, wire=wire)
-    sections: dict[str, Any] = {"rounds": 5, "participation": {"on_lost_state": "continue"}}
     if wire == "compact":
         with pytest.raises(LostStateError, match="client-001 cannot take part any more"):
-            train(problem, tmp_path, algorithm, **sections)
+            train(problem, tmp_path, algorithm, rounds=5)
     else:
-        assert imbalance(train(problem, tmp_path, algorithm, **sections)) < 1e-15
+        goes_on = {"on_lost_state": "continue"}
+        assert imbalance(train(problem, tmp_path, algorithm, rounds=5, participation=goes_on)) < 1e-15
 
 
 # Cross-entropy on the same scorer, and training in two stages

@@ -73,6 +73,19 @@ def test_f_is_the_formula_of_the_paper() -> None:
 
 
 @given(prior=st.floats(0.05, 0.95), seed=st.integers(0, 50))
+def test_the_loss_of_the_authors_library_is_f_and_a_constant(prior: float, seed: int) -> None:
+    """Its alpha is 1 more (CODASCA specification, section 5.11, item 1)."""
+    (scores,), (positive,) = mixtures(seed, [9])
+    a, b, alpha = np.random.default_rng(seed).standard_normal(3)
+    p, one_more = prior, 1 + alpha
+    squares = np.where(positive, (1 - p) * (scores - a) ** 2, p * (scores - b) ** 2)
+    tilt = p * (1 - p) + np.where(positive, -(1 - p) * scores, p * scores)
+    theirs = squares + 2 * one_more * tilt - p * (1 - p) * one_more**2
+    ours = MinMax(p).value(scores, positive, np.array([a, b, alpha]))
+    np.testing.assert_allclose(theirs, ours + p * (1 - p), atol=1e-12)
+
+
+@given(prior=st.floats(0.05, 0.95), seed=st.integers(0, 50))
 def test_the_gradients_of_f_equal_finite_differences(prior: float, seed: int) -> None:
     (scores,), (positive,) = mixtures(seed, [9])
     f, auxiliary, step = MinMax(prior), np.random.default_rng(seed).standard_normal(3), 1e-5
@@ -147,6 +160,19 @@ def test_with_the_right_prior_the_proximal_term_mixes_mean_and_centre() -> None:
     pq = 2 * p * (1 - p)
     expected = (pq * up + gamma * 0.5) / (pq + gamma), (pq * down - gamma * 2) / (pq + gamma), down - up
     np.testing.assert_allclose(moments.saddle(p, gamma, (0.5, -2.0)), expected, rtol=1e-12)
+
+
+@given(share=st.floats(0.01, 0.99), prior=st.floats(0.05, 0.95), seed=st.integers(0, 50))
+def test_other_shares_of_the_same_classes(share: float, prior: float, seed: int) -> None:
+    (scores,), (positive,) = mixtures(seed, [30])
+    moments = Moments.of(scores, positive)
+    other = moments.in_shares(share)
+    assert other.means == pytest.approx(moments.means)
+    assert other.pairwise_loss == pytest.approx(moments.pairwise_loss)
+    up, down = moments.means
+    general = (prior * (1 - share) * down - (1 - prior) * share * up) / (prior * (1 - prior))
+    assert other.alpha(prior) == pytest.approx(general, abs=1e-12)
+    assert other.alpha(share) == pytest.approx(down - up, abs=1e-12)
 
 
 def test_one_constant_more_in_scores_and_means_changes_nothing() -> None:
@@ -259,6 +285,12 @@ def test_which_classes_are_positive_is_a_setting(make_shard: MakeShard) -> None:
         binary(make_shard(10, 5, 0))
     with pytest.raises(ValidationError, match="cannot begin with a linear scorer"):
         section(output="l2")
+
+
+def test_a_linear_scorer_has_no_device() -> None:
+    with pytest.raises(ValidationError, match="device: cuda is for networks"):
+        section(device="cuda")
+    assert section(device="auto", scorer={"kind": "mlp"}).device == "auto"
 
 
 def test_many_samples_go_through_a_network_in_pieces_and_give_the_same(make_shard: MakeShard) -> None:

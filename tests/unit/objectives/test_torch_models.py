@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from common.data.shard import Shard
 from common.errors import DataError, SettingsError
+from common.objectives.binary import BinaryObjective
 from common.objectives.factory import dimension_of, initial_model
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
@@ -196,3 +197,84 @@ def test_a_network_refuses_regression_and_names_the_setting(
 def test_the_cnn_refuses_what_is_no_square_image(features: int) -> None:
     with pytest.raises(SettingsError, match=rf"objective\.kind: cnn .* {features} features"):
         dimension_of(section(kind="cnn"), features, 10)
+
+
+# Devices
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+SCORERS: tuple[dict[str, Any], ...] = (
+    {"kind": "mlp"},
+    {"kind": "cnn"},
+    {"kind": "resnet20", "channels": 1},
+    {"kind": "densenet121", "channels": 1},
+)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without(
+    make_shard: MakeShard, make_objective: MakeObjective
+) -> None:
+    shard = make_shard(8, 64, 2, seed=1)
+    sections: tuple[dict[str, Any], ...] = (
+        {"kind": "mlp"},
+        {"kind": "cnn"},
+        {"kind": "binary", "scorer": {"kind": "mlp"}},
+    )
+    for keys in sections:
+        with pytest.raises(
+            SettingsError, match=r"objective\.device: cuda given, but torch .* use cpu, or auto"
+        ):
+            make_objective(shard, **keys, device="cuda")
+        here, automatic = (make_objective(shard, **keys, device=device) for device in ("cpu", "auto"))
+        w = here.initial(2)
+        np.testing.assert_array_equal(automatic.gradient(w), here.gradient(w))
+
+
+@needs_cuda
+@both
+def test_a_gpu_computes_what_the_cpu_does(
+    monkeypatch: pytest.MonkeyPatch, make_shard: MakeShard, make_objective: MakeObjective, kind: str
+) -> None:
+    monkeypatch.setattr("common.objectives.torch_models.CHUNK", 16)
+    shard = make_shard(40, 784, 10, seed=3, sparse=True)
+    here, there = (make_objective(shard, kind=kind, l2=0.1, device=device) for device in ("cpu", "cuda"))
+    w, rows = here.initial(4), np.arange(30)
+    np.testing.assert_array_equal(there.initial(4), w)
+    computations: tuple[Callable[[Objective], Any], ...] = (
+        lambda f: f.batch_gradient(w, rows),
+        lambda f: f.clipped_gradient(w, rows, 0.3),
+        lambda f: np.array([f.loss(w), f.batch_loss(w, rows), f.evaluate(w).loss]),
+    )
+    for compute in computations:
+        expected, found = compute(here), compute(there)
+        assert isinstance(found, np.ndarray)
+        assert np.linalg.norm(found - expected) < 1e-4 * np.linalg.norm(expected)
+        np.testing.assert_array_equal(compute(there), found)
+
+
+@needs_cuda
+@pytest.mark.parametrize("scorer", SCORERS, ids=lambda scorer: scorer["kind"])
+@pytest.mark.parametrize("chunk", [16, 1024])
+def test_a_gpu_differentiates_the_min_max_function_as_the_cpu_does(
+    monkeypatch: pytest.MonkeyPatch,
+    make_shard: MakeShard,
+    make_objective: MakeObjective,
+    scorer: dict[str, Any],
+    chunk: int,
+) -> None:
+    monkeypatch.setattr("common.objectives.torch_models.CHUNK", chunk)
+    shard = make_shard(40, 32 * 32, 2, seed=5)
+    here, there = (
+        make_objective(shard, kind="binary", scorer=scorer, output="sigmoid", device=device)
+        for device in ("cpu", "cuda")
+    )
+    assert isinstance(here, BinaryObjective)
+    assert isinstance(there, BinaryObjective)
+    u, rows = np.append(here.initial(6), np.array([0.3, 0.1, -0.5], np.float32)), np.arange(32)
+    value, g = there.saddle_gradient(u, rows, 0.3)
+    expected_value, expected = here.saddle_gradient(u, rows, 0.3)
+    assert value == pytest.approx(expected_value, rel=1e-4)
+    assert g.dtype == np.float32
+    assert np.linalg.norm(g - expected) < 1e-3 * np.linalg.norm(expected)
+    np.testing.assert_array_equal(there.saddle_gradient(u, rows, 0.3)[1], g)
+    np.testing.assert_allclose(there.scores(u[:-3])[0], here.scores(u[:-3])[0], rtol=1e-3, atol=1e-4)

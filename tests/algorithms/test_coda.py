@@ -1,0 +1,153 @@
+"""CODA's new alpha after a stage: what it maximises, and what clients may report for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+from client.algorithms.coda import CodaClient
+from common.arrays import Vector
+from common.errors import PayloadError, SettingsError
+from common.payload import Values
+from tests.algorithms.auc_runs import points, random_parts, scored
+from tests.algorithms.codasca_oracle import Part
+from tests.algorithms.mlr import Run, train
+
+CODA: dict[str, Any] = {
+    "name": "coda",
+    "batch_size": 8,
+    "local_steps": 2,
+    "step_size": 0.1,
+    "schedule": {"kind": "practice", "stage_steps": 4},
+}
+
+
+def best_alpha(parts: Sequence[Part], shares: Sequence[float], u: Vector, p: float) -> float:
+    """The maximiser of F over alpha, found by search: clients count alike, and these shares of theirs are positive."""
+
+    def loss(alpha: float) -> float:
+        total = 0.0
+        for part, share in zip(parts, shares, strict=True):
+            for sign, weight in ((1, share), (-1, 1 - share)):
+                own = part.y == sign
+                if weight:
+                    at = np.append(u[:-1], alpha)
+                    total -= weight * Part(part.x[own], part.y[own]).value(at, p)
+        return total
+
+    return float(minimize_scalar(loss, options={"xtol": 1e-10}).x)
+
+
+def one_stage(parts: Sequence[Part], folder: Path, **keys: Any) -> Run:
+    return train(scored(parts), folder, CODA | keys, rounds=2)
+
+
+@pytest.mark.parametrize("prior", [None, 0.15, 0.7])
+def test_the_new_alpha_is_the_maximiser_for_any_prior(prior: float | None, tmp_path: Path) -> None:
+    parts = random_parts([20, 35, 28], 3, seed=21)
+    rates = [part.rate for part in parts]
+    run = one_stage(parts, tmp_path, prior=prior)
+    u = points(run)[-1]
+    assert run.states[2].share == pytest.approx(np.mean(rates))
+    assert u[-1] == pytest.approx(best_alpha(parts, rates, u, prior or float(np.mean(rates))), abs=1e-6)
+
+
+@pytest.mark.parametrize("prior", [None, 0.3])
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_the_new_alpha_is_the_maximiser_for_stratified_batches(
+    share: float | None, prior: float | None, tmp_path: Path
+) -> None:
+    parts = random_parts([20, 35, 28], 3, seed=22)
+    parts[1].y[:] = -1.0
+    parts[1].y[4] = 1.0  # a single positive sample counts for its share of the batches
+    run = one_stage(parts, tmp_path, batches="stratified", positive_share=share, prior=prior)
+    drawn = [max(1, round(8 * part.rate)) / 8 if share is None else share for part in parts]
+    u, p = points(run)[-1], float(np.mean(drawn)) if prior is None else prior
+    expected = best_alpha(parts, drawn, u, p)
+    assert u[-1] == pytest.approx(expected, abs=1e-6)
+    natural = best_alpha(parts, [part.rate for part in parts], u, p)
+    assert abs(natural - expected) > 1e-3, "another distribution has another maximiser"
+
+
+def test_a_part_of_the_samples_gives_an_estimate_of_the_same(tmp_path: Path) -> None:
+    parts = random_parts([60, 80], 3, seed=23)
+    whole, some = (
+        points(one_stage(parts, tmp_path, dual_batch_size=size, prior=0.3))[-1] for size in (None, 40)
+    )
+    np.testing.assert_array_equal(whole[:-1], some[:-1])
+    assert whole[-1] != some[-1]
+    assert whole[-1] == pytest.approx(some[-1], abs=0.3)
+
+
+def test_means_of_clients_are_refused_with_a_prior_of_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="client-means takes differences of mean scores"):
+        one_stage(random_parts([9], 3, seed=1), tmp_path, dual_estimator="client-means", prior=0.3)
+
+
+def test_alpha_stays_above_its_floor(tmp_path: Path) -> None:
+    parts = random_parts([20, 35], 3, seed=24)
+    free = points(one_stage(parts, tmp_path))[-1]
+    floor = float(free[-1]) / 2
+    assert floor < 0
+    assert points(one_stage(parts, tmp_path, dual_floor=floor))[-1][-1] == floor
+
+
+HONEST = {"positives": 5, "negatives": 15, "positive_sum": 1.0, "negative_sum": -2.0}
+
+
+@pytest.mark.parametrize(
+    ("report", "output", "message"),
+    [
+        ({"positives": 6, "negatives": 14}, "none", "6 positive and 14 negative .* 5 of them positive"),
+        ({"positives": -1, "negatives": 21}, "none", "-1 positive"),
+        ({"positives": 5, "negatives": 14}, "none", "drew 20 of 20 samples"),
+        ({"positives": 5, "negatives": 1 << 40}, "none", "drew 20 of 20 samples"),
+        ({"positive_sum": 1e300}, "none", "add up to 1e\\+300"),
+        ({"positive_sum": 5.5, "negative_sum": 1.0}, "sigmoid", "5 samples that add up to 5.5"),
+        ({"positive_sum": 1.0, "negative_sum": -0.1}, "sigmoid", "from 0 to 15"),
+        ({"positive_sum": 2.5, "negative_sum": 0.0}, "l2", "add up to 2.5"),
+    ],
+)
+def test_reports_that_no_batch_can_give_are_refused_by_the_clients_name(
+    report: dict[str, Any], output: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = random_parts([20, 35], 3, seed=25)
+    parts[0].y[:] = np.repeat([1.0, -1.0], [5, 15])
+    honest = CodaClient.score
+
+    def score(self: CodaClient, point: Vector) -> Values:
+        return {**HONEST, **report} if self.client == "client-000" else honest(self, point)
+
+    score.answers_phase = "score"  # type: ignore[attr-defined]
+    monkeypatch.setattr(CodaClient, "score", score)
+    file = tmp_path / "start.npz"
+    np.savez(file, model=np.ones(3))
+    objective = {
+        "kind": "binary",
+        "dtype": "float64",
+        "output": output,
+        "initial": {"file": str(file)},
+    }
+    with pytest.raises(PayloadError, match=f"client client-000 reports .*{message}"):
+        train(scored(parts), tmp_path, CODA, rounds=2, objective=objective)
+
+
+@pytest.mark.parametrize("output", ["none", "sigmoid", "l2"])
+def test_honest_reports_pass(output: str, tmp_path: Path) -> None:
+    file = tmp_path / "start.npz"
+    np.savez(file, model=np.ones(3))
+    objective = {"kind": "binary", "dtype": "float32", "output": output, "initial": {"file": str(file)}}
+    for size in (None, 7):
+        run = train(
+            scored(random_parts([20, 35], 3, seed=26)),
+            tmp_path,
+            CODA | {"dual_batch_size": size},
+            rounds=2,
+            objective=objective,
+        )
+        assert np.isfinite(points(run)).all()

@@ -1,0 +1,74 @@
+"""CODASCA over gRPC: killed clients change no bit, and c is still the mean of what the clients hold."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common import store
+from common.run_folder import RunFolder
+from common.settings.run import validate
+from deploy.inprocess import run_in_process
+from server import checkpoint as checkpoints
+from server.algorithms.codasca import Codasca
+from tests.cluster.federation import Federation, digest, wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def settings(wire: str) -> dict[str, Any]:
+    return {
+        "name": "codasca",
+        "seed": 11,
+        "rounds": 60,
+        "clients": 3,
+        "data": {
+            "name": "breast_cancer",
+            "scale": "standard",
+            "partition": {"kind": "dirichlet", "alpha": 0.5},
+        },
+        "objective": {"kind": "binary"},
+        "algorithm": {
+            "name": "codasca",
+            "wire": wire,
+            "local_steps": 4,
+            "step_size": 0.02,
+            "schedule": {"kind": "practice", "stage_steps": 60},
+        },
+        "evaluation": {"server": False, "clients": False},
+    }
+
+
+def reached(federation: Federation, t: int) -> bool:
+    return f"round {t} " in federation.says("server")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("wire", ["compact", "paper"])
+def test_a_killed_client_changes_no_bit_and_no_control_variate_is_lost(wire: str, tmp_path: Path) -> None:
+    federation = Federation(tmp_path, settings(wire))
+    try:
+        federation.start()
+        for moment, name in zip((5, 15, 30), federation.names, strict=True):
+            wait_until(partial(reached, federation, moment), f"round {moment}")
+            federation.kill(name)
+            federation.restart(name)
+        run = federation.finish()
+    finally:
+        federation.end()
+    reference = RunFolder.create(tmp_path, "reference")
+    asyncio.run(run_in_process(validate(settings(wire)), reference))
+    assert digest(run / "model.npz") == digest(reference.model)
+    end = checkpoints.load(RunFolder(run).checkpoint)
+    controls = []
+    for name, member in end.members.items():
+        (file,) = (tmp_path / "state" / name).rglob(f"{member['base']:020d}.state")
+        controls.append(np.asarray(store.read(file)["state/control"], np.float64))
+    control = end.state(Codasca.State).control
+    assert np.abs(controls).max() > 1e-3
+    np.testing.assert_allclose(control, np.mean(controls, axis=0), rtol=0, atol=1e-6)
