@@ -9,6 +9,7 @@ process. A client half without state keeps only its last reply, in memory.
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from common import store
 from common.errors import CheckpointError, LostStateError
 from common.payload import Value, Values
 from common.state import freeze, thaw
+
+log = logging.getLogger("fenchel.client")
 
 _SUFFIX = ".state"
 _REPLY = "reply/"
@@ -43,7 +46,7 @@ class Journal:
     Raises
     ------
     CheckpointError
-        An entry in the folder is damaged or of another version.
+        An entry in the folder is of another version, or the folder cannot be read.
     """
 
     def __init__(self, initial: Any, folder: Path | None = None, *, sync: bool = False) -> None:
@@ -52,7 +55,15 @@ class Journal:
         self._sync = sync
         self._entries: dict[int, _Entry] = {}
         for sequence in _written(folder):
-            self._entries[sequence] = _load(_path(folder, sequence), type(initial))
+            try:
+                values = store.read(_path(folder, sequence))
+            except CheckpointError as damage:
+                # The server decides whether this state is still needed; if not, there is nothing to stop for.
+                log.error(
+                    "%s; this client cannot go back to the state after instruction %d", damage, sequence
+                )
+            else:
+                self._entries[sequence] = _entry(values, type(initial))
 
     @property
     def snapshots(self) -> list[int]:
@@ -81,11 +92,18 @@ class Journal:
         return None if entry is None else entry.reply
 
     def record(self, sequence: int, state: Any, reply: Values) -> None:
-        """Keep the state after an instruction and the reply to it; returns when they are written."""
+        """Keep the state after an instruction and the reply to it; returns when they are written.
+
+        Raises
+        ------
+        StorageError
+            They cannot be written, so the reply must not be sent.
+        """
         # A reply may refer to arrays of the state, which later instructions change in place.
         entry = _Entry(copy.deepcopy(state), copy.deepcopy(dict(reply)))
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            with store.writing(self._folder):
+                self._folder.mkdir(parents=True, exist_ok=True)
             values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}
             store.write(_path(self._folder, sequence), values, sync=self._sync)
         self._entries[sequence] = entry
@@ -113,8 +131,7 @@ def _path(folder: Path | None, sequence: int) -> Path:
     return folder / f"{sequence:020d}{_SUFFIX}"
 
 
-def _load(path: Path, kind: type[Any]) -> _Entry:
-    values = store.read(path)
+def _entry(values: Values, kind: type[Any]) -> _Entry:
     reply = {name.removeprefix(_REPLY): value for name, value in values.items() if name.startswith(_REPLY)}
     state = {name: value for name, value in values.items() if not name.startswith(_REPLY)}
     return _Entry(thaw(kind, state), reply)

@@ -75,6 +75,12 @@ class CheckpointError(FenchelError):
     exit_code = 8
 
 
+class StorageError(FenchelError):
+    """A file of a run or of a client cannot be written: the disk is full, or the folder must not be changed."""
+
+    exit_code = 12
+
+
 class WireError(FenchelError):
     """A received message is not what the protocol allows or not what was asked for."""
 

@@ -73,6 +73,11 @@ class RunFolder:
         return self.path / "checkpoint" / "latest"
 
     @property
+    def previous_checkpoint(self) -> Path:
+        """The checkpoint before it, for when that one is damaged."""
+        return self.path / "checkpoint" / "previous"
+
+    @property
     def journals(self) -> Path:
         """Journals of clients that run on this machine."""
         return self.path / "journals"

@@ -1,17 +1,19 @@
-"""Named values in one file, replaced atomically.
+"""Named values in one file, replaced atomically, and readable by their owner only.
 
 Checkpoints and journals are such files: a magic number, a checksum, and an encoded payload.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from common.errors import CheckpointError, PayloadError
+from common.errors import CheckpointError, PayloadError, StorageError
 from common.payload import Value, Values, body_bytes, decode, encode
 from proto import fenchel_pb2 as pb
 
@@ -19,7 +21,31 @@ _MAGIC = b"FNCHL\x01\x00\x00"
 _HEADER = len(_MAGIC) + 4 + 4
 
 
-def write(path: Path, values: Values, *, sync: bool = False) -> None:
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about a file that cannot be written into words for people.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    StorageError
+        In place of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            f"{path}: cannot be written ({reason}); what was there before is untouched. Make room on the disk, or "
+            "the folder writable, and start again: nothing that counted is lost"
+        ) from error
+
+
+def write(path: Path, values: Values, *, previous: Path | None = None, sync: bool = False) -> None:
     """Write values so that the file is at every moment either the old one or the new one.
 
     Parameters
@@ -28,9 +54,16 @@ def write(path: Path, values: Values, *, sync: bool = False) -> None:
         The file; its folder must exist.
     values
         What to write.
+    previous
+        Where the old file is kept, in the same folder; ``None``: nowhere.
     sync
         Also survive the loss of power (costs milliseconds); without it the file survives the death of
         the process.
+
+    Raises
+    ------
+    StorageError
+        The disk is full, or the folder cannot be written; the old file is still there.
     """
     encoded = encode(values)
     descriptor = encoded.descriptor.SerializeToString()
@@ -38,20 +71,45 @@ def write(path: Path, values: Values, *, sync: bool = False) -> None:
     for segment in encoded.segments:
         checksum = zlib.crc32(segment, checksum)
     temporary = path.with_name(path.name + ".new")
-    with temporary.open("wb") as file:
-        file.write(_MAGIC + checksum.to_bytes(4, "little") + len(descriptor).to_bytes(4, "little"))
-        file.write(descriptor)
-        file.writelines(encoded.segments)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
-    if sync:
-        folder = os.open(path.parent, os.O_RDONLY)
+    with writing(path):
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            with open(temporary, "wb", opener=_private) as file:
+                file.write(_MAGIC + checksum.to_bytes(4, "little") + len(descriptor).to_bytes(4, "little"))
+                file.write(descriptor)
+                file.writelines(encoded.segments)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            if previous is not None:
+                _keep(path, previous)
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):  # half a file would only take the room that is missing
+                temporary.unlink()
+            raise
+        if sync:
+            _sync_folder(path.parent)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _keep(path: Path, previous: Path) -> None:
+    """Give the file that is there a second name, so that there is a whole file under either name at any moment."""
+    linked = previous.with_name(previous.name + ".new")
+    linked.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # the first time there is none
+        os.link(path, linked)
+        linked.replace(previous)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read(path: Path) -> dict[str, Value]:

@@ -15,6 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.errors import CheckpointError
+from common.store import writing
+
+_DAMAGE = (OSError, ValueError, pa.ArrowException)
+"""What Arrow raises for a file that is damaged, depending on where."""
 
 
 def _growing(path: Path) -> Path:
@@ -49,15 +53,22 @@ class TableLog:
         path.unlink(missing_ok=True)
 
     def append(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Append rows, each in the order of the schema's columns."""
+        """Append rows, each in the order of the schema's columns.
+
+        Raises
+        ------
+        StorageError
+            They cannot be written.
+        """
         if not rows:
             return
         columns = [
             pa.array(column, field.type)
             for column, field in zip(zip(*rows, strict=True), self._schema, strict=True)
         ]
-        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
-        self._file.flush()
+        with writing(_growing(self._path)):
+            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+            self._file.flush()
 
     def finish(self) -> None:
         """Turn the table into its Parquet file."""
@@ -92,10 +103,12 @@ def read(path: Path) -> pa.Table:
     """
     try:
         try:
-            return _read_growing(_growing(path))
+            table = _read_growing(_growing(path))
         except FileNotFoundError:
-            return pq.read_table(path)  # it has ended, perhaps just now
-    except (OSError, pa.ArrowInvalid) as error:
+            table = pq.read_table(path)  # it has ended, perhaps just now
+        table.validate(full=True)  # whoever asks a damaged one for its values gets any error, or none
+        return table
+    except _DAMAGE as error:
         raise CheckpointError(f"{path}: cannot be read as a table ({error})") from None
 
 
@@ -106,6 +119,6 @@ def _read_growing(path: Path) -> pa.Table:
         while True:
             try:
                 batches.append(reader.read_next_batch())
-            except (StopIteration, pa.ArrowInvalid, OSError):
+            except (StopIteration, *_DAMAGE):
                 break  # the end, or a batch that was cut off by a crash
         return pa.Table.from_batches(batches, reader.schema)

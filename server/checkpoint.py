@@ -1,21 +1,28 @@
-"""The server's checkpoint: everything that a restarted server needs, in one atomic file."""
+"""The server's checkpoint: everything that a restarted server needs, in one atomic file.
+
+The one before it is kept, too. If the last one is damaged, the run goes on from there: clients keep their snapshots
+until two checkpoints reach beyond them.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
-from dataclasses import asdict, dataclass
+import logging
+import os
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
 from common import store
 from common.errors import CheckpointError
 from common.frames import Body
 from common.payload import Encoded, Value
+from common.run_folder import RunFolder
 from common.state import freeze, thaw
 from proto import fenchel_pb2 as pb
 from server.calls import Call
@@ -23,6 +30,8 @@ from server.member import EPOCH_BITS, Member
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+log = logging.getLogger("fenchel.server")
 
 _LARGE_BYTES = 64 << 20  # a state beyond this is written in place of being copied first
 
@@ -90,7 +99,6 @@ class Checkpoint:
                 index,
                 shard=ParseDict(kept["shard"], pb.ShardDescription()),
                 base=kept["base"],
-                reach=kept["base"],
                 next_sequence=(self.epoch + 1 << EPOCH_BITS) + 1,
                 lost=kept["lost"],
             )
@@ -112,8 +120,8 @@ class Checkpoint:
 
     def _body(self, number: int) -> Body:
         descriptor, content = self.values[f"promise/{number}"], self.values[f"promise/{number}/body"]
-        assert isinstance(descriptor, np.ndarray)
-        assert isinstance(content, np.ndarray)
+        if not isinstance(descriptor, np.ndarray) or not isinstance(content, np.ndarray):
+            raise TypeError(f"promise {number} is no array")
         return Body(Encoded(pb.Payload.FromString(descriptor.tobytes()), (content.data,), content.nbytes))
 
 
@@ -147,8 +155,37 @@ def _is_large(values: dict[str, Value]) -> bool:
     return sum(value.nbytes for value in values.values() if isinstance(value, np.ndarray)) > _LARGE_BYTES
 
 
-def save(path: Path, checkpoint: Checkpoint, *, sync: bool) -> None:
-    """Write a checkpoint atomically."""
+def save(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
+    """Write a checkpoint atomically, and keep the one before it.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written; the last one is still there.
+    """
+    _write(folder.checkpoint, checkpoint, previous=folder.previous_checkpoint, sync=sync)
+
+
+def renew(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
+    """Write the checkpoint that a run was resumed from again, with its new epoch.
+
+    The one before it stays, with that epoch as well: whichever is read next, no number is given out twice.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written; the last one is still there.
+    """
+    try:
+        before = load(folder.previous_checkpoint)
+    except CheckpointError:
+        before = None  # there is none that could be gone back to
+    if before is not None:
+        _write(folder.previous_checkpoint, replace(before, epoch=checkpoint.epoch), sync=sync)
+    _write(folder.checkpoint, checkpoint, sync=sync)
+
+
+def _write(path: Path, checkpoint: Checkpoint, *, previous: Path | None = None, sync: bool) -> None:
     about = {
         "run": checkpoint.run,
         "round": checkpoint.round,
@@ -156,7 +193,42 @@ def save(path: Path, checkpoint: Checkpoint, *, sync: bool) -> None:
         "members": checkpoint.members,
         "promises": [asdict(promise) for promise in checkpoint.promises],
     }
-    store.write(path, {"about": json.dumps(about), **checkpoint.values}, sync=sync)
+    store.write(path, {"about": json.dumps(about), **checkpoint.values}, previous=previous, sync=sync)
+
+
+def newest(folder: RunFolder) -> Checkpoint:
+    """Return the last checkpoint of a run, or the one before it if the last one is damaged.
+
+    Raises
+    ------
+    CheckpointError
+        There is none, or both are damaged.
+    """
+    try:
+        return load(folder.checkpoint)
+    except CheckpointError as damage:
+        if not folder.previous_checkpoint.exists():
+            raise
+        log.error("%s; the checkpoint before it is tried", damage)
+        return before_last(folder)
+
+
+def before_last(folder: RunFolder) -> Checkpoint:
+    """Go back to the checkpoint before the last one, which is put aside as ``checkpoint/damaged``.
+
+    Raises
+    ------
+    CheckpointError
+        There is none, or it is damaged, too; nothing is changed then.
+    """
+    found = load(folder.previous_checkpoint)
+    with store.writing(folder.checkpoint):
+        if folder.checkpoint.exists():
+            folder.checkpoint.replace(folder.checkpoint.with_name("damaged"))
+        os.link(folder.previous_checkpoint, folder.checkpoint)
+    log.warning("going on from the checkpoint before the last one, after round %d", found.round)
+    # The last one may be of a server that was resumed just before, whose numbers must not be given out again.
+    return replace(found, epoch=found.epoch + 1)
 
 
 def load(path: Path) -> Checkpoint:
@@ -171,6 +243,8 @@ def load(path: Path) -> Checkpoint:
     try:
         about = json.loads(str(values.pop("about")))
         promises = tuple(_Promise(**promise) for promise in about["promises"])
-        return Checkpoint(about["run"], about["round"], about["epoch"], values, about["members"], promises)
-    except (KeyError, TypeError, ValueError, DecodeError) as error:
+        found = Checkpoint(about["run"], about["round"], about["epoch"], values, about["members"], promises)
+        found.restore()  # what cannot be gone on from must not be found when the one before it is gone
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, DecodeError, ParseError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version ({error})") from error
+    return found

@@ -79,8 +79,14 @@ class Federation:
         self.started.append(process)
         return process
 
-    def start_server(self) -> None:
-        """Start the server, or start it again where it was killed."""
+    def start_server(self, *words: str) -> None:
+        """Start the server, or start it again where it was killed.
+
+        Parameters
+        ----------
+        words
+            More options of the command.
+        """
         begun = (self.folder / "runs").is_dir() and any((self.folder / "runs").glob("*/checkpoint/latest"))
         what = ["--resume", str(self.run_folder)] if begun else [str(self.folder / "settings.yaml")]
         if not begun:
@@ -95,6 +101,7 @@ class Federation:
             f"127.0.0.1:{self.port}",
             "--certs",
             str(self.folder / "certs/server"),
+            *words,
         )
 
     def start_client(self, name: str) -> None:

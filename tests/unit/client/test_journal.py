@@ -10,7 +10,7 @@ import pytest
 
 from client.journal import Journal
 from common.arrays import Vector
-from common.errors import CheckpointError, LostStateError
+from common.errors import CheckpointError, LostStateError, StorageError
 
 
 @dataclass
@@ -112,14 +112,32 @@ def test_an_entry_that_was_being_written_when_the_process_died_is_not_there(tmp_
     assert Journal(state(0.0), tmp_path).snapshots == [3]
 
 
-def test_a_damaged_entry_is_refused_by_its_path(tmp_path: Path) -> None:
-    Journal(state(0.0), tmp_path).record(3, state(1.0), {})
-    (entry,) = tmp_path.iterdir()
+@pytest.mark.parametrize("damage", ["one bit", "cut off", "empty"])
+def test_a_damaged_entry_is_told_and_the_others_are_used(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(state(0.0), tmp_path)
+    journal.record(3, state(1.0), {})
+    journal.record(5, state(2.0), {})
+    entry = tmp_path / f"{5:020d}.state"
     content = bytearray(entry.read_bytes())
     content[len(content) // 2] ^= 1
-    entry.write_bytes(content)
-    with pytest.raises(CheckpointError, match=entry.name):
-        Journal(state(0.0), tmp_path)
+    entry.write_bytes({"one bit": content, "cut off": content[:-3], "empty": b""}[damage])
+    again = Journal(state(0.0), tmp_path)
+    assert again.snapshots == [3]
+    assert value_after(again, 3) == 1.0
+    assert entry.name in caplog.text
+    assert "after instruction 5" in caplog.text
+    again.record(5, state(7.0), {})
+    assert value_after(Journal(state(0.0), tmp_path), 5) == 7.0
+
+
+def test_what_cannot_be_written_is_told_and_not_remembered(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_text("a file in place of the folder")
+    journal = Journal(state(0.0), tmp_path / "journal" / "of-run")
+    with pytest.raises(StorageError, match="cannot be written"):
+        journal.record(3, state(1.0), {})
+    assert journal.snapshots == []
 
 
 def test_an_entry_of_another_version_of_the_algorithm_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import store
-from common.errors import CheckpointError
+from common.errors import CheckpointError, StorageError
 from common.payload import SparseVector, Value
 
 VALUES: dict[str, Value] = {
@@ -87,9 +89,47 @@ def test_a_write_that_breaks_off_leaves_the_old_file(written: Path, monkeypatch:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(StorageError, match="no space"):
         store.write(written, {"round": 8})
     monkeypatch.undo()
+    assert [path.name for path in written.parent.iterdir()] == [written.name]
     assert store.read(written)["round"] == 7
     store.write(written, {"round": 9})
     assert store.read(written) == {"round": 9}
+
+
+def test_the_file_before_is_kept_under_its_own_name(tmp_path: Path) -> None:
+    latest, previous = tmp_path / "latest", tmp_path / "previous"
+    for number in range(4):
+        store.write(latest, {"round": number}, previous=previous)
+        assert store.read(latest) == {"round": number}
+        assert previous.exists() == (number > 0)
+        if number:
+            assert store.read(previous) == {"round": number - 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "previous"]
+
+
+def test_only_its_owner_can_read_a_file(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store.write(tmp_path / "state", VALUES)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_disk_without_room_is_told_and_nothing_is_left_behind(written: Path) -> None:
+    """The limit on the size of files stands in for a full disk: the same call fails, in the middle of the file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(
+            StorageError, match=f"{written}: cannot be written .*nothing that counted is lost"
+        ):
+            store.write(written, {"model": np.zeros(100_000)}, previous=written.with_name("previous"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [path.name for path in written.parent.iterdir()] == [written.name]
+    assert store.read(written)["round"] == 7

@@ -14,9 +14,10 @@ from common.arrays import Vector
 from common.errors import CheckpointError
 from common.frames import Body
 from common.payload import Values, encode
+from common.run_folder import RunFolder
 from proto import fenchel_pb2 as pb
 from server import checkpoint as module
-from server.checkpoint import Checkpoint, load, save, take
+from server.checkpoint import Checkpoint, before_last, load, newest, renew, save, take
 from server.member import EPOCH_BITS, Member
 from tests.unit.server.conftest import MakeMember
 
@@ -36,9 +37,16 @@ def members(make_member: MakeMember) -> dict[str, Member]:
     return {name: make_member(name, index) for index, name in enumerate(["a", "b", "c"])}
 
 
-def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
-    save(folder / "latest", checkpoint, sync=False)
-    return load(folder / "latest")
+def folder_of(parent: Path) -> RunFolder:
+    folder = RunFolder(parent / "run-1")
+    folder.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def through_a_file(checkpoint: Checkpoint, parent: Path) -> Checkpoint:
+    folder = folder_of(parent)
+    save(folder, checkpoint, sync=False)
+    return load(folder.checkpoint)
 
 
 def content(call: Any) -> tuple[bytes, bytes]:
@@ -146,3 +154,85 @@ def test_a_file_that_is_no_checkpoint_is_refused(about: str | None, tmp_path: Pa
     store.write(tmp_path / "latest", {} if about is None else {"about": about})
     with pytest.raises(CheckpointError, match="not a checkpoint of this version"):
         load(tmp_path / "latest")
+
+
+@pytest.fixture
+def written(members: dict[str, Member], tmp_path: Path) -> RunFolder:
+    """Checkpoints after rounds 4 and 5; the second is the first of a resumed server."""
+    folder = folder_of(tmp_path)
+    save(folder, take("run-1", 4, 0, state(), members), sync=False)
+    save(folder, take("run-1", 5, 1, state(), members), sync=False)
+    return folder
+
+
+def spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_the_last_checkpoint_is_used_as_long_as_it_is_whole(written: RunFolder) -> None:
+    assert newest(written).round == 5
+    assert written.previous_checkpoint.exists()
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
+    written: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil(written.checkpoint)
+    found = newest(written)
+    assert found.round == 4
+    assert "checksum" in caplog.text
+    assert "after round 4" in caplog.text
+    # The damaged one had given out numbers of epoch 1 already.
+    assert found.restore()["a"].next_sequence == (2 << EPOCH_BITS) + 1
+    # The good one is the last one now, so that the next to be written does not push it out for the damaged one.
+    assert load(written.checkpoint).round == 4
+    save(written, found, sync=False)
+    assert load(written.previous_checkpoint).round == 4
+
+
+def test_one_can_go_back_behind_a_whole_checkpoint(written: RunFolder) -> None:
+    assert before_last(written).round == 4
+    assert load(written.checkpoint.with_name("damaged")).round == 5
+
+
+def test_two_damaged_checkpoints_are_refused_and_left_as_they_are(written: RunFolder) -> None:
+    spoil(written.checkpoint)
+    spoil(written.previous_checkpoint)
+    before = {path: path.read_bytes() for path in written.checkpoint.parent.iterdir()}
+    with pytest.raises(CheckpointError, match=r"previous: damaged"):
+        newest(written)
+    assert {path: path.read_bytes() for path in written.checkpoint.parent.iterdir()} == before
+
+
+def test_without_another_one_a_damaged_checkpoint_is_refused(
+    members: dict[str, Member], tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path)
+    save(folder, take("run-1", 4, 0, state(), members), sync=False)
+    spoil(folder.checkpoint)
+    with pytest.raises(CheckpointError, match=r"latest: damaged"):
+        newest(folder)
+
+
+def test_a_resumed_run_keeps_the_checkpoint_before_the_one_it_began_with(
+    members: dict[str, Member], written: RunFolder
+) -> None:
+    for epoch in (2, 3, 4):  # resumed, and stopped at once, three times
+        renew(written, take("run-1", 5, epoch, state(), members), sync=False)
+    assert load(written.checkpoint).round == 5
+    numbers = newest(written).restore()["a"].next_sequence
+    assert numbers == (5 << EPOCH_BITS) + 1
+    spoil(written.checkpoint)
+    found = newest(written)
+    assert found.round == 4
+    assert found.restore()["a"].next_sequence >= numbers
+
+
+def test_a_run_that_has_one_checkpoint_can_be_resumed(members: dict[str, Member], tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    save(folder, take("run-1", 0, 0, state(), members), sync=False)
+    renew(folder, take("run-1", 0, 1, state(), members), sync=False)
+    assert load(folder.checkpoint).epoch == 1
+    assert not folder.previous_checkpoint.exists()

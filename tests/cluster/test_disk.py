@@ -1,0 +1,159 @@
+"""Disks that are full, read-only or damaged: it is detected and said, and the last good state is used."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from common.run_folder import RunFolder
+from server import checkpoint as checkpoints
+from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.test_kills import LEDGER, settings, undisturbed
+
+pytestmark = pytest.mark.cluster
+
+ROUNDS = 60
+FULL = 12  # exit code of a StorageError
+ROOM = 5000  # bytes: enough for what a process says, not for journal, tables and checkpoint
+
+
+def flip(path: Path, share: float = 0.9) -> None:
+    """Change one byte of a file."""
+    content = bytearray(path.read_bytes())
+    content[int(share * len(content))] ^= 1
+    path.write_bytes(content)
+
+
+def limit_files(process: subprocess.Popen[bytes], size: int) -> None:
+    """Let no file of a process grow beyond a size: writing fails in the middle, as on a full disk."""
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    return Federation(tmp_path, settings(ROUNDS, nap=0.05), allow=LEDGER)
+
+
+@pytest.mark.timeout(300)
+def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(
+    federation: Federation, tmp_path: Path
+) -> None:
+    try:
+        federation.start()
+        wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+        victim = federation.names[1]
+        limit_files(federation.clients[victim], ROOM)
+        assert federation.clients[victim].wait(60) == FULL
+        said = federation.says(victim)
+        assert "cannot be written" in said
+        assert "Make room" in said
+        assert "Traceback" not in said
+        federation.restart(victim)
+        run = federation.finish()
+    finally:
+        federation.end()
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.timeout(300)
+def test_a_full_disk_stops_the_server_which_is_resumed_when_there_is_room(
+    federation: Federation, tmp_path: Path
+) -> None:
+    try:
+        federation.start()
+        wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+        assert federation.server is not None
+        limit_files(federation.server, ROOM)
+        assert federation.server.wait(60) == FULL
+        said = federation.says("server")
+        assert "cannot be written" in said
+        assert "Traceback" not in said
+        # Clients hear that the run has stopped, and end; all of them are started again.
+        for name in federation.names:
+            assert federation.clients[name].wait(60) == 0
+        federation.start()
+        run = federation.finish()
+    finally:
+        federation.end()
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.timeout(300)
+def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(
+    federation: Federation, tmp_path: Path
+) -> None:
+    try:
+        federation.start()
+        wait_until(lambda: "round 20 " in federation.says("server"), "round 20")
+        federation.kill("server")
+        flip(federation.run_folder / "checkpoint/latest")
+        federation.restart("server")
+        run = federation.finish()
+    finally:
+        federation.end()
+    assert "checksum is wrong" in federation.says("server")
+    assert "going on from the checkpoint before the last one" in federation.says("server")
+    assert (run / "checkpoint/damaged").exists()
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.timeout(300)
+def test_a_damaged_journal_stops_the_run_which_can_go_back_behind_it(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """All that one client did after the checkpoint before the last one is gone, but what is older is there."""
+    try:
+        federation.start()
+        wait_until(lambda: "round 20 " in federation.says("server"), "round 20")
+        assert federation.server is not None
+        federation.server.send_signal(signal.SIGTERM)
+        federation.server.wait(60)
+        for name in federation.names:
+            federation.clients[name].wait(60)
+        folder = RunFolder(federation.run_folder)
+        latest, before = (
+            checkpoints.load(path).members for path in (folder.checkpoint, folder.previous_checkpoint)
+        )
+        victim = next(name for name in latest if latest[name]["base"] > before[name]["base"])
+        spoilt = [
+            entry
+            for entry in (federation.folder / "state" / victim).rglob("*.state")
+            if int(entry.stem) > before[victim]["base"]
+        ]
+        for entry in spoilt:
+            flip(entry)
+        federation.start()
+        assert federation.server.wait(60) == 7
+        said = federation.says("server")
+        assert "journal" in said
+        assert "--previous" in said
+        assert all(entry.name in federation.says(victim) for entry in spoilt)
+        federation.start_server("--previous")
+        for name in federation.names:
+            federation.kill(name)  # those that did not hear of the end try to reach it still
+            federation.start_client(name)
+        run = federation.finish()
+    finally:
+        federation.end()
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.timeout(60)
+def test_a_folder_that_must_not_be_written_is_refused_at_once(federation: Federation) -> None:
+    (federation.folder / "runs").mkdir(mode=0o500)
+    started = time.monotonic()
+    try:
+        federation.start_server()
+        assert federation.server is not None
+        assert federation.server.wait(60) == 2
+    finally:
+        federation.end()
+    assert "no run folder can be made there" in federation.says("server")
+    assert time.monotonic() - started < 60
