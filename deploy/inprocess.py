@@ -81,10 +81,16 @@ async def run_in_process(
     Raises
     ------
     SettingsError
-        The clients are to seal secrets for each other, for which they need certificates.
+        The clients are to seal secrets for each other, for which they need certificates; or the settings want
+        links, for which there is no network.
     FenchelError
         As :meth:`server.coordinator.Coordinator.conduct`.
     """
+    if settings.links is not None:
+        raise SettingsError(
+            "links: in one process there is no network between the clients and the server; use fenchel up without "
+            "in_process, or leave links out"
+        )
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
     folder.settings.write_text(settings.to_yaml())
     keys = folder.journals / "keys"

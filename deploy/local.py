@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from common.credentials import Credentials
 from common.errors import CheckpointError, RunStoppedError, SettingsError
 from common.paillier.key import PublicKey
 from common.run_folder import RunFolder
+from common.settings.link import Link
 from common.settings.run import RunSettings, outside_code
 from deploy.certificates import make_all
 from deploy.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from deploy.names import client_names
+from deploy.relays import Relays, relaying
 from server.checkpoint import Checkpoint
 from server.coordinator import Coordinator, Observer, Summary
 from server.service import serve
@@ -27,6 +30,7 @@ from server.service import serve
 MAX_PROCESSES = 16
 """Client processes that are started by default; more clients share them."""
 
+_HOST = "127.0.0.1"
 _RESTARTS = 3  # times that a killed client process is started again
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -131,6 +135,7 @@ class LocalLauncher:
                 "secrets.source: sealed needs the clients' certificates: leave --insecure out, or use "
                 "secrets.source: file"
             )
+        self._linked()  # so that an error in them shows before anything is started
         completed = False
         try:
             summary = await self._bring_up()
@@ -155,14 +160,12 @@ class LocalLauncher:
                 make_all(certificates, ["localhost"], names)
                 credentials = Credentials.load(certificates / "server")
             listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            serving = asyncio.create_task(
-                serve(coordinator, "127.0.0.1:0", credentials, listening.set_result)
-            )
+            serving = asyncio.create_task(serve(coordinator, f"{_HOST}:0", credentials, listening.set_result))
             awaited: set[asyncio.Future[Any]] = {serving, listening}
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 return serving.result()
-            return await self._with_clients(serving, names, f"localhost:{listening.result()}", certificates)
+            return await self._with_clients(serving, names, listening.result(), certificates)
 
     @property
     def _keys(self) -> Path:
@@ -188,42 +191,78 @@ class LocalLauncher:
         return read_public(self._keys / SERVER)
 
     async def _with_clients(
-        self, serving: asyncio.Task[Summary], names: Sequence[str], server: str, certificates: Path
+        self, serving: asyncio.Task[Summary], names: Sequence[str], port: int, certificates: Path
     ) -> Summary:
         groups = _split(names, self.processes or min(len(names), MAX_PROCESSES))
-        self.say(f"starting {len(groups)} client processes")
-        logs = self.folder.path / "clients"
-        logs.mkdir(exist_ok=True)
         clients: set[asyncio.Task[None]] = set()
-        for group in groups:
-            arguments = self._arguments(group, server, certificates)
-            process = _ClientProcess(group, arguments, logs / f"{group[0]}.log")
-            clients.add(asyncio.create_task(process.run()))
+        watching: set[asyncio.Task[None]] = set()
         try:
-            waiting: set[asyncio.Task[Any]] = {serving, *clients}
-            while not serving.done():
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if task is not serving and (error := task.exception()) is not None:
-                        serving.cancel()
-                        await asyncio.gather(serving, return_exceptions=True)
-                        raise error
-            await asyncio.wait(clients, timeout=10.0)
-            return serving.result()
+            async with self._links(names, port) as relays:
+                self.say(f"starting {len(groups)} client processes")
+                if relays is not None:
+                    watching.add(asyncio.create_task(relays.watch()))
+                for group in groups:
+                    arguments = self._arguments(group, port, certificates, relays)
+                    process = _ClientProcess(group, arguments, self._logs / f"{group[0]}.log")
+                    clients.add(asyncio.create_task(process.run()))
+                waiting: set[asyncio.Task[Any]] = {serving, *clients, *watching}
+                while not serving.done():
+                    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        if task is not serving and (error := task.exception()) is not None:
+                            serving.cancel()
+                            await asyncio.gather(serving, return_exceptions=True)
+                            raise error
+                await asyncio.wait(clients, timeout=10.0)
+                return serving.result()
         finally:
-            for task in (serving, *clients):
+            for task in (serving, *clients, *watching):
                 task.cancel()
-            await asyncio.gather(serving, *clients, return_exceptions=True)
+            await asyncio.gather(serving, *clients, *watching, return_exceptions=True)
 
-    def _arguments(self, names: Sequence[str], server: str, certificates: Path) -> list[str]:
-        arguments = [sys.executable, "-P", "-m", "deploy.command", "client", server]
+    @property
+    def _logs(self) -> Path:
+        return self.folder.path / "clients"
+
+    def _linked(self) -> dict[str, Link]:
+        links = self.settings.links
+        return {} if links is None else links.of_clients(client_names(self.clients))
+
+    @asynccontextmanager
+    async def _links(self, names: Sequence[str], port: int) -> AsyncIterator[Relays | None]:
+        """Have relays stand between the server and those clients whose links the settings describe."""
+        links = self._linked()
+        self._logs.mkdir(exist_ok=True)
+        if not links:
+            yield None
+            return
+        self.say(f"putting links between the server and {len(links)} of {len(names)} clients")
+        passed = self.folder.path / "links.json"
+        async with relaying(
+            links, f"{_HOST}:{port}", self.settings.seed, self._logs / "links.log", passed
+        ) as relays:
+            yield relays
+
+    def _arguments(
+        self, names: Sequence[str], port: int, certificates: Path, relays: Relays | None
+    ) -> list[str]:
+        arguments = [sys.executable, "-P", "-m", "deploy.command", "client", f"localhost:{port}"]
+        if relays is not None:
+            for name in names:
+                arguments += ["--relay", f"localhost:{relays.ports.get(name, port)}"]
         arguments += ["--certs", str(certificates)] if self.secure else ["--insecure"]
         arguments += ["--sessions", str(len(names)), "--first", str(int(names[0].rpartition("-")[2]))]
         arguments += ["--state", str(self.folder.journals), "--parent", str(os.getpid())]
         if self._gives_keys:
             arguments += ["--secrets", str(self._keys / CLIENTS)]
+        # Who starts a run on one machine agrees to all that its settings ask for.
         for name in outside_code(self.settings.model_dump()):
             arguments += ["--allow", name]
+        for _, path in named_files(self.settings):
+            arguments += ["--allow-file", str(path)]
+        if self.settings.data.name is not None:
+            arguments += ["--allow-data", self.settings.data.name]
+        arguments += ["--max-message-bytes", str(self.settings.network.max_message_bytes)]
         return arguments
 
 

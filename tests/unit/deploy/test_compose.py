@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
+
+from deploy import command
 
 ROOT = Path(__file__).parents[3]
 CLIENT_OVERLAY = "deploy/compose.client-secrets.yml"
@@ -90,3 +94,43 @@ def test_an_overlay_without_its_file_says_what_is_missing() -> None:
     done = composed("docker-compose.yml", CLIENT_OVERLAY)
     assert done.returncode != 0
     assert "clients.secret" in done.stderr
+
+
+LINK_OVERLAY = "deploy/compose.links.yml"
+
+
+def test_with_links_clients_reach_the_server_through_the_relay_alone_and_by_the_name_in_its_certificate() -> (
+    None
+):
+    services = config("docker-compose.yml", LINK_OVERLAY)["services"]
+    networks = {name: set(service.get("networks", {})) for name, service in services.items()}
+    assert not networks["client"] & networks["server"]
+    assert networks["relay"] == networks["client"] | networks["server"]
+    assert services["relay"]["networks"]["outside"]["aliases"] == ["server"]
+    (inside,) = services["server"]["networks"].values()
+    assert f"--to {inside['aliases'][0]}:7443" in services["relay"]["command"]
+    plain = config("docker-compose.yml")["services"]
+    for name in ("certs", "client", "server"):
+        assert services[name]["command"] == plain[name]["command"]
+
+
+def test_a_relay_has_no_keys_and_no_files() -> None:
+    relay = config("docker-compose.yml", LINK_OVERLAY, CLIENT_OVERLAY, SERVER_OVERLAY)["services"]["relay"]
+    assert not given(relay)
+    assert not relay.get("volumes")
+    assert relay["read_only"] is True
+    assert relay["cap_drop"] == ["ALL"]
+
+
+def test_the_words_that_compose_gives_a_relay_are_those_of_the_command() -> None:
+    found = composed(
+        "docker-compose.yml", LINK_OVERLAY, FENCHEL_LINK="lte", FENCHEL_LINK_OPTIONS="--cut-every 60s"
+    )
+    words = shlex.split(yaml.safe_load(found.stdout)["services"]["relay"]["command"])
+    if not command.app.registered_commands:
+        command.register()
+    application: Any = typer.main.get_command(command.app)
+    context = application.commands[words[0]].make_context("relay", words[1:])
+    assert context.params["link"] == "lte"
+    assert context.params["cut_every"] == "60s"
+    assert context.params["each"] is True

@@ -1,0 +1,276 @@
+"""Links between real processes: the probe measures what they impose, and no bit of a model depends on them.
+
+Delays and bandwidths are checked strictly from below; from above there is room for a busy machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fenchel
+from client.probe import ProbeResult, probe
+from common.credentials import Credentials
+from common.errors import SettingsError
+from common.run_folder import RunFolder
+from common.settings.run import load, validate
+from deploy.inprocess import run_in_process
+from tests.cluster.federation import Federation, digest, free_port, wait_until
+
+pytestmark = pytest.mark.cluster
+
+FEDAVG = Path("experiments/fedavg-digits.yaml")
+EXPERIMENT = Path("experiments/links-digits.yaml")
+LEDGER = "tests.cluster.ledger:Ledger"  # its clients keep state: one lost or repeated reply changes the model
+TRIES = 3  # of what a busy machine may spoil: it makes things slower now and then, never quicker
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """A server that waits for clients which never come, and so can be probed."""
+    settings = load(FEDAVG).model_dump(mode="json") | {"clients": 2}
+    federation = Federation(tmp_path_factory.mktemp("probed"), settings)
+    federation.start_server()
+    wait_until(lambda: "listening" in federation.says("server"), "the server")
+    yield federation
+    federation.end()
+
+
+@pytest.fixture
+def through(waiting: Federation) -> Iterator[Callable[..., int]]:
+    """Starts ``fenchel relay`` in front of that server, and returns the port to dial."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> int:
+        port = free_port()
+        listen, to = f"127.0.0.1:{port}", f"127.0.0.1:{waiting.port}"
+        process = waiting.process(f"relay-{port}", "relay", "--listen", listen, "--to", to, *words)
+        started.append(process)
+        wait_until(lambda: "leads to" in waiting.says(f"relay-{port}"), "the relay")
+        return port
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0  # stopping it is no failure
+
+
+async def probed(waiting: Federation, port: int, **options: Any) -> ProbeResult:
+    credentials = Credentials.load(waiting.folder / "certs" / "client-000")
+    return await probe(f"localhost:{port}", credentials, "client-000", **options)
+
+
+@pytest.mark.parametrize(
+    ("preset", "rtt"),
+    [("none", 0.0), ("datacentre", 0.0005), ("hyfdca-257ms", 0.2575), ("hyfdca-800ms", 0.8)],
+)
+async def test_the_probe_measures_the_round_trip_that_the_link_imposes(
+    waiting: Federation, through: Callable[..., int], preset: str, rtt: float
+) -> None:
+    port = through("--link", preset)
+    medians = []
+    for _ in range(TRIES):
+        result = await probed(waiting, port, pings=6 if rtt > 0.1 else 50, payload_bytes=1000, seconds=0.0)
+        assert result.rtt_p50 >= rtt
+        assert abs(result.clock_offset) <= result.clock_uncertainty
+        medians.append(result.rtt_p50)
+        if medians[-1] <= rtt + 0.01:
+            break
+    assert min(medians) <= rtt + 0.01
+
+
+async def test_the_probe_measures_the_bandwidths_that_the_link_imposes(
+    waiting: Federation, through: Callable[..., int]
+) -> None:
+    port = through("--up", "20Mbit", "--down", "60Mbit")
+    up, down = 2.5e6, 7.5e6
+    best = (0.0, 0.0)
+    for _ in range(TRIES):
+        result = await probed(waiting, port, pings=2, seconds=3.0)
+        assert result.upload <= up
+        assert result.download <= down
+        best = max(best[0], result.upload), max(best[1], result.download)
+        if best[0] >= 0.9 * up and best[1] >= 0.9 * down:
+            break
+    assert best[0] >= 0.9 * up
+    assert best[1] >= 0.9 * down
+
+
+async def test_the_probe_measures_the_jitter_that_the_link_imposes(
+    waiting: Federation, through: Callable[..., int]
+) -> None:
+    port = through("--rtt", "20ms", "--jitter", "20ms")
+    result = await probed(waiting, port, pings=60, payload_bytes=1000, seconds=0.0)
+    # Ways up and down are exponential with a mean of 10 ms, so round trips differ by 15 ms on average.
+    assert result.jitter >= 0.008
+    assert result.rtt_p50 >= 0.02 + 0.009  # the median of their sum is 16.8 ms
+
+
+def test_the_relay_counts_what_has_passed(waiting: Federation, through: Callable[..., int]) -> None:
+    port = through("--link", "none", "--idle", "1")
+    asyncio.run(probed(waiting, port, pings=2, payload_bytes=1 << 20, seconds=0.0))
+    wait_until(lambda: waiting.started[-1].poll() is not None, "the relay's end")
+    counted = re.search(
+        r"up ([\d.]+) MB  down ([\d.]+) MB  connections 0 of 1  cuts 0", waiting.says(f"relay-{port}")
+    )
+    assert counted is not None
+    for megabytes in counted.groups():
+        assert (
+            4 * 1.048 < float(megabytes) < 4 * 1.048 * 1.05
+        )  # four payloads each way, and what is around them
+
+
+def relayed_command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "deploy.command", "relay", *words], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--listen", "nowhere", "--to", "localhost:1"], "expected HOST:PORT"),
+        (["--listen", "localhost:0", "--to", "localhost:1", "--link", "pigeon"], "preset"),
+        (["--listen", "localhost:0", "--to", "localhost:1", "--up", "20Mb"], "20Mbit"),
+    ],
+)
+def test_words_that_are_no_link_are_refused(words: Sequence[str], said: str) -> None:
+    done = relayed_command(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def in_one_process(settings: dict[str, Any], parent: Path) -> str:
+    folder = RunFolder.create(parent, "in-process")
+    asyncio.run(run_in_process(validate(settings), folder))
+    return digest(folder.model)
+
+
+def passed(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "links.json").read_text())
+    return found
+
+
+def test_the_experiment_has_the_bits_of_a_run_without_links_and_says_what_each_client_had(
+    tmp_path: Path,
+) -> None:
+    run = fenchel.up(EXPERIMENT, overrides=["rounds=3"], runs=tmp_path, processes=2)
+    settings = load(EXPERIMENT, ["rounds=3"])
+    assert settings.links is not None
+    assert run.settings.links == settings.links
+    links = settings.links.of_clients([f"client-{number:03d}" for number in range(4)])
+    calls = run.calls
+    for name, link in links.items():
+        assert calls[calls["client"] == name]["total_s"].min() >= link.rtt
+    told = passed(run.path)
+    assert {name: found["link"] for name, found in told.items()} == {
+        name: link.model_dump(mode="json") for name, link in links.items()
+    }
+    for found in told.values():
+        assert found["passed"]["up"] > 1000
+        assert found["passed"]["connections"] >= 1
+    without = settings.model_dump(mode="json") | {"links": None}
+    assert digest(run.path / "model.npz") == in_one_process(without, tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_links_that_are_cut_in_the_middle_of_a_run_cost_time_and_not_a_bit_of_the_model(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {
+        "name": "cuts",
+        "seed": 11,
+        "rounds": 200,
+        "clients": 3,
+        "data": {"name": "digits"},
+        "objective": {"kind": "softmax"},
+        "algorithm": {"name": LEDGER, "nap": 0.02},
+        "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 120.0},
+        "evaluation": {"server": False, "clients": False},
+        "links": {
+            "default": {"rtt": "5ms", "cut_every": "2s", "cut_for": "0.3s"},
+            # Longer than gRPC waits for a handshake (5 s): a link that is down must not look like a bad certificate.
+            "clients": {"client-001": {"cut_at": ["5s"], "cut_for": "12s"}},
+        },
+    }
+    run = fenchel.up(settings, runs=tmp_path)
+    cuts = {name: found["passed"]["cuts"] for name, found in passed(run.path).items()}
+    assert cuts["client-000"] >= 3
+    assert cuts["client-001"] == 1
+    assert run.calls["total_s"].max() >= 6  # somebody waited for the client that was cut off
+    undisturbed = settings | {"links": None, "algorithm": {"name": LEDGER, "nap": 0.0}}
+    assert digest(run.path / "model.npz") == in_one_process(undisturbed, tmp_path)
+
+
+def test_a_run_in_one_process_has_no_links(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="links: in one process there is no network"):
+        fenchel.up(EXPERIMENT, runs=tmp_path, in_process=True)
+
+
+def test_a_link_of_nobody_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="client-009 is not a client"):
+        fenchel.up(FEDAVG, overrides=["links.clients.client-009=lte"], runs=tmp_path)
+
+
+def test_a_server_for_other_machines_leaves_links_out_and_says_so(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, load(EXPERIMENT, ["rounds=2"]).model_dump(mode="json"))
+    try:
+        federation.start()
+        run = federation.finish()
+    finally:
+        federation.end()
+    assert "links: left out" in federation.says("server")
+    assert load(run / "settings.yaml").links is None  # the record claims nothing that was not so
+
+
+def started_up(runs: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """A run with links that has begun, and the process of its relays."""
+    words = [sys.executable, "-m", "deploy.command", "up", str(FEDAVG), "--runs", str(runs)]
+    words += ["--set", "links.default=hyfdca-257ms", "--set", "rounds=200"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if b"round 2 " in line:
+            break
+    children = [
+        int(pid)
+        for task in Path(f"/proc/{process.pid}/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    ]
+    (relays,) = (pid for pid in children if b"deploy.relays" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return process, relays
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, perhaps without anybody having asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_relays_end_with_whoever_started_them(tmp_path: Path) -> None:
+    process, relays = started_up(tmp_path)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: has_ended(relays), "the end of the relays", 20)
+
+
+def test_a_run_whose_relays_are_killed_stops_and_says_why(tmp_path: Path) -> None:
+    process, relays = started_up(tmp_path)
+    os.kill(relays, signal.SIGKILL)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert b"the process of the links ended with code -9" in said
+    assert b"Traceback" not in said
