@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from common.errors import SettingsError
@@ -57,7 +59,7 @@ def check(
         from common.objectives.factory import dimension_of
 
         ensure(chosen.data, console)
-        source = DataSource.open(chosen.data, chosen.seed)
+        source = DataSource.open(chosen.data, chosen.seed, chosen.positive)
         problem = source.problem
         facts["data"] = f"{chosen.data.name or chosen.data.file}, {problem.samples:,} training samples"
         facts["model"] = f"{dimension_of(chosen.objective, problem.features, problem.classes):,} parameters"
@@ -81,7 +83,9 @@ def algorithms(as_json: JsonOption = False) -> None:
             "source": (introspection.getdoc(introspection.getmodule(half)) or "").split("\n\n")[1:2],
             "settings": {
                 key: {
-                    "default": None if field.is_required() else field.default,
+                    "default": None
+                    if field.is_required()
+                    else _plain(field.get_default(call_default_factory=True)),
                     "description": field.description or "",
                 }
                 for key, field in settings.model_fields.items()
@@ -100,8 +104,12 @@ def algorithms(as_json: JsonOption = False) -> None:
         for title in ("setting", "default", "meaning"):
             table.add_column(title)
         for key, field in about["settings"].items():
-            table.add_row(key, str(field["default"]), field["description"])
+            table.add_row(key, escape(str(field["default"])), field["description"])
         console.print(table)
+
+
+def _plain(default: object) -> object:
+    return default.model_dump(mode="json") if isinstance(default, BaseModel) else default
 
 
 def report(

@@ -1,0 +1,195 @@
+"""Every algorithm between real processes: whatever is killed, and whenever, the model has the bits of a quiet run.
+
+Ten kills for each algorithm. Besides random moments there are the two at which a half-done file or an answer that
+was written and not sent could do harm: in the middle of a checkpoint or a journal entry (its new file is there, and
+not yet renamed), and just after a journal entry (the reply may not have left).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pytest
+
+from client.secrets import Secrets
+from common.run_folder import RunFolder
+from common.settings.run import validate
+from deploy.inprocess import run_in_process
+from deploy.keys import make_keys
+from tests.cluster.federation import Federation, digest, wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+KILLS = 10
+KEY_BITS = 2048
+
+Moment: TypeAlias = Literal["any", "checkpoint", "journal", "reply"]
+MOMENTS: tuple[Moment, ...] = ("any", "checkpoint", "any", "journal", "any", "reply")
+
+WHOLE = {"name": "breast_cancer", "scale": "standard", "partition": {"kind": "dirichlet", "alpha": 0.5}}
+SPLIT = {
+    "name": "breast_cancer",
+    "scale": ["standard", "unit-rows"],
+    "partition": {"kind": "grid", "sample_groups": 3, "feature_groups": 2},
+}
+LOCAL = {"local_steps": 4, "batch_size": 16, "step_size": 0.05}
+STAGES = {"step_size": 0.02, "schedule": {"kind": "practice", "stage_steps": 200}}
+DUAL = {"local_steps": 4, "batch_size": 16, "step_size": 0.05, "dual_step_size": 0.01}
+SOME = {"participation": {"sampler": {"kind": "fixed", "size": 2}}}
+RIDGE = {"kind": "logistic", "l2": 0.1}
+SCORES = {"kind": "binary"}
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "fedavg": {"algorithm": LOCAL, **SOME},
+    "fedavg-sparse": {
+        "algorithm": {"name": "fedavg", **LOCAL},
+        "uplink": {"sparsify": {"support": "top-k", "keep": 0.3}, "dtype": "float32"},
+        **SOME,
+    },
+    "fedprox": {"algorithm": LOCAL, **SOME},
+    "scaffold": {"algorithm": LOCAL, **SOME},
+    "feddyn": {"algorithm": LOCAL, **SOME},
+    "fedpd": {"algorithm": LOCAL},
+    "mb-sgd": {"algorithm": LOCAL, **SOME},
+    "feddcd": {"algorithm": {"step_size": 0.05}, **SOME},
+    "acc-feddcd": {"algorithm": {}, **SOME},
+    "fedpdm": {"algorithm": LOCAL, **SOME},
+    "drdm": {"algorithm": DUAL, "participation": {"sampler": {"kind": "fixed", "size": 2}}},
+    "drfa": {"algorithm": DUAL, "participation": {"sampler": {"kind": "fixed", "size": 2}}},
+    "scaff-pd": {"algorithm": DUAL},
+    "codasca": {"algorithm": {**STAGES, "local_steps": 4}, "objective": SCORES},
+    "codasca-paper": {
+        "algorithm": {"name": "codasca", **STAGES, "local_steps": 4, "wire": "paper"},
+        "objective": SCORES,
+        **SOME,
+    },
+    "coda-plus": {"algorithm": {**STAGES, "local_steps": 4}, "objective": SCORES},
+    "coda": {"algorithm": {**STAGES, "local_steps": 4}, "objective": SCORES},
+    "npa": {"algorithm": STAGES, "objective": SCORES},
+    "hybrid-fedavg": {"algorithm": {"step_scale": 0.1}, "data": SPLIT, "clients": 6},
+    "hyfem-like": {"algorithm": {}, "data": SPLIT, "clients": 6},
+    "hyfdca": {"algorithm": {"privacy": "none"}, "data": SPLIT, "clients": 6, "rounds": 600},
+    "hyfdca-encrypted": {
+        "algorithm": {"name": "hyfdca", "encryption": {"key_bits": KEY_BITS}, "picks": 20},
+        "data": SPLIT,
+        "clients": 6,
+        "rounds": 80,
+    },
+}
+
+
+def settings_of(case: str) -> dict[str, Any]:
+    given = ALGORITHMS[case]
+    common: dict[str, Any] = {
+        "name": "kills",
+        "seed": 11,
+        "rounds": 3000,
+        "clients": 3,
+        "data": WHOLE,
+        "objective": RIDGE,
+        "evaluation": {"server": False, "clients": False},
+    }
+    settings = common | given
+    settings["algorithm"] = {"name": case, **given["algorithm"]}
+    # Longer than any restart on a busy machine: a late answer would change the run, as it should.
+    settings["participation"] = {**given.get("participation", {}), "deadline": 600.0}
+    return settings
+
+
+class Sharing(Federation):
+    """Clients that are given the secrets which encryption needs."""
+
+    def start_client(self, name: str) -> None:
+        words = ["client", f"localhost:{self.port}", "--certs", str(self.folder / "certs" / name)]
+        words += ["--state", str(self.folder / "state" / name)]
+        words += ["--secrets", str(self.folder / "keys/clients.secret")]
+        self.clients[name] = self.process(name, *words)
+
+
+def federation_of(folder: Path, case: str) -> Federation:
+    settings = settings_of(case)
+    if "encrypted" not in case:
+        return Federation(folder, settings)
+    make_keys(folder / "keys", KEY_BITS)
+    return Sharing(folder, settings)
+
+
+def quiet(folder: Path, case: str) -> str:
+    """Return the digest of the model of a run in one process, without a kill."""
+    run = RunFolder.create(folder, "quiet")
+    settings = validate(settings_of(case))
+    secrets = None
+    if "encrypted" in case:
+        secrets = Secrets.load(folder.parent / "keys/clients.secret")
+    asyncio.run(run_in_process(settings, run, secrets=secrets))
+    return digest(run.model)
+
+
+def appears(folder: Path, pattern: str, patience: float) -> bool:
+    """Wait, without a pause, until a file appears below a folder."""
+    known = set(folder.rglob(pattern))
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if set(folder.rglob(pattern)) - known:
+            return True
+    return False
+
+
+@contextmanager
+def started(federation: Federation) -> Iterator[None]:
+    try:
+        federation.start()
+        wait_until(lambda: "round 1 " in federation.says("server"), "the first round")
+        yield
+    finally:
+        federation.end()
+
+
+def strike(federation: Federation, moment: Moment, chance: random.Random) -> str | None:
+    """Kill somebody at such a moment; return who, or ``None`` if the run ended before."""
+    who = "server" if moment == "checkpoint" else chance.choice(["server", *federation.names])
+    if moment in ("journal", "reply") and who == "server":
+        who = chance.choice(federation.names)
+    assert federation.server is not None
+    if moment == "checkpoint":
+        appears(federation.run_folder / "checkpoint", "latest.new", 1.0)
+    elif moment == "journal":
+        appears(federation.folder / "state" / who, "*.state.new", 1.0)
+    elif moment == "reply":
+        appears(federation.folder / "state" / who, "*.state", 1.0)
+    else:
+        time.sleep(chance.uniform(0.0, 0.5))
+    if federation.server.poll() is not None:
+        return None
+    federation.kill(who)
+    return who
+
+
+@pytest.mark.parametrize("case", ALGORITHMS)
+def test_kills_change_no_bit_of_the_model(case: str, tmp_path: Path) -> None:
+    chance = random.Random(f"kills of {case}")
+    killed: list[str] = []
+    models = set()
+    for attempt in range(KILLS):  # a run may be over before all kills: then there is another
+        federation = federation_of(tmp_path / f"run-{attempt}", case)
+        with started(federation):
+            while len(killed) < KILLS:
+                who = strike(federation, MOMENTS[len(killed) % len(MOMENTS)], chance)
+                if who is None:
+                    break
+                killed.append(who)
+                time.sleep(chance.uniform(0.0, 0.2))
+                federation.restart(who)
+                time.sleep(chance.uniform(0.0, 1.0))
+            run = federation.finish(patience=600)
+        models.add(digest(run / "model.npz"))
+        if len(killed) == KILLS:
+            break
+    assert len(killed) == KILLS
+    assert models == {quiet(tmp_path / "run-0" / "reference", case)}
