@@ -27,13 +27,16 @@ from common.errors import (
     PayloadError,
     PrivacyBudgetError,
     SettingsError,
+    StorageError,
 )
 from common.frames import Body
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
+from common.objectives.ranking import Ranking
+from common.objectives.score_groups import score_groups
 from common.payload import Buffer, Value, Values, decode, encode
 from common.phases import EVALUATE, EXCHANGE
-from common.settings.run import RunSettings, outside_code
+from common.settings.run import RunSettings, ScoreHistograms, outside_code
 from common.settings.solver import Solver
 from proto import fenchel_pb2 as pb
 
@@ -187,12 +190,16 @@ class Session:
         whatever it left behind. ``finite``: the arrays are known to be finite.
         """
         if self._begun is not None:
+            lap = _stopwatch()
             self._begun.journal.forget_before(instruction.reach)
+            timing.journal_ns = lap()
         stored = self._stored(instruction.sequence)
         if stored is not None:
             return stored
         try:
             answer = self._answered(instruction, body, timing, finite)
+        except StorageError:
+            raise  # not the instruction's fault: this client stops, and the server waits for it to come back
         except Exception as error:
             expected = isinstance(error, FenchelError)
             log.error("%s: phase %r failed: %s", self.client, instruction.phase, error, exc_info=not expected)
@@ -250,7 +257,7 @@ class Session:
             if not self._half.stateless():
                 journal.record(instruction.sequence, algorithm.state, reply)
             self._live = instruction.sequence
-            timing.journal_ns = lap()
+            timing.journal_ns += lap()
         return Answer(pb.Reply(sequence=instruction.sequence, timing=timing), encoded)
 
     def _ready(self) -> tuple[ClientAlgorithm, Journal]:
@@ -286,9 +293,15 @@ class Session:
                 f"phase {phase!r}: a model of shape {model.shape} cannot be evaluated here, where "
                 f"{self.holding.shard.features.shape[1]} of {self.holding.shard.total_features} features are held"
             )
-        own = self._objective.evaluate(model)
-        held = self._holdout.evaluate(model) if self._holdout is not None else Metrics(0.0, 0, 0)
-        return _sums("", own) | _sums("holdout_", held)
+        own, ranked = self._objective.judge(model)
+        held, held_ranked = (
+            (Metrics(0.0, 0, 0), None) if self._holdout is None else self._holdout.judge(model)
+        )
+        reply = _sums("", own) | _sums("holdout_", held)
+        histograms = self.settings.evaluation.histograms
+        if histograms is not None and self._objective.ranks:
+            reply |= _groups("", ranked, histograms) | _groups("holdout_", held_ranked, histograms)
+        return reply
 
 
 @dataclass(frozen=True)
@@ -325,6 +338,18 @@ def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
         prefix + "loss_sum": float(metrics.loss_sum),
         prefix + "correct": -1 if metrics.correct is None else int(metrics.correct),
         prefix + "samples": int(metrics.samples),
+    }
+
+
+def _groups(prefix: str, ranking: Ranking | None, settings: ScoreHistograms) -> dict[str, Value]:
+    """Return samples in groups of scores, by class, as values for the wire; without samples, no groups."""
+    scores, positive = (
+        (np.empty(0), np.empty(0, bool)) if ranking is None else (ranking.scores, ranking.positive)
+    )
+    of_classes = {"positives": positive, "negatives": ~positive}
+    return {
+        prefix + name: score_groups(scores[chosen], settings.bins, settings.least)
+        for name, chosen in of_classes.items()
     }
 
 

@@ -47,7 +47,7 @@ def find_own_modules() -> None:
 
 def register() -> None:
     """Add the commands to the application."""
-    from deploy.commands import certs, data, energy, inspect, keys, run, solve, tune
+    from deploy.commands import certs, data, energy, inspect, keys, relay, run, solve, trace, tune
 
     app.add_typer(certs.app, name="certs")
     app.add_typer(data.app, name="data")
@@ -56,7 +56,9 @@ def register() -> None:
     inspect.register(app)
     energy.register(app)
     solve.register(app)
+    trace.register(app)
     tune.register(app)
+    relay.register(app)
 
 
 def main() -> NoReturn:

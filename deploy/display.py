@@ -28,8 +28,8 @@ def _small(figure: float) -> str:
     return "" if math.isnan(figure) else f"{figure:.2e}"
 
 
-def _percent(figure: float) -> str:
-    return "" if math.isnan(figure) else f"{100 * figure:.1f} %"
+def _percent(figure: float, digits: int = 1) -> str:
+    return "" if math.isnan(figure) else f"{100 * figure:.{digits}f} %"
 
 
 def data_size(count: float) -> str:
@@ -54,18 +54,25 @@ _COLUMNS = (
     _Column("round", lambda row: f"{row['round']:.0f}"),
     _Column("objective", lambda row: _number(_objective(row))),
     _Column("gap", lambda row: _small(row.get("gap", math.nan)), rare=True),
-    _Column("accuracy", lambda row: _percent(_accuracy(row))),
+    _Column("accuracy", lambda row: _percent(_of_split(row, "accuracy"))),
+    _Column("auc", lambda row: _percent(_of_split(row, "auc"), 2), rare=True),
     _Column("epsilon", lambda row: _number(row.get("epsilon_pld", math.nan), 3), rare=True),
     _Column("seconds", lambda row: f"{row['seconds']:.3f}"),
     _Column("compute", lambda row: f"{row['compute_s']:.3f}"),
     _Column("encryption", lambda row: f"{spent:.3f}" if (spent := row["encryption_s"]) else "", rare=True),
     _Column("coding", lambda row: f"{row['coding_s']:.3f}"),
     _Column("network", lambda row: f"{row['network_s']:.3f}"),
-    _Column("waiting", lambda row: f"{row['waiting_s']:.3f}"),
+    _Column("rest", lambda row: f"{_rest(row):.3f}"),
     _Column("down", lambda row: data_size(row["wire_down"])),
     _Column("up", lambda row: data_size(row["wire_up"])),
     _Column("clients", lambda row: f"{row['counted']:.0f}/{row['asked']:.0f}"),
 )
+
+
+def _rest(row: Row) -> float:
+    """Seconds of queues, of the server, of waiting for answers that never came, and of what nothing accounts for."""
+    shown = sum(row[f"{part}_s"] for part in ("compute", "encryption", "coding", "network"))
+    return max(row["seconds"] - shown, 0.0)
 
 
 def _objective(row: Row) -> float:
@@ -74,10 +81,10 @@ def _objective(row: Row) -> float:
     return row.get("primal_objective", math.nan) if math.isnan(figure) else figure
 
 
-def _accuracy(row: Row) -> float:
-    """The test accuracy where there is a test set, else the clients' holdouts, else the training accuracy."""
-    for name in ("test_accuracy", "holdout_accuracy", "train_accuracy"):
-        figure = row.get(name, math.nan)
+def _of_split(row: Row, kind: str) -> float:
+    """A figure on the test set where there is one, else on the clients' holdouts, else on the training samples."""
+    for split in ("test", "holdout", "train"):
+        figure = row.get(f"{split}_{kind}", math.nan)
         if not math.isnan(figure):
             return figure
     return math.nan

@@ -310,8 +310,11 @@ class Hello(_message.Message):
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
     STATELESS_FIELD_NUMBER: _builtins.int
     PARTIAL_FIELD_NUMBER: _builtins.int
+    SENT_UNIX_NS_FIELD_NUMBER: _builtins.int
     stateless: _builtins.bool
     """the client half keeps no state: nothing can be lost"""
+    sent_unix_ns: _builtins.int
+    """client's clock"""
     @_builtins.property
     def shard(self) -> Global___ShardDescription: ...
     @_builtins.property
@@ -329,10 +332,11 @@ class Hello(_message.Message):
         snapshots: _abc.Iterable[_builtins.int] | None = ...,
         stateless: _builtins.bool = ...,
         partial: Global___Partial | None = ...,
+        sent_unix_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial", "shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial", "shard", b"shard", "snapshots", b"snapshots", "stateless", b"stateless"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial", "sent_unix_ns", b"sent_unix_ns", "shard", b"shard", "snapshots", b"snapshots", "stateless", b"stateless"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -381,6 +385,9 @@ class Welcome(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTIAL_FIELD_NUMBER: _builtins.int
+    SENT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    sent_unix_ns: _builtins.int
+    """server's clock"""
     @_builtins.property
     def partial(self) -> Global___Partial:
         """a reply that broke off in the middle"""
@@ -389,10 +396,11 @@ class Welcome(_message.Message):
         self,
         *,
         partial: Global___Partial | None = ...,
+        sent_unix_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial", "sent_unix_ns", b"sent_unix_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -435,6 +443,7 @@ class Instruction(_message.Message):
     BASE_FIELD_NUMBER: _builtins.int
     REACH_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     round: _builtins.int
     kind: Global___Kind.ValueType
@@ -446,6 +455,8 @@ class Instruction(_message.Message):
     """snapshots before this instruction are no longer needed"""
     resume: _builtins.int
     """bytes of the body that the client has already"""
+    traceparent: _builtins.str
+    """W3C trace context of the question; empty: nobody traces"""
     @_builtins.property
     def payload(self) -> Global___Payload:
         """first, so that a broadcast's bytes are shared"""
@@ -461,10 +472,11 @@ class Instruction(_message.Message):
         base: _builtins.int = ...,
         reach: _builtins.int = ...,
         resume: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "kind", b"kind", "payload", b"payload", "phase", b"phase", "reach", b"reach", "resume", b"resume", "round", b"round", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "kind", b"kind", "payload", b"payload", "phase", b"phase", "reach", b"reach", "resume", b"resume", "round", b"round", "sequence", b"sequence", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -522,6 +534,9 @@ class Timing(_message.Message):
     DECRYPT_NS_FIELD_NUMBER: _builtins.int
     ENCRYPTIONS_FIELD_NUMBER: _builtins.int
     DECRYPTIONS_FIELD_NUMBER: _builtins.int
+    HANDOVER_NS_FIELD_NUMBER: _builtins.int
+    ANSWER_NS_FIELD_NUMBER: _builtins.int
+    WELCOMED_NS_FIELD_NUMBER: _builtins.int
     received_unix_ns: _builtins.int
     """last byte of the instruction"""
     receive_ns: _builtins.int
@@ -532,6 +547,7 @@ class Timing(_message.Message):
     compute_ns: _builtins.int
     """without encryption and decryption"""
     journal_ns: _builtins.int
+    """with removing what is no longer needed"""
     encode_ns: _builtins.int
     encrypt_ns: _builtins.int
     decrypt_ns: _builtins.int
@@ -539,6 +555,12 @@ class Timing(_message.Message):
     """ciphertexts made"""
     decryptions: _builtins.int
     """ciphertexts opened"""
+    handover_ns: _builtins.int
+    """from the end of the work to the first byte of the reply sent"""
+    answer_ns: _builtins.int
+    """last byte of the instruction to first byte of the reply: all of the above but receive"""
+    welcomed_ns: _builtins.int
+    """this stream's welcome: received by the client's clock minus sent by the server's; once"""
     def __init__(
         self,
         *,
@@ -553,10 +575,13 @@ class Timing(_message.Message):
         decrypt_ns: _builtins.int = ...,
         encryptions: _builtins.int = ...,
         decryptions: _builtins.int = ...,
+        handover_ns: _builtins.int = ...,
+        answer_ns: _builtins.int = ...,
+        welcomed_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_ns", b"compute_ns", "decode_ns", b"decode_ns", "decrypt_ns", b"decrypt_ns", "decryptions", b"decryptions", "encode_ns", b"encode_ns", "encrypt_ns", b"encrypt_ns", "encryptions", b"encryptions", "journal_ns", b"journal_ns", "queue_ns", b"queue_ns", "receive_ns", b"receive_ns", "received_unix_ns", b"received_unix_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_ns", b"answer_ns", "compute_ns", b"compute_ns", "decode_ns", b"decode_ns", "decrypt_ns", b"decrypt_ns", "decryptions", b"decryptions", "encode_ns", b"encode_ns", "encrypt_ns", b"encrypt_ns", "encryptions", b"encryptions", "handover_ns", b"handover_ns", "journal_ns", b"journal_ns", "queue_ns", b"queue_ns", "receive_ns", b"receive_ns", "received_unix_ns", b"received_unix_ns", "welcomed_ns", b"welcomed_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 _DATE = re.compile(r"^\d{8}-\d{6}-")
 _ENCRYPTION = ("encrypt_s", "decrypt_s")
 _CODING = ("client_decode_s", "journal_s", "client_encode_s", "decode_s")
+_QUEUEING = ("queue_s", "client_queue_s", "handover_s", "held_s")
+_ALWAYS = ("computation", "coding", "network", "waiting")  # others are shown where there was some
 
 
 @dataclass(frozen=True)
@@ -37,25 +39,34 @@ class Split:
         Encoding, decoding and journalling, on both sides.
     network
         Between the two sides.
+    queueing
+        Ready, but not taken up: queues of both sides, and between threads.
     waiting
-        The rest: queues, the server's own work, stragglers.
+        Of a round: for answers that never came. Of a client's calls: for the slowest client.
+    server
+        The server's own work between exchanges, and with replies.
+    unaccounted
+        What no part accounts for.
     """
 
     computation: float
     encryption: float
     coding: float
     network: float
+    queueing: float
     waiting: float
+    server: float
+    unaccounted: float
 
     @property
     def total(self) -> float:
         """All of it."""
-        return self.computation + self.encryption + self.coding + self.network + self.waiting
+        return sum(float(getattr(self, field.name)) for field in fields(self))
 
     def parts(self) -> dict[str, float]:
-        """Return the seconds by name, in order; encryption only where there was some."""
+        """Return the seconds by name, in order; encryption and the like only where there was some."""
         values = {field.name: float(getattr(self, field.name)) for field in fields(self)}
-        return {part: seconds for part, seconds in values.items() if seconds or part != "encryption"}
+        return {part: seconds for part, seconds in values.items() if seconds or part in _ALWAYS}
 
 
 PARTS = tuple(field.name for field in fields(Split))
@@ -71,12 +82,16 @@ class Traffic:
         Of the arrays themselves, from the server and to it.
     wire_down, wire_up
         Of the frames that carried them.
+    socket_down, socket_up
+        Of the connections, by the operating system's account: with HTTP/2 and TLS. Nan where it does not say.
     """
 
     payload_down: float
     payload_up: float
     wire_down: float
     wire_up: float
+    socket_down: float = math.nan
+    socket_up: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -94,7 +109,8 @@ class Costs:
     total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90
         Quantiles of seconds, of the calls that were answered.
     mean
-        Mean seconds of the calls that were answered.
+        Mean seconds of the calls that were answered, from when they were queued until the slowest client's reply
+        had been taken, too.
     """
 
     name: str
@@ -130,8 +146,29 @@ def drawn_figures(run: Run) -> list[str]:
 
 def time_columns(metrics: pa.Table) -> dict[str, Floats]:
     """Return what each round's seconds were spent on, by the names of :class:`Split`."""
-    names = ("compute_s", "encryption_s", "coding_s", "network_s", "waiting_s")
-    return {part: np.nan_to_num(column(metrics, name)) for part, name in zip(PARTS, names, strict=True)}
+    names = (
+        "compute_s",
+        "encryption_s",
+        "coding_s",
+        "network_s",
+        "queueing_s",
+        "waiting_s",
+        "server_s",
+        "unaccounted_s",
+    )
+    columns = {part: np.nan_to_num(column(metrics, name)) for part, name in zip(PARTS, names, strict=True)}
+    # Less than nothing is left where a client claims more time than there was.
+    return columns | {"unaccounted": np.maximum(columns["unaccounted"], 0.0)}
+
+
+def network_split(metrics: pa.Table) -> tuple[float, float]:
+    """Return the parts of all rounds' seconds on the network: serialisation and propagation; nan if not known."""
+    names = ("serialisation_s", "propagation_s")
+    serialisation, propagation = (column(metrics, name) for name in names)
+    known = np.isfinite(serialisation)
+    if not known.any():
+        return math.nan, math.nan
+    return float(serialisation[known].sum()), float(propagation[known].sum())
 
 
 def time_split(metrics: pa.Table) -> Split:
@@ -142,7 +179,12 @@ def time_split(metrics: pa.Table) -> Split:
 def traffic(metrics: pa.Table) -> Traffic:
     """Return the bytes of all rounds."""
     names = ("bytes_down", "bytes_up", "wire_down", "wire_up")
-    return Traffic(*(float(np.nansum(column(metrics, name))) for name in names))
+    sockets = (column(metrics, name) for name in ("socket_down", "socket_up"))
+    return Traffic(
+        *(float(np.nansum(column(metrics, name))) for name in names),
+        # Some rounds alone would pass for all.
+        *(float(values.sum()) if values.size else math.nan for values in sockets),
+    )
 
 
 def own_calls(calls: pa.Table) -> pa.Table:
@@ -168,10 +210,11 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
     stops = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
     total, compute, network = (column(calls, name) for name in ("total_s", "compute_s", "network_s"))
-    encryption, coding = (
+    encryption, coding, queueing = (
         np.sum([np.nan_to_num(column(calls, name)) for name in names], axis=0)
-        for names in (_ENCRYPTION, _CODING)
+        for names in (_ENCRYPTION, _CODING, _QUEUEING)
     )
+    taking, slowest = (np.nan_to_num(column(calls, name)) for name in ("take_s", "waiting_s"))
     found = []
     for name, rows in zip(encoded.dictionary.to_pylist(), np.split(order, stops[:-1]), strict=True):
         kinds = set(kind[rows])
@@ -180,7 +223,8 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
         spent, encrypted, coded, sent = (
             _mean(values[answered]) for values in (compute, encryption, coding, network)
         )
-        waiting = max(_mean(total[answered]) - spent - encrypted - coded - sent, 0.0)
+        queued, taken, waiting = (_mean(values[answered]) for values in (queueing, taking, slowest))
+        rest = max(_mean(total[answered]) - spent - encrypted - coded - sent - queued, 0.0)
         found.append(
             Costs(
                 name=name,
@@ -198,7 +242,7 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
                 encryption_p90=_quantile(encryption[answered], 0.9),
                 network_p50=_quantile(network[answered], 0.5),
                 network_p90=_quantile(network[answered], 0.9),
-                mean=Split(spent, encrypted, coded, sent, waiting),
+                mean=Split(spent, encrypted, coded, sent, queued, waiting, taken, rest),
             )
         )
     # Those that never answered (nan) are the slowest of all.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from common.frames import Body
 from proto import fenchel_pb2 as pb
+from server.clocks import Offset
+from server.sockets import Crossed
 
 if TYPE_CHECKING:
     from server.exchange import Exchange
@@ -20,7 +22,27 @@ Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
 class Call:
     """An instruction to one client, and what became of it.
 
-    Times ending in ``_ns`` are of this process's performance counter; 0 means not yet.
+    Times ending in ``_ns`` are of this process's performance counter; 0 means not yet. ``held_ns`` is a duration:
+    the reply was left on the wire, because there was no room for it.
+
+    Attributes
+    ----------
+    interrupted
+        Whether a stream broke before the answer was here. ``first_sent_ns`` is of the first time that it was sent.
+    opening_down, opening_up
+        Bytes of the first frame of the instruction and of its reply.
+    taken_ns
+        When the reply had been checked and had entered the result.
+    offset
+        Between the two clocks, as far as it was known when the reply came.
+    serialisation
+        Seconds in which the bytes of both messages passed.
+    crossed
+        What crossed the client's connection for it; ``None``: nobody knows.
+    recorded
+        Whether its row has been written: a promise may be kept later than that.
+    traceparent
+        W3C trace context of the question; empty: nobody traces.
     """
 
     client: str
@@ -37,12 +59,22 @@ class Call:
     last_sent_ns: int = 0
     first_received_ns: int = 0
     last_received_ns: int = 0
+    held_ns: int = 0
     decoded_ns: int = 0
+    taken_ns: int = 0
+    interrupted: bool = False
+    opening_down: int = 0
+    opening_up: int = 0
     body_bytes: int = 0
     reply_bytes: int = 0
     wire_down: int = 0
     wire_up: int = 0
     timing: pb.Timing | None = None
+    offset: Offset | None = None
+    serialisation: float = 0.0
+    crossed: Crossed | None = None
+    recorded: bool = False
+    traceparent: str = ""
     outcome: Outcome = "unanswered"
 
     def __post_init__(self) -> None:
@@ -50,6 +82,10 @@ class Call:
             self.body_bytes = self.body.size
         if self.kind == pb.TELL:
             self.outcome = "promised"
+
+    def unix_ns(self, stamp_ns: int) -> int:
+        """Return the time of day of a moment of the performance counter."""
+        return self.queued_unix_ns + stamp_ns - self.queued_ns
 
     def head(self, reach: int) -> pb.Instruction:
         """Return the head of the message, without its payload.
@@ -63,4 +99,5 @@ class Call:
             sequence=self.sequence,
             base=self.base,
             reach=min(reach, self.base),
+            traceparent=self.traceparent,
         )

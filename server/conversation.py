@@ -13,12 +13,18 @@ from common.frames import Assembly, frames, parse
 from common.memory import Recycler
 from common.payload import body_bytes, decode, float_spans
 from common.stream import Stream
+from common.text import plain
 from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.exchange import Exchange
+from server.gate import Pace
 from server.member import Member
+from server.sockets import NOTHING, Crossed, Metered
 
 log = logging.getLogger("fenchel.server")
+
+_SMALLEST_PIECE = 64 << 10  # smaller ones in the middle of a message cost more than they bring
+_STRAYS_AT_ONCE = 100
 
 
 class Conversation:
@@ -32,14 +38,24 @@ class Conversation:
         The frames.
     max_message_bytes
         Largest reply to accept.
+    strays_per_second
+        How many replies that nobody waits for to take in a second; more are left on the wire.
     """
 
-    def __init__(self, member: Member, stream: Stream, max_message_bytes: int) -> None:
+    def __init__(
+        self, member: Member, stream: Stream, max_message_bytes: int, strays_per_second: float = 10.0
+    ) -> None:
         self._member = member
         self._stream = stream
         self._limit = max_message_bytes
         self._arriving: Call | None = None
         self._recycler = Recycler()
+        self._metered = stream if isinstance(stream, Metered) else None
+        self._looked_at = False
+        self._frames = NOTHING  # since the connection was looked at
+        self._welcomed_ns = 0
+        self._strays = Pace(strays_per_second, _STRAYS_AT_ONCE)
+        self._slowed = False
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
         """Converse until either side ends the stream.
@@ -55,6 +71,7 @@ class Conversation:
             The client sent what the protocol does not allow.
         """
         data = await self._stream.read()
+        now = time.time_ns()
         if data is None:
             return
         hello = parse(data).head
@@ -66,6 +83,10 @@ class Conversation:
         if isinstance(answer, pb.Welcome) and self._member.partial is not None:
             sequence, assembly = self._member.partial
             answer.partial.sequence, answer.partial.received = sequence, assembly.received
+        if isinstance(answer, pb.Welcome):
+            if hello.sent_unix_ns:
+                self._member.clock.heard(hello.sent_unix_ns, now)
+            self._welcomed_ns = answer.sent_unix_ns = time.time_ns()
         for frame in frames(answer):
             await self._stream.write(frame)
         if isinstance(answer, pb.Farewell):
@@ -75,7 +96,8 @@ class Conversation:
         queue: asyncio.Queue[Call | pb.Farewell] = asyncio.Queue()
         for call in member.outstanding.values():
             queue.put_nowait(call)
-        member.queue = queue
+        member.queue, member.changed_unix = queue, time.time()
+        member.streams += 1
         writing = asyncio.create_task(self._write(queue, hello.partial))
         reading = asyncio.create_task(self._read())
         try:
@@ -85,13 +107,14 @@ class Conversation:
                     task.result()
         finally:
             if member.queue is queue:
-                member.queue = None
+                member.queue, member.changed_unix = None, time.time()
             for task in (reading, writing):
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(reading, writing, return_exceptions=True)
             if self._arriving is not None and self._arriving.exchange is not None:
                 self._arriving.exchange.interrupted(member.name)
+            self._leave()
 
     async def _take_over(self) -> None:
         """End the conversation on an older stream: the client has left it, even if it seems to be open."""
@@ -114,10 +137,13 @@ class Conversation:
         if item.body is None:
             return True  # its deadline passed before it could be sent
         resume = partial.received if partial.sequence == item.sequence else 0
-        item.first_sent_ns = time.perf_counter_ns()
+        item.interrupted = item.interrupted or item.first_sent_ns > 0 or resume > 0
+        item.first_sent_ns = item.first_sent_ns or time.perf_counter_ns()
         for frame in frames(item.head(self._member.reach), item.body, resume):
             await self._stream.write(frame)
+            item.opening_down = item.opening_down or len(frame)
             item.wire_down += len(frame)
+            self._frames += Crossed(len(frame), 0)
         item.last_sent_ns = time.perf_counter_ns()
         return True
 
@@ -126,6 +152,7 @@ class Conversation:
         assembly = Assembly(0)
         call: Call | None = None
         while (data := await self._stream.read()) is not None:
+            self._frames += Crossed(0, len(data))
             frame = parse(data)
             if frame.head is not None:
                 if not isinstance(frame.head, pb.Reply) or reply is not None:
@@ -133,11 +160,18 @@ class Conversation:
                 reply = frame.head
                 call = self._member.outstanding.get(reply.sequence)
                 assembly = self._opened(reply, len(frame.chunk), awaited=call is not None)
-                if call is not None:
+                if call is not None and not assembly.fits(frame.chunk) and self._exceeds(call, assembly.size):
+                    call = None
+                if call is None:
+                    await self._stray(reply)
+                else:
                     call.first_received_ns = time.perf_counter_ns()
+                    call.opening_up = len(data)
+                    call.interrupted = call.interrupted or reply.resume > 0
                     self._arriving = call
                     if call.exchange is not None and not assembly.fits(frame.chunk):
                         await call.exchange.arriving(call, assembly.size)
+                        call.held_ns = time.perf_counter_ns() - call.first_received_ns
             elif reply is None:
                 raise WireError("a client sent data that belongs to no reply")
             if call is None:
@@ -146,6 +180,15 @@ class Conversation:
                 assembly.add(frame.chunk)
                 call.wire_up += len(data)
                 self._member.partial = (call.sequence, assembly)
+            if (
+                not assembly.complete
+                and len(frame.chunk) < _SMALLEST_PIECE
+                and (frame.chunk or not frame.head)
+            ):
+                raise WireError(
+                    f"a client sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
+                    f"have at least {_SMALLEST_PIECE:,}"
+                )
             if assembly.complete:
                 if call is not None:
                     self._received(call, reply, assembly)
@@ -172,17 +215,40 @@ class Conversation:
         assembly.rewind(reply.resume)
         return assembly
 
+    def _exceeds(self, call: Call, size: int) -> bool:
+        """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""
+        exchange = call.exchange
+        most = None if exchange is None else exchange.largest(call.client)
+        if exchange is None or most is None or size <= most or not exchange.is_open_for(call):
+            return False
+        exchange.fail(call, f"its reply has {size:,} bytes, and what was asked for has {most:,} at most")
+        return True
+
+    async def _stray(self, reply: pb.Reply) -> None:
+        """Note a reply that nobody waits for; if there are many of them, leave the next ones on the wire."""
+        delay = 0.0 if reply.sequence in self._member.overdue else self._strays.delay()
+        if delay and not self._slowed:
+            self._slowed = True
+            log.warning(
+                "client %s sends many replies that nobody waits for; they are taken slowly from now on "
+                "(network.strays_per_second)",
+                self._member.name,
+            )
+        await asyncio.sleep(delay)
+
     def _received(self, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
         call.last_received_ns = time.perf_counter_ns()
         call.reply_bytes = assembly.size
         call.timing = reply.timing
+        self._align(call, reply.timing)
+        call.crossed = self._crossed(call)
         exchange = call.exchange
         if exchange is None:
             self._told(call, reply)
         elif not exchange.is_open_for(call):
             call.outcome = "late"
         elif reply.failure:
-            exchange.fail(call, reply.failure)
+            exchange.fail(call, plain(reply.failure))
         else:
             self._answered(exchange, call, reply, assembly)
         self._member.settle(call)
@@ -197,6 +263,49 @@ class Conversation:
         else:
             exchange.receive(call, values)
 
+    def _align(self, call: Call, timing: pb.Timing) -> None:
+        """Learn from a call how far the client's clock is off, and how fast its messages passed."""
+        member, clock = self._member, self._member.clock
+        if timing.welcomed_ns and self._welcomed_ns:
+            clock.sent(self._welcomed_ns, self._welcomed_ns + timing.welcomed_ns)
+        received, replied = timing.received_unix_ns, timing.received_unix_ns + timing.answer_ns
+        if received and not call.interrupted:
+            clock.sent(call.unix_ns(call.first_sent_ns), received - timing.receive_ns)
+            clock.heard(replied, call.unix_ns(call.first_received_ns))
+        call.offset = clock.at(call.unix_ns(call.last_received_ns))
+        if call.offset is None or not received or call.interrupted:
+            return
+        down = (received + call.offset.ns - call.unix_ns(call.first_sent_ns)) / 1e9
+        up = (call.unix_ns(call.last_received_ns) - replied - call.offset.ns - call.held_ns) / 1e9
+        spread = (call.last_received_ns - call.first_received_ns - call.held_ns) / 1e9
+        call.serialisation = member.throughput_down.serialisation(
+            call.wire_down, call.opening_down, timing.receive_ns / 1e9, down
+        ) + member.throughput_up.serialisation(call.wire_up, call.opening_up, spread, up)
+
+    def _crossed(self, call: Call) -> Crossed | None:
+        """Return what crossed the client's connections for a call; ``None``: nobody knows."""
+        news = None if self._metered is None else self._metered.crossed()
+        if news is None:
+            return None
+        self._looked_at, self._frames = True, NOTHING
+        total = self._member.carried + news
+        if call.recorded:
+            self._member.carried = total  # too late for its row: it goes to the next call
+            return None
+        # Later instructions may be on their way already: what crossed of them is counted with them.
+        others = sum(other.wire_down for other in self._member.outstanding.values() if other is not call)
+        theirs = min(others, max(total.down - call.wire_down, 0))
+        self._member.carried = Crossed(theirs, 0)
+        return Crossed(total.down - theirs, total.up)
+
+    def _leave(self) -> None:
+        """Keep what has crossed for the client's next call, on whatever connection that will be.
+
+        Of a connection that is gone nobody knows any more what crossed it last: the frames must do.
+        """
+        if self._looked_at and self._metered is not None:
+            self._member.carried += self._metered.crossed() or self._frames
+
     def _late(self, sequence: int) -> None:
         log.info("client %s: a reply came too late and does not count", self._member.name)
         call = self._member.overdue.pop(sequence, None)
@@ -207,5 +316,5 @@ class Conversation:
         call.outcome = "failed" if reply.failure else "told"
         if reply.failure:
             self._member.lose(
-                f"it could not do what it was told in round {call.round}, phase {call.phase!r}: {reply.failure}"
+                f"it could not do what it was told in round {call.round}, phase {call.phase!r}: {plain(reply.failure)}"
             )

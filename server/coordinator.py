@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -30,12 +30,14 @@ from common.privacy.accountant import require_library
 from common.privacy.claim import check_claim
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
+from common.store import writing
 from common.stream import Stream
 from common.tables import exists, read
 from proto import fenchel_pb2 as pb
 from server import checkpoint as checkpoints
 from server.algorithm import Algorithm, Conduct
 from server.algorithms import server_half
+from server.calls import Call
 from server.ceremony import share_secrets
 from server.checkpoint import Checkpoint
 from server.conversation import Conversation
@@ -90,10 +92,48 @@ class Observer:
         Called with the number of clients described so far and the number expected (``None``: open).
     row
         Called with the figures of each round.
+    conducting
+        Called once, on the event loop of the run, with who conducts it.
+    begins
+        Called with the number of each round that begins.
+    calls
+        Called with the instructions of each round once they are over, and with those that belong to none.
+    opened
+        Called with the id of a client that opens a stream, and the trace context it names; empty: none.
+    traced
+        Called with each phase that is about to be asked, and its round; returns the trace context that goes with its
+        instructions, or nothing.
     """
 
     joined: Callable[[int, int | None], None] = lambda present, expected: None
     row: Callable[[Row], None] = lambda row: None
+    conducting: Callable[[Coordinator], None] = lambda coordinator: None
+    begins: Callable[[int], None] = lambda t: None
+    calls: Callable[[Sequence[Call]], None] = lambda calls: None
+    opened: Callable[[str, str], None] = lambda client, traceparent: None
+    traced: Callable[[str, int], str] = lambda phase, t: ""
+
+    def beside(self, other: Observer) -> Observer:
+        """Return an observer that tells this one and then another; only one of them can trace."""
+
+        def both(name: str) -> Callable[..., None]:
+            first, second = getattr(self, name), getattr(other, name)
+
+            def tell(*told: object) -> None:
+                first(*told)
+                second(*told)
+
+            return tell
+
+        return Observer(
+            joined=both("joined"),
+            row=both("row"),
+            conducting=both("conducting"),
+            begins=both("begins"),
+            calls=both("calls"),
+            opened=both("opened"),
+            traced=lambda phase, t: self.traced(phase, t) or other.traced(phase, t),
+        )
 
 
 class Coordinator:
@@ -139,7 +179,9 @@ class Coordinator:
         self._resume = resume
         self._epoch = 0 if resume is None else resume.epoch + 1
         self._half = server_half(settings.algorithm.name)
-        self._source = None if settings.own_data else DataSource.open(settings.data, settings.seed)
+        self._source = (
+            None if settings.own_data else DataSource.open(settings.data, settings.seed, settings.positive)
+        )
         if self._source is not None:
             problem = self._source.problem
             dimension_of(settings.objective, problem.features, problem.classes)  # refuses what does not fit
@@ -181,8 +223,10 @@ class Coordinator:
             reply.assignment.CopyFrom(assignment)
         return reply
 
-    async def work(self, client: str, instance: bytes, stream: Stream) -> None:
+    async def work(self, client: str, instance: bytes, stream: Stream, traceparent: str = "") -> None:
         """Serve the Work stream of a client until it ends.
+
+        ``traceparent`` is the trace context that the client opened it with, if any.
 
         Raises
         ------
@@ -194,7 +238,9 @@ class Coordinator:
             member = self._newcomers.member(client)
         if member is None or self.enrolment.instances.get(client) != instance:
             raise JoinRefusedError(f"client {client!r} has not joined this run, or joined anew meanwhile")
-        conversation = Conversation(member, stream, self.settings.network.max_message_bytes)
+        self._observer.opened(client, traceparent)
+        network = self.settings.network
+        conversation = Conversation(member, stream, network.max_message_bytes, network.strays_per_second)
         try:
             await conversation.run(lambda hello: self._admit(member, hello))
         except asyncio.CancelledError:
@@ -219,8 +265,11 @@ class Coordinator:
         if member.shard is None:
             member.shard = hello.shard
         if not member.can_restore(hello):
-            member.lose("its journal of this run is gone, so what it contributed cannot be restored")
-            return pb.Farewell(reason=f"this client's journal of run {self.folder.id} is gone")
+            member.lose(
+                "its journal of this run is gone or damaged, so what it contributed cannot be restored; if it is only "
+                "the last entry, --resume RUN --previous goes back behind it"
+            )
+            return pb.Farewell(reason=f"this client's journal of run {self.folder.id} is gone or damaged")
         described = sum(other.shard is not None for other in self.members.values())
         self._observer.joined(described, len(self.members))
         if described == len(self.members):
@@ -288,6 +337,7 @@ class Coordinator:
         """
         for warning in self.settings.algorithm.warnings:
             log.warning("%s", warning)
+        self._observer.conducting(self)
         started = time.perf_counter()
         rounds: Rounds | None = None
         reason = "an unexpected error; see the log"
@@ -308,9 +358,11 @@ class Coordinator:
             log.exception("a defect, of Fenchel or of the algorithm")
             raise
         finally:
-            if rounds is not None:
-                rounds.close(completed=not reason)
-            summary = self._end(rounds, time.perf_counter() - started, reason)
+            try:
+                if rounds is not None:
+                    rounds.close(completed=not reason)
+            finally:  # the clients hear of the end, also where the disk is full
+                summary = self._end(rounds, time.perf_counter() - started, reason)
         return summary
 
     async def _gather(self) -> None:
@@ -335,7 +387,11 @@ class Coordinator:
         settings = self.settings
         features, classes = self._shape()
         fleet = Fleet(
-            self.members, settings.seed, settings.participation, settings.network.reply_buffer_bytes
+            self.members,
+            settings.seed,
+            settings.participation,
+            settings.network.reply_buffer_bytes,
+            traced=self._observer.traced,
         )
         model = initial_model(settings.objective, features, classes, settings.seed)
         objective = build_objective(settings.objective, _empty(features, classes))
@@ -368,7 +424,7 @@ class Coordinator:
         )
         if spending is not None and self._resume is not None and exists(self.folder.calls):
             spending.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
-        recorder = Recorder(self.folder, figures, done)
+        recorder = Recorder(self.folder, figures, done, self._observer.calls)
         return Rounds(
             settings,
             self.folder,
@@ -380,6 +436,7 @@ class Coordinator:
             self._observer.row,
             done,
             self._admission,
+            self._observer.begins,
             spending,
         )
 
@@ -410,9 +467,6 @@ class Coordinator:
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
         early = "" if rounds is None else rounds.ended
         summary = Summary(self.folder.id, not reason, done, seconds, reason or early, figures)
-        temporary = self.folder.summary.with_suffix(".new")
-        temporary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
-        temporary.replace(self.folder.summary)
         self._over = pb.Farewell(completed=not reason, reason=reason)
         self.enrolment.end(f"run {self.folder.id} is over: {reason or 'all rounds are done'}")
         self._described.set()  # let those who still wait for the others hear the farewell
@@ -421,6 +475,11 @@ class Coordinator:
             member.say_farewell(self._over)
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
+        # After the farewells: on a full disk, this is where it ends.
+        with writing(self.folder.summary):
+            temporary = self.folder.summary.with_suffix(".new")
+            temporary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
+            temporary.replace(self.folder.summary)
         return summary
 
     async def farewells(self, patience: float = 5.0) -> None:
@@ -431,15 +490,20 @@ class Coordinator:
                     await asyncio.sleep(0.02)
 
 
-def open_resumed(folder: RunFolder) -> Checkpoint:
-    """Return the checkpoint of a run that is to be resumed.
+def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
+    """Return the checkpoint that a run is to be resumed from.
+
+    Parameters
+    ----------
+    previous
+        Whether it is to be the one before the last, whatever the last one is like.
 
     Raises
     ------
     CheckpointError
-        There is none, it is damaged, or it is another run's.
+        There is none, they are damaged, or it is another run's.
     """
-    found = checkpoints.load(folder.checkpoint)
+    found = checkpoints.before_last(folder) if previous else checkpoints.newest(folder)
     if found.run != folder.id:
         raise CheckpointError(
             f"{folder.path}: the checkpoint in it is of run {found.run!r}; was the folder renamed?"

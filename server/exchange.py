@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,6 +49,13 @@ class Exchange:
     deadline
         Seconds. A reply that has begun to arrive by then still counts: holding it back may have been
         the server's own doing.
+    largest
+        Told the client: how many bytes its reply can have at most, or ``None`` where that is open.
+
+    Attributes
+    ----------
+    started_ns, posted_ns, ended_ns
+        By the performance counter: when it was made, when everybody had been asked, when it was over; 0: not yet.
     """
 
     def __init__(
@@ -57,6 +65,7 @@ class Exchange:
         collector: Collector,
         check: Callable[[str, Mapping[str, Value], bool], None],
         deadline: float,
+        largest: Callable[[str], int | None] = lambda client: None,
     ) -> None:
         self.phase = phase
         self.round = t
@@ -64,11 +73,15 @@ class Exchange:
         self.failures: dict[str, str] = {}
         self._collector = collector
         self.check = check
+        self.largest = largest
         self._deadline = deadline
         self._waiting: dict[str, tuple[Member, Call]] = {}
         self._arriving: set[str] = set()
         self._changed = asyncio.Event()
         self._overdue = False
+        self.started_ns = time.perf_counter_ns()
+        self.posted_ns = 0
+        self.ended_ns = 0
 
     def expect(self, member: Member, call: Call) -> None:
         """Wait for this client, too."""
@@ -99,6 +112,7 @@ class Exchange:
         member.count(call)
         self.answered.append(call.client)
         self._collector.add(call.client, values)
+        call.taken_ns = time.perf_counter_ns()
         self._changed.set()
 
     def fail(self, call: Call, reason: str) -> None:
@@ -124,12 +138,14 @@ class Exchange:
             Fewer than ``min_replies`` did; 0 is content with nobody.
         """
         asked = len(self._waiting)
+        self.posted_ns = time.perf_counter_ns()
         if not await self._quiet():
             self._overdue = True
             self._give_up(self._waiting.keys() - self._arriving)
             # What has begun to arrive gets as much time again, and no more: its sender may have stalled.
             if not await self._quiet():
                 self._give_up(self._waiting.keys())
+        self.ended_ns = time.perf_counter_ns()
         if len(self.answered) < min(min_replies, asked) or (min_replies and not self.answered):
             reasons = "".join(
                 f"\n  {client}: {reason}" for client, reason in sorted(self.failures.items())[:5]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from common.errors import LostStateError, RunStoppedError
-from common.expectation import ArraySpec, Expectation, Expected, check
+from common.expectation import ArraySpec, Expectation, Expected, check, largest_body
 from common.frames import Body
 from common.payload import Value, Values, encode
 from common.randomness import generator
@@ -22,7 +22,7 @@ from server.calls import Call
 from server.exchange import Collector, Exchange
 from server.member import Member
 from server.replies import Gathered, Reduced, Replies, Visited
-from server.sampling import draw
+from server.sampling import Shortage, draw
 
 T = TypeVar("T")
 
@@ -54,6 +54,8 @@ class Fleet:
         The round that is going on.
     calls
         Every instruction of this round, for the record.
+    traced
+        Given a phase and its round, returns the trace context that goes with its instructions; empty: nobody traces.
     """
 
     members: dict[str, Member]
@@ -62,6 +64,8 @@ class Fleet:
     reply_buffer_bytes: int
     round: int = 0
     calls: list[Call] = field(default_factory=list)
+    traced: Callable[[str, int], str] = lambda phase, t: ""
+    _shortage: Shortage = field(default_factory=Shortage)
 
     @property
     def present(self) -> list[Member]:
@@ -142,9 +146,10 @@ class Fleet:
         else:
             values = [weights[member.name] for member in present]
         random = generator(self.seed, "server", self.round, draw_name)
-        return Cohort(
-            self, tuple(present[i].name for i in draw(sampler, np.array(values), self.round, random))
-        )
+        lost = len(self.members) - len(present)
+        drawn = draw(sampler, np.array(values), self.round, random, lost=lost)
+        self._shortage.tell(sampler, len(present), lost, self.round)
+        return Cohort(self, tuple(present[i].name for i in drawn))
 
 
 @dataclass(frozen=True)
@@ -274,10 +279,24 @@ class Cohort:
         answered = await self._exchange(phase, pb.ASK, in_order, returns, deadline, min_replies, values)
         return self.only(set(answered).__contains__)
 
-    async def inspect(self, phase: str, *, returns: Expectation, **values: Value) -> Replies:
-        """Ask a phase of the runtime that changes no state (evaluation)."""
+    async def inspect(
+        self,
+        phase: str,
+        verify: Callable[[str, Values], None] | None = None,
+        /,
+        *,
+        returns: Expectation,
+        **values: Value,
+    ) -> Replies:
+        """Ask a phase of the runtime that changes no state (evaluation).
+
+        Parameters
+        ----------
+        verify
+            Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true together.
+        """
         gathered = Gathered()
-        answered = await self._exchange(phase, pb.INSPECT, gathered, returns, None, 1, values)
+        answered = await self._exchange(phase, pb.INSPECT, gathered, returns, None, 1, values, verify)
         return Replies(gathered.replies, self.only(set(answered).__contains__))
 
     async def tell(self, phase: str, **values: Value | Each[Value]) -> None:
@@ -287,10 +306,13 @@ class Cohort:
         now. Returns at once.
         """
         fleet = self.fleet
+        trace = fleet.traced(phase, fleet.round)
         for client, body in self._bodies(values):
             body.detach()  # it may be sent much later
             if fleet.members[client].lost is None:
-                fleet.calls.append(fleet.members[client].post(phase, fleet.round, pb.TELL, body))
+                call = fleet.members[client].post(phase, fleet.round, pb.TELL, body)
+                call.traceparent = trace
+                fleet.calls.append(call)
 
     async def _exchange(
         self,
@@ -301,6 +323,7 @@ class Cohort:
         deadline: float | None,
         min_replies: int | None,
         values: Mapping[str, Value | Each[Value]],
+        verify: Callable[[str, Values], None] | None = None,
     ) -> list[str]:
         fleet = self.fleet
         expected = returns or {}
@@ -308,15 +331,26 @@ class Cohort:
         def checked(client: str, reply: Values, finite: bool) -> None:
             source = f"round {fleet.round}, phase {phase!r}, client {client}"
             check(reply, _for_client(expected, client), source, finite=finite)
+            if verify is not None:
+                verify(client, reply)
 
         patience = deadline or fleet.participation.deadline
-        exchange = Exchange(phase, fleet.round, collector, checked, patience)
+        exchange = Exchange(
+            phase,
+            fleet.round,
+            collector,
+            checked,
+            patience,
+            lambda client: largest_body(_for_client(expected, client)),
+        )
+        trace = fleet.traced(phase, fleet.round)
         bodies = set()
         for client, body in self._bodies(values):
             bodies.add(body)
             member = fleet.members[client]
             if member.lost is None:
                 call = member.post(phase, fleet.round, kind, body, exchange)
+                call.traceparent = trace
                 exchange.expect(member, call)
                 fleet.calls.append(call)
             else:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from common.frames import Assembly, Body
 from proto import fenchel_pb2 as pb
 from server.calls import Call
+from server.clocks import Clock
 from server.exchange import Exchange
+from server.sockets import NOTHING, Crossed
+from server.throughput import Throughput
 
 log = logging.getLogger("fenchel.server")
 
@@ -37,7 +41,7 @@ class Member:
     base
         The last instruction whose effect counts; 0: none.
     reach
-        The base in the last checkpoint that is safely on disk.
+        The base in the older of the two checkpoints that are on disk: no run can go back behind it.
     lost
         Why this client is out of the run, or ``None``.
     """
@@ -50,6 +54,10 @@ class Member:
     next_sequence: int = 1
     lost: str | None = None
     outstanding: dict[int, Call] = field(default_factory=dict)
+    streams: int = 0
+    """How often the client has come."""
+    changed_unix: float = field(default_factory=time.time)
+    """When it last came or went away."""
     queue: asyncio.Queue[Call | pb.Farewell] | None = None
     """Feeds the stream that is open now; ``None`` while the client is away."""
     serving: asyncio.Task[None] | None = None
@@ -58,6 +66,12 @@ class Member:
     """Questions whose deadline has passed, until the next one is asked."""
     partial: tuple[int, Assembly] | None = None
     """Sequence and beginning of a reply whose stream broke."""
+    clock: Clock = field(default_factory=Clock)
+    """How far the client's clock is from this process's."""
+    throughput_down: Throughput = field(default_factory=Throughput)
+    throughput_up: Throughput = field(default_factory=Throughput)
+    carried: Crossed = NOTHING
+    """What crossed the client's connections and belongs to calls that are not answered yet."""
 
     @property
     def connected(self) -> bool:

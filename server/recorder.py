@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from common.run_folder import RunFolder
 from common.tables import TableLog
 from proto import fenchel_pb2 as pb
+from server.accounting import Costs, split
 from server.calls import Call
 from server.evaluation import NAMES
 
@@ -29,10 +30,15 @@ _CALLS = pa.schema(
         ("bytes_up", pa.int64()),
         ("wire_down", pa.int64()),
         ("wire_up", pa.int64()),
+        ("socket_down", pa.float64()),
+        ("socket_up", pa.float64()),
         ("total_s", pa.float64()),
         ("queue_s", pa.float64()),
         ("send_s", pa.float64()),
         ("network_s", pa.float64()),
+        ("serialisation_s", pa.float64()),
+        ("propagation_s", pa.float64()),
+        ("client_receive_s", pa.float64()),
         ("client_queue_s", pa.float64()),
         ("client_decode_s", pa.float64()),
         ("compute_s", pa.float64()),
@@ -42,8 +48,16 @@ _CALLS = pa.schema(
         ("decryptions", pa.int64()),
         ("journal_s", pa.float64()),
         ("client_encode_s", pa.float64()),
+        ("handover_s", pa.float64()),
         ("receive_s", pa.float64()),
+        ("held_s", pa.float64()),
         ("decode_s", pa.float64()),
+        ("take_s", pa.float64()),
+        ("waiting_s", pa.float64()),
+        ("arrived_s", pa.float64()),
+        ("replied_s", pa.float64()),
+        ("clock_offset_s", pa.float64()),
+        ("clock_error_s", pa.float64()),
     ]
 )
 _INTEGERS = (
@@ -58,41 +72,29 @@ _INTEGERS = (
     "wire_down",
     "wire_up",
 )
-_PARTS = ("compute", "encryption", "coding", "network")
-_TIMES = ("seconds", *(f"{part}_s" for part in _PARTS), "waiting_s", "evaluation_s", "unix")
-
-
-@dataclass(frozen=True)
-class _Costs:
-    """Seconds of one call: where the time between question and answer went. Nan where it is not known."""
-
-    total: float
-    compute: float
-    encryption: float
-    coding: float
-    network: float
-
-    @classmethod
-    def of(cls, call: Call) -> _Costs:
-        timing = call.timing
-        if timing is None or not call.last_received_ns:
-            return cls(math.nan, math.nan, math.nan, math.nan, math.nan)
-        encryption_ns = timing.encrypt_ns + timing.decrypt_ns
-        coding_ns = timing.decode_ns + timing.journal_ns + timing.encode_ns
-        client_ns = timing.queue_ns + timing.compute_ns + encryption_ns + coding_ns
-        decode_ns = max(call.decoded_ns - call.last_received_ns, 0)
-        return cls(
-            total=(call.last_received_ns + decode_ns - call.queued_ns) / 1e9,
-            compute=timing.compute_ns / 1e9,
-            encryption=encryption_ns / 1e9,
-            coding=(coding_ns + decode_ns) / 1e9,
-            network=max(call.last_received_ns - call.first_sent_ns - client_ns, 0) / 1e9,
-        )
+_PARTS = ("compute", "encryption", "coding", "network", "queueing", "waiting", "server")
+_TIMES = (
+    "seconds",
+    *(f"{part}_s" for part in _PARTS),
+    "unaccounted_s",
+    "serialisation_s",
+    "propagation_s",
+    "idle_s",
+    "evaluation_s",
+    "checkpoint_s",
+    "started_unix",
+    "checkpoint_unix",
+    "unix",
+)
+_SOCKETS = ("socket_down", "socket_up")
+_MOST = (1 << 63) - 1  # a client's counts are its own account, and may be anything
 
 
 def _row(call: Call) -> tuple[Any, ...]:
-    costs = _Costs.of(call)
+    costs = Costs.of(call)
     timing = call.timing or pb.Timing()
+    arrived, replied = _at_client(call)
+    offset, crossed, exchange = call.offset, call.crossed, call.exchange
     return (
         call.round,
         call.phase,
@@ -105,37 +107,56 @@ def _row(call: Call) -> tuple[Any, ...]:
         call.reply_bytes,
         call.wire_down,
         call.wire_up,
+        math.nan if crossed is None else crossed.down,
+        math.nan if crossed is None else crossed.up,
         costs.total,
         _seconds(call.queued_ns, call.first_sent_ns),
         _seconds(call.first_sent_ns, call.last_sent_ns),
         costs.network,
+        costs.serialisation,
+        costs.propagation,
+        timing.receive_ns / 1e9,
         timing.queue_ns / 1e9,
         timing.decode_ns / 1e9,
         timing.compute_ns / 1e9,
         timing.encrypt_ns / 1e9,
         timing.decrypt_ns / 1e9,
-        timing.encryptions,
-        timing.decryptions,
+        min(timing.encryptions, _MOST),
+        min(timing.decryptions, _MOST),
         timing.journal_ns / 1e9,
         timing.encode_ns / 1e9,
+        timing.handover_ns / 1e9,
         _seconds(call.first_received_ns, call.last_received_ns),
+        call.held_ns / 1e9,
         _seconds(call.last_received_ns, call.decoded_ns),
+        _seconds(call.decoded_ns, call.taken_ns),
+        math.nan if exchange is None else _seconds(call.taken_ns, exchange.ended_ns),
+        arrived,
+        replied,
+        math.nan if offset is None else offset.ns / 1e9,
+        math.nan if offset is None else offset.error_ns / 1e9,
     )
+
+
+def _at_client(call: Call) -> tuple[float, float]:
+    """Return when the client had the instruction and began to reply: seconds after it was queued."""
+    timing, offset = call.timing, call.offset
+    if timing is None or offset is None or not timing.received_unix_ns:
+        return math.nan, math.nan
+    arrived = timing.received_unix_ns + offset.ns - call.queued_unix_ns
+    return arrived / 1e9, (arrived + timing.answer_ns) / 1e9
 
 
 def _seconds(start_ns: int, stop_ns: int) -> float:
     return (stop_ns - start_ns) / 1e9 if start_ns and stop_ns else math.nan
 
 
-def _critical(calls: Sequence[Call]) -> list[_Costs]:
-    """Return the costs of each exchange's last answer: those that the round had to wait for."""
-    last: dict[int, Call] = {}
-    for call in calls:
-        if call.outcome == "counted" and call.exchange is not None:
-            key = id(call.exchange)
-            if key not in last or call.last_received_ns > last[key].last_received_ns:
-                last[key] = call
-    return [_Costs.of(call) for call in last.values()]
+def _crossed(calls: Sequence[Call]) -> tuple[float, float]:
+    """Return the bytes on the connections of these calls; nan if not one of them is known."""
+    known = [call.crossed for call in calls if call.crossed is not None]
+    if not known:
+        return math.nan, math.nan
+    return sum(each.down for each in known), sum(each.up for each in known)
 
 
 @dataclass
@@ -150,17 +171,21 @@ class Recorder:
         Names of the algorithm's own figures.
     kept_rounds
         Rounds that a resumed run keeps.
+    on_calls
+        Told the instructions whose rows are noted.
     """
 
     folder: RunFolder
     figures: tuple[str, ...]
     kept_rounds: int = 0
+    on_calls: Callable[[Sequence[Call]], None] = lambda calls: None
     _rounds: list[tuple[Any, ...]] = field(default_factory=list)
     _calls: list[tuple[Any, ...]] = field(default_factory=list)
+    _saved: tuple[float, float] = (math.nan, math.nan)
 
     def __post_init__(self) -> None:
         fields = [(name, pa.int64()) for name in _INTEGERS]
-        fields += [(name, pa.float64()) for name in (*_TIMES, *NAMES, *self.figures)]
+        fields += [(name, pa.float64()) for name in (*_SOCKETS, *_TIMES, *NAMES, *self.figures)]
         self._columns = [name for name, _ in fields]
         self._metrics_log = TableLog(self.folder.metrics, pa.schema(fields), self.kept_rounds)
         self._calls_log = TableLog(self.folder.calls, _CALLS, self.kept_rounds)
@@ -168,6 +193,7 @@ class Recorder:
     def round(
         self,
         t: int,
+        started: float,
         seconds: float,
         evaluation_seconds: float,
         calls: Sequence[Call],
@@ -178,6 +204,8 @@ class Recorder:
 
         Parameters
         ----------
+        started
+            When the round began, by the performance counter.
         seconds, evaluation_seconds
             What the round and the evaluation after it took.
         calls
@@ -188,8 +216,11 @@ class Recorder:
         """
         self.calls(calls)
         own = [call for call in calls if call.kind != pb.INSPECT and call.round == t]
-        critical = _critical(own)
-        spent = {f"{part}_s": sum(getattr(costs, part) for costs in critical) for part in _PARTS}
+        started_ns = round(started * 1e9)
+        parts = split(started_ns, started_ns + round(seconds * 1e9), own)
+        spent = {f"{part}_s": getattr(parts, part) for part in _PARTS}
+        now, saved = time.time(), self._saved
+        self._saved = math.nan, math.nan
         row = {
             "round": t,
             "asked": sum(call.kind == pb.ASK for call in own),
@@ -202,19 +233,33 @@ class Recorder:
             "bytes_up": sum(call.reply_bytes for call in own),
             "wire_down": sum(call.wire_down for call in own),
             "wire_up": sum(call.wire_up for call in own),
+            **dict(zip(_SOCKETS, _crossed(own), strict=True)),
             "seconds": seconds,
             **spent,
-            "waiting_s": max(seconds - sum(spent.values()), 0.0),
+            "unaccounted_s": seconds - parts.accounted,
+            "serialisation_s": parts.serialisation,
+            "propagation_s": parts.propagation,
+            "idle_s": parts.idle,
             "evaluation_s": evaluation_seconds,
-            "unix": time.time(),
+            "checkpoint_s": saved[1],
+            "started_unix": now - (time.perf_counter() - started),
+            "checkpoint_unix": saved[0],
+            "unix": now,
             **figures,
         }
         self._rounds.append(tuple(row.get(name, math.nan) for name in self._columns))
         return row
 
+    def saved(self, seconds: float) -> None:
+        """Note that a checkpoint has just been written, for the row of the round that goes on meanwhile."""
+        self._saved = time.time() - seconds, seconds
+
     def calls(self, calls: Sequence[Call]) -> None:
         """Note instructions that belong to no round."""
-        self._calls.extend(_row(call) for call in calls)
+        for call in calls:
+            self._calls.append(_row(call))
+            call.recorded = True
+        self.on_calls(calls)
 
     def flush(self) -> None:
         """Write what has been noted. May run in another thread than :meth:`round`, but not at the same time."""

@@ -16,6 +16,7 @@ import numpy as np
 from common.arrays import Vector
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
+from common.store import writing
 from server import checkpoint as checkpoints
 from server.algorithm import Algorithm
 from server.checkpoint import Checkpoint
@@ -47,6 +48,8 @@ class Rounds:
         The last round that is done.
     admission
         Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown.
+    on_begin
+        Told of each round that begins.
     spending
         What the rounds cost the clients of their privacy, under differential privacy.
     ended
@@ -65,10 +68,12 @@ class Rounds:
     on_row: Callable[[Row], None]
     done: int
     admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
+    on_begin: Callable[[int], None] = lambda t: None
     spending: Spending | None = None
     ended: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     _saving: asyncio.Task[None] | None = None
+    _bases: dict[str, int] = field(default_factory=dict)  # of each client, in the last checkpoint
     _save_from: float = 0.0  # before this moment another save would take too large a share of the time
 
     async def go(self, *, fresh: bool) -> None:
@@ -81,8 +86,7 @@ class Rounds:
         """
         if fresh:
             await self.algorithm.start()
-        # Also marks the epoch of a resumed run, so that no sequence number is ever used twice.
-        await self._save(wait=True)
+        await self._save(wait=True, again=not fresh)
         await self._enrol()
         for warning in [] if self.spending is None else self.spending.warnings():
             log.warning("differential_privacy: %s", warning)
@@ -113,6 +117,7 @@ class Rounds:
             await self._save(wait=True)  # a server that is resumed must know its clients
         started = time.perf_counter()
         fleet.round = t
+        self.on_begin(t)
         await self.algorithm.round(t)
         fleet.check_lost()
         seconds = time.perf_counter() - started
@@ -130,6 +135,7 @@ class Rounds:
         connected = sum(member.connected for member in fleet.members.values())
         row = self.recorder.round(
             t,
+            started,
             seconds,
             evaluation_seconds,
             calls,
@@ -157,8 +163,8 @@ class Rounds:
         calls, fleet.calls = fleet.calls, []
         self.recorder.calls(calls)
 
-    async def _save(self, *, wait: bool) -> None:
-        """Write tables and checkpoint.
+    async def _save(self, *, wait: bool, again: bool = False) -> None:
+        """Write tables and checkpoint; ``again``: the one that the run was resumed from, with its new epoch.
 
         Unless ``wait``, this goes on in the background, and a round is passed over when saving would take
         more than a twentieth of the time: what a crash then loses is done again in as little time.
@@ -171,21 +177,25 @@ class Rounds:
         checkpoint = checkpoints.take(
             self.folder.id, self.done, self.epoch, self.algorithm.state, self.fleet.members
         )
-        self._saving = asyncio.create_task(self._write(checkpoint, started))
+        self._saving = asyncio.create_task(self._write(checkpoint, started, again))
         if wait or checkpoint.is_large:
             await self._saving
 
     def _is_saving(self) -> bool:
         return self._saving is not None and not self._saving.done()
 
-    async def _write(self, checkpoint: Checkpoint, started: float) -> None:
+    async def _write(self, checkpoint: Checkpoint, started: float, again: bool) -> None:
         self.recorder.flush()
         sync = self.settings.checkpoint.sync
-        await asyncio.to_thread(checkpoints.save, self.folder.checkpoint, checkpoint, sync=sync)
+        write = checkpoints.renew if again else checkpoints.save
+        await asyncio.to_thread(write, self.folder, checkpoint, sync=sync)
         checkpoint.values.clear()  # the thread pool holds on to its last task; its arrays may be large
-        for name, kept in checkpoint.members.items():
-            self.fleet.members[name].reach = kept["base"]
+        # A damaged checkpoint sends the run back to the one before it, so clients must still reach that.
+        for name, base in self._bases.items():
+            self.fleet.members[name].reach = base
+        self._bases = {name: kept["base"] for name, kept in checkpoint.members.items()}
         now = time.perf_counter()
+        self.recorder.saved(now - started)
         self._save_from = now + (now - started) * (1 / _SAVING_SHARE - 1)
 
     def close(self, *, completed: bool) -> None:
@@ -201,8 +211,9 @@ class Rounds:
 def save_model(path: Path, model: Vector) -> None:
     """Write a model as NPZ, atomically; the same model gives the same bytes (no time of day in the archive)."""
     temporary = path.with_suffix(".new")
-    with zipfile.ZipFile(temporary, "w") as archive:
+    with writing(path), zipfile.ZipFile(temporary, "w") as archive:
         entry = zipfile.ZipInfo("model.npy", date_time=(1980, 1, 1, 0, 0, 0))
         with archive.open(entry, "w", force_zip64=model.nbytes > _ZIP64_BYTES) as file:
             np.lib.format.write_array(file, model, allow_pickle=False)
-    temporary.replace(path)
+    with writing(path):
+        temporary.replace(path)

@@ -14,7 +14,7 @@ from common.data.shard import Shard
 from common.errors import SettingsError
 from common.expectation import check
 from common.payload import Value, Values, body_bytes, decode, encode
-from common.phases import EVALUATE, EVALUATION
+from common.phases import EVALUATE, EVALUATION, SCORE_GROUPS
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient
@@ -200,7 +200,7 @@ def test_what_lies_before_the_reach_is_forgotten(session: Session) -> None:
 def test_evaluation_returns_sums_and_changes_nothing(session: Session) -> None:
     add(session, 1.0, sequence=1, base=0)
     answer = values_of(handled(session, EVALUATE, 2, 1, kind=pb.INSPECT, model=np.array([0.5, -0.5])))
-    check(answer, EVALUATION, "client-0")
+    check(answer, {**EVALUATION, **SCORE_GROUPS}, "client-0")
     assert (answer["samples"], answer["holdout_samples"]) == (4, 0)
     assert session.hello().snapshots == [1]
     assert add(session, 2.0, sequence=3, base=1) == 3.0

@@ -60,6 +60,15 @@ def test_a_gap_that_was_not_measured_in_some_rounds_leaves_a_blank(terminal: boo
     assert "nan" not in text
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_auc_is_shown_beside_the_accuracy_where_there_is_one(terminal: bool) -> None:
+    assert "auc" not in shown(ROW | {"test_auc": math.nan}, terminal=terminal)
+    text = shown(ROW | {"test_auc": 0.98349, "train_auc": 0.75}, terminal=terminal)
+    assert "auc" in text
+    assert "98.35 %" in text
+    assert "75.00 %" in shown(ROW | {"test_auc": math.nan, "train_auc": 0.75}, terminal=terminal)
+
+
 def test_the_algorithms_own_objective_stands_in_for_one_that_nobody_evaluated() -> None:
     text = shown(ROW | {"objective": math.nan, "primal_objective": 0.375}, terminal=False)
     assert "objective 0.3750" in text

@@ -25,6 +25,32 @@ def test_traffic_is_the_sum_over_rounds(finished: Run) -> None:
     assert traffic.wire_up > traffic.payload_up
 
 
+def test_what_crossed_the_sockets_is_known_where_every_round_knows_it(
+    altered: Callable[..., Run], finished: Run
+) -> None:
+    assert math.isnan(digest.traffic(finished.metrics_table).socket_down)  # there is none within one process
+    known = altered(metrics={"socket_down": [1.0, 2.0, 4.0], "socket_up": [1.0, math.nan, 4.0]})
+    traffic = digest.traffic(known.metrics_table)
+    assert traffic.socket_down == 7.0
+    assert math.isnan(traffic.socket_up)
+
+
+def test_the_network_is_serialisation_and_propagation(finished: Run) -> None:
+    serialisation, propagation = digest.network_split(finished.metrics_table)
+    network = digest.time_split(finished.metrics_table).network
+    assert serialisation >= 0
+    assert serialisation + propagation == pytest.approx(network)
+    old = finished.metrics_table.drop_columns(["serialisation_s"])
+    assert all(math.isnan(part) for part in digest.network_split(old))
+
+
+def test_time_that_a_client_invents_does_not_make_the_bars_negative(
+    altered: Callable[..., Run], finished: Run
+) -> None:
+    run = altered(metrics={"unaccounted_s": [-5.0, 0.25, 0.0]})
+    assert digest.time_columns(run.metrics_table)["unaccounted"].tolist() == [0.0, 0.25, 0.0]
+
+
 def test_costs_of_phases_agree_with_pandas(finished: Run) -> None:
     for costs in digest.costs_by(finished.calls_table, "phase"):
         rows = finished.calls[finished.calls["phase"] == costs.name]
@@ -33,7 +59,9 @@ def test_costs_of_phases_agree_with_pandas(finished: Run) -> None:
         assert costs.total_p90 == pytest.approx(rows["total_s"].quantile(0.9))
         assert costs.compute_p90 == pytest.approx(rows["compute_s"].quantile(0.9))
         assert costs.network_p50 == pytest.approx(rows["network_s"].median())
-        assert costs.mean.total == pytest.approx(rows["total_s"].mean())
+        whole = rows["total_s"] + rows["take_s"] + rows["waiting_s"]
+        assert costs.mean.total == pytest.approx(whole.mean())
+        assert costs.mean.waiting == pytest.approx(rows["waiting_s"].mean())
 
 
 def test_costs_of_clients_leave_out_the_evaluation(finished: Run) -> None:

@@ -53,7 +53,8 @@ def test_a_killed_run_keeps_every_round_but_the_one_that_was_being_written(
     killed: Run, finished: Run
 ) -> None:
     assert (killed.summary, killed.completed, killed.state, killed.rounds) == (None, False, "unfinished", 2)
-    assert killed.metrics_table.equals(finished.metrics_table.slice(0, 2))
+    # Not all figures are known, and nan is not equal to itself.
+    assert str(killed.metrics_table.to_pylist()) == str(finished.metrics_table.slice(0, 2).to_pylist())
     assert set(killed.calls_table["round"].to_pylist()) == {1, 2}
     assert killed.figures["objective"] == finished.metrics_table["objective"][1].as_py()
 

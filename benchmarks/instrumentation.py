@@ -1,0 +1,123 @@
+"""What the accounting of time and bytes costs: the same rounds, with it and without it, in turn in one process.
+
+A server and four clients exchange 1e6 floats over loopback, without TLS, as in ``round_trip``, with only the
+accounting switched: stamps, alignment of clocks, counters of the sockets, and the rows of the tables. Switched off,
+each of its functions is replaced by one that does nothing. The share is what the median round takes longer; the
+limit is 0.03. Rounds scatter by more than that, so the time spent within the functions themselves is measured, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from benchmarks import fenchel_echo
+from benchmarks.program import Figures, progress, run
+from client.work import _Arrived
+from common.run_folder import RunFolder
+from deploy.local import LocalLauncher
+from server import accounting, recorder
+from server.accounting import Split
+from server.conversation import Conversation
+from server.coordinator import Observer
+from server.recorder import Recorder
+from server.rounds import Row
+
+_CLIENTS, _FLOATS = 4, 1_000_000
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing, and know nothing."""
+
+
+@contextlib.contextmanager
+def _switched_off() -> Iterator[None]:
+    """Run the server without its accounting. What clients stamp stays: it is five readings of a clock."""
+    with (
+        mock.patch.object(Conversation, "_align", _nothing),
+        mock.patch.object(Conversation, "_crossed", _nothing),
+        mock.patch.object(Recorder, "calls", _nothing),
+        mock.patch.object(recorder, "split", return_value=Split()),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _timed(spent: list[float]) -> Iterator[None]:
+    """Add up the seconds within the accounting's functions, of the server and of a client's stamp."""
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*words: Any, **named: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return function(*words, **named)
+            finally:
+                spent[0] += time.perf_counter() - started
+
+        return call
+
+    with (
+        mock.patch.object(Conversation, "_align", timed(Conversation._align)),
+        mock.patch.object(Conversation, "_crossed", timed(Conversation._crossed)),
+        mock.patch.object(Recorder, "calls", timed(Recorder.calls)),
+        mock.patch.object(recorder, "split", timed(accounting.split)),
+        mock.patch.object(_Arrived, "stamp", timed(_Arrived.stamp)),
+    ):
+        yield
+
+
+def _rounds(rounds: int) -> list[float]:
+    """Return the seconds of each round but the first, with all bookkeeping."""
+    ends: list[float] = []
+
+    def ended(row: Row) -> None:
+        ends.append(time.perf_counter())
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder.create(Path(temporary), "instrumentation")
+        settings = fenchel_echo.settings(_CLIENTS, _FLOATS, rounds + 1)
+        launcher = LocalLauncher(settings, folder, _CLIENTS, secure=False, observer=Observer(row=ended))
+        asyncio.run(launcher.run())
+    return [later - earlier for earlier, later in itertools.pairwise(ends)]
+
+
+def measure(quick: bool) -> Figures:
+    """Measure with and without, in turn."""
+    repeats, rounds = (2, 15) if quick else (6, 40)
+    with_it: list[float] = []
+    without: list[float] = []
+    spent = [0.0]
+    timed_rounds = 0
+    for repeat in range(repeats):
+        progress(f"{repeat + 1} of {repeats}")
+        with _switched_off():
+            without += _rounds(rounds)
+        with_it += _rounds(rounds)
+        with _timed(spent):
+            timed_rounds += len(_rounds(rounds)) + 1
+    median, bare = statistics.median(with_it), statistics.median(without)
+    within = spent[0] / timed_rounds
+    figures = {
+        "clients": _CLIENTS,
+        "floats": f"{_FLOATS:.0e}",
+        "round ms": f"{1e3 * median:.2f}",
+        "without ms": f"{1e3 * bare:.2f}",
+        "accounting ms": f"{1e3 * within:.3f}",
+    }
+    return {
+        "rows": [figures],
+        "share_of_a_round": round(within / median, 5),
+        "longer_by": round(median / bare - 1, 4),
+    }
+
+
+if __name__ == "__main__":
+    run(__doc__ or "", measure)

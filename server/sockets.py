@@ -1,0 +1,174 @@
+"""What the operating system says has crossed a client's connection: TLS and HTTP/2 included.
+
+Linux counts the bytes of each TCP connection (``TCP_INFO``); no privilege is needed to read one's own. Other
+systems do not say, and nor does a connection that is no TCP: there the counts are not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, TypeAlias, runtime_checkable
+from urllib.parse import unquote
+
+_COUNTERS = struct.Struct("=QQ")
+_ACKNOWLEDGED = 120  # where struct tcp_info has tcpi_bytes_acked, and tcpi_bytes_received behind it
+_COOKIE = 57  # SO_COOKIE: a number that no other socket has had
+_ENOUGH = _ACKNOWLEDGED + _COUNTERS.size
+
+Address: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """Bytes of a connection: to the client (as far as it has acknowledged them), and from it."""
+
+    down: int
+    up: int
+
+    def __add__(self, other: Crossed) -> Crossed:
+        return Crossed(self.down + other.down, self.up + other.up)
+
+    def __sub__(self, other: Crossed) -> Crossed:
+        return Crossed(self.down - other.down, self.up - other.up)
+
+
+NOTHING = Crossed(0, 0)
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A stream that knows what crossed the connection below it."""
+
+    def crossed(self) -> Crossed | None:
+        """Return what has crossed since the last time; ``None``: nobody knows."""
+        ...
+
+
+@dataclass(slots=True)
+class _Read:
+    """A connection as it was read last; the kernel's cookie tells it from a later one with the same descriptor."""
+
+    descriptor: int
+    cookie: bytes
+    crossed: Crossed
+
+
+@dataclass
+class Sockets:
+    """The connections of this process, by the address of whoever is at the other end."""
+
+    _read: dict[Address, _Read] = field(default_factory=dict)
+    _gone: set[Address] = field(default_factory=set)  # not worth another search
+
+    def news(self, peer: str) -> Crossed | None:
+        """Return what has crossed the connection since the last time, or since it was made.
+
+        Parameters
+        ----------
+        peer
+            As gRPC calls it, such as ``ipv4:192.0.2.1:40000``.
+
+        Returns
+        -------
+        Crossed or None
+            ``None``: the connection is gone, or the system does not say.
+        """
+        address = _address(peer)
+        if address is None or address in self._gone or not hasattr(socket, "TCP_INFO"):
+            return None
+        last = self._read.get(address)
+        now = None if last is None else _look(last.descriptor)
+        if last is None or now is None or not _is_same(last, now, address):
+            now = self._found(address)
+        if now is None:
+            self._gone.add(address)
+            return None
+        self._read[address] = now
+        before = last.crossed if last is not None and last.cookie == now.cookie else NOTHING
+        return now.crossed - before
+
+    def _found(self, wanted: Address) -> _Read | None:
+        """Look for a connection among all open files; note the others, so that the next need not look again."""
+        try:
+            descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+        except OSError:
+            return None
+        known, self._read = self._read, {}
+        for descriptor in descriptors:
+            address = _peer(descriptor)
+            if address is not None:
+                before = known.get(address)
+                self._read[address] = (
+                    replace(before, descriptor=descriptor) if before else _Read(descriptor, b"", NOTHING)
+                )
+        found = self._read.get(wanted)
+        return None if found is None else _look(found.descriptor)
+
+
+def _is_same(last: _Read, now: _Read, address: Address) -> bool:
+    """Whether a descriptor still is of the connection as which it is known; the first time that needs a closer look."""
+    return now.cookie == last.cookie if last.cookie else _peer(now.descriptor) == address
+
+
+@functools.lru_cache(maxsize=4096)
+def _address(peer: str) -> Address | None:
+    """Return host and port of what gRPC calls a peer; ``None`` for what is no TCP."""
+    kind, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
+    return _normal(host.strip("[]"), int(port))
+
+
+def _normal(host: str, port: int) -> Address | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address), port
+
+
+def _peer(descriptor: int) -> Address | None:
+    """Return who is at the other end of an open file; ``None`` if it is no connection over IP."""
+    try:
+        with _borrowed(descriptor) as connection:
+            name = connection.getpeername()
+    except OSError:
+        return None
+    return _normal(name[0], name[1]) if isinstance(name, tuple) else None
+
+
+def _look(descriptor: int) -> _Read | None:
+    """Read the counters of a connection; ``None`` if it is closed, or nobody counts."""
+    try:
+        with _borrowed(descriptor) as connection:
+            cookie = connection.getsockopt(socket.SOL_SOCKET, _COOKIE, 8)
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ENOUGH)
+            same = connection.getsockopt(socket.SOL_SOCKET, _COOKIE, 8) == cookie
+    except OSError:
+        return None
+    if len(info) < _ENOUGH or not same:
+        return None
+    return _Read(descriptor, cookie, Crossed(*_COUNTERS.unpack_from(info, _ACKNOWLEDGED)))
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Use a socket that belongs to gRPC, without ever closing it.
+
+    Options of a socket are read without releasing Python's lock: having to wait for it again would take longer
+    than all else here.
+    """
+    connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
+    try:
+        yield connection
+    finally:
+        connection.detach()

@@ -1,0 +1,141 @@
+"""A round's time is divided without a remainder where every stamp is known, and says so where they do not fit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from proto import fenchel_pb2 as pb
+from server.accounting import Costs, split
+from server.calls import Call, Outcome
+from server.exchange import Exchange
+from server.replies import Gathered
+
+MS = 1_000_000
+
+
+def exchange(started: int, posted: int, ended: int) -> Exchange:
+    made = Exchange("train", 1, Gathered(), lambda *_: None, 10.0)
+    made.started_ns, made.posted_ns, made.ended_ns = started * MS, posted * MS, ended * MS
+    return made
+
+
+def timing(**milliseconds: int) -> pb.Timing:
+    return pb.Timing(**{f"{name}_ns": value * MS for name, value in milliseconds.items()})
+
+
+def answered(asked: Exchange, client: str, sent: int, received: int, told: pb.Timing, **others: int) -> Call:
+    """A call of the exchange: queued when all were posted, 1 ms to decode and 2 ms to check and combine."""
+    call = Call(client, 1, 0, "train", 1, pb.ASK, None, asked)
+    call.queued_ns, call.first_sent_ns = asked.posted_ns, sent * MS
+    call.last_received_ns, call.decoded_ns = received * MS, (received + 1) * MS
+    call.taken_ns = (received + 3) * MS
+    call.held_ns = others.get("held", 0) * MS
+    call.serialisation = others.get("serialisation", 0) / 1e3
+    call.timing, call.outcome = told, "counted"
+    return call
+
+
+WORK = {
+    "queue": 3,
+    "decode": 1,
+    "compute": 40,
+    "encrypt": 6,
+    "decrypt": 4,
+    "encode": 2,
+    "journal": 5,
+    "handover": 2,
+}
+"""63 ms on the client."""
+
+
+def test_a_round_is_the_slowest_call_of_each_exchange_and_the_servers_work_between() -> None:
+    first, second = exchange(10, 12, 130), exchange(150, 150, 200)
+    calls = [
+        answered(first, "quick", 14, 60, timing(compute=20, answer=20)),
+        answered(first, "slow", 15, 125, timing(**WORK, answer=63), held=4, serialisation=30),
+        answered(second, "quick", 150, 190, timing(compute=30, answer=30)),
+    ]
+    found = split(5 * MS, 230 * MS, calls)
+    assert found.compute == pytest.approx(0.070)
+    assert found.encryption == pytest.approx(0.010)
+    assert found.coding == pytest.approx((2 + 8 + 1 + 1) / 1e3)  # broadcast, client, two replies
+    assert found.network == pytest.approx((110 - 63 - 4 + 10) / 1e3)
+    assert found.serialisation == pytest.approx(0.030)
+    assert found.queueing == pytest.approx((3 + 4 + 3 + 2) / 1e3)
+    assert found.waiting == pytest.approx((2 + 7) / 1e3)
+    assert found.server == pytest.approx((5 + 2 + 20 + 2 + 30) / 1e3)
+    assert found.idle == pytest.approx((128 - 63) / 2 / 1e3)
+    assert found.accounted == pytest.approx(0.225)
+
+
+def test_what_the_clients_stamps_leave_open_is_not_accounted_for() -> None:
+    asked = exchange(0, 0, 100)
+    told = timing(compute=40, answer=60)  # 20 ms of which nobody knows
+    found = split(0, 100 * MS, [answered(asked, "a", 0, 97, told)])
+    assert found.accounted == pytest.approx(0.080)
+
+
+def test_a_client_that_claims_more_than_there_was_makes_the_sum_too_large_and_no_part_negative() -> None:
+    asked = exchange(0, 0, 100)
+    found = split(0, 100 * MS, [answered(asked, "a", 0, 97, timing(compute=5000))])
+    assert found.network == 0.0
+    assert found.accounted > 5
+
+
+def test_work_that_is_older_than_the_answer_is_no_network() -> None:
+    """A stream broke after the client had computed; it sent its stored reply on the next one, at once."""
+    asked = exchange(0, 0, 100)
+    call = answered(asked, "a", 0, 97, timing(compute=80, answer=1))
+    assert Costs.of(call).network == pytest.approx(0.017)
+
+
+def test_an_exchange_without_an_answer_is_waited_for() -> None:
+    asked = exchange(0, 1, 90)
+    call = Call("a", 1, 0, "train", 1, pb.ASK, None, asked)
+    found = split(0, 100 * MS, [call])
+    assert (found.waiting, found.server) == pytest.approx((0.089, 0.010))
+    assert found.accounted == pytest.approx(0.1)
+    assert math.isnan(Costs.of(call).total)
+
+
+@pytest.mark.parametrize("outcome", ["late", "failed"])
+def test_answers_that_do_not_count_are_waited_for_but_their_parts_are_not_the_rounds(
+    outcome: Outcome,
+) -> None:
+    asked = exchange(0, 0, 100)
+    calls = [
+        answered(asked, "a", 0, 27, timing(compute=20, answer=20)),
+        answered(asked, "b", 0, 90, timing(compute=80, answer=80)),
+    ]
+    calls[1].outcome = outcome
+    found = split(0, 100 * MS, calls)
+    assert (found.compute, found.waiting) == pytest.approx((0.020, 0.070))
+
+
+def test_an_exchange_beside_another_is_not_counted_twice() -> None:
+    short, long = exchange(5, 5, 40), exchange(0, 0, 100)
+    calls = [
+        answered(short, "a", 5, 37, timing(compute=30, answer=30)),
+        answered(long, "b", 0, 97, timing(compute=90, answer=90)),
+    ]
+    found = split(0, 100 * MS, calls)
+    assert found.compute == pytest.approx(0.090)
+    assert found.accounted == pytest.approx(0.1)
+
+
+def test_a_round_without_exchange_is_the_servers() -> None:
+    told = Call("a", 1, 0, "shift", 1, pb.TELL, None)
+    assert split(0, 50 * MS, [told]).server == pytest.approx(0.05)
+
+
+def test_what_is_encoded_for_others_is_not_queueing() -> None:
+    """The first client's instruction was ready at 2 ms, and the last one's at 30 ms: until then nothing is sent."""
+    asked = exchange(0, 30, 100)
+    call = answered(asked, "a", 31, 97, timing(compute=60, answer=60))
+    call.queued_ns = 2 * MS
+    found = split(0, 100 * MS, [call])
+    assert (found.coding, found.queueing) == pytest.approx((0.031, 0.001))
+    assert Costs.of(call).queueing == pytest.approx(0.029)  # that client did wait
+    assert found.accounted == pytest.approx(0.1)
