@@ -4,10 +4,10 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install torch demo test lint format bench proto lock clean
+.PHONY: help install torch demo test faults lint format bench bench-peers proto lock clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(READY)  ## a .venv with everything for development
 
@@ -23,8 +23,14 @@ demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live ta
 	$(BIN)/fenchel up experiments/quickstart.yaml
 
 test: $(READY)  ## all tests but those that need Docker
-	$(BIN)/python -m pytest -m 'not docker and not cluster' --numprocesses 2
-	$(BIN)/python -m pytest -m cluster
+	$(BIN)/python -m pytest -m 'not docker and not cluster and not faults' --numprocesses 2
+	$(BIN)/python -m pytest -m cluster --numprocesses 2
+
+faults: $(READY)  ## 220 kills, ten for each algorithm; half an hour
+	$(BIN)/python -m pytest -m faults --numprocesses 2 -rs
+
+fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for the night); FUZZ="--seed 1"
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hostile.fuzz $(FUZZ)
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .
@@ -37,6 +43,10 @@ format: $(READY)  ## bring the code into form
 
 bench: $(READY)  ## measure, and write benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
+
+bench-peers: $(READY)  ## the same job on other frameworks, which are installed: several GB
+	$(BIN)/python -m benchmarks.peers --install
+	$(BIN)/python -m benchmarks.peers
 
 proto: $(READY)  ## generate the Python code of the wire contract
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. \

@@ -9,22 +9,24 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from client.algorithms import require_allowed
 from client.backoff import Backoff
+from client.consent import Consent, check_run
 from client.holdings import Holdings
+from client.observer import Observer
 from client.policy import Policy
 from client.session import Session
 from client.work import Worker
 from common.credentials import Credentials
 from common.errors import CredentialError, JoinRefusedError, SettingsError, UnreachableError
-from common.settings.run import RunSettings, from_json, outside_code, raw
+from common.settings.run import RunSettings
 from common.settings.solver import Solver
-from common.transport import CLIENT_KEY, INSTANCE_KEY, options
+from common.transport import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
 from common.version import PROTOCOL, software
 from proto import fenchel_pb2 as pb
 from proto.fenchel_pb2_grpc import CoordinatorStub
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fenchel.client")
 
 _KEEPALIVE = 20.0  # until the settings are known
+_PING_SECONDS = 10.0
 _REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -62,8 +65,8 @@ class Participant:
         Where its data comes from.
     state_folder
         Below it journals are kept, by run and client; ``None``: in memory only.
-    allowed
-        Algorithms from outside the project that may be run here.
+    consent
+        What the server may have this client run, read and use.
     retry_for
         Seconds that it goes on trying to reach a server that does not answer.
     secrets
@@ -81,7 +84,7 @@ class Participant:
     credentials: Credentials | None
     holdings: Holdings
     state_folder: Path | None = None
-    allowed: Collection[str] = ()
+    consent: Consent = field(default_factory=Consent)
     retry_for: float = 600.0
     secrets: Secrets | None = None
     peers: Collection[str] | None = None
@@ -117,18 +120,25 @@ class Connection:
         Told in words what happens (connected, waiting, lost the server).
     on_instruction
         Told of each instruction.
+    observer
+        Who measures or traces what this client does.
     """
 
     participant: Participant
     executor: Executor
     on_event: Callable[[str], None] = log.info
     on_instruction: Callable[[pb.Instruction], None] | None = None
+    observer: Observer = field(default_factory=Observer)
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
     _worker: Worker | None = None
     _backoff: Backoff = field(default_factory=Backoff)
     _last_success: float = field(default_factory=time.monotonic)
     _handshakes_failed: int = 0
+    _credentials: Credentials | None = None
+
+    def __post_init__(self) -> None:
+        self._credentials = self.participant.credentials
 
     async def take_part(self) -> pb.Farewell:
         """Join, and work until the server says that the run is over.
@@ -146,7 +156,8 @@ class Connection:
         """
         who = self.participant
         self._last_success = time.monotonic()
-        async with self._channel() as channel:
+        channel = self._channel()
+        try:
             while True:
                 try:
                     if not await self._joined(channel):
@@ -157,15 +168,31 @@ class Connection:
                             self._worker.session.end()
                         return farewell
                     self.on_event(f"{who.name}: the connection to {who.server} broke; coming back")
+                    renewed = self._renewed()
                 except grpc.aio.AioRpcError as error:
-                    self._judge(error)
+                    renewed = self._renewed()
+                    if not renewed:  # else the server may have refused the old certificate
+                        self._judge(error)
+                if renewed:
+                    self.on_event(f"{who.name}: the certificate was replaced; coming back with the new one")
+                    await channel.close()
+                    channel = self._channel()
                 await asyncio.sleep(self._backoff.next())
+        finally:
+            await channel.close()
 
     def _channel(self) -> grpc.aio.Channel:
-        who = self.participant
-        if who.credentials is None:
-            return grpc.aio.insecure_channel(who.server, options=options(_KEEPALIVE))
-        return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(_KEEPALIVE))
+        server = self.participant.server
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(server, options=options(_KEEPALIVE))
+        return grpc.aio.secure_channel(server, self._credentials.for_channel(), options=options(_KEEPALIVE))
+
+    def _renewed(self) -> bool:
+        """Take up the certificate that was put in place of this client's, if one was; return whether so."""
+        if self._credentials is None:
+            return False
+        before, self._credentials = self._credentials, self._credentials.renewed()
+        return self._credentials is not before
 
     async def _joined(self, channel: grpc.aio.Channel) -> bool:
         """Join; return whether the fleet is complete and this client is ready to work."""
@@ -183,17 +210,16 @@ class Connection:
             expected = f" of {reply.expected}" if reply.expected else ""
             self.on_event(f"{who.name}: waiting for the others ({reply.joined}{expected} have joined)")
             return False
-        if reply.run != self._run:
+        if self._worker is None or reply.run != self._run:
             self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
             self._run = reply.run
         return True
 
     def _ready(self, reply: pb.JoinReply) -> Worker:
         who = self.participant
-        # Before the settings are validated, which imports the code that they name.
-        for name in outside_code(raw(reply.settings)):
-            require_allowed(name, who.allowed)
-        settings = from_json(reply.settings)
+        check_run(reply.run)
+        own = who.holdings.own
+        settings = who.consent.settings(reply.settings, None if own is None else own.path)
         holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
         ceremony = self._ceremony(reply.run, settings, folder)
@@ -202,18 +228,19 @@ class Connection:
             settings,
             holding,
             folder,
-            who.allowed,
+            who.consent.code,
             who.secrets,
             ceremony,
             who.solver,
             who.policy,
         )
-        return Worker(session, self.executor, self.on_instruction)
+        answered = partial(self.observer.answered, who.name)
+        return Worker(session, self.executor, self.on_instruction, answered)
 
     def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> Ceremony | None:
         """Return this client's part in the sealed exchange, if there is one."""
         who, bits = self.participant, settings.algorithm.key_bits
-        if not settings.seals_secrets or bits is None or who.credentials is None:
+        if not settings.seals_secrets or bits is None or self._credentials is None:
             return None
         if who.secrets is not None:
             raise SettingsError(
@@ -223,20 +250,29 @@ class Connection:
         from client.ceremony import Ceremony
         from client.identity import Identity
 
-        identity = Identity(who.name, who.credentials)
+        identity = Identity(who.name, self._credentials)
         return Ceremony(run, identity, bits, settings.secrets.designated, who.peers, folder)
 
     async def _work(self, channel: grpc.aio.Channel) -> pb.Farewell | None:
         assert self._worker is not None
         who = self.participant
+        trace = self.observer.opening(who.name)
         call: grpc.aio.StreamStreamCall[Any, Any] = channel.stream_stream("/fenchel.v1.Coordinator/Work")(
-            metadata=((CLIENT_KEY, who.name), (INSTANCE_KEY, self._instance))
+            metadata=(
+                (CLIENT_KEY, who.name),
+                (INSTANCE_KEY, self._instance),
+                *(((TRACE_KEY, trace),) if trace else ()),
+            )
         )
+        pinging = asyncio.create_task(self._ping(channel))
         self.on_event(f"{who.name}: working for run {self._run}")
         try:
             farewell = await self._worker.work(_ClientStream(call))
         except asyncio.InvalidStateError:
             farewell = None  # gRPC's word for writing to a call that has ended
+        finally:
+            pinging.cancel()
+            self.observer.closed(who.name)
         if farewell is None:
             code = await call.code()
             if code is not grpc.StatusCode.OK:
@@ -247,6 +283,22 @@ class Connection:
             call.cancel()
         self._succeeded()
         return farewell
+
+    async def _ping(self, channel: grpc.aio.Channel) -> None:
+        """Measure round trips for whoever wants to know them."""
+        while (told := self.observer.round_trip) is not None:
+            started = time.perf_counter()
+            try:
+                await CoordinatorStub(channel).Probe(
+                    pb.ProbeRequest(),
+                    timeout=_PING_SECONDS,
+                    metadata=((CLIENT_KEY, self.participant.name),),
+                )
+            except grpc.aio.AioRpcError as error:
+                log.debug("%s: no round trip was measured: %s", self.participant.name, error.details())
+            else:
+                told(self.participant.name, time.perf_counter() - started)
+            await asyncio.sleep(_PING_SECONDS)
 
     def _succeeded(self) -> None:
         self._backoff.reset()

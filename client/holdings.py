@@ -71,12 +71,12 @@ class Holdings:
         return Holding(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))
 
     def _source(self, settings: RunSettings) -> DataSource:
-        key = f"{settings.seed} {settings.data.model_dump_json()}"
+        key = f"{settings.seed} {settings.positive} {settings.data.model_dump_json()}"
         with self._lock:
             if key not in self._sources:
                 entry = CATALOGUE.get(settings.data.name or "")
                 if entry is not None and locate(entry.name) is None:
                     log.info("downloading the data set %s", entry.name)
                     fetch(entry)
-                self._sources[key] = DataSource.open(settings.data, settings.seed)
+                self._sources[key] = DataSource.open(settings.data, settings.seed, settings.positive)
             return self._sources[key]

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threadpoolctl import threadpool_limits
 
 from client.connection import Connection, Participant
+from client.observer import Observer
 from common.memory import keep_freed_memory
 from proto import fenchel_pb2 as pb
 
@@ -27,6 +28,7 @@ async def host(
     parent: int | None = None,
     on_event: Callable[[str], None],
     on_instruction: Callable[[pb.Instruction], None] | None = None,
+    observer: Observer | None = None,
 ) -> list[pb.Farewell]:
     """Take part in a run with several clients at once, until it is over.
 
@@ -38,7 +40,7 @@ async def host(
         How many of them compute at the same time.
     parent
         Process without which these clients have no purpose; they end when it has died.
-    on_event, on_instruction
+    on_event, on_instruction, observer
         As for :class:`client.connection.Connection`.
 
     Returns
@@ -56,7 +58,10 @@ async def host(
     keep_freed_memory()
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:
-        connections = [Connection(who, executor, on_event, on_instruction) for who in participants]
+        connections = [
+            Connection(who, executor, on_event, on_instruction, observer or Observer())
+            for who in participants
+        ]
         tasks: set[asyncio.Task[pb.Farewell | None]] = {
             asyncio.create_task(connection.take_part()) for connection in connections
         }

@@ -104,7 +104,7 @@ class Identity:
             leaf, *between = x509.load_pem_x509_certificates(certificate.encode())
             store = Store(x509.load_pem_x509_certificates(self.credentials.authority))
             PolicyBuilder().store(store).build_client_verifier().verify(leaf, between)
-        except ValueError:
+        except (ValueError, x509.InvalidVersion):
             raise CredentialError(f"what came as the certificate of {name} is not one in PEM form") from None
         except VerificationError as error:
             raise CredentialError(

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, ValidationError
 from common.errors import SettingsError
 from common.privacy.facts import Support
 from common.settings.privacy import DifferentialPrivacy, Mechanism
-from common.settings.section import Section, settings_error
+from common.settings.section import Section, settings_error, yaml_value
 
 
 class Policy(Section):
@@ -106,7 +106,7 @@ def load_policy(path: Path) -> Policy:
         The file cannot be read or parsed, or its contents cannot be accepted.
     """
     try:
-        values: Any = yaml.safe_load(path.read_text())
+        values: Any = yaml_value(path.read_text())
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

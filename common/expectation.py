@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import wire_problem
 from common.payload import ALIGNMENT, Array, Ciphertexts, SparseVector, Value, Values
+
+Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
+"""What a reader can take from an array that is no ciphertext: its bytes do not show it, so who asks for it says it."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,15 @@ class ArraySpec:
         Whether a one-dimensional array may come, and is handed on, as a :class:`SparseVector`.
     count
         How many entries of it must be given, where that is agreed: then only a :class:`SparseVector` will do.
+    form
+        For the account of what a run disclosed (``server/disclosures.py``); it is not checked, and cannot be.
     """
 
     dtype: np.dtype[Any] | type[np.generic]
     shape: tuple[int | None, ...]
     sparse: bool = False
     count: int | None = None
+    form: Form = "clear"
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,9 @@ def largest_body(expectation: Expectation) -> int | None:
                 if side is None:
                     return None
                 entries *= side
-            size += _aligned(entries * np.dtype(expected.dtype).itemsize) + _aligned(-(-entries // 8))
+            size += _aligned(entries * np.dtype(expected.dtype).itemsize)
+            if isinstance(expected, ArraySpec) and expected.sparse:
+                size += _aligned(-(-entries // 8))
     return size
 
 

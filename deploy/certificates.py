@@ -3,6 +3,7 @@
 Keys are on the curve P-256 and signatures use SHA-256. The layout that :func:`make_all` writes::
 
     folder/authority/   authority.pem  authority-key.pem            stays where it was made
+                        issued.jsonl: what it signed; revoked.pem: what of that counts no more
     folder/server/      authority.pem  certificate.pem  key.pem     goes to the server
     folder/<client>/    authority.pem  certificate.pem  key.pem     goes to that client
 
@@ -12,6 +13,7 @@ Whoever has ``authority-key.pem`` can make a certificate of any name, so it is i
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -32,8 +34,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from common.credentials import AUTHORITY, CERTIFICATE, CLAIMS, KEY, Credentials
 from common.errors import CredentialError, SettingsError
+from common.revocation import REVOKED, read_revoked
 
 AUTHORITY_KEY = "authority-key.pem"
+ISSUED = "issued.jsonl"
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 397
 
@@ -89,6 +93,9 @@ def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force
         .sign(key, hashes.SHA256())
     )
     _write(folder, {AUTHORITY: _pem(certificate), AUTHORITY_KEY: _key_pem(key)}, force)
+    with _explained(folder, "cannot be written"):
+        for old in (ISSUED, REVOKED):  # of the authority that was replaced
+            (folder / old).unlink(missing_ok=True)
 
 
 def make_server(
@@ -216,6 +223,134 @@ def make_all(
             make_client(authority, folder / client, client, days=days, force=force)
 
 
+# Replacing and revoking
+
+
+def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> None:
+    """Make a certificate and key in place of those in a folder, for the same name or the same hosts.
+
+    Whoever uses the folder takes them up by itself. The old certificate is valid until it expires; see :func:`revoke`.
+
+    Parameters
+    ----------
+    authority_folder
+        Of :func:`make_authority`.
+    folder
+        Of :func:`make_server` or :func:`make_client`; of the old files only the certificate is needed.
+    days
+        How long the new one is valid; not longer than its authority.
+
+    Raises
+    ------
+    SettingsError
+        The number of days cannot be accepted.
+    CredentialError
+        A file cannot be read, or is no certificate of a server or a client.
+    """
+    path = folder / CERTIFICATE
+    old = _certificates(_read(path), path)[0]
+    if _role(old) == "server":
+        hosts = [host for host in _hosts(old) if host not in _ALWAYS]
+        make_server(authority_folder, folder, hosts, days=days, force=True)
+    elif _role(old) == "client":
+        make_client(authority_folder, folder, _common_name(old), days=days, force=True)
+    else:
+        raise CredentialError(
+            f"{path}: neither a server's nor a client's certificate, so it cannot be renewed"
+        )
+
+
+def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequence[int] = ()) -> list[int]:
+    """Add certificates to the authority's revocation list, ``revoked.pem`` in its folder.
+
+    Parameters
+    ----------
+    authority_folder
+        Of :func:`make_authority`.
+    names
+        Clients, all of whose certificates up to now are revoked.
+    serials
+        Of single certificates.
+
+    Returns
+    -------
+    list of int
+        Serial numbers of the certificates that are revoked now and were not before.
+
+    Raises
+    ------
+    SettingsError
+        The authority knows of no certificate of that name.
+    CredentialError
+        A file cannot be read or written.
+    """
+    authority = _Authority.load(authority_folder)
+    issuer = authority.certificate.subject
+    before = {serial: since for (_, serial), since in read_revoked(authority_folder).items()}
+    wanted = list(serials)
+    for name in names:
+        found = [each.serial for each in issued(authority_folder) if each.name == name]
+        if not found:
+            raise SettingsError(
+                f"{authority_folder / ISSUED}: has no certificate of {name!r}; is the name right? One that was made "
+                "before this list was kept is revoked by its number: --serial, which fenchel certs show tells"
+            )
+        wanted += found
+    new = [serial for serial in dict.fromkeys(wanted) if serial not in before]
+    now = _now()
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(issuer)
+        .last_update(now)
+        .next_update(authority.certificate.not_valid_after_utc)
+        .add_extension(x509.CRLNumber(len(before) + len(new)), critical=False)
+    )
+    for serial, since in (before | dict.fromkeys(new, now)).items():
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(since)
+        builder = builder.add_revoked_certificate(entry.build())
+    signed = builder.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    _write(authority_folder, {REVOKED: signed}, force=True)
+    return new
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate that an authority signed: its serial number, whose it is, until when (ISO 8601)."""
+
+    serial: int
+    name: str
+    expires: str
+
+
+def issued(authority_folder: Path) -> list[Issued]:
+    """Return what an authority has signed, in order.
+
+    Raises
+    ------
+    CredentialError
+        The list is damaged.
+    """
+    path = authority_folder / ISSUED
+    if not path.exists():
+        return []
+    try:
+        lines = [json.loads(line) for line in _read(path).splitlines()]
+        return [Issued(int(line["serial"], 16), line["name"], line["expires"]) for line in lines]
+    except (ValueError, KeyError, TypeError):
+        raise CredentialError(f"{path}: damaged; each line is a JSON object") from None
+
+
+def _note_issued(authority_folder: Path, certificate: x509.Certificate) -> None:
+    line = {
+        "serial": f"{certificate.serial_number:x}",
+        "name": _common_name(certificate),
+        "expires": certificate.not_valid_after_utc.isoformat(),
+    }
+    path = authority_folder / ISSUED
+    with _explained(path, "cannot be written"), open(path, "a", opener=_private) as file:
+        file.write(json.dumps(line) + "\n")
+
+
 # Reading and checking
 
 
@@ -264,9 +399,10 @@ def describe(folder: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``subject``; ``role``: ``authority``, ``server`` or ``client``; ``hosts``: what a server's certificate
-        is valid for; ``starts`` and ``expires`` (ISO 8601); ``authority``: its name; ``authority_sha256``:
-        fingerprint of the authority's certificate, the same on both sides of a connection that works.
+        ``subject``; ``role``: ``authority``, ``server`` or ``client``; ``serial``: its number, in hexadecimal
+        digits; ``hosts``: what a server's certificate is valid for; ``starts`` and ``expires`` (ISO 8601);
+        ``authority``: its name; ``authority_sha256``: fingerprint of the authority's certificate, the same on both
+        sides of a connection that works.
 
     Raises
     ------
@@ -279,6 +415,7 @@ def describe(folder: Path) -> dict[str, Any]:
     return {
         "subject": _common_name(certificate),
         "role": "authority" if certificate is authority else _role(certificate),
+        "serial": f"{certificate.serial_number:x}",
         "hosts": _hosts(certificate),
         "starts": certificate.not_valid_before_utc.isoformat(),
         "expires": certificate.not_valid_after_utc.isoformat(),
@@ -296,6 +433,7 @@ class _Authority:
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+    folder: Path
 
     @classmethod
     def load(cls, folder: Path) -> _Authority:
@@ -304,7 +442,7 @@ class _Authority:
         if not isinstance(key, ec.EllipticCurvePrivateKey) or _public(key) != _public(certificate):
             raise CredentialError(f"{folder}: {AUTHORITY_KEY} is not the key of {AUTHORITY}")
         _check_dates(certificate, f"{folder / AUTHORITY}: the authority")
-        return cls(certificate, key)
+        return cls(certificate, key, folder)
 
 
 def _make_leaf(
@@ -331,6 +469,7 @@ def _make_leaf(
     for extension in extensions:
         builder = builder.add_extension(extension, critical=False)
     certificate = builder.sign(authority.key, hashes.SHA256())
+    _note_issued(authority.folder, certificate)  # first: what is not listed cannot be revoked by its name
     files = {AUTHORITY: _pem(issuer), CERTIFICATE: _pem(certificate), KEY: _key_pem(key)}
     _write(folder, files, force)
 
@@ -439,9 +578,13 @@ def _hosts(certificate: x509.Certificate) -> list[str]:
 
 def _certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
     try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        raise CredentialError(f"{where}: not a certificate in PEM form") from None
+        certificates = x509.load_pem_x509_certificates(pem)
+        for certificate in certificates:  # the library reads these parts only when they are asked for
+            void = certificate.subject, certificate.extensions, _public(certificate)
+            del void
+        return certificates
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
+        raise CredentialError(f"{where}: not a certificate in PEM form, or a damaged one") from None
 
 
 def _private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
@@ -451,8 +594,8 @@ def _private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
         raise CredentialError(
             f"{where}: the key is locked with a passphrase; gRPC needs it unlocked"
         ) from None
-    except ValueError:
-        raise CredentialError(f"{where}: not a private key in PEM form") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise CredentialError(f"{where}: not a private key in PEM form, or of an unknown kind") from None
 
 
 def _public(holder: x509.Certificate | PrivateKeyTypes) -> bytes:
@@ -477,21 +620,28 @@ def _read(path: Path) -> bytes:
 
 
 def _write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
-    """Write files that only their owner can read; check first that none is there."""
+    """Write files that only their owner can read; check first that none is there.
+
+    With ``force`` each takes the place of the old one at once: somebody may be using them.
+    """
     with _explained(folder, "cannot be written"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         for name in files:
             path = folder / name
-            if force:
-                path.unlink(missing_ok=True)
-            elif path.exists():
+            if path.exists() and not force:
                 raise SettingsError(f"{path}: is there already; --force replaces it")
         for name, content in files.items():
-            # Created with its mode: a key is at no moment readable by others.
-            descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
+            temporary = folder / f"{name}.new"
+            temporary.unlink(missing_ok=True)
+            with open(temporary, "xb", opener=_private) as file:
                 file.write(content)
+            temporary.replace(folder / name)
+
+
+def _private(path: str, flags: int) -> int:
+    # Created with its mode: a key is at no moment readable by others.
+    return os.open(path, flags, 0o600)
 
 
 @contextmanager

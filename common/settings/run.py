@@ -20,12 +20,29 @@ from pydantic import (
 
 from common.algorithms import AlgorithmSettings, algorithm_settings, builtin_settings, is_outside
 from common.errors import SettingsError
-from common.settings.data import ClassesPartition, DataSettings, GridPartition, RaggedPartition
+from common.settings.data import DataSettings, GridPartition, RaggedPartition
+from common.settings.link import Links
 from common.settings.objective import ObjectiveSettings
 from common.settings.participation import Cyclic, FixedSize, Participation, Weighted
 from common.settings.privacy import DifferentialPrivacy
-from common.settings.section import Section, settings_error
+from common.settings.section import Section, settings_error, yaml_value
 from common.settings.uplink import Downlink, Uplink
+
+
+class ScoreHistograms(Section):
+    """What clients tell of the scores of their samples, from which the server computes the AUC."""
+
+    bins: int = Field(
+        1024,
+        ge=2,
+        le=1 << 16,
+        description="how finely scores are told at most: bins of equal width between 0 and 1, after a sigmoid",
+    )
+    least: PositiveInt = Field(
+        5,
+        description="how many samples of a client and class at least share a range of bins; more hides more, and the "
+        "AUC is known less well. 1 tells each sample's bin",
+    )
 
 
 class Evaluation(Section):
@@ -43,6 +60,14 @@ class Evaluation(Section):
         None,
         description="on all training samples, by the server itself (the training objective): only for a data "
         "set that the server can load, in a simulation; null: where features are split and it can",
+    )
+    histograms: ScoreHistograms | None = Field(
+        ScoreHistograms(),
+        description="where two classes are told apart by one score, clients that evaluate also count their samples by "
+        "ranges of scores, for train_auc and holdout_auc; null: they do not",
+    )
+    max_fpr: float = Field(
+        0.1, gt=0, le=1, description="false-positive rate up to which test_partial_auc looks at the ROC curve"
     )
 
 
@@ -72,6 +97,32 @@ class Network(Section):
     reply_buffer_bytes: PositiveInt = Field(
         256 << 20,
         description="memory for replies of a reduction that arrived before their turn; more is held back on the wire",
+    )
+    max_calls: PositiveInt = Field(
+        20_000,
+        description="calls that the server has open at once, of all clients together (a client at work has one, and "
+        "one more for a moment when it comes back); more are turned away",
+    )
+    max_calls_per_client: PositiveInt = Field(
+        16,
+        description="calls that one client has open at once, on any number of connections; more are turned away",
+    )
+    calls_per_second: PositiveFloat = Field(
+        20.0,
+        description="calls that one client may begin in a second, to join or to work, after calls_at_once that pass "
+        "without waiting; more wait",
+    )
+    calls_at_once: PositiveInt = Field(100, description="see calls_per_second")
+    probes_per_second: PositiveFloat = Field(
+        2000.0, description="calls of fenchel probe that one client may begin in a second; more wait"
+    )
+    strays_per_second: PositiveFloat = Field(
+        10.0,
+        description="replies that nobody waits for (they came too late, or to nothing) which the server takes from one "
+        "client in a second, after a first 100; more are left on the wire",
+    )
+    handshake_timeout: PositiveFloat = Field(
+        30.0, description="seconds that a connection to the server has for its TLS handshake"
     )
 
 
@@ -121,6 +172,11 @@ class RunSettings(Section):
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpointing = Checkpointing()
     network: Network = Network()
+    links: Links | None = Field(
+        None,
+        description="network conditions that fenchel up imposes between its clients and the server, for experiments "
+        "(docs/network.md); null: none",
+    )
     secrets: SecretSource = SecretSource()
 
     @field_validator("algorithm", mode="before")
@@ -151,6 +207,8 @@ class RunSettings(Section):
                     f"participation.min_replies is {self.participation.min_replies}, "
                     f"but there are only {clients} clients"
                 )
+        if problem := self.algorithm.participation_problem(self.participation):
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")
@@ -262,15 +320,10 @@ class RunSettings(Section):
                 f"evaluation.training: true given, but with data.client_tests: {self.data.client_tests} the clients "
                 "evaluate, on their shards too; use null or false"
             )
-        partition = self.data.partition
-        if (
-            self.evaluation.training
-            and isinstance(partition, ClassesPartition)
-            and partition.samples is not None
-        ):
+        if self.evaluation.training and self.data.leaves_out:
             raise ValueError(
-                f"evaluation.training: true given, but with data.partition.samples: {partition.samples} not all "
-                "samples are trained on; use null or false, and the clients will evaluate on their shards"
+                f"evaluation.training: true given, but with {self.data.leaves_out} clients do not train on just these "
+                "samples; use null or false, and the clients will evaluate on their shards"
             )
         return self
 
@@ -288,6 +341,12 @@ class RunSettings(Section):
     def own_data(self) -> bool:
         """Whether each client brings a data file of its own (``data.name: own``)."""
         return self.data.name == "own"
+
+    @property
+    def positive(self) -> tuple[int, ...] | None:
+        """The classes that count as positive, by number; ``None`` where no objective says so: the second of two."""
+        chosen = getattr(self.objective, "positive", None)
+        return None if chosen is None else tuple(chosen)
 
     @property
     def seals_secrets(self) -> bool:
@@ -351,7 +410,7 @@ def raw(text: str) -> dict[str, Any]:
     """
     try:
         values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"the settings that the server sent are not JSON: {error}") from None
     if not isinstance(values, dict):
         raise SettingsError("the settings that the server sent are not a JSON object")
@@ -374,7 +433,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
         The file cannot be read or parsed, or its contents cannot be accepted.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml_value(path.read_text())
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -391,7 +450,7 @@ def _override(values: dict[str, Any], override: str) -> None:
     if not separator or not key:
         raise SettingsError(f"--set {override}: expected key=value, such as --set participation.deadline=30")
     try:
-        value = yaml.safe_load(text)
+        value = yaml_value(text)
     except yaml.YAMLError:
         raise SettingsError(f"--set {override}: the value is not valid YAML") from None
     *path, last = key.split(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import SettingsError
@@ -14,6 +15,21 @@ class Section(BaseModel):
     """A part of the settings: immutable, and strict about unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+def yaml_value(text: str) -> Any:
+    """Return what a YAML text says.
+
+    Raises
+    ------
+    yaml.YAMLError
+        It is not YAML, or holds what no value can be made of: a day that does not exist, a number of thousands of
+        digits, sections in sections without end.
+    """
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, RecursionError) as error:
+        raise yaml.YAMLError(str(error)) from None
 
 
 def _place(location: tuple[int | str, ...], values: Any) -> str:

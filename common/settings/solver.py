@@ -8,7 +8,7 @@ import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError, model_validator
 
 from common.errors import SettingsError
-from common.settings.section import Section, settings_error
+from common.settings.section import Section, settings_error, yaml_value
 
 
 class Stopping(Section):
@@ -224,7 +224,7 @@ def parse_solver(text: str, source: str = "solver") -> Solver:
         The text is neither, or a value in it is not allowed.
     """
     try:
-        given: Any = yaml.safe_load(text)
+        given: Any = yaml_value(text)
     except yaml.YAMLError:
         given = None
     values = {"kind": given} if isinstance(given, str) else given

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from common.errors import SettingsError
-from common.settings.section import Section, settings_error
+from common.settings.section import Section, settings_error, yaml_value
 
 Bounds: TypeAlias = tuple[float, float]
 
@@ -192,7 +192,7 @@ def load_tuning(path: Path) -> TuningSettings:
         The file cannot be read or parsed, or its contents cannot be accepted.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml_value(path.read_text())
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

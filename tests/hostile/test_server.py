@@ -62,8 +62,8 @@ def resuming(asked: pb.Instruction) -> Iterator[bytes]:
 
 
 def two_heads(asked: pb.Instruction) -> Iterator[bytes]:
-    large = frames(pb.Reply(sequence=asked.sequence), Body(encode({"model": np.zeros(CHUNK_BYTES // 4)})))
-    yield next(large)
+    begun = pb.Reply(sequence=asked.sequence, payload=encode(GOOD).descriptor)
+    yield pb.Frame(reply=begun).SerializeToString()
     yield from reply(asked.sequence)
 
 

@@ -19,9 +19,10 @@ from common.expectation import (
     NumberSpec,
     check,
     finiteness_problem,
+    largest_body,
 )
 from common.paillier.packing import Layout
-from common.payload import Ciphertexts, SparseVector, Value
+from common.payload import Ciphertexts, SparseVector, Value, encode
 from tests.unit.common.textbook import KEY, OTHER_KEY
 
 MODEL = np.zeros(3)
@@ -162,3 +163,31 @@ def test_finite_values_whose_squares_overflow_are_finite(dtype: str) -> None:
 )
 def test_the_fast_check_agrees_with_numpy(array: np.ndarray) -> None:
     assert (finiteness_problem(array) is None) == bool(np.isfinite(array).all())
+
+
+@given(
+    size=st.integers(0, 300),
+    part=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+    dtype=st.sampled_from(["f8", "f4", "f2", "u1"]),
+)
+def test_no_honest_payload_is_larger_than_the_largest(size: int, part: float, seed: int, dtype: str) -> None:
+    chance = np.random.default_rng(seed)
+    indices = np.flatnonzero(chance.random(size) < part)
+    thin = SparseVector(indices, np.ones(len(indices), dtype), size)
+    expected: Expectation = {
+        "x": ArraySpec(np.dtype(dtype), (size,), sparse=True),
+        "y": np.zeros((2, 3)),
+        "n": int,
+    }
+    most = largest_body(expected)
+    assert most is not None
+    for x in (thin, np.ones(size, dtype)):
+        assert encode({"x": x, "y": np.zeros((2, 3)), "n": 1}).size <= most
+
+
+def test_the_largest_payload_is_known_where_all_lengths_are() -> None:
+    assert largest_body({}) == largest_body({"loss": float, "n": NumberSpec(int, 1)}) == 0
+    assert largest_body({"model": MODEL}) == encode({"model": MODEL}).size == 24
+    assert largest_body({"hidden": HIDDEN}) == 2 * KEY.ciphertext_bytes + -2 * KEY.ciphertext_bytes % 8
+    assert largest_body({"model": MODEL, "open": OPEN}) is None

@@ -1,0 +1,136 @@
+"""What a client lets the server choose: which code it runs, which data it uses, which files it opens.
+
+The settings of a run come from the server. Whatever in them would make this machine import code, open a file or hold
+much memory is only done if whoever started the client agreed to it, on the command line or in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from client.algorithms import require_allowed
+from common.data.catalogue import CATALOGUE, UNPUBLISHED
+from common.data.extractor import VARIABLE
+from common.errors import SettingsError, WireError
+from common.settings.run import RunSettings, from_json, outside_code, raw
+
+MESSAGE_BYTES = 8 << 30
+"""The largest messages that a run may have, if nobody agreed to larger ones."""
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_EXTRACTOR_FILE = "data.extractor.file"
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What the person who started a client agreed to.
+
+    Attributes
+    ----------
+    code
+        Classes from outside the project that may be run, as ``package.module:Class``.
+    files
+        Files of this machine that settings may name.
+    data
+        Data sets of this machine that may be used; ``None``: those that are public.
+    message_bytes
+        The largest messages that a run may have.
+    """
+
+    code: Collection[str] = ()
+    files: Collection[Path] = field(default=())
+    data: Collection[str] | None = None
+    message_bytes: int = MESSAGE_BYTES
+
+    def settings(self, text: str, own: Path | None) -> RunSettings:
+        """Return the settings that a server sent, if nothing in them goes beyond this consent.
+
+        Parameters
+        ----------
+        text
+            JSON.
+        own
+            The data file that the client was started with, if any.
+
+        Raises
+        ------
+        SettingsError
+            They cannot be accepted, or ask for what nobody agreed to; the text says with which option it could be.
+        """
+        # Before the settings are validated, which imports the code that they name.
+        for name in outside_code(raw(text)):
+            require_allowed(name, self.code)
+        settings = from_json(text)
+        self._check_data(settings, own)
+        allowed = {_resolved(path) for path in self.files}
+        for key, path in named_files(settings):
+            if key == _EXTRACTOR_FILE and os.environ.get(VARIABLE):
+                continue  # the file is this machine's choice
+            if _resolved(path) not in allowed:
+                raise SettingsError(
+                    f"the server's settings name the file {path} of this machine ({key}); if it may be read for this "
+                    f"run, start this client with --allow-file {path}"
+                )
+        if settings.network.max_message_bytes > self.message_bytes:
+            raise SettingsError(
+                f"the server's settings allow messages of {settings.network.max_message_bytes:,} bytes "
+                f"(network.max_message_bytes), and this client takes {self.message_bytes:,} at most; if it has the "
+                "memory, start it with a larger --max-message-bytes"
+            )
+        return settings
+
+    def _check_data(self, settings: RunSettings, own: Path | None) -> None:
+        name = settings.data.name
+        if own is not None:
+            if not settings.own_data:
+                raise SettingsError(
+                    f"this client was started with a data file of its own ({own}), and the server's settings ask for "
+                    f"{name or settings.data.file}; is this the right server?"
+                )
+        elif name is not None and (
+            name not in self.data
+            if self.data is not None
+            else name not in CATALOGUE and name not in UNPUBLISHED
+        ):
+            raise SettingsError(
+                f"the server's settings ask for the data set {name!r}, which nobody agreed to use; if it may be used "
+                f"for this run, start this client with --allow-data {name}"
+            )
+
+
+def check_run(run: str) -> None:
+    """Refuse a run whose id, which is the name of a folder here, leads anywhere else.
+
+    Raises
+    ------
+    WireError
+        It is not an id that a server of Fenchel makes.
+    """
+    if not _RUN.fullmatch(run):
+        raise WireError(
+            f"the server calls its run {run[:80]!r}, which is not the id of a run; is it a server of Fenchel?"
+        )
+
+
+def named_files(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Path]]:
+    """Yield the files that settings name, each with its dotted key.
+
+    What only the server opens is text in the settings, and no path: ``objective.initial.file``.
+    """
+    for name in type(section).model_fields:
+        value: Any = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from named_files(value, f"{prefix}{name}.")
+        elif isinstance(value, Path):
+            yield f"{prefix}{name}", value
+
+
+def _resolved(path: Path) -> Path:
+    return path.expanduser().resolve()

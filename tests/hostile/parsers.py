@@ -1,0 +1,732 @@
+"""Everything that parses bytes, as targets for fuzzing: good inputs, and what may come of bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import io
+import json
+import logging
+import random
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.message import DecodeError, Message
+
+from client.algorithms import require_allowed
+from client.identity import Identity
+from client.journal import Journal
+from client.policy import load_policy
+from client.sealing import seal, unseal
+from client.secrets import Secrets
+from client.session import Holding, Session
+from client.work import Worker
+from common import store, supports, tables
+from common.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
+from common.data.files import read_file, read_files
+from common.data.shard import Shard
+from common.errors import (
+    CheckpointError,
+    CredentialError,
+    DataError,
+    EncryptionError,
+    FenchelError,
+    JoinRefusedError,
+    LostStateError,
+    PayloadError,
+    SettingsError,
+    WireError,
+)
+from common.expectation import ArraySpec, CipherSpec, Expectation, NumberSpec, check
+from common.frames import Assembly, Body, frames, parse
+from common.paillier.key import PublicKey
+from common.paillier.packing import Layout
+from common.paillier.vector import CipherVector
+from common.payload import Ciphertexts, SparseVector, Values, body_bytes, decode, encode, float_spans
+from common.run_folder import RunFolder
+from common.settings.run import Network, from_json, load, outside_code, raw, validate
+from common.settings.solver import parse_solver
+from common.settings.tuning import load_tuning
+from common.state import freeze
+from common.supports import seeded_support
+from common.version import PROTOCOL
+from deploy.certificates import check_pair, common_name, describe, make_all
+from proto import fenchel_pb2 as pb
+from server import checkpoint
+from server.conversation import Conversation
+from server.coordinator import Coordinator
+from server.enrolment import Enrolment
+from server.exchange import Exchange
+from server.member import Member
+from server.replies import Gathered
+from server.service import Service
+from tests.hostile.mutation import damaged, disturbed, rearranged
+
+LIMIT = 1 << 16
+"""The largest message that the targets accept."""
+
+Change = Callable[[random.Random, bytes, Sequence[bytes]], bytes]
+
+
+@dataclass(frozen=True)
+class Parser:
+    """One target.
+
+    Attributes
+    ----------
+    name
+        For people.
+    seeds
+        Inputs that are right.
+    parse
+        Reads an input, as the program would.
+    refusals
+        What it may raise.
+    weight
+        Its share of all inputs.
+    memory
+        Bytes by which one input may raise what the process takes.
+    change
+        Damages an input.
+    """
+
+    name: str
+    seeds: tuple[bytes, ...]
+    parse: Callable[[bytes], None]
+    refusals: tuple[type[FenchelError], ...]
+    weight: int
+    memory: int = 64 << 20
+    change: Change = field(default=damaged)
+
+
+def parsers(folder: Path, loop: asyncio.AbstractEventLoop) -> list[Parser]:
+    """Return all targets; files are made in a folder of which nothing else is in need, and calls run on a loop."""
+    logging.getLogger("fenchel").addHandler(logging.NullHandler())
+    logging.getLogger("fenchel").propagate = False
+    return [*_wire(folder, loop), *_settings(folder), *_data(folder), *_credentials(folder), *_state(folder)]
+
+
+# What comes over the network
+
+KEY_PAIR = PublicKey((2**89 - 1) * (2**107 - 1))
+LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=4, value_bits=30)
+ENCRYPTED = CipherVector(KEY_PAIR, LAYOUT, 6, 2, [KEY_PAIR.n_squared - 1, KEY_PAIR.n_squared // 3])
+PAYLOAD: Values = {
+    "model": np.arange(4.0),
+    "flags": np.array([True, False]),
+    "counts": np.arange(3),
+    "thin": SparseVector(np.array([1, 300]), np.ones(2), 1000),
+    "list": SparseVector(np.array([1, 40_000]), np.ones(2), 50_000),
+    "bitmap": SparseVector(np.arange(0, 60, 2), np.ones(30, np.float16), 61),
+    "seeded": SparseVector(seeded_support(9, 2000, 40), np.ones(40, np.uint8), 2000, 9),
+    "every": SparseVector(np.arange(7), np.zeros(7, np.float32), 7),
+    "samples": 3,
+    "loss": 0.25,
+    "done": True,
+    "word": "é",
+    "dual": ENCRYPTED.to_wire(),
+}
+ASKED: Expectation = {
+    "model": ArraySpec(np.float64, (4,), sparse=True),
+    "samples": NumberSpec(int, 1),
+    "loss": float,
+}
+
+
+def _message(head: pb.Reply | pb.Instruction, values: Values) -> bytes:
+    return b"".join(frames(head, Body(encode(values))))
+
+
+def _wire(folder: Path, loop: asyncio.AbstractEventLoop) -> Iterator[Parser]:
+    each = tuple(_message(pb.Reply(sequence=1), {name: value}) for name, value in PAYLOAD.items())
+    whole = _message(pb.Reply(sequence=3, timing=pb.Timing(compute_ns=5)), PAYLOAD)
+    asked = _message(pb.Instruction(phase="train", round=2, sequence=4, base=3, kind=pb.ASK), PAYLOAD)
+    heads = (
+        pb.Hello(shard=pb.ShardDescription(samples=3, features=2, classes=2), snapshots=[1, 2]),
+        pb.Welcome(partial=pb.Partial(sequence=1, received=9)),
+        pb.Farewell(completed=True, reason="done"),
+    )
+    opening = tuple(next(frames(head)) for head in heads)
+    yield Parser("frames", (whole, asked, *opening), _read_frame, (WireError,), 220)
+    yield Parser("messages", (whole, asked, *each), _read_message, (WireError, EncryptionError), 200)
+    yield Parser(
+        "descriptors", (whole, asked, *each), _read_message, (WireError,), 180, change=_changed_descriptor
+    )
+    yield Parser("supports", tuple(_supports()), _read_support, (PayloadError,), 120)
+    wire = bytes(ENCRYPTED.to_wire().data)
+    yield Parser("ciphertexts", (struct.pack("<BB", 6, 2) + wire,), _read_ciphertexts, (PayloadError,), 80)
+    gate = _Gate(folder, loop)
+    requests = (
+        b"J"
+        + pb.JoinRequest(
+            protocol=PROTOCOL, client="a", instance=b"i" * 16, own_data=True
+        ).SerializeToString(),
+        b"P" + pb.ProbeRequest(payload=b"echo", reply_bytes=9).SerializeToString(),
+        b"H" + heads[0].SerializeToString(),
+    )
+    yield Parser("requests", requests, gate.read, (JoinRefusedError, WireError), 40, change=_changed_request)
+    told = _streamed(
+        *opening[:1], _message(pb.Reply(sequence=1), {"model": np.ones(4), "samples": 1, "loss": 0.0})
+    )
+    long = frames(pb.Reply(sequence=1), Body(encode({"model": np.ones(9), "loss": 0.0})), 0)
+    yield Parser("server streams", (told, _streamed(opening[0], *long), _streamed(opening[0], whole)),
+                 gate.converse, (WireError,), 40)  # fmt: skip
+    work = _Work(loop)
+    train = pb.Instruction(phase="train", round=1, sequence=1, kind=pb.ASK)
+    evaluate = pb.Instruction(phase="evaluate", round=1, sequence=2, kind=pb.INSPECT)
+    model = {"model": np.zeros(2)}
+    session = _streamed(opening[1], _message(train, model), _message(evaluate, model), opening[2])
+    yield Parser("client streams", (session,), work.read, (WireError, JoinRefusedError), 30)
+
+
+def _read_frame(data: bytes) -> None:
+    frame = parse(data)
+    if isinstance(frame.head, pb.Reply | pb.Instruction):
+        body_bytes(frame.head.payload, LIMIT)
+        float_spans(frame.head.payload)
+
+
+def _read_message(data: bytes) -> None:
+    """Do with a message what either side does with it."""
+    frame = parse(data)
+    if not isinstance(frame.head, pb.Reply | pb.Instruction):
+        return
+    size = body_bytes(frame.head.payload, LIMIT, longest=LIMIT)
+    assembly = Assembly(size, spans=float_spans(frame.head.payload))
+    assembly.add(frame.chunk)
+    if not assembly.complete:
+        return
+    values = decode(frame.head.payload, assembly.body())
+    for name, value in values.items():
+        if isinstance(value, SparseVector):
+            assert (np.diff(value.indices) > 0).all()
+            assert not len(value.indices) or 0 <= value.indices[0] <= value.indices[-1] < value.size
+        if isinstance(value, Ciphertexts):
+            with contextlib.suppress(PayloadError):
+                CipherVector.from_wire(value, KEY_PAIR)
+            with contextlib.suppress(PayloadError):
+                check({name: value}, {name: CipherSpec(KEY_PAIR, LAYOUT, 6, 2)}, "somebody")
+    with contextlib.suppress(PayloadError):
+        check(
+            values,
+            dict.fromkeys(values, ArraySpec(np.float64, (None,), sparse=True)),
+            "x",
+            finite=assembly.finite,
+        )
+    with contextlib.suppress(PayloadError):
+        check(values, ASKED, "somebody")
+
+
+def _changed_descriptor(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    """Disturb what a message says of its arrays; often its body has the size, then, that they need."""
+    try:
+        frame = pb.Frame.FromString(data)
+    except DecodeError:
+        return damaged(chance, data, others)
+    which = frame.WhichOneof("head")
+    if which not in ("reply", "instruction"):
+        return damaged(chance, data, others)
+    payload: pb.Payload = getattr(frame, which).payload
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        disturbed(chance, payload)
+    if chance.random() < 0.8:
+        _fit(frame, payload, chance)
+    return frame.SerializeToString()
+
+
+def _fit(frame: pb.Frame, payload: pb.Payload, chance: random.Random) -> None:
+    from common.payload import _lengths
+
+    with contextlib.suppress(PayloadError):
+        size = sum(length + -length % 8 for item in payload.arrays for length in _lengths(item))
+        payload.body_bytes = min(size, 2**64 - 1)
+        if size <= LIMIT:
+            frame.chunk = (frame.chunk + chance.randbytes(max(size - len(frame.chunk), 0)))[:size]
+
+
+def _supports() -> Iterator[bytes]:
+    for value in PAYLOAD.values():
+        if isinstance(value, SparseVector):
+            encoding = supports.smallest(value.indices, value.size, seeded=value.seed is not None)
+            packed = supports.pack(encoding, value.indices, value.size)
+            head = struct.pack("<BIIH", encoding, len(value.indices), value.size, value.seed or 0)
+            yield head + packed
+
+
+def _read_support(data: bytes) -> None:
+    if len(data) < 11:
+        return
+    number, count, size, seed = struct.unpack_from("<BIIH", data)
+    encoding: Any = number % 7
+    size %= (
+        1 << 20 if encoding == pb.SEEDED else 1 << 32
+    )  # how long a seeded support may be is checked before
+    packed = data[11:]
+    if problem := supports.index_bytes_problem(encoding, len(packed), count, size):
+        raise PayloadError(problem)
+    if encoding == pb.EVERY_ENTRY and size > LIMIT:
+        return  # its values have been found to have arrived
+    if encoding == pb.SEEDED and count > LIMIT:
+        return
+    indices = supports.unpack(encoding, memoryview(packed), count, size, seed)
+    supports.check(indices, size)
+    assert len(indices) == count
+
+
+def _read_ciphertexts(data: bytes) -> None:
+    if len(data) < 2:
+        return
+    wire = ENCRYPTED.to_wire()
+    vector = Ciphertexts(wire.key_id, LAYOUT, data[0], data[1] % 8, wire.ciphertext_bytes, data[2:])
+    found = CipherVector.from_wire(vector, KEY_PAIR)
+    assert bytes(found.to_wire().data) == data[2:]
+
+
+class _RefusedCallError(JoinRefusedError):
+    """The service has ended a call."""
+
+
+class _Context:
+    """What a call looks like from the service, as far as it looks."""
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_common_name": [b"a"]}
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("fenchel-client", "a"),)
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:4000"
+
+    async def abort(self, code: object, details: str) -> NoReturn:
+        raise _RefusedCallError(details)
+
+
+def _streamed(*parts: bytes) -> bytes:
+    return b"".join(struct.pack("<I", len(part)) + part for part in parts)
+
+
+@dataclass
+class _Line:
+    """A stream that says what an input says, and then ends."""
+
+    left: list[bytes]
+    said: int = 0
+
+    @classmethod
+    def of(cls, data: bytes) -> _Line:
+        left = []
+        while len(data) >= 4:
+            size = min(int.from_bytes(data[:4], "little"), len(data) - 4)
+            left.append(data[4 : 4 + size])
+            data = data[4 + size :]
+        return cls(left)
+
+    async def read(self) -> bytes | None:
+        await asyncio.sleep(0)
+        return self.left.pop(0) if self.left else None
+
+    async def write(self, frame: bytes) -> None:
+        self.said += len(frame)
+
+
+class _Gate:
+    """The server's door, and one client's conversation behind it."""
+
+    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+        settings = validate(
+            {
+                "rounds": 1,
+                "clients": 2,
+                "data": {"name": "own"},
+                "objective": {"kind": "logistic"},
+                "algorithm": {"name": "fedavg"},
+                "network": {"max_message_bytes": LIMIT},
+            }
+        )
+        self._loop = loop
+        coordinator = Coordinator(settings, RunFolder.create(folder, "gate"))
+        coordinator.enrolment = Enrolment(2, 1.0, ("a", "b"))
+        unhurried = Network(calls_per_second=1e9, probes_per_second=1e9)
+        self._service = Service(coordinator, secure=True, limits=unhurried)
+
+    def read(self, data: bytes) -> None:
+        """Read the request of one call."""
+        kind, content = data[:1], data[1:]
+        context: Any = _Context()
+        try:
+            if kind == b"J":
+                request = pb.JoinRequest.FromString(content)
+                self._loop.run_until_complete(self._service._join(request, context))
+            elif kind == b"P":
+                probe = pb.ProbeRequest.FromString(content)
+                reply = self._loop.run_until_complete(self._service._probe(probe, context))
+                assert len(reply.payload) <= 1 << 20
+            else:
+                member = Member("a", 0)
+                hello = pb.Hello.FromString(content)
+                hello.DiscardUnknownFields()  # type: ignore[no-untyped-call, unused-ignore]
+                member.confirm(hello)
+                kept = json.loads(json.dumps(MessageToDict(hello.shard))) if member.can_restore(hello) else {}
+                assert not kept or ParseDict(kept, pb.ShardDescription()) == hello.shard
+        except DecodeError as error:
+            raise WireError(str(error)) from None  # gRPC's own answer: the call ends
+
+    def converse(self, data: bytes) -> None:
+        """Take what a client says on its stream, while a question to it is open."""
+        self._loop.run_until_complete(self._converse(data))
+
+    async def _converse(self, data: bytes) -> None:
+        member = Member("a", 0)
+
+        def judge(client: str, values: Values, finite: bool) -> None:
+            check(values, ASKED, client, finite=finite)
+
+        exchange = Exchange("train", 1, Gathered(), judge, 60.0)
+        call = member.post("train", 1, pb.ASK, Body(encode({"model": np.zeros(4)})), exchange)
+        exchange.expect(member, call)
+
+        async def admit(hello: pb.Hello) -> pb.Welcome:
+            member.can_restore(hello)
+            return pb.Welcome()
+
+        line = _Line.of(data)
+        await Conversation(member, line, LIMIT).run(admit)
+        assert line.said < 1 << 20
+        assert member.partial is None or member.partial[1].size <= LIMIT
+
+
+class _Work:
+    """A client at work."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        settings = validate(
+            {
+                "rounds": 1,
+                "clients": 1,
+                "data": {"name": "own"},
+                "objective": {"kind": "logistic"},
+                "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None},
+                "network": {"max_message_bytes": LIMIT},
+            }
+        )
+        shard = Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4))
+        self._session = Session("a", settings, Holding(shard))
+        self._loop = loop
+
+    def read(self, data: bytes) -> None:
+        """Take what a server says."""
+        with np.errstate(all="ignore"):
+            self._loop.run_until_complete(Worker(self._session).work(_Line.of(data)))
+
+
+def _changed_request(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    kinds: dict[bytes, type[Message]] = {b"J": pb.JoinRequest, b"P": pb.ProbeRequest, b"H": pb.Hello}
+    if data[:1] not in kinds or chance.random() < 0.5:
+        return damaged(chance, data, others)
+    try:
+        message = kinds[data[:1]].FromString(data[1:])
+    except DecodeError:
+        return damaged(chance, data, others)
+    disturbed(chance, message)
+    return data[:1] + message.SerializeToString()
+
+
+# Settings
+
+_RUNS: tuple[dict[str, Any], ...] = (
+    {
+        "rounds": 2,
+        "clients": 3,
+        "data": {"name": "digits", "samples": 120, "scale": ["standard"],
+                 "partition": {"kind": "dirichlet", "alpha": 1}},
+        "objective": {"kind": "softmax", "l2": 1e-3, "regularizer": {"kind": "l1", "weight": 0.1}},
+        "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None},
+        "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 3},
+        "network": {"max_message_bytes": 1000, "keepalive": 5},
+    },
+    {
+        "rounds": 2,
+        "clients": "auto",
+        "data": {"name": "own", "classes": ["ill", "well"], "holdout": 0.2},
+        "objective": {"kind": "logistic", "l2": 0.1},
+        "algorithm": {"name": "fedpdm"},
+        "uplink": {"sparsify": {"support": "top-k", "keep": 0.1}},
+        "secrets": {"source": "file"},
+    },
+    {
+        "rounds": 1,
+        "clients": 4,
+        "data": {"file": "x.csv", "binarise": {"positive": [3]}, "partition": {"kind": "grid", "sample_groups": 2,
+                                                                               "feature_groups": 2}},
+        "objective": {"kind": "own", "name": "a.b:C", "parameters": {"x": [1, None]}},
+        "algorithm": {"name": "hyfdca", "preset": "safe"},
+        "evaluation": {"histograms": {"bins": 4}},
+    },
+    {
+        "rounds": 3,
+        "clients": 2,
+        "data": {"name": "mnist", "extractor": {"file": "w.pth", "size": 64}},
+        "objective": {"kind": "binary", "scorer": {"kind": "mlp", "hidden": 4}, "initial": {"file": "m.npz"}},
+        "algorithm": {"name": "codasca"},
+        "checkpoint": {"every": 2, "sync": True},
+    },
+)  # fmt: skip
+
+
+def _settings(folder: Path) -> Iterator[Parser]:
+    def read_json(data: bytes) -> None:
+        """Do what a client does with the settings that a server sends."""
+        text = data.decode("utf-8", errors="replace")
+        for name in outside_code(raw(text)):
+            require_allowed(name, ())
+        from_json(text)
+
+    def changed(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+        try:
+            tree = json.loads(data)
+        except (ValueError, RecursionError):
+            tree = None
+        if not isinstance(tree, dict) or chance.random() < 0.2:
+            return damaged(chance, data, others)
+        return json.dumps(rearranged(chance, tree, _RUNS)).encode()
+
+    seeds = tuple(json.dumps(run).encode() for run in _RUNS)
+    yield Parser("settings, JSON", seeds, read_json, (SettingsError,), 40, change=changed)
+    path = folder / "settings.yaml"
+
+    def written(read: Callable[[Path], object]) -> Callable[[bytes], None]:
+        def parse(data: bytes) -> None:
+            path.write_bytes(data)
+            read(path)
+
+        return parse
+
+    seeds = tuple(yaml.safe_dump(run).encode() for run in _RUNS)
+    yield Parser("settings, YAML", seeds, written(load), (SettingsError,), 10)
+    policy = b"maximum_epsilon: 5\nmechanisms: [contractive]\nsupports: [dense]\ndelta: 1.0e-6\n"
+    yield Parser("policies", (policy,), written(load_policy), (SettingsError,), 8)
+    tuning = Path("experiments/tune-fedavg-digits.yaml").read_bytes()
+    yield Parser("tunings", (tuning,), written(load_tuning), (SettingsError,), 8)
+    short = (b"lbfgs", b"{kind: gradient, accelerated: true, stop: {steps: 30}}")
+
+    def read_solver(data: bytes) -> None:
+        parse_solver(data.decode("utf-8", errors="replace"))
+
+    yield Parser("solvers", short, read_solver, (SettingsError,), 8)
+
+
+def void(value: object) -> None:
+    """Let a value go: what counts is that it could be read."""
+
+
+# Data files
+
+
+def _data(folder: Path) -> Iterator[Parser]:
+    chance = np.random.default_rng(5)
+    features, labels = chance.standard_normal((12, 3)).round(3), np.arange(12) % 3
+    rows = [",".join(map(str, [*row, label])) for row, label in zip(features, labels, strict=True)]
+    csv = "\n".join(["a,b,c,label", *rows]).encode()
+    words = b'name,size,kind\n1.5,2,"ill"\n3,4,well\n2,1e3,"a ""b"""\n'
+    yield _file(folder, "x.csv", (csv, words, b"1,2,0\n3,4,1\n5,6,0\n"), 20)
+    libsvm = b"1 1:0.5 3:2\n-1 2:1e-3 # why\n1 1:1 2:2 3:3\n"
+    yield _file(folder, "x.libsvm", (libsvm, b"0 1:1\n1 2:1\n2 3:1\n"), 40)
+    dense, sparse, object_ = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.savez(dense, X=features, y=labels)
+    np.savez_compressed(sparse, X_train=features, y_train=labels, X_test=features[:2], y_test=labels[:2])
+    np.savez(object_, X=features, y=np.array([None, "x"], dtype=object), allow_pickle=True)
+    yield _file(folder, "x.npz", tuple(each.getvalue() for each in (dense, sparse, object_)), 20)
+    parquet = io.BytesIO()
+    table = pa.table({"a": features[:, 0], "b": features[:, 1], "label": labels, "c": features[:, 2]})
+    pq.write_table(table, parquet)
+    yield _file(folder, "x.parquet", (parquet.getvalue(),), 20)
+    images = struct.pack(">HBB3I", 0, 8, 3, 4, 3, 3) + bytes(range(36))
+    marks = struct.pack(">HBBI", 0, 8, 1, 4) + bytes(4)
+    (folder / "y-idx1-ubyte").write_bytes(marks)
+
+    def read_idx(data: bytes) -> None:
+        path = folder / "x-idx3-ubyte"
+        path.write_bytes(data)
+        read_files([path, folder / "y-idx1-ubyte"])
+
+    yield Parser("data, IDX", (images, marks), read_idx, (DataError,), 30)
+    yield _file(folder, "x.csv.gz", (gzip.compress(csv, mtime=0), gzip.compress(bytes(4000), mtime=0)), 10)
+
+
+def _file(folder: Path, name: str, seeds: tuple[bytes, ...], weight: int) -> Parser:
+    path = folder / name
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        void(read_file(path))
+
+    kind = name.removeprefix("x.")
+    return Parser(f"data, {kind}", seeds, read, (DataError,), weight, memory=256 << 20)
+
+
+# Certificates, keys, sealed boxes
+
+
+def _credentials(folder: Path) -> Iterator[Parser]:
+    make_all(folder / "certs", ["localhost", "10.0.0.1"], ["a", "b"])
+    own = folder / "fuzzed"
+    own.mkdir()
+    seeds = []
+    for who in ("a", "b", "server"):
+        for place, name in enumerate((AUTHORITY, CERTIFICATE, KEY)):
+            seeds.append(bytes([place]) + (folder / "certs" / who / name).read_bytes())
+
+    def read(data: bytes) -> None:
+        place = data[0] % 3 if data else 0
+        for number, name in enumerate((AUTHORITY, CERTIFICATE, KEY)):
+            content = data[1:] if number == place else (folder / "certs" / "a" / name).read_bytes()
+            (own / name).write_bytes(content)
+        found = Credentials.load(own)
+        common_name(found)
+        describe(own)
+        check_pair(found)
+
+    refusals = (CredentialError,)
+    yield Parser("certificates", tuple(seeds), read, refusals, 20, change=_changed_pem)
+    first, second = (Credentials.load(folder / "certs" / who) for who in ("a", "b"))
+    identity, other = Identity("a", first), Identity("b", second)
+    signature = other.sign(b"signed")
+    pem = second.certificate
+
+    def check_identity(data: bytes) -> None:
+        identity.check("b", data[72:].decode("utf-8", errors="replace"), b"signed", data[: len(signature)])
+
+    yield Parser(
+        "identities", (signature.ljust(72, b"\0") + pem,), check_identity, refusals, 15, change=_changed_pem
+    )
+    secrets = Secrets.generate(512, for_tests=True)
+    text, public = secrets.to_text().encode(), secrets.private_key.public.to_text().encode()
+
+    def read_secrets(data: bytes) -> None:
+        Secrets.from_text(data.decode("utf-8", errors="replace"))
+
+    def read_public(data: bytes) -> None:
+        PublicKey.from_text(data.decode("utf-8", errors="replace"), "x", smallest_bits=64)
+
+    yield Parser("secrets", (text, public), read_secrets, refusals, 15)
+    yield Parser("public keys", (public,), read_public, refusals, 15)
+    key = X25519PrivateKey.generate()
+    box = seal(b"hello", key.public_key().public_bytes_raw(), b"here")
+    yield Parser("sealed boxes", (box,), lambda data: void(unseal(data, key, b"here")), refusals, 15)
+
+
+def _changed_pem(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    """Damage what a certificate holds, behind its letters."""
+    start = data.find(b"-----BEGIN CERTIFICATE")
+    if start < 0 or chance.random() < 0.3:
+        return damaged(chance, data, others)
+    try:
+        der = x509.load_pem_x509_certificate(data[start:]).public_bytes(serialization.Encoding.DER)
+    except (ValueError, x509.InvalidVersion):
+        return damaged(chance, data, others)
+    import base64
+
+    letters = base64.encodebytes(damaged(chance, der, [der]))
+    return data[:start] + b"-----BEGIN CERTIFICATE-----\n" + letters + b"-----END CERTIFICATE-----\n"
+
+
+# What lies on the disk
+
+
+@dataclass
+class _State:
+    model: np.ndarray
+    notes: dict[str, Any]
+
+
+def _state(folder: Path) -> Iterator[Parser]:
+    path = folder / "store"
+    state = _State(np.arange(5.0), {"a": [1, 2.5, None, "x"], "b/c": np.arange(3)})
+    store.write(path, {**freeze(state), "reply/x": 1.5, "reply/y": np.zeros(2)})
+    journal = path.read_bytes()
+    run = RunFolder.create(folder, "run")
+    member = Member("a", 0, shard=pb.ShardDescription(samples=3, class_names=["x"]))
+    member.post("tell", 1, pb.TELL, Body(encode({"model": np.ones(3)})))
+    checkpoint.save(run, checkpoint.take("run", 3, 1, state, {"a": member}), sync=False)
+    saved = run.checkpoint.read_bytes()
+
+    def read_store(data: bytes) -> None:
+        path.write_bytes(data)
+        store.read(path)
+
+    def read_checkpoint(data: bytes) -> None:
+        path.write_bytes(data)
+        found = checkpoint.load(path)
+        found.restore()
+        found.state(_State)
+
+    entry = folder / "journal" / f"{7:020d}.state"
+    entry.parent.mkdir()
+
+    def read_journal(data: bytes) -> None:
+        entry.write_bytes(data)
+        kept = Journal(state, entry.parent)
+        kept.state_after(7)
+        kept.reply_to(7)
+
+    refusals = (CheckpointError,)
+    yield Parser("store", (journal, saved), read_store, refusals, 40, change=_changed_store)
+    yield Parser("checkpoints", (saved,), read_checkpoint, refusals, 30, change=_changed_store)
+    yield Parser("journals", (journal,), read_journal, (*refusals, LostStateError), 30, change=_changed_store)
+    table = pa.table({"client": ["a", "b"], "bytes": [1, 2]})
+    growing = io.BytesIO()
+    with pa.ipc.new_stream(growing, table.schema) as writer:
+        writer.write_table(table)
+    rows = folder / "rows.parquet"
+
+    def read_table(data: bytes) -> None:
+        rows.with_suffix(".arrows").write_bytes(data)
+        void(tables.read(rows).to_pydict())
+
+    yield Parser("tables", (growing.getvalue(),), read_table, refusals, 10)
+
+
+_HEADER = 16
+
+
+def _changed_store(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    """Damage a file behind its checksum, which is right again afterwards; now and then, the file as it is."""
+    if chance.random() < 0.15 or len(data) < _HEADER:
+        return damaged(chance, data, others)
+    length = int.from_bytes(data[12:16], "little")
+    about, body = data[_HEADER : _HEADER + length], data[_HEADER + length :]
+    way = chance.random()
+    if way < 0.4:
+        with contextlib.suppress(DecodeError):
+            payload = pb.Payload.FromString(about)
+            texts = [item for item in payload.arrays if item.scalar.text]
+            if texts and chance.random() < 0.6:
+                item = chance.choice(texts)
+                with contextlib.suppress(ValueError, RecursionError):
+                    tree = json.loads(item.scalar.text)
+                    changed = json.dumps(rearranged(chance, tree, [tree]))
+                    item.scalar.text = changed.encode(errors="replace").decode()
+            else:
+                disturbed(chance, payload)
+            about = payload.SerializeToString()
+    elif way < 0.7:
+        about = damaged(chance, about, [about])
+    else:
+        body = damaged(chance, body, [body])
+    checksum = zlib.crc32(body, zlib.crc32(about)).to_bytes(4, "little")
+    return data[:8] + checksum + len(about).to_bytes(4, "little") + about + body

@@ -1,0 +1,127 @@
+"""A slice of ``make fuzz``, and what it has found: each of these inputs once did what no input may do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from common.errors import FenchelError, PayloadError
+from proto import fenchel_pb2 as pb
+from tests.hostile.fuzz import fuzz
+from tests.hostile.mutation import WIDE, damaged, disturbed, rearranged, varint
+from tests.hostile.parsers import LIMIT, Parser, parsers
+
+INPUTS = 40_000
+PATIENCE = 3.0  # seconds for one parser
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Parser]]:
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        yield {parser.name: parser for parser in parsers(tmp_path_factory.mktemp("fuzz"), loop)}
+
+
+NAMES = (
+    *("frames", "messages", "descriptors", "supports", "ciphertexts", "requests", "server streams"),
+    *("client streams", "settings, JSON", "settings, YAML", "policies", "tunings", "solvers", "data, csv"),
+    *(
+        "data, libsvm",
+        "data, npz",
+        "data, parquet",
+        "data, IDX",
+        "data, csv.gz",
+        "certificates",
+        "identities",
+    ),
+    *("secrets", "public keys", "sealed boxes", "store", "checkpoints", "journals", "tables"),
+)
+
+
+def test_every_parser_is_tried(targets: dict[str, Parser]) -> None:
+    assert tuple(targets) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore")
+def test_damaged_inputs_are_read_or_refused(name: str, targets: dict[str, Parser]) -> None:
+    target = targets[name]
+    target.parse(target.seeds[0])  # the first is right
+    weights = sum(each.weight for each in targets.values())
+    count = fuzz(target, INPUTS * target.weight // weights, seed=0, patience=PATIENCE)
+    assert not count.findings, "\n\n".join(f"{each.data!r}\n{each.what}" for each in count.findings[:3])
+    assert count.inputs > 20
+    assert count.reasons > 1, "nothing was refused: the inputs are not damaged enough"
+
+
+IDX_HEADER = bytes.fromhex("00000809")  # nine sides
+FOUND: dict[str, tuple[str, bytes]] = {
+    "a number of thousands of digits": ("policies", b"maximum_epsilon: " + b"9" * 5000),
+    "a day that does not exist": ("settings, YAML", b"rounds: 2026-13-45"),
+    "lists in lists without end": ("solvers", b"[" * 20_000),
+    "a solver of many digits": ("solvers", b"{kind: " + b"7" * 5000 + b"}"),
+    "settings in settings without end": ("settings, JSON", b'{"data":' * 100_000),
+    "an image of no pixels and endless sides": ("data, IDX", IDX_HEADER + b"\xff" * 32 + bytes(4)),
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_was_found_is_refused(what: str, targets: dict[str, Parser]) -> None:
+    name, data = FOUND[what]
+    target = targets[name]
+    with pytest.raises(FenchelError) as caught:
+        target.parse(data)
+    assert isinstance(caught.value, target.refusals)
+
+
+def test_a_parser_that_fails_is_found_out() -> None:
+    def parse(data: bytes) -> None:
+        if data[:1] == b"!":
+            raise PayloadError("no")
+        if len(data) % 2:
+            raise KeyError("found")
+
+    count = fuzz(Parser("x", (b"!bcd", b"abcd"), parse, (PayloadError,), 1), 400, seed=1)
+    assert count.inputs == 400
+    assert count.findings
+    assert all(len(each.data) % 2 and each.data[:1] != b"!" for each in count.findings)
+    assert "KeyError: 'found'" in count.findings[0].what
+
+
+@pytest.mark.parametrize("what", ["time", "memory"])
+def test_a_parser_that_takes_too_much_is_found_out(what: str) -> None:
+    held: list[bytearray] = []
+
+    def parse(data: bytes) -> None:
+        if what == "memory" and not held:
+            held.append(bytearray(b"x") * (200 << 20))
+        while what == "time" and data == b"slow":
+            pass
+
+    count = fuzz(Parser("x", (b"slow",), parse, (PayloadError,), 1, memory=64 << 20), 2, seed=1)
+    assert [each.what.partition(" ")[0] for each in count.findings] == ["took"]
+
+
+def test_damage_is_damage_and_follows_from_the_seed() -> None:
+    seed = b"a message of 12 words, {1: [2.5, 3]}"
+    made = [damaged(random.Random(7), seed, [seed]) for _ in range(2)]
+    assert made[0] == made[1]
+    chance = random.Random(0)
+    several = [damaged(chance, seed, [seed, b"other"]) for _ in range(2000)]
+    assert len(set(several)) > 1500
+    assert min(map(len, several)) == 0
+    assert max(map(len, several)) > 2 * len(seed)
+    assert any(varint(2**64 - 1) in each for each in several)
+    tree = {"a": {"b": [1, 2, {"c": "d"}]}, "e": 3}
+    assert len({str(rearranged(chance, tree, [tree])) for _ in range(300)}) > 30
+    assert tree == {"a": {"b": [1, 2, {"c": "d"}]}, "e": 3}
+    sizes = set()
+    for _ in range(3000):
+        message = pb.Payload(arrays=[pb.Array(name="x", dense=pb.Dense(dtype=pb.FLOAT64, shape=[4]))])
+        disturbed(chance, message)
+        sizes |= {side for array in message.arrays for side in array.dense.shape}
+    assert sizes >= set(WIDE), "every extreme is reached"
+    assert LIMIT in WIDE

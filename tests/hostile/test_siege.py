@@ -1,0 +1,352 @@
+"""A client of the fleet attacks a real server over TLS: the run of the others ends with the right bits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+import numpy as np
+import pytest
+
+from client.connection import Participant
+from client.holdings import Holdings
+from client.host import host
+from common.credentials import Credentials
+from common.frames import CHUNK_BYTES, Body, frames, parse
+from common.payload import SparseVector, Values, encode
+from common.run_folder import RunFolder
+from common.settings.run import RunSettings, validate
+from common.transport import CLIENT_KEY, INSTANCE_KEY, options
+from common.version import PROTOCOL
+from deploy.certificates import make_all
+from proto import fenchel_pb2 as pb
+from proto.fenchel_pb2_grpc import CoordinatorStub
+from server.coordinator import Coordinator
+from server.service import serve
+from tests.algorithms.federation import load_model
+
+OFFENDER = "client-002"
+HONEST = ("client-000", "client-001")
+INSTANCE = b"o" * 16
+MEMORY = 1 << 30
+"""What the server may take more while it is attacked; the honest clients and the offender are in the same process."""
+
+SETTINGS: dict[str, Any] = {
+    "name": "siege",
+    "seed": 7,
+    "rounds": 1,
+    "clients": 3,
+    "data": {"name": "digits", "samples": 120, "scale": "unit-interval"},
+    "objective": {"kind": "softmax", "l2": 1e-3},
+    "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5},
+    "participation": {"deadline": 5.0},
+    "evaluation": {"server": False, "clients": False},
+    "network": {"probes_per_second": 100},
+}
+
+Call: TypeAlias = Any
+"""A Work call of gRPC, as bytes."""
+
+
+@dataclass
+class Offender:
+    """A client with a certificate and a place in the fleet, and nothing good in mind."""
+
+    port: int
+    credentials: Credentials
+    refused: list[grpc.StatusCode] = field(default_factory=list)
+
+    @contextlib.asynccontextmanager
+    async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
+        address, credentials = f"localhost:{self.port}", self.credentials.for_channel()
+        async with grpc.aio.secure_channel(address, credentials, options=options(20.0)) as channel:
+            yield channel
+
+    def request(self, name: str = OFFENDER) -> pb.JoinRequest:
+        return pb.JoinRequest(protocol=PROTOCOL, client=name, instance=INSTANCE, software="siege")
+
+    async def join(self, channel: grpc.aio.Channel) -> None:
+        while not (await CoordinatorStub(channel).Join(self.request())).HasField("assignment"):
+            pass
+
+    def work(self, channel: grpc.aio.Channel, name: str = OFFENDER) -> Call:
+        metadata = ((CLIENT_KEY, name), (INSTANCE_KEY, INSTANCE))
+        return channel.stream_stream("/fenchel.v1.Coordinator/Work")(metadata=metadata)
+
+    async def introduced(self, channel: grpc.aio.Channel) -> Call:
+        """Return a stream on which this client has said what it holds."""
+        call = self.work(channel)
+        shard = pb.ShardDescription(samples=40, features=64, classes=10, features_held=64)
+        for frame in frames(pb.Hello(shard=shard, stateless=True)):
+            await call.write(frame)
+        return call
+
+    async def asked(self, call: Call) -> pb.Instruction:
+        """Wait for a question."""
+        while True:
+            data = await call.read()
+            head = parse(data).head if isinstance(data, bytes) else pb.Farewell()
+            if isinstance(head, pb.Instruction):
+                return head
+            if isinstance(head, pb.Farewell):
+                await asyncio.sleep(3600)
+
+    async def tried(self, call: Awaitable[object]) -> None:
+        """Await a call that is likely to be refused."""
+        try:
+            await call
+        except grpc.aio.AioRpcError as error:
+            self.refused.append(error.code())
+
+
+Attack: TypeAlias = Callable[[Offender, grpc.aio.Channel], Awaitable[None]]
+
+
+def declared(payload: pb.Payload, sequence: int) -> bytes:
+    return pb.Frame(reply=pb.Reply(sequence=sequence, payload=payload)).SerializeToString()
+
+
+def dense(entries: int) -> pb.Payload:
+    array = pb.Array(name="model", dense=pb.Dense(dtype=pb.FLOAT64, shape=[entries]))
+    return pb.Payload(body_bytes=8 * entries, arrays=[array])
+
+
+def saying(values: Values) -> Attack:
+    async def attack(offender: Offender, channel: grpc.aio.Channel) -> None:
+        call = await offender.introduced(channel)
+        asked = await offender.asked(call)
+        for frame in frames(pb.Reply(sequence=asked.sequence), Body(encode(values))):
+            await call.write(frame)
+        await asyncio.sleep(3600)
+
+    return attack
+
+
+def sparse(size: int, encoding: pb.SupportEncoding.ValueType) -> Attack:
+    """A few bytes that stand for a long vector."""
+
+    async def attack(offender: Offender, channel: grpc.aio.Channel) -> None:
+        call = await offender.introduced(channel)
+        asked = await offender.asked(call)
+        lengths = {pb.DELTA_VARINT: 1, pb.INDEX_LIST: -(-(size - 1).bit_length() // 8)}
+        vector = pb.Sparse(
+            dtype=pb.FLOAT64, size=size, count=1, index_bytes=lengths.get(encoding, 0), encoding=encoding
+        )
+        indices = 8 if encoding in lengths else 0
+        payload = pb.Payload(body_bytes=indices + 8, arrays=[pb.Array(name="model", sparse=vector)])
+        frame = pb.Frame(reply=pb.Reply(sequence=asked.sequence, payload=payload), chunk=bytes(indices + 8))
+        await call.write(frame.SerializeToString())
+        await asyncio.sleep(3600)
+
+    return attack
+
+
+async def silence(offender: Offender, channel: grpc.aio.Channel) -> None:
+    await offender.asked(await offender.introduced(channel))
+    await asyncio.sleep(3600)
+
+
+async def never_reading(offender: Offender, channel: grpc.aio.Channel) -> None:
+    await offender.introduced(channel)
+    await asyncio.sleep(3600)
+
+
+async def gigabytes(offender: Offender, channel: grpc.aio.Channel) -> None:
+    call = await offender.introduced(channel)
+    asked = await offender.asked(call)
+    await call.write(declared(dense(1 << 28), asked.sequence))
+    chunk = pb.Frame(chunk=bytes(CHUNK_BYTES)).SerializeToString()
+    for _ in range(600):
+        await call.write(chunk)
+    await asyncio.sleep(3600)
+
+
+async def drops(offender: Offender, channel: grpc.aio.Channel) -> None:
+    call = await offender.introduced(channel)
+    asked = await offender.asked(call)
+    await call.write(declared(encode({"model": np.zeros(640), "samples": 40}).descriptor, asked.sequence))
+    while True:
+        await call.write(pb.Frame().SerializeToString())
+
+
+async def strays(offender: Offender, channel: grpc.aio.Channel) -> None:
+    call = await offender.introduced(channel)
+    await offender.asked(call)
+    sequence = 1 << 33  # of another run, or of this one as it was resumed
+    while True:
+        sequence += 1
+        for frame in frames(pb.Reply(sequence=sequence), Body(encode({"model": np.zeros(640)}))):
+            await call.write(frame)
+
+
+async def a_thousand_streams(offender: Offender, channel: grpc.aio.Channel) -> None:
+    await offender.introduced(channel)
+    async with contextlib.AsyncExitStack() as stack:
+        channels = [await stack.enter_async_context(offender.channel()) for _ in range(25)]
+        calls = [offender.work(each) for each in channels for _ in range(40)]
+        await asyncio.gather(*(offender.tried(call.read()) for call in calls))
+        await asyncio.gather(*(offender.tried(_ended(call)) for call in calls))
+        await asyncio.sleep(3600)
+
+
+async def _ended(call: Call) -> None:
+    code = await call.code()
+    if code is not grpc.StatusCode.OK:
+        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
+
+
+def calling(what: Callable[[CoordinatorStub, Offender], Any], parallel: int) -> Attack:
+    """A call made as often as can be, on several connections."""
+
+    async def attack(offender: Offender, channel: grpc.aio.Channel) -> None:
+        await offender.introduced(channel)
+        async with contextlib.AsyncExitStack() as stack:
+            channels = [await stack.enter_async_context(offender.channel()) for _ in range(4)]
+
+            async def flood(stub: CoordinatorStub) -> None:
+                while True:
+                    await offender.tried(what(stub, offender))
+
+            await asyncio.gather(
+                *(flood(CoordinatorStub(each)) for each in channels for _ in range(parallel))
+            )
+
+    return attack
+
+
+async def another_id(offender: Offender, channel: grpc.aio.Channel) -> None:
+    await offender.introduced(channel)
+    for name in (*HONEST, "client-007"):
+        await offender.tried(CoordinatorStub(channel).Join(offender.request(name)))
+        await offender.tried(_ended(offender.work(channel, name)))
+    assert offender.refused == [grpc.StatusCode.PERMISSION_DENIED] * 6
+    await asyncio.sleep(3600)
+
+
+async def half_open(offender: Offender, channel: grpc.aio.Channel) -> None:
+    await offender.introduced(channel)
+    sockets = []
+    for number in range(200):
+        connection = socket.create_connection(("127.0.0.1", offender.port))
+        if number % 2:
+            connection.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # the beginning of a TLS hello
+        sockets.append(connection)
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        for connection in sockets:
+            connection.close()
+
+
+ATTACKS: dict[str, tuple[Attack, str]] = {
+    "a gigabyte where five kilobytes were asked for": (gigabytes, "what was asked for has 5,120 at most"),
+    "drops without end": (drops, "in the middle of a message"),
+    "not a number": (saying({"model": np.full(640, np.nan), "samples": 40}), "not finite"),
+    "a long sparse vector": (
+        saying({"model": SparseVector(np.array([2**40 - 1]), np.ones(1), 2**40), "samples": 40}),
+        "is sparse",
+    ),
+    "a bomb of differences": (sparse(2**40, pb.DELTA_VARINT), "got values named"),
+    "a bomb of a list": (sparse(2**40, pb.INDEX_LIST), "got values named"),
+    "a bomb of a seed": (sparse(2**40, pb.SEEDED), "supports that follow from seeds"),
+    "a bomb of all entries": (sparse(2**40, pb.EVERY_ENTRY), "do not fit a vector"),
+    "replies of another run": (strays, "many replies that nobody waits for"),
+    "never reading": (never_reading, f"client {OFFENDER} did not answer"),
+    "a thousand streams": (a_thousand_streams, "calls open and is refused more"),
+    "joins without end": (
+        calling(lambda stub, offender: stub.Join(offender.request()), 15),
+        "calls open and is refused more",
+    ),
+    "probes without end": (
+        calling(lambda stub, offender: stub.Probe(pb.ProbeRequest(reply_bytes=1 << 20)), 15),
+        "begins more calls than it may (network.probes_per_second)",
+    ),
+    "the ids of others": (another_id, f"client {OFFENDER} did not answer"),
+    "connections that say nothing": (half_open, f"client {OFFENDER} did not answer"),
+}
+"""What the offender does, and what the server's log says of it."""
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    make_all(folder, ["localhost"], [*HONEST, OFFENDER])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> bytes:
+    """The model of the honest clients, where the third only keeps silent."""
+    return attacked(silence, tmp_path_factory.mktemp("reference"), certificates)
+
+
+def attacked(attack: Attack, folder: Path, certificates: Path) -> bytes:
+    """Return the model of a run that is attacked."""
+    run = RunFolder.create(folder, "siege")
+    asyncio.run(_life(validate(SETTINGS), run, attack, certificates))
+    return load_model(run).tobytes()
+
+
+async def _life(settings: RunSettings, run: RunFolder, attack: Attack, certificates: Path) -> None:
+    run.settings.write_text(settings.to_yaml())
+    coordinator = Coordinator(settings, run)
+    listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    own = Credentials.load(certificates / "server")
+    serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", own, listening.set_result))
+    port = await listening
+    holdings = Holdings()
+    honest = [
+        Participant(name, f"localhost:{port}", Credentials.load(certificates / name), holdings)
+        for name in HONEST
+    ]
+    working = asyncio.create_task(host(honest, on_event=lambda words: None))
+    offending = asyncio.create_task(
+        _offend(Offender(port, Credentials.load(certificates / OFFENDER)), attack)
+    )
+    try:
+        async with asyncio.timeout(90):
+            await asyncio.wait({serving, offending}, return_when=asyncio.FIRST_COMPLETED)
+            if offending.done() and isinstance(offending.exception(), AssertionError):
+                offending.result()
+            farewells = await working
+            assert all(farewell.completed for farewell in farewells)
+            assert (await serving).completed
+    finally:
+        for task in (offending, working, serving):
+            task.cancel()
+        await asyncio.gather(offending, working, serving, return_exceptions=True)
+
+
+async def _offend(offender: Offender, attack: Attack) -> None:
+    async with offender.channel() as channel:
+        await offender.join(channel)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await attack(offender, channel)
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_run_of_the_others_ends_with_the_right_bits(
+    name: str, reference: bytes, certificates: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    attack, told = ATTACKS[name]
+    before, started = peak(), time.monotonic()
+    with caplog.at_level(logging.WARNING, logger="fenchel.server"):
+        assert attacked(attack, tmp_path, certificates) == reference
+    assert peak() - before < MEMORY, f"{before:,} bytes before, {peak():,} at most"
+    assert time.monotonic() - started < 60
+    said = [record.getMessage() for record in caplog.records if record.name == "fenchel.server"]
+    assert [line for line in said if told in line and OFFENDER in line], said
+    assert len(said) < 30, "an attack does not fill the log"

@@ -1,0 +1,321 @@
+"""A server that a client must not trust: it learns nothing, and has nothing opened, imported or written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from client.connection import Connection, Participant
+from client.consent import Consent, named_files
+from client.holdings import Holdings, OwnFile
+from common.credentials import Credentials
+from common.data.extractor import VARIABLE
+from common.errors import CredentialError, FenchelError, SettingsError, WireError
+from common.frames import frames
+from common.settings.run import RunSettings, validate
+from common.transport import options
+from deploy.certificates import make_all
+from proto import fenchel_pb2 as pb
+
+RUN = "20260101-000000-small-ab12"
+SETTINGS: dict[str, Any] = {
+    "rounds": 1,
+    "clients": 1,
+    "data": {"name": "digits"},
+    "objective": {"kind": "softmax"},
+    "algorithm": {"name": "fedavg"},
+}
+
+
+@dataclass
+class Impostor:
+    """A server that says what it likes, over TLS."""
+
+    credentials: Credentials
+    settings: str
+    run: str = RUN
+    joined: list[pb.JoinRequest] = field(default_factory=list)
+    heard: list[bytes] = field(default_factory=list)
+
+    async def _join(self, request: pb.JoinRequest, context: object) -> pb.JoinReply:
+        self.joined.append(request)
+        return pb.JoinReply(
+            run=self.run, settings=self.settings, assignment=pb.Assignment(index=0, clients=1)
+        )
+
+    async def _work(self, incoming: Any, context: Any) -> None:
+        self.heard.append(await context.read())
+        await context.write(next(frames(pb.Farewell(completed=True))))
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> Any:
+        server = grpc.aio.server(options=options(20.0))
+        calls = {
+            "Join": grpc.unary_unary_rpc_method_handler(
+                self._join, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString
+            ),
+            "Work": grpc.stream_stream_rpc_method_handler(self._work),
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", calls),)
+        )
+        port = server.add_secure_port("0.0.0.0:0", self.credentials.for_server())
+        await server.start()
+        try:
+            yield port
+        finally:
+            await server.stop(None)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    make_all(folder / "ours", ["localhost"], ["a"])
+    make_all(folder / "theirs", ["localhost"], ["a"])
+    return folder
+
+
+Visit = Callable[..., Awaitable[Impostor]]
+
+
+@pytest.fixture
+def visit(certificates: Path, tmp_path: Path) -> Visit:
+    """Return a function that has a client take part in a run of an impostor."""
+
+    async def visited(
+        settings: dict[str, Any] | str,
+        *,
+        run: str = RUN,
+        consent: Consent | None = None,
+        own: Path | None = None,
+        server: str = "ours",
+        host: str = "localhost",
+    ) -> Impostor:
+        text = settings if isinstance(settings, str) else json.dumps(settings)
+        impostor = Impostor(Credentials.load(certificates / server / "server"), text, run)
+        async with impostor.listening() as port:
+            participant = Participant(
+                "a",
+                f"{host}:{port}",
+                Credentials.load(certificates / "ours" / "a"),
+                Holdings(None if own is None else OwnFile(own)),
+                tmp_path / "state",
+                consent or Consent(),
+                retry_for=20.0,
+            )
+            with ThreadPoolExecutor(1) as executor:
+                async with asyncio.timeout(60):
+                    await Connection(participant, executor).take_part()
+        return impostor
+
+    return visited
+
+
+@pytest.fixture
+def opened() -> Iterator[list[str]]:
+    """The paths that this process opens meanwhile, and the modules that it imports."""
+    found: list[str] = []
+    listening = True
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if listening and event in ("open", "import"):
+            found.append(str(arguments[0]))
+
+    sys.addaudithook(hook)
+    yield found
+    listening = False
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A data file of the client's machine that has nothing to do with the run."""
+    chance = np.random.default_rng(0)
+    path = tmp_path / "patients.csv"
+    rows = [f"{value:.3f},{value > 0:d}" for value in chance.standard_normal(40)]
+    path.write_text("\n".join(["x,label", *rows]) + "\n")
+    return path
+
+
+def everything_in(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+async def test_a_server_as_it_should_be_is_worked_for(visit: Visit) -> None:
+    impostor = await visit(SETTINGS)
+    assert len(impostor.heard) == 1
+
+
+@pytest.mark.parametrize(
+    ("server", "host"), [("theirs", "localhost"), ("ours", "127.0.0.2")], ids=["authority", "host name"]
+)
+async def test_a_server_with_a_wrong_certificate_hears_nothing(server: str, host: str, visit: Visit) -> None:
+    with pytest.raises(CredentialError, match="the server's must name the host"):
+        await visit(SETTINGS, server=server, host=host)
+
+
+async def test_a_file_is_not_opened_because_a_server_names_it(
+    secret: Path, visit: Visit, opened: list[str]
+) -> None:
+    settings = SETTINGS | {"data": {"file": str(secret)}, "objective": {"kind": "logistic"}}
+    with pytest.raises(SettingsError, match=f"data.file.*--allow-file {secret}"):
+        await visit(settings)
+    assert str(secret) not in opened
+    elsewhere = Consent(files={secret.with_name("other.csv")})
+    with pytest.raises(SettingsError, match="data.file"):
+        await visit(settings, consent=elsewhere)
+    assert str(secret) not in opened
+    assert len((await visit(settings, consent=Consent(files={secret}))).heard) == 1
+    assert str(secret) in opened, "the watch sees what is opened"
+
+
+async def test_a_path_that_only_looks_like_an_allowed_one_is_not_opened(
+    secret: Path, visit: Visit, opened: list[str]
+) -> None:
+    allowed = secret.parent / "shared" / "data.csv"
+    sneaky = f"{allowed.parent}/../{secret.name}"
+    settings = SETTINGS | {"data": {"file": sneaky}, "objective": {"kind": "logistic"}}
+    with pytest.raises(SettingsError, match="data.file"):
+        await visit(settings, consent=Consent(files={allowed}))
+    assert not [path for path in opened if secret.name in path]
+
+
+async def test_the_weights_of_an_extractor_are_this_machines_choice(
+    secret: Path, visit: Visit, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    settings = SETTINGS | {"data": {"name": "digits", "extractor": {"file": str(secret)}}}
+    with pytest.raises(SettingsError, match="data.extractor.file"):
+        await visit(settings)
+    assert str(secret) not in opened
+    ours = secret.with_name("weights.pth")
+    monkeypatch.setenv(VARIABLE, str(ours))
+    with pytest.raises(
+        FenchelError, match="weights.pth"
+    ):  # which is not there: but it is what was looked for
+        await visit(settings)
+    assert str(secret) not in opened
+
+
+async def test_a_model_to_start_from_is_the_servers_own_affair(
+    secret: Path, visit: Visit, opened: list[str]
+) -> None:
+    settings = SETTINGS | {"objective": {"kind": "softmax", "initial": {"file": str(secret)}}}
+    assert len((await visit(settings)).heard) == 1
+    assert str(secret) not in opened
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"algorithm": {"name": "tests.hostile.trap:Trap"}},
+        {"objective": {"kind": "own", "name": "tests.hostile.trap:Trap"}},
+        {"algorithm": {"name": "tests.hostile.trap:Trap", "kind": "own"}, "rounds": "x"},
+    ],
+    ids=["algorithm", "objective", "among other mistakes"],
+)
+async def test_code_is_not_imported_because_a_server_names_it(
+    section: dict[str, Any], visit: Visit, opened: list[str]
+) -> None:
+    with pytest.raises(SettingsError, match="--allow tests.hostile.trap:Trap"):
+        await visit(SETTINGS | section)
+    assert "tests.hostile.trap" not in opened
+    assert "tests.hostile.trap" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["os:system", "os", "__main__", "../trap", "", ":", "builtins:eval"])
+async def test_whatever_an_algorithm_is_called_nothing_strange_is_imported(
+    name: str, visit: Visit, opened: list[str]
+) -> None:
+    before = set(sys.modules)
+    with pytest.raises(SettingsError):
+        await visit(SETTINGS | {"algorithm": {"name": name}})
+    assert not {each for each in set(sys.modules) - before if "trap" in each}
+
+
+async def test_another_data_set_than_this_client_was_started_for_is_not_used(
+    secret: Path, visit: Visit
+) -> None:
+    only = Consent(data={"breast_cancer"})
+    with pytest.raises(SettingsError, match="data set 'digits'.*--allow-data digits"):
+        await visit(SETTINGS, consent=only)
+    with pytest.raises(SettingsError, match="a data file of its own.*ask for digits"):
+        await visit(SETTINGS, own=secret)
+
+
+async def test_a_data_set_that_is_not_public_needs_consent(
+    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[str]
+) -> None:
+    imported = tmp_path / "sets" / "patients" / "data.npz"
+    imported.parent.mkdir(parents=True)
+    np.savez(imported, X=np.arange(40.0).reshape(20, 2), y=np.arange(20) % 2)
+    opened.clear()
+    monkeypatch.setenv("FENCHEL_DATA", str(tmp_path / "sets"))
+    settings = SETTINGS | {"data": {"name": "patients"}, "objective": {"kind": "logistic"}}
+    with pytest.raises(SettingsError, match="--allow-data patients"):
+        await visit(settings)
+    assert str(imported) not in opened
+    assert len((await visit(settings, consent=Consent(data={"patients"}))).heard) == 1
+
+
+@pytest.mark.parametrize(
+    "run", ["", ".", "..", "../../.ssh", "/tmp/x", "a/b", "a\0b", "a\nb", "~", "x" * 129]
+)
+async def test_a_run_cannot_lead_the_journal_out_of_its_folder(
+    run: str, visit: Visit, tmp_path: Path
+) -> None:
+    before = everything_in(tmp_path)
+    with pytest.raises(WireError, match="not the id of a run"):
+        await visit(SETTINGS | {"algorithm": {"name": "scaffold"}}, run=run)
+    assert everything_in(tmp_path) == before
+
+
+async def test_messages_larger_than_this_client_takes_are_refused_before_they_come(visit: Visit) -> None:
+    settings = SETTINGS | {"network": {"max_message_bytes": 1 << 60}}
+    with pytest.raises(SettingsError, match="network.max_message_bytes.*--max-message-bytes"):
+        await visit(settings)
+    assert len((await visit(settings, consent=Consent(message_bytes=1 << 60))).heard) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[" * 100_000, '{"a":' * 50_000, "9" * 5000, "NaN", '{"rounds": NaN}']
+)
+async def test_settings_that_are_none_are_refused(text: str, visit: Visit) -> None:
+    with pytest.raises(SettingsError):
+        await visit(text)
+
+
+def test_every_path_in_the_settings_needs_consent() -> None:
+    """Whoever adds a key that names a file must decide whose file it is: a path in it is the clients'."""
+    sections = {
+        "data": {"name": "mnist", "extractor": {"file": "w.pth"}},
+        "objective": {"kind": "softmax", "initial": {"file": "m.npz"}},
+    }
+    found = dict(named_files(validate(SETTINGS | sections)))
+    assert found == {"data.extractor.file": Path("w.pth")}
+    assert dict(named_files(validate(SETTINGS | {"data": {"file": "x.csv"}}))) == {"data.file": Path("x.csv")}
+    schema = RunSettings.model_json_schema()
+    named = [
+        f"{title}.{key}"
+        for title, section in schema["$defs"].items()
+        for key, about in section.get("properties", {}).items()
+        if "path" in json.dumps(about.get("format", "")) or '"format": "path"' in json.dumps(about)
+    ]
+    assert sorted(named) == ["DataSettings.file", "ExtractorSettings.file"]
+
+
+def test_consent_is_to_nothing_if_nobody_said_anything() -> None:
+    consent = Consent()
+    assert not consent.code
+    assert not consent.files
+    assert replace(consent, data=()).data == ()

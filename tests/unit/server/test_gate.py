@@ -1,0 +1,79 @@
+"""One client gets what its limits allow, and the others notice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+
+from common.settings.run import Network
+from server.gate import CrowdedError, Gate, Pace
+
+
+def test_a_pace_lets_a_burst_pass_and_then_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = Pace(rate=10.0, burst=3.0, _since=now)
+    assert [pace.delay() for _ in range(5)] == pytest.approx([0.0, 0.0, 0.0, 0.1, 0.2])
+    now += 0.2  # two have been worked off
+    assert pace.delay() == pytest.approx(0.1)
+    now += 3600.0
+    assert [pace.delay() for _ in range(4)] == pytest.approx([0.0, 0.0, 0.0, 0.1])
+
+
+async def test_calls_at_once_are_counted_for_each_client_and_given_back() -> None:
+    gate = Gate(Network(max_calls_per_client=2))
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(gate.passed("a"))
+        with pytest.raises(CrowdedError, match="'a' has 2 calls open, and may have 2"):
+            await stack.enter_async_context(gate.passed("a"))
+        await stack.enter_async_context(gate.passed("b"))
+    async with gate.passed("a"):
+        pass
+
+
+async def test_a_call_that_fails_or_is_cancelled_is_given_back() -> None:
+    gate = Gate(Network(max_calls_per_client=1, calls_per_second=0.01, calls_at_once=2))
+    with pytest.raises(KeyError):
+        async with gate.passed("a"):
+            raise KeyError
+    async with gate.passed("a"):
+        pass
+
+    async def waiting() -> None:
+        async with gate.passed("a"):
+            pytest.fail("it was to wait for a hundred seconds")
+
+    task = asyncio.create_task(waiting())
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    async with gate.passed("a", probe=True):
+        pass
+
+
+async def test_many_refusals_leave_few_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate(Network(max_calls_per_client=1))
+    with caplog.at_level(logging.WARNING, logger="fenchel.server"):
+        async with gate.passed("a"):
+            for _ in range(1500):
+                with pytest.raises(CrowdedError):
+                    await gate.passed("a").__aenter__()
+    assert len(caplog.records) == 2
+
+
+async def test_thousands_of_clients_pass_at_once() -> None:
+    gate = Gate(Network())
+    started = time.monotonic()
+
+    async def join(name: str) -> None:
+        async with gate.passed(name):
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(join(f"client-{number}") for number in range(12_000)))
+    assert time.monotonic() - started < 10
