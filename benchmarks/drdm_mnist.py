@@ -10,11 +10,12 @@ already, with ``--finished`` only those; ``--quick`` does two methods for ten ro
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import tempfile
 from pathlib import Path
 
-from benchmarks.drdm_runs import Method, draw, finished, line, put, run_of, trials
+from benchmarks.drdm_runs import Method, Trial, draw, finished, line, put, run_of, trials
 from benchmarks.machine import description
 from benchmarks.program import allow_many_sockets, markdown, progress
 
@@ -103,6 +104,21 @@ def _everybody(method: Method) -> tuple[str, ...]:
     return ("participation.sampler={kind: all}",) if method.algorithm["name"] == "scaff-pd" else ()
 
 
+def _score(trial: Trial) -> float:
+    """What the best of the grid is the best by: the worst client."""
+    return trial.worst if trial.is_over else -1.0
+
+
+def _row(trial: Trial) -> dict[str, object]:
+    ends = (f"{trial.worst:.2%}", f"{trial.mean:.2%}") if trial.is_over else ("broke off", "broke off")
+    return {
+        "method": trial.method,
+        "tried": trial.words,
+        "worst client": ends[0],
+        "average": ends[1],
+    }
+
+
 def main() -> None:
     """Read the command line, run the methods, write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -111,16 +127,20 @@ def main() -> None:
     parser.add_argument("--only", help="do only methods with this in their names, and write nothing")
     parser.add_argument("--trials", action="store_true", help="try out step sizes; writes nothing")
     parser.add_argument("--quick", action="store_true", help="two methods, ten rounds; writes nothing")
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
     words = parser.parse_args()
     allow_many_sockets()
     methods = [method for method in METHODS if (words.only or "") in method.title]
     with tempfile.TemporaryDirectory() as temporary:
         folder = words.runs or Path(temporary)
         if words.trials:
-            rows = []
-            for method in methods:
-                rows += trials(_EXPERIMENT, [method], folder, (*_TRIAL, *_everybody(method)))
-            print(markdown(rows))
+            table = []
+            for method in (method for method in methods if method.grid):
+                tested = trials(_EXPERIMENT, [method], folder, (*_TRIAL, *_everybody(method)))
+                table += [_row(trial) for trial in sorted(tested, key=_score, reverse=True)]
+            print(markdown(table))
+            if words.json:
+                print(json.dumps({"rows": table}))
             return
         seeds: tuple[int, ...] = _SEEDS
         shorter: tuple[str, ...] = ()
@@ -138,6 +158,8 @@ def main() -> None:
         runs = {title: kept for title, kept in runs.items() if kept}
         table = [line(method, runs[method.title], _TARGETS) for method in methods if method.title in runs]
         print(markdown(table))
+        if words.json:
+            print(json.dumps({"rows": table}))
         if words.quick or words.only:
             return
         draw(runs, _PAGE.with_suffix(".png"), (0.76, 0.4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -96,37 +96,91 @@ def _folder(method: Method, folder: Path) -> Path:
     return folder / re.sub(r"[^a-z0-9]+", "-", method.title.lower())
 
 
-def trials(
-    path: Path, methods: Iterable[Method], folder: Path, overrides: Sequence[str]
-) -> list[dict[str, object]]:
-    """Try out each method's grid, in this process; return a row for each combination, best first.
+@dataclass(frozen=True)
+class Trial:
+    """A choice of settings that was tried out.
 
-    The best has the best worst client, in the mean over the last two thirds of the evaluations: single rounds go up and
-    down.
+    Attributes
+    ----------
+    method
+        Title of the method.
+    tried
+        The settings.
+    worst, mean
+        Accuracy of the worst client and average over the clients, in the mean over the last two thirds of the
+        evaluations: single rounds go up and down. NaN: the run broke off.
     """
-    rows: list[dict[str, object]] = []
+
+    method: str
+    tried: Mapping[str, float]
+    worst: float
+    mean: float
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it came to its end."""
+        return not np.isnan(self.worst)
+
+    @property
+    def words(self) -> str:
+        """The settings, in words."""
+        return ", ".join(f"{name} {value:.3g}" for name, value in self.tried.items())
+
+
+def attempt(
+    path: Path, method: Method, folder: Path, overrides: Sequence[str], *, only_kept: bool = False
+) -> fenchel.Run | None:
+    """Do a method's run in this process, to whatever end it comes; or return the one that is in its folder.
+
+    Parameters
+    ----------
+    path, method, folder, overrides
+        As for :func:`run_of`.
+    only_kept
+        Do no run: return the last one that was begun, or ``None``. Otherwise one that broke off is done again.
+    """
+    run = finished(path, method, folder, overrides)
+    if run is None and not only_kept:
+        try:
+            return fenchel.up(
+                path, overrides=_chosen(method, overrides), runs=_folder(method, folder), in_process=True
+            )
+        except fenchel.FenchelError as error:
+            progress(f"{method.title} {dict(method.tuned)}: {error}")
+    if run is not None:
+        return run
+    wanted = load(path, _chosen(method, overrides))
+    begun = [fenchel.Run(found.parent) for found in sorted(_folder(method, folder).glob("*/settings.yaml"))]
+    return next((run for run in reversed(begun) if run.settings == wanted), None)
+
+
+def trials(
+    path: Path, methods: Iterable[Method], folder: Path, overrides: Sequence[str], *, only_kept: bool = False
+) -> list[Trial]:
+    """Try out each method's grid, in this process, and keep the runs; parameters as for :func:`attempt`.
+
+    With ``only_kept``, what was never begun is left out.
+    """
+    tested = []
     for method in (method for method in methods if method.grid):
-        scores = []
         for tried in combinations(method.grid):
-            chosen = [f"algorithm={json.dumps({**method.algorithm, **tried})}", *overrides]
-            try:
-                run = fenchel.up(path, overrides=chosen, runs=folder / "trials", in_process=True)
-            except fenchel.FenchelError as error:
-                progress(f"{method.title} {tried}: {error}")
+            run = attempt(
+                path, replace(method, tuned=tried), folder / "trials", overrides, only_kept=only_kept
+            )
+            if run is None and only_kept:
                 continue
-            _, worst = evaluated(run, WORST)
-            _, mean = evaluated(run, MEAN)
-            half = worst.size // 3
-            scores.append((float(worst[half:].mean()), float(mean[half:].mean()), tried))
-            progress(f"{method.title} {tried}: {scores[-1][0]:.2%} {scores[-1][1]:.2%}")
-        for place, (worst_mean, mean_mean, tried) in enumerate(sorted(scores, key=lambda score: -score[0])):
-            rows.append({
-                "method": method.title if place == 0 else "",
-                "tried": ", ".join(f"{name} {value:.3g}" for name, value in tried.items()),
-                "worst client": f"{worst_mean:.2%}",
-                "average": f"{mean_mean:.2%}",
-            })  # fmt: skip
-    return rows
+            tested.append(_tested(method, tried, run))
+            progress(f"{method.title}, {tested[-1].words}: {tested[-1].worst:.2%} {tested[-1].mean:.2%}")
+    return tested
+
+
+def _tested(method: Method, tried: Mapping[str, float], run: fenchel.Run | None) -> Trial:
+    if run is None or not run.completed:
+        return Trial(method.title, tried, np.nan, np.nan)
+    _, worst = evaluated(run, WORST)
+    _, mean = evaluated(run, MEAN)
+    late = worst.size // 3
+    return Trial(method.title, tried, float(worst[late:].mean()), float(mean[late:].mean()))
 
 
 def combinations(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:

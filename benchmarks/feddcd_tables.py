@@ -471,6 +471,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the names of the tables")
     parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
     parser.add_argument("--quick", action="store_true", help="two rows, ten rounds; writes nothing")
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
     words = parser.parse_args()
     names = {table.name: table for table in TABLES}
     if words.list:
@@ -483,12 +484,16 @@ def main() -> None:
     if words.quick:
         methods = tuple(replace(method, rounds=10) for method in TABLES[0].methods[:4:3])
         chosen = [replace(TABLES[0], methods=methods)]
+    figures = {}
     with tempfile.TemporaryDirectory() as temporary:
         for table in chosen:
             rows, curves, best = measure(table, words.runs or Path(temporary))
+            figures[table.name] = {"rows": rows, "optimum": best}
             print(markdown(rows))
             if not words.quick:
                 write(table, rows, curves, best)
+    if words.json:
+        print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ the runs and reads those that are there already; ``--quick`` does two rows for 2
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -292,16 +293,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds: 1, 2, ...")
     parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
     parser.add_argument("--quick", action="store_true", help="two rows, 20 rounds, one seed; writes nothing")
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
     words = parser.parse_args()
     allow_many_sockets()
     seeds = range(1, words.seeds + 1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = words.runs or Path(temporary)
         if words.quick:
-            for row, observed in (ROWS[4], ROWS[15]):
-                print(
-                    markdown([line(row, observed, runs_of(row, (1,), folder, ("rounds=20",)), noisy=False)])
-                )
+            rows = [
+                line(row, observed, runs_of(row, (1,), folder, ("rounds=20",)), noisy=False)
+                for row, observed in (ROWS[4], ROWS[15])
+            ]
+            print(markdown(rows))
+            if words.json:
+                print(json.dumps({"rows": rows}))
             return
         curves, rows, noisy = {}, [], []
         for row, observed in ROWS:
@@ -314,9 +319,12 @@ def main() -> None:
             progress(row.title)
             noisy.append(line(row, observed, runs_of(row, seeds, folder), noisy=True))
         _draw({title: curves[title] for title in _DRAWN}, _PAGE.with_suffix(".png"))
-        write(rows, noisy, central(seeds), seeds)
+        best = central(seeds)
+        write(rows, noisy, best, seeds)
         print(markdown(rows))
         print(markdown(noisy))
+        if words.json:
+            print(json.dumps({"rows": rows, "noisy": noisy, "on one machine": best}))
 
 
 if __name__ == "__main__":

@@ -207,15 +207,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds: 1, 2, ...")
     parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
     parser.add_argument("--quick", action="store_true", help="two rows, ten rounds; writes nothing")
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
     words = parser.parse_args()
     allow_many_sockets()
     seeds = range(1, words.seeds + 1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = words.runs or Path(temporary)
         if words.quick:
-            for kind in KINDS[::3]:
-                done = run_of(_EXPERIMENT, kind.row(5.0), folder, ("rounds=10",))
-                print(markdown([line(kind, 5.0, [done])]))
+            rows = [
+                line(kind, 5.0, [run_of(_EXPERIMENT, kind.row(5.0), folder, ("rounds=10",))])
+                for kind in KINDS[::3]
+            ]
+            print(markdown(rows))
+            if words.json:
+                print(json.dumps({"rows": rows}))
             return
         rows, accuracy = [], {}
         for kind in KINDS:
@@ -236,6 +241,8 @@ def main() -> None:
         write(rows, plain, seeds)
         print(markdown(rows))
         print(markdown(plain))
+        if words.json:
+            print(json.dumps({"rows": rows, "without noise": plain}))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ MNIST (``fenchel data fetch mnist``, or ``FENCHEL_DATA``).
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -202,16 +203,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
     parser.add_argument("--quick", action="store_true", help="two rows, ten rounds; writes nothing")
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
     words = parser.parse_args()
     allow_many_sockets()
     with tempfile.TemporaryDirectory() as temporary:
         folder = words.runs or Path(temporary)
         if words.quick:
-            print(
-                markdown(
-                    [line(row, run_of(_EXPERIMENT, row, folder, ("rounds=10",))) for row in ROWS[::2][:2]]
-                )
-            )
+            rows = [line(row, run_of(_EXPERIMENT, row, folder, ("rounds=10",))) for row in ROWS[::2][:2]]
+            print(markdown(rows))
+            if words.json:
+                print(json.dumps({"rows": rows}))
             return
         curves = {}
         for row in ROWS:
@@ -226,6 +227,8 @@ def main() -> None:
         write(rows, literal, optimum(_EXPERIMENT, (), 1000))
         print(markdown(rows))
         print(markdown(literal))
+        if words.json:
+            print(json.dumps({"rows": rows, "paper's loss": literal}))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Learning", ICML 2020, Algorithm 1 (FedDCD specification, section 2.4).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class Scaffold(Algorithm):
 
     Settings = ScaffoldSettings
     settings: ScaffoldSettings
+    figures: ClassVar[tuple[str, ...]] = ("control_variate_norm",)
 
     def initial_state(self, model: Vector) -> State:
         """Begin with c = 0, as the clients begin with c_i = 0."""
@@ -70,6 +72,10 @@ class Scaffold(Algorithm):
             if corrected:
                 self._shift_control(self._control_change(self.uplink.aggregate(replies, "model", x, t), x, t))
         self.model = self.downlink.kept(x + self.settings.server_step_size * change, t + 1)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the norm of c, by which all clients are corrected: small again where SCAFFOLD converges."""
+        return {"control_variate_norm": float(np.linalg.norm(self.state.control))}
 
     def _changes(self, x: Vector, corrected: bool) -> dict[str, Expected]:
         names = ("model_change", "control_change") if corrected else ("model_change",)

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.algorithms.scaffold import ScaffoldClient
 from common.arrays import Indices, Vector
+from common.objectives.objective import Objective
 from common.randomness import generator
 from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import SETS, Problem, Run, reproducible, train, two_class_digits
 
-FULL = {"local_steps": 5, "batch_size": None, "step_size": 0.2, "weighting": "uniform"}
+FULL: dict[str, Any] = {"local_steps": 5, "batch_size": None, "step_size": 0.2, "weighting": "uniform"}
 SEED = 3
 
 
@@ -93,6 +95,29 @@ def test_without_the_correction_it_is_fedavg_and_sends_no_more(tmp_path: Path) -
     np.testing.assert_allclose(plain.model, average.model, rtol=0, atol=1e-14)
     assert plain.floats() == average.floats() == (144, 144)
     assert not np.any(plain.states[8].control)
+
+
+def test_each_round_tells_the_norm_of_the_mean_control_variate(tmp_path: Path) -> None:
+    problem = reproducible()
+    run = train(problem, tmp_path, scaffold(**FULL), cohorts=SETS, rounds=120)
+    norms = pq.read_table(run.folder.metrics)["control_variate_norm"].to_pylist()
+    # In round 1 the cohort's c_i become means of gradients, and the others' stay zero: c is that of two out of four.
+    steps = [local_gradients(problem.objectives[i]) for i in SETS[0]]
+    assert norms[0] == pytest.approx(np.linalg.norm(np.sum(steps, axis=0) / 4), rel=1e-12)
+    last = np.mean(run.client_states("control"), axis=0)
+    assert norms[-1] == pytest.approx(np.linalg.norm(last), abs=1e-13)
+    assert norms[-1] < 1e-3 * norms[0], "at the optimum the gradients cancel"
+
+
+def local_gradients(objective: Objective) -> Vector:
+    """The mean of the gradients along the local steps of FULL from zero, uncorrected."""
+    w: Vector = np.zeros(9)
+    total: Vector = np.zeros(9)
+    for _ in range(FULL["local_steps"]):
+        gradient = objective.gradient(w)
+        w, total = w - FULL["step_size"] * gradient, total + gradient
+    total /= FULL["local_steps"]
+    return total
 
 
 @settings(max_examples=15)
