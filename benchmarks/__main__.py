@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.machine import description
 from benchmarks.program import markdown
 
-_PROGRAMS = ("round_trip", "scale", "large_model", "paillier", "sparse")
+_PROGRAMS = ("round_trip", "scale", "large_model", "paillier", "sparse", "instrumentation")
 
 
 def main() -> None:
