@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from client.algorithm import ClientAlgorithm, answers
 from client.uplink import Sent
 from common.algorithms.fedavg import FedAvgSettings, LocalTrainingSettings
@@ -98,10 +100,12 @@ class FedAvgClient(LocalTraining):
 
         A step is w <- w - eta g_k(w), or with FedMiD w <- prox_{eta h}(w - eta g_k(w)).
         """
-        w = model.copy()
+        w = model
         eta, prox = self.settings.step_size_at(self.round), self.settings.regularizer_step == "prox"
         for batch in self.batches():
-            w -= eta * self.gradient(w, batch)
+            step = self.gradient(w, batch)  # owned here: its memory becomes the next w
+            step *= eta
+            w = np.subtract(w, step, out=step)
             if prox:
                 w = self.objective.regularizer.prox(w, 1 / eta)
         return {"model": self.send(w, around=model).wire, "samples": self.objective.samples}

@@ -1,0 +1,1 @@
+"""The job as an app of Flower's deployment engine."""

@@ -1,0 +1,224 @@
+"""The systems that are compared: what each is, and how a federation of it is brought up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from benchmarks.peers import environments, processes
+from benchmarks.peers.environments import Environment
+from benchmarks.peers.job import Job, JobError, Result
+from benchmarks.peers.processes import Processes, free_port, importable
+
+BringUp: TypeAlias = Callable[[Processes, Job, Path], None]
+"""Starts all processes of a federation, whose server will write its result into the folder."""
+
+_HERE = Path(__file__).parent
+_TIMEOUT = 900.0
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to do the job.
+
+    Attributes
+    ----------
+    name
+        As in the table.
+    environment
+        In which its processes run.
+    tls
+        Whether its connections are encrypted.
+    wire
+        What carries the vectors, for people.
+    note
+        What happens in a round besides, for people.
+    bring_up
+        Starts it.
+    slow
+        A round takes seconds, so few are measured.
+    computes
+        It adds and averages; otherwise there is no result to check.
+    """
+
+    name: str
+    environment: Environment
+    tls: bool
+    wire: str
+    note: str
+    bring_up: BringUp
+    slow: bool = False
+    computes: bool = True
+
+    def measure(self, job: Job) -> list[float]:
+        """Return the seconds of each round that counts.
+
+        Raises
+        ------
+        JobError
+            The system did not do the job.
+        """
+        with tempfile.TemporaryDirectory(prefix="fenchel-peer-") as temporary, importable() as variables:
+            folder = Path(temporary)
+            # none of them shall report its use, or look for newer versions, while it is measured
+            variables |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+            variables |= {"FLWR_HOME": str(folder / "flwr"), "HOME": str(folder)}
+            variables["PATH"] = f"{self.environment.python.parent}{os.pathsep}{variables['PATH']}"
+            if self.environment == environments.FENCHEL:
+                variables["PYTHONPATH"] = str(processes.ROOT)
+            try:
+                with Processes(folder, variables) as started:
+                    self.bring_up(started, job, folder)
+                    started.wait_for_result(_TIMEOUT)
+            except JobError as error:
+                raise JobError(f"{self.name}: {error}") from None
+            result = Result.read(folder)
+            if self.computes:
+                result.check(job)
+            return result.seconds(job)
+
+
+def _words(job: Job, folder: Path) -> list[str]:
+    return ["--job", job.to_json(), "--folder", str(folder)]
+
+
+def _alone(environment: Environment, module: str, *flags: str) -> BringUp:
+    """Return how to start a module that brings up its clients itself."""
+
+    def bring_up(started: Processes, job: Job, folder: Path) -> None:
+        started.start("server", [environment.python, "-m", module, *_words(job, folder), *flags])
+
+    return bring_up
+
+
+def _server_and_clients(environment: Environment, module: str) -> BringUp:
+    """Return how to start a module as a server, and once for each client."""
+
+    def bring_up(started: Processes, job: Job, folder: Path) -> None:
+        port = free_port()
+        command: list[str | Path] = [
+            environment.python,
+            "-m",
+            module,
+            *_words(job, folder),
+            "--port",
+            str(port),
+        ]
+        started.start("server", command)
+        started.wait_for_port(port)
+        for client in range(job.clients):
+            started.start(f"client-{client}", [*command, "--client", str(client)])
+
+    return bring_up
+
+
+def _flower_deployment(started: Processes, job: Job, folder: Path) -> None:
+    """Start a SuperLink and SuperNodes and hand the app in with ``flwr run``, as Flower's documentation has it."""
+    programs = environments.FLOWER.folder / "bin"
+    port = free_port()
+    app = folder / "app"
+    shutil.copytree(_HERE / "flower_app", app / "flower_app", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(_HERE / "flower_app.toml", app / "pyproject.toml")
+    (folder / "flwr").mkdir()
+    connection = (
+        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    (folder / "flwr" / "config.toml").write_text(connection)
+    link: list[str | Path] = [
+        programs / "flower-superlink",
+        "--insecure",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    started.start("superlink", [*link, "--disable-runtime-dependency-installation"])
+    started.wait_for_port(port)
+    for client in range(job.clients):
+        node: list[str | Path] = [
+            programs / "flower-supernode",
+            "--insecure",
+            "--superlink",
+            f"127.0.0.1:{port}",
+        ]
+        node += ["--port", str(free_port())]
+        node += ["--node-config", f"partition-id={client} num-partitions={job.clients}"]
+        started.start(f"supernode-{client}", node)
+    overrides = folder / "run.toml"
+    overrides.write_text(f"job = {json.dumps(job.to_json())}\nfolder = {json.dumps(str(folder))}\n")
+    started.start("run", [programs / "flwr", "run", app, "here", "--run-config", overrides])
+
+
+FENCHEL = "Fenchel"
+CLASSIC = "Flower classic gRPC server"
+DEPLOYMENT = "Flower deployment engine"
+
+SYSTEMS = (
+    System(
+        "bare gRPC echo",
+        environments.FENCHEL,
+        tls=False,
+        wire="gRPC, one stream a client",
+        note="sends the bytes back; no sum, no mean, no checks",
+        bring_up=_alone(environments.FENCHEL, "benchmarks.peers.echo"),
+        computes=False,
+    ),
+    System(
+        FENCHEL,
+        environments.FENCHEL,
+        tls=False,
+        wire="gRPC, one stream a client",
+        note="everything that is on by default: checks, journals, metrics, checkpoints",
+        bring_up=_alone(environments.FENCHEL, "benchmarks.peers.fenchel_fedavg"),
+    ),
+    System(
+        "Fenchel, TLS",
+        environments.FENCHEL,
+        tls=True,
+        wire="gRPC, one stream a client",
+        note="the same, with mutual TLS: the default",
+        bring_up=_alone(environments.FENCHEL, "benchmarks.peers.fenchel_fedavg", "--tls"),
+    ),
+    System(
+        CLASSIC,
+        environments.FLOWER,
+        tls=False,
+        wire="gRPC, one stream a client",
+        note="`start_server` and `start_client`, which Flower calls deprecated; no state is saved",
+        bring_up=_server_and_clients(environments.FLOWER, "benchmarks.peers.flower_classic"),
+    ),
+    System(
+        DEPLOYMENT,
+        environments.FLOWER,
+        tls=False,
+        wire="HTTP",
+        note="`flower-superlink`, `flower-supernode`, `flwr run`: nodes and server ask for messages every 3 s, and "
+        "each message starts a process",
+        bring_up=_flower_deployment,
+        slow=True,
+    ),
+    System(
+        "APPFL",
+        environments.APPFL,
+        tls=False,
+        wire="gRPC, one call a round and client",
+        note="a synchronous scheduler; `optimize_memory: false`, which is faster than its default",
+        bring_up=_server_and_clients(environments.APPFL, "benchmarks.peers.appfl_grpc"),
+        slow=True,
+    ),
+    System(
+        "NVIDIA FLARE simulator",
+        environments.NVFLARE,
+        tls=False,
+        wire="TCP",
+        note="clients ask for tasks every 2 s at the latest; the model is saved each round",
+        bring_up=_alone(environments.NVFLARE, "benchmarks.peers.nvflare_server"),
+        slow=True,
+    ),
+)

@@ -1,0 +1,112 @@
+"""From the seconds of rounds to the table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How many times the rounds a second of another system Fenchel must reach."""
+
+    system: str
+    floats: int
+    times: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A system's rounds at one size.
+
+    Attributes
+    ----------
+    system
+        Its name.
+    repetitions
+        Seconds of the rounds that count, in each repetition. Repetition i of all systems was done in turn.
+    """
+
+    system: str
+    repetitions: Sequence[Sequence[float]]
+
+    @property
+    def medians(self) -> list[float]:
+        """Of each repetition, in seconds."""
+        return [statistics.median(seconds) for seconds in self.repetitions]
+
+    @property
+    def median(self) -> float:
+        """Of the repetitions' medians, in seconds."""
+        return statistics.median(self.medians)
+
+    def times_slower(self, other: Measured) -> list[float]:
+        """Return, for each repetition, how many times as long as the other's its rounds took.
+
+        Raises
+        ------
+        ValueError
+            They were not repeated equally often.
+        """
+        return [mine / its for mine, its in zip(self.medians, other.medians, strict=True)]
+
+
+def rows(floats: int, measured: Sequence[Measured], of: str) -> list[dict[str, object]]:
+    """Return the rows of one size.
+
+    Parameters
+    ----------
+    floats
+        Length of the vector.
+    measured
+        One for each system, with equally many repetitions.
+    of
+        The system that the others are compared to.
+
+    Raises
+    ------
+    KeyError
+        That system is missing.
+    """
+    ours = {each.system: each for each in measured}[of]
+    made: list[dict[str, object]] = []
+    for each in measured:
+        ratios = each.times_slower(ours)
+        made.append(
+            {
+                "system": each.system,
+                "floats": f"{floats:.0e}",
+                "ms a round": f"{1e3 * each.median:,.1f}",
+                "from - to": f"{1e3 * min(each.medians):,.1f} - {1e3 * max(each.medians):,.1f}",
+                "rounds/s": f"{1 / each.median:.3g}",
+                "times Fenchel's": f"{statistics.median(ratios):.2f}",
+                "from - to ": f"{min(ratios):.2f} - {max(ratios):.2f}",
+                "rounds": " + ".join(str(len(seconds)) for seconds in each.repetitions),
+            }
+        )
+    return made
+
+
+def judge(measured: Mapping[int, Sequence[Measured]], limits: Sequence[Limit], of: str) -> list[str]:
+    """Return for each limit in words whether it is reached, by the median of the repetitions' ratios.
+
+    Parameters
+    ----------
+    measured
+        By the length of the vector.
+    limits
+        Those about systems or sizes that were not measured are left out.
+    of
+        The system that must be faster.
+    """
+    told = []
+    for limit in limits:
+        named = {each.system: each for each in measured.get(limit.floats, ())}
+        if limit.system in named and of in named:
+            ratio = statistics.median(named[limit.system].times_slower(named[of]))
+            reached = "reached" if ratio >= limit.times else "NOT reached"
+            told.append(
+                f"{limit.system}, {limit.floats:.0e} floats: {ratio:.2f} times, limit {limit.times:g}: {reached}"
+            )
+    return told
