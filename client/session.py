@@ -21,6 +21,7 @@ from client.journal import Journal
 from client.privacy import bounded, protection_of
 from client.uplink import ClientUplink
 from common.data.shard import Shard
+from common.defects import described
 from common.errors import (
     FenchelError,
     LostStateError,
@@ -202,9 +203,11 @@ class Session:
             raise  # not the instruction's fault: this client stops, and the server waits for it to come back
         except Exception as error:
             expected = isinstance(error, FenchelError)
-            log.error("%s: phase %r failed: %s", self.client, instruction.phase, error, exc_info=not expected)
+            # The text of an unexpected error may hold data: neither this log nor the server gets it.
+            words = str(error) if expected else described(error)
+            log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)
+            log.debug("%s: all of it", self.client, exc_info=not expected)  # for who writes an algorithm
             self._live = -1  # the state may be half changed
-            # The text of an unexpected error may hold data, and this one reaches the server.
             text = str(error) if expected else f"an unexpected {type(error).__name__}; see the client's log"
             return Answer(
                 pb.Reply(sequence=instruction.sequence, timing=timing, failure=text or "unknown"), None

@@ -21,12 +21,23 @@ from proto import fenchel_pb2 as pb
 
 @dataclass
 class _Arrived:
-    """An instruction, complete or on its way."""
+    """An instruction, complete or on its way; when its first and last byte came, its work began and ended."""
 
     head: pb.Instruction
     assembly: Assembly
     first_ns: int
     last_ns: int = 0
+    begun_ns: int = 0
+    done_ns: int = 0
+
+    def stamp(self, timing: pb.Timing) -> None:
+        """Note when the instruction came and how long it waited; the reply is about to be sent."""
+        now = time.perf_counter_ns()
+        timing.received_unix_ns = time.time_ns() - (now - self.last_ns)
+        timing.receive_ns = self.last_ns - self.first_ns
+        timing.queue_ns = self.begun_ns - self.last_ns
+        timing.handover_ns = now - self.done_ns
+        timing.answer_ns = now - self.last_ns
 
 
 @dataclass
@@ -42,15 +53,19 @@ class Worker:
         (an in-process fleet).
     on_instruction
         Called with each instruction before it is handled (progress for people).
+    on_answer
+        Called with each instruction, its reply and the bytes of the reply's body, once that is on its way.
     """
 
     session: Session
     executor: Executor | None = None
     on_instruction: Callable[[pb.Instruction], None] | None = None
+    on_answer: Callable[[pb.Instruction, pb.Reply, int], None] = lambda instruction, reply, size: None
     _partial: _Arrived | None = None
     _running: asyncio.Future[Answer] | None = None
     _inbox: deque[_Arrived] = field(default_factory=deque)
     _recycler: Recycler = field(default_factory=Recycler)
+    _welcomed_ns: int = 0
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
         """Handle instructions until the server says farewell or the stream breaks (``None``).
@@ -66,6 +81,7 @@ class Worker:
         if self._partial is not None:
             hello.partial.sequence = self._partial.head.sequence
             hello.partial.received = self._partial.assembly.received
+        hello.sent_unix_ns = time.time_ns()
         for frame in frames(hello):
             await stream.write(frame)
         data = await stream.read()
@@ -78,6 +94,7 @@ class Worker:
             raise JoinRefusedError(welcome.reason)
         if not isinstance(welcome, pb.Welcome):
             raise WireError("the server did not begin with a welcome")
+        self._welcomed_ns = time.time_ns() - welcome.sent_unix_ns if welcome.sent_unix_ns else 0
         self._inbox.clear()
         arrived = asyncio.Event()
         reading = asyncio.create_task(self._read(stream, arrived))
@@ -146,8 +163,11 @@ class Worker:
             return
         answer = await self._handled(instruction)
         resume = partial.received if partial.sequence == instruction.head.sequence else 0
+        instruction.stamp(answer.head.timing)
+        answer.head.timing.welcomed_ns, self._welcomed_ns = self._welcomed_ns, 0
         for frame in frames(answer.head, answer.body, resume):
             await stream.write(frame)
+        self.on_answer(instruction.head, answer.head, 0 if answer.body is None else answer.body.size)
 
     def _void(self, head: pb.Instruction) -> bool:
         """Whether a later instruction already says that this one's effect will not count."""
@@ -160,15 +180,13 @@ class Worker:
         head = instruction.head
         if self.on_instruction is not None:
             self.on_instruction(head)
-        timing = pb.Timing(
-            received_unix_ns=time.time_ns() - (time.perf_counter_ns() - instruction.last_ns),
-            receive_ns=instruction.last_ns - instruction.first_ns,
-        )
         body: Buffer = instruction.assembly.body()
 
         def handle() -> Answer:
-            timing.queue_ns = time.perf_counter_ns() - instruction.last_ns
-            return self.session.handle(head, body, timing, instruction.assembly.finite)
+            instruction.begun_ns = time.perf_counter_ns()
+            answer = self.session.handle(head, body, pb.Timing(), instruction.assembly.finite)
+            instruction.done_ns = time.perf_counter_ns()
+            return answer
 
         if self.executor is None:
             return handle()

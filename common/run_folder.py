@@ -93,6 +93,11 @@ class RunFolder:
         return self.path / "summary.json"
 
     @property
+    def disclosures(self) -> Path:
+        """What each party could see (JSON)."""
+        return self.path / "disclosures.json"
+
+    @property
     def report(self) -> Path:
         """The page for people."""
         return self.path / "report.html"

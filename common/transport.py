@@ -12,6 +12,9 @@ CLIENT_KEY = "fenchel-client"
 INSTANCE_KEY = "fenchel-instance-bin"
 """Metadata: the random bytes that a client joined with."""
 
+TRACE_KEY = "traceparent"
+"""Metadata: the trace context that a stream belongs to, by W3C Trace Context; left out where nobody traces."""
+
 Options = Sequence[tuple[str, int]]
 
 

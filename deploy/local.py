@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from client.consent import named_files
 from common.credentials import Credentials
 from common.errors import CheckpointError, RunStoppedError, SettingsError
 from common.paillier.key import PublicKey

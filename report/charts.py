@@ -8,51 +8,60 @@ from typing import Any
 import numpy as np
 
 from report import columns, digest
-from report.digest import Floats
+from report.carried import LAYERS, carried_by
+from report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of, known_figures
+from report.digest import PARTS, Floats
+from report.latency import histograms
 from report.run import Run
+from report.waiting import thinned, waiting_of
 
 _POINTS = 400  # of one curve; a screen shows no more
 _BARS = 120
+_MAP = (200, 400)  # clients and rounds of the map of waiting
 
 
-def chart_data(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
+def chart_data(runs: Sequence[Run], names: Sequence[str], optimum: float | None = None) -> dict[str, Any]:
     """Return what the page's script draws, as values that JSON knows.
 
     Parameters
     ----------
     names
         A short name for each run.
+    optimum
+        Of the objective; adds the curves of ``optimality_gap``.
     """
+    curves = [curves_of(run, optimum) for run in runs]
     return {
-        "panels": panels(runs),
+        "axes": axes_of(curves),
+        "panels": panels(curves),
         "runs": [
             {
                 "name": name,
-                "curves": _curves(run),
+                "curves": _curves(each),
                 "time": _time(run),
                 "traffic": _traffic(run),
-                "spread": _spread(run),
+                "clients": _clients(run),
+                "carried": _carried(run),
+                "latency": _latency(run),
+                "waiting": _waiting(run, len(runs)),
             }
-            for run, name in zip(runs, names, strict=True)
+            for run, name, each in zip(runs, names, curves, strict=True)
         ],
     }
 
 
-def panels(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     """Return the charts of curves: title, and the figure of each split (or the one figure) that is drawn in it.
 
     Figures that no run knows are left out.
     """
-    drawn = [digest.drawn_figures(run) for run in runs]
-    known = list(dict.fromkeys(name for names in drawn for name in names))
+    known = known_figures(curves)
     main = columns.objective(known)
-    found: list[dict[str, Any]] = []
-    if main in known:
-        found.append(_panel(columns.title(main), {"": main}))
-    for kind in ("loss", "accuracy"):
+    found = [_panel(columns.title(name), {"": name}) for name in (main, OPTIMALITY_GAP) if name in known]
+    for kind, heading in columns.KINDS.items():
         figures = {split: f"{split}_{kind}" for split in columns.SPLITS if f"{split}_{kind}" in known}
         if figures:
-            found.append(_panel(kind.capitalize(), figures))
+            found.append(_panel(heading, figures))
     figures = {which: name for which, name in columns.CLIENT_ACCURACY.items() if name in known}
     if figures:
         found.append(_panel("Client accuracy", figures))
@@ -70,57 +79,122 @@ def _panel(title: str, figures: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _curves(run: Run) -> dict[str, Any]:
-    """Return each known figure against rounds, seconds of training and bytes on the wire so far."""
-    metrics = run.metrics_table
-    wire = digest.column(metrics, "wire_down") + digest.column(metrics, "wire_up")
-    axes = {
-        "round": digest.column(metrics, "round"),
-        "seconds": np.cumsum(np.nan_to_num(digest.column(metrics, "seconds"))),
-        "bytes": np.cumsum(np.nan_to_num(wire)),
-    }
-    curves = {}
-    for name in digest.drawn_figures(run):
-        values = digest.column(metrics, name)
+def _curves(curves: Curves) -> dict[str, Any]:
+    """Return each known figure against all that the rounds so far cost."""
+    drawn = {}
+    for name, values in curves.figures.items():
         known = np.flatnonzero(np.isfinite(values))
         rows = known[np.unique(np.linspace(0, known.size - 1, min(known.size, _POINTS)).astype(int))]
-        curves[name] = {axis: _numbers(at[rows]) for axis, at in axes.items()} | {"y": _numbers(values[rows])}
-    return curves
+        drawn[name] = {cost: _numbers(at[rows]) for cost, at in curves.costs.items()}
+        drawn[name]["y"] = _numbers(values[rows])
+    return drawn
 
 
 def _time(run: Run) -> dict[str, Any]:
     """Return the seconds of each round by what they were spent on, or their means over groups of rounds."""
-    parts = digest.time_columns(run.metrics_table)
-    return _bars(
-        run, {part: values for part, values in parts.items() if part != "encryption" or values.any()}
-    )
+    return _rounds(run, _spent(digest.time_columns(run.metrics_table)))
 
 
 def _traffic(run: Run) -> dict[str, Any]:
-    """Return the bytes on the wire of each round, or their means over groups of rounds."""
-    names = {"down": "wire_down", "up": "wire_up"}
-    return _bars(run, {part: digest.column(run.metrics_table, name) for part, name in names.items()})
-
-
-def _bars(run: Run, parts: dict[str, Floats]) -> dict[str, Any]:
-    rounds = digest.column(run.metrics_table, "round")
-    groups = np.array_split(np.arange(rounds.size), min(rounds.size, _BARS)) if rounds.size else []
-    means = {
-        part: _numbers(np.array([np.nan_to_num(values[group]).mean() for group in groups]))
-        for part, values in parts.items()
+    """Return the bytes of each round by layer and direction, or their means over groups of rounds."""
+    metrics = run.metrics_table
+    layers = {
+        layer: {way: digest.column(metrics, name) for way, name in zip(("down", "up"), pair, strict=True)}
+        for layer, pair in LAYERS.items()
     }
-    first, last = ([int(rounds[group[end]]) for group in groups] for end in (0, -1))
-    names = [str(a) if a == b else f"{a}–{b}" for a, b in zip(first, last, strict=True)]
-    return {"round": [(a + b) / 2 for a, b in zip(first, last, strict=True)], "names": names, "parts": means}
+    return {layer: _rounds(run, ways) for layer, ways in layers.items() if _counted(ways)}
 
 
-def _spread(run: Run) -> list[float | None]:
-    """Return the median seconds of each client's calls: how unequal the clients are."""
-    clients = digest.costs_by(digest.own_calls(run.calls_table), "client")
-    medians = np.array([costs.total_p50 for costs in clients], dtype=np.float64)
-    return _numbers(medians[np.isfinite(medians)])
+def _clients(run: Run) -> dict[str, Any]:
+    """Return the mean seconds of each client's calls by what they were spent on; the slowest clients come first."""
+    clients = [one for one in digest.costs_by(digest.own_calls(run.calls_table), "client") if one.answered]
+    clients.sort(key=lambda one: one.mean.waiting - one.mean.total)  # what it does itself
+    means = {part: np.array([getattr(one.mean, part) for one in clients], np.float64) for part in PARTS}
+    return _bars([one.name for one in clients], _spent(means), " … ")
 
 
-def _numbers(values: Floats) -> list[float | None]:
-    """Return numbers with six significant digits, which is more than a chart shows."""
-    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
+def _carried(run: Run) -> dict[str, Any]:
+    """Return the bytes of each client by layer and direction, evaluation included; the heaviest come first."""
+    clients = carried_by(run.calls_table, "client")
+    clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
+    names = [one.name for one in clients]
+    layers = {
+        layer: {
+            "down": np.array([one.down[layer] for one in clients], np.float64),
+            "up": np.array([one.up[layer] for one in clients], np.float64),
+        }
+        for layer in LAYERS
+    }
+    return {layer: _bars(names, ways, " … ") for layer, ways in layers.items() if _counted(ways)}
+
+
+def _counted(ways: dict[str, Floats]) -> bool:
+    return any(bool(np.isfinite(values).any()) for values in ways.values())
+
+
+def _spent(parts: dict[str, Floats]) -> dict[str, Floats]:
+    """Leave out what no time was spent on."""
+    return {part: values for part, values in parts.items() if np.nansum(values) > 0}
+
+
+def _rounds(run: Run, parts: dict[str, Floats]) -> dict[str, Any]:
+    rounds = digest.column(run.metrics_table, "round").astype(int)
+    bars = _bars([str(t) for t in rounds], parts, "–")
+    return bars | {"round": [float(group.mean()) for group in _groups(rounds)]}
+
+
+def _bars(names: Sequence[str], parts: dict[str, Floats], between: str) -> dict[str, Any]:
+    """Return stacked bars, one for each name, or for as many groups of neighbours as fit."""
+    groups = _groups(np.arange(len(names)))
+    return {
+        "names": [
+            names[group[0]] if group.size == 1 else f"{names[group[0]]}{between}{names[group[-1]]}"
+            for group in groups
+        ],
+        "parts": {
+            part: _numbers(np.array([np.nan_to_num(values[group]).mean() for group in groups]))
+            for part, values in parts.items()
+        },
+    }
+
+
+def _groups(values: Any) -> list[Any]:
+    return np.array_split(values, min(values.size, _BARS)) if values.size else []
+
+
+def _latency(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """Return the histograms of each phase: number of calls by seconds, of the whole call and of the network."""
+    found: dict[str, list[dict[str, Any]]] = {"total": [], "network": []}
+    for one in histograms(run.calls_table):
+        found[one.what].append(
+            {
+                "phase": one.phase,
+                "edges": _numbers(one.edges),
+                "counts": one.counts.tolist(),
+                "p50": float(f"{one.p50:.3g}"),
+            }
+        )
+    return found
+
+
+def _waiting(run: Run, runs: int) -> dict[str, Any]:
+    """Return the map of waiting; the more runs there are, the coarser."""
+    clients, rounds = _MAP
+    shown = thinned(waiting_of(run.calls_table), clients, max(rounds // runs, 50))
+    row, column = np.nonzero(shown.missed)
+    maps = {"took": shown.took, "waited": shown.waited}
+    return {
+        "clients": shown.clients,
+        "rounds": shown.rounds,
+        "missed": [row.tolist(), column.tolist()],
+        "maps": {
+            name: [_numbers(line, digits=3) for line in values]
+            for name, values in maps.items()
+            if np.isfinite(values).any()
+        },
+    }
+
+
+def _numbers(values: Floats, digits: int = 6) -> list[float | None]:
+    """Return numbers with few significant digits, which is still more than a chart shows."""
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]

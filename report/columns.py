@@ -21,6 +21,8 @@ COUNTS = (
     "bytes_up",
     "wire_down",
     "wire_up",
+    "socket_down",
+    "socket_up",
 )
 TIMES = (
     "seconds",
@@ -28,18 +30,34 @@ TIMES = (
     "encryption_s",
     "coding_s",
     "network_s",
+    "queueing_s",
     "waiting_s",
+    "server_s",
+    "unaccounted_s",
+    "serialisation_s",
+    "propagation_s",
+    "idle_s",
     "evaluation_s",
+    "checkpoint_s",
+    "started_unix",
+    "checkpoint_unix",
     "unix",
 )
 EVALUATION = (
     "objective",
     "train_loss",
     "train_accuracy",
+    "train_auc",
+    "train_auc_error",
     "test_loss",
     "test_accuracy",
+    "test_auc",
+    "test_partial_auc",
+    "test_average_precision",
     "holdout_loss",
     "holdout_accuracy",
+    "holdout_auc",
+    "holdout_auc_error",
     "worst_client_loss",
     "client_accuracy_mean",
     "client_accuracy_worst",
@@ -53,6 +71,8 @@ CLIENT_ACCURACY = {
 }
 """Figures of the clients' accuracies that one chart shows, and what tells them apart in it."""
 SPLITS = ("train", "test", "holdout")
+KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
+"""Figures that one chart shows for all splits, such as ``test_loss``, and its title."""
 
 
 def figures(metrics: pa.Table) -> list[str]:
@@ -70,6 +90,12 @@ def objective(known: Collection[str]) -> str:
 
 
 _TITLES = {
+    "train_auc": "Train AUC",
+    "train_auc_error": "Train AUC error bound",
+    "test_auc": "Test AUC",
+    "test_partial_auc": "Test partial AUC",
+    "holdout_auc": "Holdout AUC",
+    "holdout_auc_error": "Holdout AUC error bound",
     "privacy_uploads": "Uploads of a client, at most",
     "epsilon_round": "Epsilon of one upload, had it used all samples",
     "epsilon_paper": "Epsilon claimed by the paper's formula (no guarantee)",
@@ -90,4 +116,9 @@ def is_gap(figure: str) -> bool:
 
 def is_share(figure: str) -> bool:
     """Whether a figure lies between 0 and 1 and is read as a percentage."""
-    return figure.endswith("accuracy") or figure.startswith("client_accuracy_")
+    return figure.endswith("accuracy") or figure.startswith("client_accuracy_") or is_ranking(figure)
+
+
+def is_ranking(figure: str) -> bool:
+    """Whether a figure says how well scores rank samples: a share, of which small differences are looked at."""
+    return figure.endswith(("_auc", "_auc_error", "_average_precision"))

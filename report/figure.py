@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from report import columns, digest
+from report.curves import axes_of, curves_of, known_figures, main_figures
 from report.run import Run
 from report.wording import plain
 
-_MAIN = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
-_COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
+COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
 _DASHES = ("-", "--", ":", "-.")
 _INK, _SOFT, _LINE = "#1c2127", "#5f6873", "#e5e7ea"
 STYLE = {
@@ -36,8 +36,8 @@ STYLE = {
 }
 
 
-def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Draw the objective, the accuracy (or the loss), and the gap if there is one, against rounds.
+def draw(runs: Sequence[Run], path: Path, axis: str = "round", optimum: float | None = None) -> Path:
+    """Draw the objective, the AUC (or accuracy, or loss), the worst client and the gap, as far as they are known.
 
     Parameters
     ----------
@@ -45,6 +45,10 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
         One or several; each is a line in every chart.
     path
         Of the PNG file; folders above it are made.
+    axis
+        What the curves are drawn against, one of :data:`report.curves.AXES`; runs without it are left out.
+    optimum
+        Of the objective; adds how far above it the runs are.
 
     Returns
     -------
@@ -54,28 +58,45 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-    shown = _shown(runs)
+    curves = [curves_of(run, optimum) for run in runs]
+    shown = main_figures(known_figures(curves))
+    title = axes_of(curves).get(axis, axis)
+    lines = [
+        Line2D(
+            [],
+            [],
+            color=COLORS[index % len(COLORS)],
+            linestyle=_DASHES[index // len(COLORS) % len(_DASHES)],
+            linewidth=1.8,
+            label=plain(name),
+        )
+        for index, name in enumerate(digest.labels(runs))
+    ]
     with rc_context(STYLE):  # type: ignore[arg-type]  # the stubs know only literal keys
         figure = Figure(figsize=(4.4 * len(shown), 3.1), layout="constrained")
         FigureCanvasAgg(figure)
         for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-            for index, (run, label) in enumerate(zip(runs, digest.labels(runs), strict=True)):
-                values = digest.column(run.metrics_table, name)
+            for each, line in zip(curves, lines, strict=True):
+                if name not in each.figures or axis not in each.costs:
+                    continue
+                values = each.figures[name]
                 known = np.isfinite(values)
                 axes.plot(
-                    digest.column(run.metrics_table, "round")[known],
+                    each.costs[axis][known],
                     values[known],
-                    color=_COLORS[index % len(_COLORS)],
-                    linestyle=_DASHES[index // len(_COLORS) % len(_DASHES)],
+                    color=line.get_color(),
+                    linestyle=line.get_linestyle(),
                     marker="o" if known.sum() == 1 else None,
-                    linewidth=1.8,
-                    label=plain(label),
+                    linewidth=line.get_linewidth(),
                 )
             axes.set_title(columns.title(name))
-            axes.set_xlabel("round")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.set_xlabel(title)
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=axis == "round"))
+            if axis in ("bytes", "socket"):
+                axes.xaxis.set_major_formatter(EngFormatter(unit="B", sep=" "))
             if columns.is_gap(name):
                 axes.set_yscale("log", nonpositive="mask")
                 axes.minorticks_off()
@@ -84,19 +105,8 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         if len(runs) > 1:
             # A leading underscore would hide a run from an automatic legend, so the lines are named explicitly.
-            lines = figure.axes[0].get_lines()
             names = [str(line.get_label()) for line in lines]
             figure.legend(lines, names, loc="outside lower left", ncols=4, frameon=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
     return path
-
-
-def _shown(runs: Sequence[Run]) -> list[str]:
-    """Return the figures to draw: the first two of the main ones that some run knows, of different kinds; the gap."""
-    known = {name for run in runs for name in digest.drawn_figures(run)}
-    shown: list[str] = []
-    for name in (columns.objective(known), *_MAIN):
-        if name in known and not any(name.rpartition("_")[2] == other.rpartition("_")[2] for other in shown):
-            shown.append(name)
-    return (shown[:2] or ["objective"]) + (["gap"] if "gap" in known else [])

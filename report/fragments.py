@@ -10,17 +10,21 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from report import columns, digest
+from report.carried import LAYERS, Carried
 from report.digest import Costs, Split
 from report.run import Run
 from report.wording import UNKNOWN, bytes_text, count_text, figure_text, plain, seconds_text
 
 _CLIENTS = 20  # rows of the table of clients
+_BESIDE = 3  # differing settings that fit beside the results
 _TILES = (
+    "test_auc",
     "test_accuracy",
     "client_accuracy_worst",
     "gap",
     "train_accuracy",
     "holdout_accuracy",
+    "holdout_auc",
     "test_loss",
     "train_loss",
 )
@@ -94,8 +98,10 @@ def swatch(index: int) -> str:
 
 
 def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Return the table with a row for each run: what differs in the settings, and what came out."""
+    """Return the table with a row for each run: what came out, and the settings if only few of them differ."""
     differing = digest.differing_settings(runs)
+    if len(differing) > _BESIDE:
+        differing = {}
     known = {name for run in runs for name in run.figures}
     shown = _main(known)[:3]
     heads = ["<th>Run</th><th>State</th>"]
@@ -117,6 +123,24 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
     return _table("".join(heads), rows)
 
 
+def differences(runs: Sequence[Run], names: Sequence[str]) -> str:
+    """Return the table with a row for each setting that is not the same in all runs, and a column for each run."""
+    differing = digest.differing_settings(runs)
+    if not differing:
+        return "<p class='note'>All settings are the same.</p>"
+    heads = "<th>Setting</th>" + "".join(
+        f'<th class="run">{swatch(index)}{text(name)}</th>' for index, name in enumerate(names)
+    )
+    rows = [
+        f"<td><code>{text(key)}</code></td>"
+        + "".join(
+            f'<td class="set">{text(UNKNOWN if value is None else value)}</td>' for value in differing[key]
+        )
+        for key in differing
+    ]
+    return _table(heads, rows)
+
+
 def _key(key: str) -> str:
     """Return a setting's dotted key, the section above the last word."""
     section, _, word = key.rpartition(".")
@@ -134,14 +158,21 @@ def bar(split: Split, scale: float) -> str:
     return f'<span class="bar">{pieces}</span>'
 
 
-def time_share(split: Split) -> str:
+def time_share(run: Run) -> str:
     """Return the bar of a whole run, with its parts named and counted: the legend of the chart below it."""
+    split = digest.time_split(run.metrics_table)
     total = split.total
     if not total:
         return ""
+    serialisation, propagation = digest.network_split(run.metrics_table)
+    more = {}
+    if math.isfinite(serialisation):
+        more["network"] = (
+            f" (serialisation {seconds_text(serialisation)}, propagation {seconds_text(propagation)})"
+        )
     words = "".join(
         f'<li><span class="key {part}"></span>{part}<b>{seconds / total:.0%}</b>'
-        f"<span>{seconds_text(seconds)}</span></li>"
+        f"<span>{seconds_text(seconds)}{more.get(part, '')}</span></li>"
         for part, seconds in split.parts().items()
     )
     return f'<div class="share">{bar(split, total)}<ul>{words}</ul></div>'
@@ -182,6 +213,24 @@ def clients(costs: Sequence[Costs]) -> str:
         else ""
     )
     return _costs("Client", [(text(one.name), one) for one in costs[:_CLIENTS]]) + note
+
+
+def carried(phases: Sequence[Carried]) -> str:
+    """Return the table of the bytes of each phase, by layer and direction."""
+    known = [
+        layer for layer in LAYERS if any(math.isfinite(one.up[layer] + one.down[layer]) for one in phases)
+    ]
+    heads = '<th>Phase</th><th class="n">Calls</th>' + "".join(
+        f'<th class="n">{layer.capitalize()} {way}</th>' for layer in known for way in ("down", "up")
+    )
+    rows = [
+        f'<td>{text(one.name)}</td><td class="n">{one.calls:,}</td>'
+        + "".join(
+            f'<td class="n">{bytes_text(way[layer])}</td>' for layer in known for way in (one.down, one.up)
+        )
+        for one in phases
+    ]
+    return _table(heads, rows)
 
 
 def _costs(heading: str, rows: Iterable[tuple[str, Costs]]) -> str:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from report import charts, digest, fragments
+from report.carried import carried_by
+from report.curves import AXES
+from report.digest import Costs
 from report.fragments import text
 from report.run import Run
 
 
-def write_report(runs: Sequence[Run], path: Path) -> Path:
+def write_report(runs: Sequence[Run], path: Path, optimum: float | None = None) -> Path:
     """Write the page.
 
     Parameters
@@ -24,29 +29,86 @@ def write_report(runs: Sequence[Run], path: Path) -> Path:
         One, shown in detail, or several, compared first and then shown one by one.
     path
         Of the HTML file; folders above it are made.
+    optimum
+        Of the objective, such as ``fenchel solve`` finds; adds a chart of how far above it the runs are.
 
     Returns
     -------
     Path
         The same ``path``.
     """
-    from plotly.offline import get_plotlyjs
-
-    names = digest.labels(runs)
-    data = json.dumps(charts.chart_data(runs, names), separators=(",", ":"), allow_nan=False)
-    scripts = {"plotly": get_plotlyjs(), "script": _part("page.js")}
-    page = Template(_part("page.html")).substitute(
-        title=text(names[0] if len(runs) == 1 else f"{len(runs)} runs"),
-        policy=_policy(scripts.values()),
-        style=_part("page.css"),
-        body=_single(runs[0], names[0]) if len(runs) == 1 else _several(runs, names),
-        # "<" cannot end the element that holds the data, whatever a run is called.
-        data=data.replace("<", "\\u003c"),
-        **scripts,
-    )
+    page = render(runs, optimum)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8", newline="\n")
     return path
+
+
+def render(runs: Sequence[Run], optimum: float | None = None) -> str:
+    """Return the page; the parameters are those of :func:`write_report`."""
+    made, fixed = parts(runs, optimum), fixed_parts()
+    return Template(_part("page.html")).substitute(
+        title=made.title,
+        policy=_policy(fixed.scripts.values()),
+        style=fixed.style,
+        body=made.body,
+        data=made.data,
+        **fixed.scripts,
+    )
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What is the same on every page.
+
+    Attributes
+    ----------
+    style
+        CSS.
+    scripts
+        By name, in the order in which they run: ``plotly``, ``script``.
+    """
+
+    style: str
+    scripts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is shown of some runs.
+
+    Attributes
+    ----------
+    title, body
+        HTML, in which everything foreign is escaped.
+    data
+        JSON that the scripts draw; safe inside an element of HTML.
+    """
+
+    title: str
+    body: str
+    data: str
+
+
+def fixed_parts() -> Fixed:
+    """Return what is the same on every page, for whoever serves it apart from the rest."""
+    from plotly.offline import get_plotlyjs
+
+    return Fixed(_part("page.css"), {"plotly": get_plotlyjs(), "script": _part("page.js")})
+
+
+def parts(runs: Sequence[Run], optimum: float | None = None) -> Parts:
+    """Return what is shown of some runs; the parameters are those of :func:`write_report`."""
+    names = digest.labels(runs)
+    numbers = charts.chart_data(runs, names, optimum)
+    data = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
+    several = len(runs) > 1
+    curves = _convergence(names, numbers["panels"], numbers["axes"])
+    return Parts(
+        title=text(f"{len(runs)} runs" if several else names[0]),
+        body=_several(runs, names, curves) if several else _single(runs[0], names[0], curves),
+        # "<" cannot end the element that holds the data, whatever a run is called.
+        data=data.replace("<", "\\u003c"),
+    )
 
 
 def _part(name: str) -> str:
@@ -60,15 +122,15 @@ def _policy(scripts: Iterable[str]) -> str:
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
-def _single(run: Run, name: str) -> str:
+def _single(run: Run, name: str, curves: str) -> str:
     return (
         f"<header><p class='kind'>Fenchel run</p><h1>{text(name)} {fragments.state(run)}</h1>"
         f"<p class='id'>{text(run.id)}</p>{fragments.headline(run)}</header>"
-        f"{fragments.tiles(run)}{_convergence([run], [name])}{_details(run, 0)}"
+        f"{fragments.tiles(run)}{curves}{_details(run, 0)}"
     )
 
 
-def _several(runs: Sequence[Run], names: Sequence[str]) -> str:
+def _several(runs: Sequence[Run], names: Sequence[str], curves: str) -> str:
     each = "".join(
         f'<details class="run"><summary>{fragments.swatch(index)}{text(name)} {fragments.state(run)}</summary>'
         f'<p class="id">{text(run.id)}</p>{fragments.headline(run)}{_details(run, index)}</details>'
@@ -76,20 +138,20 @@ def _several(runs: Sequence[Run], names: Sequence[str]) -> str:
     )
     return (
         f"<header><p class='kind'>Fenchel runs</p><h1>{len(runs)} runs compared</h1></header>"
-        f"{fragments.comparison(runs, names)}{_convergence(runs, names)}"
+        f"{fragments.comparison(runs, names)}{curves}"
         f"<section><h2>Where the time goes</h2>{_explained()}{fragments.times(runs, names)}</section>"
+        f"<section><h2>Settings that differ</h2>{fragments.differences(runs, names)}</section>"
         f"<section><h2>Run by run</h2>{each}</section>"
     )
 
 
-def _convergence(runs: Sequence[Run], names: Sequence[str]) -> str:
-    panels = charts.panels(runs)
+def _convergence(names: Sequence[str], panels: Sequence[dict[str, Any]], axes: Mapping[str, str]) -> str:
     if not panels:
         return "<section><h2>Convergence</h2><p class='note'>No round has been evaluated yet.</p></section>"
-    switches = _switch("x", "Horizontal axis", {"round": "Rounds", "seconds": "Seconds", "bytes": "Bytes"})
+    switches = _switch("x", "Horizontal axis", {axis: AXES[axis] for axis in axes})
     switches += _switch("y", "Vertical axis of losses", {"linear": "Linear", "log": "Log"})
     legend = ""
-    if len(runs) > 1:
+    if len(names) > 1:
         splits = [
             split for split in ("test", "train", "holdout") if any(split in p["figures"] for p in panels)
         ]
@@ -101,8 +163,7 @@ def _convergence(runs: Sequence[Run], names: Sequence[str]) -> str:
         )
         legend = f'<div class="legend" aria-label="Runs shown">{entries}</div>'
     drawn = "".join(
-        f'<figure><figcaption><h3>{text(panel["title"])}</h3><span class="keys"></span></figcaption>'
-        f'<div class="chart" data-chart="curves" data-panel="{index}"></div></figure>'
+        _chart(panel["title"], f'data-chart="curves" data-panel="{index}"')
         for index, panel in enumerate(panels)
     )
     return (
@@ -126,26 +187,46 @@ def _details(run: Run, index: int) -> str:
     phases = digest.costs_by(run.calls_table, "phase")
     clients = digest.costs_by(digest.own_calls(run.calls_table), "client")
     if run.rounds:
-        share = fragments.time_share(digest.time_split(run.metrics_table))
         parts.append(
-            f"<section><h2>Where the time goes</h2>{_explained()}{share}"
-            f'<div class="grid two">{_chart("Seconds per round", "time", index)}'
-            f"{_chart('Bytes per round', 'traffic', index)}</div></section>"
+            f"<section><h2>Where the time goes</h2>{_explained()}{fragments.time_share(run)}"
+            f"{_run_chart('Seconds per round', 'time', index)}</section>"
         )
     if phases:
-        parts.append(f"<section><h2>Phases</h2>{fragments.phases(phases)}</section>")
-    if clients:
-        spread = (
-            _chart("Number of clients by the median seconds of their calls", "spread", index)
-            if len(clients) > 20
-            else ""
+        parts.append(
+            f"<section><h2>Phases</h2>{fragments.phases(phases)}"
+            f'<div class="grid two">{_run_chart("Latency: the whole call", "total", index)}'
+            f"{_run_chart('Latency: the network alone', 'network', index)}</div></section>"
         )
-        parts.append(f"<section><h2>Clients</h2>{spread}{fragments.clients(clients)}</section>")
+    if clients:
+        parts.append(f"<section><h2>Clients</h2>{_clients(clients, index)}</section>")
+    if phases:
+        switch = _switch("layer", "Bytes of", {"wire": "Wire", "payload": "Payload", "socket": "Socket"})
+        parts.append(
+            f'<section><div class="bar-of-switches"><h2>Bytes</h2>{switch}</div>'
+            f'<div class="grid two">{_run_chart("Bytes per round", "traffic", index)}'
+            f"{_run_chart('Bytes by client', 'carried', index)}</div>"
+            f"{fragments.carried(carried_by(run.calls_table, 'phase'))}"
+            "<p class='note'>Payload: the arrays themselves. Wire: the frames that carried them. Socket: all that "
+            "crossed the connections, by the operating system's count. The bars of rounds are without the "
+            "evaluation.</p></section>"
+        )
     parts.append(
         f"<section>{fragments.warnings(run)}<details class='settings'><summary>Settings</summary>"
         f"<pre>{text_block(run.settings_text)}</pre></details></section>"
     )
     return "".join(parts)
+
+
+def _clients(clients: Sequence[Costs], index: int) -> str:
+    switch = _switch("map", "Seconds until", {"took": "Answer took", "waited": "Waited for others"})
+    return (
+        f"{_run_chart('Mean seconds of a call, the slowest client first', 'clients', index)}"
+        f"{fragments.clients(clients)}"
+        f"{_run_chart('Waiting, by client and round', 'waiting', index, switch)}"
+        "<p class='note'>How long each client's answers took, and how long it then waited for slower clients. "
+        "Colours end at the 99th percentile. A cross is an answer that did not come or did not count; where a "
+        "client was not asked there is nothing.</p>"
+    )
 
 
 def text_block(foreign: str) -> str:
@@ -155,13 +236,17 @@ def text_block(foreign: str) -> str:
 
 def _explained() -> str:
     return (
-        "<p class='note'>The parts are those of the last answer that each exchange waited for. "
-        "Waiting is the rest of the round. Evaluation is not included.</p>"
+        "<p class='note'>A round is as long as the last answer that each of its exchanges waited for; the parts are "
+        "those of these answers. Evaluation is not included.</p>"
     )
 
 
-def _chart(title: str, kind: str, index: int) -> str:
+def _run_chart(title: str, kind: str, index: int, switch: str = "") -> str:
+    return _chart(title, f'data-chart="{kind}" data-run="{index}"', switch)
+
+
+def _chart(title: str, what: str, switch: str = "") -> str:
     return (
-        f'<figure><figcaption><h3>{title}</h3><span class="keys"></span></figcaption>'
-        f'<div class="chart" data-chart="{kind}" data-run="{index}"></div></figure>'
+        f"<figure><figcaption><h3>{text(title)}</h3>{switch}"
+        f'<span class="keys"></span></figcaption><div class="chart" {what}></div></figure>'
     )

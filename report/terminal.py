@@ -133,7 +133,8 @@ def _several(runs: Sequence[Run]) -> Table:
     known = {name for run in runs for name in run.figures}
     # All losses and accuracies of several runs do not fit beside each other.
     worst = "client_accuracy_worst"
-    wanted = (columns.objective(known), "gap", "test_accuracy", worst if worst in known else "train_accuracy")
+    other = worst if worst in known else "train_accuracy"
+    wanted = (columns.objective(known), "gap", "test_accuracy", "test_auc", other)
     shown = [name for name in wanted if name in known]
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, caption=count_text(len(runs), "run"), caption_justify="left"

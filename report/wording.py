@@ -48,9 +48,9 @@ def seconds_text(seconds: float) -> str:
     return f"{hours:,} h {minutes:02d} min"
 
 
-def share_text(share: float) -> str:
+def share_text(share: float, digits: int = 1) -> str:
     """Return a share of 1 as a percentage."""
-    return f"{share:.1%}" if math.isfinite(share) else UNKNOWN
+    return f"{share:.{digits}%}" if math.isfinite(share) else UNKNOWN
 
 
 def number_text(value: float) -> str:
@@ -59,7 +59,9 @@ def number_text(value: float) -> str:
 
 
 def figure_text(figure: str, value: float) -> str:
-    """Return the value of a figure: accuracies as percentages, all others as numbers."""
+    """Return the value of a figure: accuracies and the like as percentages, all others as numbers."""
+    if columns.is_ranking(figure):
+        return share_text(value, digits=2)
     return share_text(value) if columns.is_share(figure) else number_text(value)
 
 

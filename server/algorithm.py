@@ -82,7 +82,7 @@ class Algorithm:
     def __init__(self, conduct: Conduct) -> None:
         self.fleet = conduct.fleet
         self.settings: Any = conduct.settings
-        self.uplink = ServerUplink(conduct.uplink, conduct.fleet.seed)
+        self.uplink = ServerUplink(conduct.uplink, conduct.fleet.seed, conduct.noisy)
         self.downlink = ServerDownlink(conduct.downlink, conduct.fleet.seed)
         self.noisy = conduct.noisy
         self.state: Any = self.initial_state(conduct.initial_model)

@@ -16,6 +16,7 @@ from common.stream import Stream
 from common.text import plain
 from proto import fenchel_pb2 as pb
 from server.calls import Call
+from server.disclosures import Direction, Disclosures
 from server.exchange import Exchange
 from server.gate import Pace
 from server.member import Member
@@ -40,16 +41,24 @@ class Conversation:
         Largest reply to accept.
     strays_per_second
         How many replies that nobody waits for to take in a second; more are left on the wire.
+    disclosures
+        Where it is noted what crosses; ``None``: nowhere.
     """
 
     def __init__(
-        self, member: Member, stream: Stream, max_message_bytes: int, strays_per_second: float = 10.0
+        self,
+        member: Member,
+        stream: Stream,
+        max_message_bytes: int,
+        strays_per_second: float = 10.0,
+        disclosures: Disclosures | None = None,
     ) -> None:
         self._member = member
         self._stream = stream
         self._limit = max_message_bytes
         self._arriving: Call | None = None
         self._recycler = Recycler()
+        self._disclosures = disclosures
         self._metered = stream if isinstance(stream, Metered) else None
         self._looked_at = False
         self._frames = NOTHING  # since the connection was looked at
@@ -77,6 +86,7 @@ class Conversation:
         hello = parse(data).head
         if not isinstance(hello, pb.Hello):
             raise WireError("a client did not begin with a hello")
+        self._note("up", hello)
         answer = await admit(hello)
         if isinstance(answer, pb.Welcome):
             await self._take_over()
@@ -87,6 +97,7 @@ class Conversation:
             if hello.sent_unix_ns:
                 self._member.clock.heard(hello.sent_unix_ns, now)
             self._welcomed_ns = answer.sent_unix_ns = time.time_ns()
+        self._note("down", answer)
         for frame in frames(answer):
             await self._stream.write(frame)
         if isinstance(answer, pb.Farewell):
@@ -116,6 +127,10 @@ class Conversation:
                 self._arriving.exchange.interrupted(member.name)
             self._leave()
 
+    def _note(self, direction: Direction, message: pb.Hello | pb.Welcome | pb.Farewell) -> None:
+        if self._disclosures is not None:
+            self._disclosures.head(direction, message)
+
     async def _take_over(self) -> None:
         """End the conversation on an older stream: the client has left it, even if it seems to be open."""
         older, self._member.serving = self._member.serving, asyncio.current_task()
@@ -139,7 +154,10 @@ class Conversation:
         resume = partial.received if partial.sequence == item.sequence else 0
         item.interrupted = item.interrupted or item.first_sent_ns > 0 or resume > 0
         item.first_sent_ns = item.first_sent_ns or time.perf_counter_ns()
-        for frame in frames(item.head(self._member.reach), item.body, resume):
+        head = item.head(self._member.reach)
+        if self._disclosures is not None:
+            self._disclosures.sent(item, head, item.body.payload, goes_on=resume > 0)
+        for frame in frames(head, item.body, resume):
             await self._stream.write(frame)
             item.opening_down = item.opening_down or len(frame)
             item.wire_down += len(frame)
@@ -160,6 +178,9 @@ class Conversation:
                 reply = frame.head
                 call = self._member.outstanding.get(reply.sequence)
                 assembly = self._opened(reply, len(frame.chunk), awaited=call is not None)
+                if self._disclosures is not None:
+                    overdue = self._member.overdue.get(reply.sequence)
+                    self._disclosures.received(self._member.name, reply, call or overdue)
                 if call is not None and not assembly.fits(frame.chunk) and self._exceeds(call, assembly.size):
                     call = None
                 if call is None:

@@ -41,6 +41,7 @@ from server.calls import Call
 from server.ceremony import share_secrets
 from server.checkpoint import Checkpoint
 from server.conversation import Conversation
+from server.disclosures import Disclosures
 from server.enrolment import Enrolment
 from server.evaluation import Evaluator
 from server.fleet import Fleet
@@ -194,6 +195,11 @@ class Coordinator:
         self.members: dict[str, Member] = {} if resume is None else resume.restore()
         self._described = asyncio.Event()
         self._over: pb.Farewell | None = None
+        self._disclosures = Disclosures(
+            folder.disclosures, folder.id, settings.differential_privacy, settings.uplink
+        )
+        if resume is not None:
+            self._disclosures.resume(tuple(resume.members))
         folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
 
     # What the transport calls
@@ -221,6 +227,8 @@ class Coordinator:
         )
         if assignment is not None:
             reply.assignment.CopyFrom(assignment)
+        self._disclosures.head("up", request)
+        self._disclosures.head("down", reply)
         return reply
 
     async def work(self, client: str, instance: bytes, stream: Stream, traceparent: str = "") -> None:
@@ -239,8 +247,12 @@ class Coordinator:
         if member is None or self.enrolment.instances.get(client) != instance:
             raise JoinRefusedError(f"client {client!r} has not joined this run, or joined anew meanwhile")
         self._observer.opened(client, traceparent)
+        named = {"client": client, "instance": instance, "traceparent": traceparent}
+        self._disclosures.opened(client, [name for name, value in named.items() if value])
         network = self.settings.network
-        conversation = Conversation(member, stream, network.max_message_bytes, network.strays_per_second)
+        conversation = Conversation(
+            member, stream, network.max_message_bytes, network.strays_per_second, self._disclosures
+        )
         try:
             await conversation.run(lambda hello: self._admit(member, hello))
         except asyncio.CancelledError:
@@ -424,6 +436,7 @@ class Coordinator:
         )
         if spending is not None and self._resume is not None and exists(self.folder.calls):
             spending.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
+        self._disclosures.spending = spending
         recorder = Recorder(self.folder, figures, done, self._observer.calls)
         return Rounds(
             settings,
@@ -438,6 +451,7 @@ class Coordinator:
             self._admission,
             self._observer.begins,
             spending,
+            self._disclosures,
         )
 
     async def _admission(self, fleet: Fleet, algorithm: Algorithm) -> bool:
@@ -472,6 +486,8 @@ class Coordinator:
         self._described.set()  # let those who still wait for the others hear the farewell
         self._newcomers.end()
         for member in self.members.values():
+            if member.connected:
+                self._disclosures.head("down", self._over)
             member.say_farewell(self._over)
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
@@ -480,6 +496,7 @@ class Coordinator:
             temporary = self.folder.summary.with_suffix(".new")
             temporary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
             temporary.replace(self.folder.summary)
+        self._disclosures.save()
         return summary
 
     async def farewells(self, patience: float = 5.0) -> None:
@@ -488,6 +505,7 @@ class Coordinator:
             async with asyncio.timeout(patience):
                 while any(member.connected for member in self.members.values()):
                     await asyncio.sleep(0.02)
+        self._disclosures.save_news()  # replies that nobody waited for may have come meanwhile
 
 
 def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:

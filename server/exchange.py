@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import TooFewRepliesError
+from common.expectation import Form
 from common.payload import Value
 from server.calls import Call
 
@@ -51,6 +52,8 @@ class Exchange:
         the server's own doing.
     largest
         Told the client: how many bytes its reply can have at most, or ``None`` where that is open.
+    forms
+        Of arrays in the replies, by name, as far as they are not in the clear.
 
     Attributes
     ----------
@@ -66,6 +69,7 @@ class Exchange:
         check: Callable[[str, Mapping[str, Value], bool], None],
         deadline: float,
         largest: Callable[[str], int | None] = lambda client: None,
+        forms: Mapping[str, Form] | None = None,
     ) -> None:
         self.phase = phase
         self.round = t
@@ -74,6 +78,7 @@ class Exchange:
         self._collector = collector
         self.check = check
         self.largest = largest
+        self.forms = forms or {}
         self._deadline = deadline
         self._waiting: dict[str, tuple[Member, Call]] = {}
         self._arriving: set[str] = set()

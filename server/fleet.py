@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from common.errors import LostStateError, RunStoppedError
-from common.expectation import ArraySpec, Expectation, Expected, check, largest_body
+from common.expectation import ArraySpec, Expectation, Expected, Form, check, largest_body
 from common.frames import Body
 from common.payload import Value, Values, encode
 from common.randomness import generator
@@ -342,6 +342,7 @@ class Cohort:
             checked,
             patience,
             lambda client: largest_body(_for_client(expected, client)),
+            _forms(expected),
         )
         trace = fleet.traced(phase, fleet.round)
         bodies = set()
@@ -371,6 +372,19 @@ class Cohort:
             shared = _body(_for_client(values, ""))
             for client in self.clients:
                 yield client, shared
+
+
+def _forms(expected: Mapping[str, Expected | Each[Expected]]) -> dict[str, Form]:
+    """Return which arrays of the replies are declared to be no clear text."""
+    specs = {
+        name: next(iter(each.values.values()), None) if isinstance(each, Each) else each
+        for name, each in expected.items()
+    }
+    return {
+        name: spec.form
+        for name, spec in specs.items()
+        if isinstance(spec, ArraySpec) and spec.form != "clear"
+    }
 
 
 def _body(values: dict[str, Value]) -> Body:

@@ -94,15 +94,17 @@ class Spending:
 
     def epsilon(self, method: str, more: int = 0) -> float:
         """Return the largest epsilon of any client by one accountant, after ``more`` further uploads of each."""
-        accountant = self._accountants.setdefault(method, Accountant(method))  # type: ignore[arg-type]
         most: dict[Release, int] = {}
         for client, release in self.releases.items():
             most[release] = max(most.get(release, 0), self.uploads[client] + more)
+        return max((self._epsilon_of(method, *pair) for pair in most.items()), default=0.0)
+
+    def _epsilon_of(self, method: str, release: Release, count: int) -> float:
         known = self._epsilons.setdefault(method, {})
-        for release, count in most.items():
-            if (release, count) not in known:
-                known[release, count] = accountant.epsilon({release: count}, self.privacy.delta)
-        return max((known[pair] for pair in most.items()), default=0.0)
+        if (release, count) not in known:
+            accountant = self._accountants.setdefault(method, Accountant(method))  # type: ignore[arg-type]
+            known[release, count] = accountant.epsilon({release: count}, self.privacy.delta)
+        return known[release, count]
 
     def exhausted(self) -> str:
         """Say why no further round can be asked for within the budget; empty if one can."""
@@ -134,6 +136,28 @@ class Spending:
             "epsilon_rdp": self.epsilon("rdp-wor"),
         }
 
+    def groups(self) -> list[dict[str, object]]:
+        """Return what the uploads have cost, a row for all clients of equal noise and sampling; the largest of any."""
+        alike: dict[Release, list[str]] = {}
+        for client, release in self.releases.items():
+            alike.setdefault(release, []).append(client)
+        rows: list[dict[str, object]] = []
+        for release, clients in alike.items():
+            most = max(clients, key=lambda client: self.uploads[client])
+            uploads = self.uploads[most]
+            rows.append(
+                {
+                    "clients": sorted(clients),
+                    "noise_multiplier": release.noise_multiplier,
+                    "sampling_rate": release.sampling_rate,
+                    "uploads": uploads,
+                    "epsilon_pld": _finite(self._epsilon_of("pld-wor", release, uploads)),
+                    "epsilon_rdp": _finite(self._epsilon_of("rdp-wor", release, uploads)),
+                    "epsilon_paper": _finite(self.privacy.claimed(self.facts[most], uploads)),
+                }
+            )
+        return rows
+
     def _largest(self) -> list[tuple[str, PrivacyFacts]]:
         """Return, of clients that are alike, the one that was asked most often."""
         largest: dict[PrivacyFacts, str] = {}
@@ -141,3 +165,8 @@ class Spending:
             if facts not in largest or self.uploads[client] > self.uploads[largest[facts]]:
                 largest[facts] = client
         return [(client, facts) for facts, client in largest.items()]
+
+
+def _finite(epsilon: float) -> float | None:
+    """Return an epsilon for a JSON file, which has no infinity: ``None`` says that nothing is promised."""
+    return epsilon if math.isfinite(epsilon) else None

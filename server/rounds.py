@@ -20,6 +20,7 @@ from common.store import writing
 from server import checkpoint as checkpoints
 from server.algorithm import Algorithm
 from server.checkpoint import Checkpoint
+from server.disclosures import Disclosures
 from server.evaluation import Evaluator
 from server.fleet import Fleet
 from server.privacy import Spending
@@ -52,6 +53,8 @@ class Rounds:
         Told of each round that begins.
     spending
         What the rounds cost the clients of their privacy, under differential privacy.
+    disclosures
+        The account of what crossed, written now and then.
     ended
         Why the run was complete before its last round; empty if it was not.
     figures
@@ -70,6 +73,7 @@ class Rounds:
     admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
     on_begin: Callable[[int], None] = lambda t: None
     spending: Spending | None = None
+    disclosures: Disclosures | None = None
     ended: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     _saving: asyncio.Task[None] | None = None
@@ -143,6 +147,8 @@ class Rounds:
             {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | spent,
         )
         self.done = t
+        if self.disclosures is not None:
+            self.disclosures.save_news()
         if t % self.settings.checkpoint.every == 0:
             await self._save(wait=False)
         self.on_row(row)
@@ -186,6 +192,8 @@ class Rounds:
 
     async def _write(self, checkpoint: Checkpoint, started: float, again: bool) -> None:
         self.recorder.flush()
+        if self.disclosures is not None:
+            self.disclosures.save()
         sync = self.settings.checkpoint.sync
         write = checkpoints.renew if again else checkpoints.save
         await asyncio.to_thread(write, self.folder, checkpoint, sync=sync)

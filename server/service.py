@@ -19,13 +19,21 @@ from common.credentials import Credentials
 from common.errors import IdentityInUseError, JoinRefusedError, UnreachableError, WireError
 from common.frames import FRAME_BYTES
 from common.memory import keep_freed_memory
-from common.transport import CLIENT_KEY, INSTANCE_KEY, options
+from common.revocation import Revocations
+from common.settings.run import Network
+from common.transport import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
 from proto import fenchel_pb2 as pb
 from server.coordinator import Coordinator, Summary
+from server.gate import CrowdedError, Gate
+from server.guard import Guard, RevokedError
+from server.sockets import Crossed, Sockets
 
 log = logging.getLogger("fenchel.server")
 
 _NAME = "fenchel.v1.Coordinator"
+_INSTANCE_BYTES = 64
+_SOFTWARE_LENGTH = 200
+_REMEMBERED = 10_000  # clients of which it is known what the log says of them
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -34,6 +42,7 @@ class _ServerStream:
     """The server's side of a Work call, as frames."""
 
     context: _Context
+    sockets: Sockets
 
     async def read(self) -> bytes | None:
         frame = await self.context.read()
@@ -42,6 +51,9 @@ class _ServerStream:
     async def write(self, frame: bytes) -> None:
         await self.context.write(frame)
 
+    def crossed(self) -> Crossed | None:
+        return self.sockets.news(self.context.peer())
+
 
 class Service:
     """Answers the calls of ``fenchel.v1.Coordinator`` for one run.
@@ -49,9 +61,20 @@ class Service:
     Work hands frames on as bytes: :mod:`common.frames` reads and writes them.
     """
 
-    def __init__(self, coordinator: Coordinator, *, secure: bool) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        secure: bool,
+        limits: Network | None = None,
+        guard: Guard | None = None,
+    ) -> None:
         self._coordinator = coordinator
+        self._guard = guard or Guard()
         self._secure = secure
+        self._sockets = Sockets()
+        self._told: dict[str, str] = {}
+        self._gate = Gate(limits or Network())
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what a gRPC server registers."""
@@ -74,9 +97,9 @@ class Service:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters"
             )
+        await self._admitted(context)
         if self._secure:
-            names = list(context.auth_context().get("x509_common_name", []))
-            certified = names[0].decode(errors="replace") if names else ""
+            certified = self._certified(context)
             if certified != claimed:
                 await context.abort(
                     grpc.StatusCode.PERMISSION_DENIED,
@@ -85,12 +108,44 @@ class Service:
                 )
         return claimed
 
+    async def _admitted(self, context: _Context) -> None:
+        """End the call of a client whose certificate was revoked."""
+        try:
+            self._guard.check(context)
+        except RevokedError as error:
+            self._tell(self._certified(context), f"is refused: {error}")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+
+    def _certified(self, context: _Context) -> str:
+        """Return the name in the caller's certificate; empty without TLS."""
+        names = list(context.auth_context().get("x509_common_name", []))
+        return names[0].decode(errors="replace") if names else ""
+
+    def _tell(self, client: str, what: str) -> None:
+        """Note in the log what is wrong with a client's call; the same thing once only, however often it calls."""
+        if self._told.get(client) == what:
+            return
+        if len(self._told) >= _REMEMBERED:
+            self._told.clear()
+        self._told[client] = what
+        log.warning("client %r: %s", client, what)
+
     async def _join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:
         await self._identity(context, request.client)
+        if len(request.instance) > _INSTANCE_BYTES or len(request.software) > _SOFTWARE_LENGTH:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"a client names itself by at most {_INSTANCE_BYTES} bytes, and its software by at most "
+                f"{_SOFTWARE_LENGTH} characters",
+            )
         try:
-            return await self._coordinator.join(request)
+            async with self._gate.passed(request.client):
+                return await self._coordinator.join(request)
+        except CrowdedError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise
         except JoinRefusedError as error:
-            log.warning("client %r is refused: %s", request.client, error)
+            self._tell(request.client, f"is refused: {error}")
             in_use = isinstance(error, IdentityInUseError)
             code = grpc.StatusCode.ALREADY_EXISTS if in_use else grpc.StatusCode.FAILED_PRECONDITION
             await context.abort(code, str(error))
@@ -101,11 +156,21 @@ class Service:
         client = await self._identity(context, str(metadata.get(CLIENT_KEY, "")))
         instance = metadata.get(INSTANCE_KEY, b"")
         try:
-            await self._coordinator.work(
-                client, instance if isinstance(instance, bytes) else instance.encode(), _ServerStream(context)
-            )
+            async with self._gate.passed(client):
+                with self._guard.watching(context):
+                    await self._coordinator.work(
+                        client,
+                        instance if isinstance(instance, bytes) else instance.encode(),
+                        _ServerStream(context, self._sockets),
+                        str(metadata.get(TRACE_KEY, "")),
+                    )
+        except RevokedError as error:
+            self._tell(client, f"its stream is ended: {error}")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+        except CrowdedError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except (JoinRefusedError, WireError) as error:
-            log.warning("client %r: %s", client, error)
+            self._tell(client, str(error))
             code = (
                 grpc.StatusCode.ABORTED
                 if isinstance(error, JoinRefusedError)
@@ -118,13 +183,19 @@ class Service:
 
     async def _probe(self, request: pb.ProbeRequest, context: _Context) -> pb.ProbeReply:
         received = time.time_ns()
+        await self._admitted(context)
         if request.reply_bytes > FRAME_BYTES:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"a probe may ask for {FRAME_BYTES} bytes at most"
             )
-        return pb.ProbeReply(
-            payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns()
-        )
+        try:
+            async with self._gate.passed(self._certified(context) or context.peer(), probe=True):
+                return pb.ProbeReply(
+                    payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns()
+                )
+        except CrowdedError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise
 
 
 @asynccontextmanager
@@ -153,9 +224,22 @@ async def listening(
     ------
     UnreachableError
         The address cannot be listened on.
+    CredentialError
+        The list of revoked certificates beside the server's cannot be used.
     """
-    server = grpc.aio.server(options=options(keepalive))
-    server.add_generic_rpc_handlers((Service(coordinator, secure=credentials is not None).handler(),))
+    network = coordinator.settings.network
+    server = grpc.aio.server(
+        options=(
+            *options(keepalive),
+            ("grpc.max_concurrent_streams", network.max_calls_per_client),
+            ("grpc.server_handshake_timeout_ms", int(network.handshake_timeout * 1000)),
+        ),
+        maximum_concurrent_rpcs=network.max_calls,
+    )
+    folder = None if credentials is None else credentials.folder
+    guard = Guard(None if folder is None else Revocations(folder))
+    service = Service(coordinator, secure=credentials is not None, limits=network, guard=guard)
+    server.add_generic_rpc_handlers((service.handler(),))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection((_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -171,9 +255,11 @@ async def listening(
     await server.start()
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     await servicer.set(_NAME, health_pb2.HealthCheckResponse.SERVING)
+    watching = asyncio.create_task(guard.watch())
     try:
         yield port
     finally:
+        watching.cancel()
         await servicer.enter_graceful_shutdown()
         await server.stop(grace=1.0)
 

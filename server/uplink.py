@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.arrays import Indices, Vector
-from common.expectation import ArraySpec, Expected
+from common.expectation import ArraySpec, Expected, Form
 from common.payload import SparseVector
 from common.settings.uplink import Uplink
 from common.sparsification import kept
@@ -55,10 +55,13 @@ class ServerUplink:
         What clients do to their vectors.
     seed
         Of the run.
+    noisy
+        Whether what clients send carries noise.
     """
 
     settings: Uplink
     seed: int
+    noisy: bool = False
 
     @property
     def holds(self) -> bool:
@@ -69,12 +72,13 @@ class ServerUplink:
         """Return what a reply must hold for a vector of the model's shape and dtype."""
         sparsifier = self.settings.sparsify
         dtype = np.dtype(self.settings.dtype or model.dtype)
+        form: Form = "noisy" if self.noisy else "clear"
         if sparsifier is None:
-            return ArraySpec(dtype, model.shape)
+            return ArraySpec(dtype, model.shape, form=form)
         count = kept(sparsifier.keep, model.size)
         if sparsifier.is_shared:
-            return ArraySpec(dtype, (count,))
-        return ArraySpec(dtype, model.shape, sparse=True, count=count)
+            return ArraySpec(dtype, (count,), form=form)
+        return ArraySpec(dtype, model.shape, sparse=True, count=count, form=form)
 
     def aggregate(self, replies: Reduced, name: str, around: Vector, t: int) -> Aggregate:
         """Return the sums of a vector over all replies.

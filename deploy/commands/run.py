@@ -10,6 +10,7 @@ import signal
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -19,6 +20,7 @@ from rich.console import Console
 from common.errors import CheckpointError, FenchelError, SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, load
+from common.text import plain
 from deploy.data import ensure
 from deploy.keys import PUBLIC_KEY_VARIABLE, SECRETS_VARIABLE, read_public, refuse_private_keys
 from deploy.logs import log_to_file
@@ -45,8 +47,30 @@ ResumeOption = Annotated[
     Path | None,
     typer.Option("--resume", metavar="RUN", help="run folder of an interrupted run to go on with"),
 ]
+PreviousOption = Annotated[
+    bool,
+    typer.Option(
+        "--previous",
+        help="with --resume: go back to the checkpoint before the last one, because that one, or a client's journal "
+        "of what came after, is damaged",
+    ),
+]
 CertsOption = Annotated[
     Path | None, typer.Option("--certs", help="folder with authority, certificate and key")
+]
+DashboardOption = Annotated[
+    bool,
+    typer.Option("--dashboard", help="serve a page that shows the run while it goes on (127.0.0.1:7444)"),
+]
+DashboardAtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dashboard-at", metavar="HOST:PORT", help="serve that page here; whoever reaches it can read it"
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus here, below /metrics"),
 ]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS; for tests on one machine only")]
 JsonOption = Annotated[
@@ -62,13 +86,19 @@ def register(app: typer.Typer) -> None:
 
 
 def _chosen(
-    settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None
+    settings: Path | None,
+    overrides: list[str] | None,
+    clients: str | None,
+    resume: Path | None,
+    previous: bool,
 ) -> tuple[RunSettings, RunFolder | None]:
     """Return the settings of a new run, or those of a run to resume and its folder."""
     chosen = list(overrides or [])
     if clients is not None:
         chosen.append(f"clients={clients}")
     if resume is None:
+        if previous:
+            raise SettingsError("--previous says where to go on from: give it with --resume RUN")
         if settings is None:
             raise SettingsError(
                 "which settings? Give a file, such as experiments/quickstart.yaml, or --resume RUN"
@@ -116,6 +146,26 @@ def _warn(settings: RunSettings) -> None:
         console.print(Panel(Text(warning, style="bold yellow"), title="Warning", border_style="bold yellow"))
 
 
+def _without_links(settings: RunSettings) -> RunSettings:
+    """Leave out links that nobody would impose, so that a run's settings do not claim them."""
+    if settings.links is None:
+        return settings
+    Console(stderr=True, soft_wrap=True, highlight=False).print(
+        "[bold yellow]warning:[/] links: left out, since only fenchel up imposes them; here the network is what it is. "
+        "fenchel relay puts a link in front of clients on other machines (docs/network.md)"
+    )
+    return settings.model_copy(update={"links": None})
+
+
+def _say(console: Console, words: str) -> None:
+    console.print(words, highlight=False, soft_wrap=True)
+
+
+def _caution(words: str) -> None:
+    """Show a warning that is no error."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold yellow]warning:[/] {words}")
+
+
 def _finished(console: Console, folder: RunFolder, summary: Summary, as_json: bool) -> None:
     """Write the report, and say how it went."""
     from report.page import write_report
@@ -142,16 +192,22 @@ def up(
     ] = None,
     runs: RunsOption = Path("runs"),
     resume: ResumeOption = None,
+    previous: PreviousOption = False,
+    dashboard: DashboardOption = False,
+    dashboard_at: DashboardAtOption = None,
+    metrics: MetricsOption = None,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a federation up on this machine: a server and its clients, over TLS, until the run is done."""
     from deploy.display import Display
     from deploy.local import LocalLauncher
+    from deploy.observation import Outlets, watching
     from server.coordinator import open_resumed
 
-    chosen, folder = _chosen(settings, overrides, clients, resume)
-    checkpoint = None if folder is None else open_resumed(folder)
+    outlets = Outlets.parse(dashboard, dashboard_at, metrics)
+    chosen, folder = _chosen(settings, overrides, clients, resume, previous)
+    checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     number = len(checkpoint.members) if checkpoint is not None else chosen.clients
     if not isinstance(number, int):
         raise SettingsError("clients: auto means whoever joins; say how many to start with --clients N")
@@ -159,7 +215,11 @@ def up(
     console = Console(stderr=as_json)
     ensure(chosen.data, console)
     folder = folder or RunFolder.create(runs, chosen.name)
-    with Display(console, folder.id, chosen.rounds) as display, _kept_if_begun(folder, resume is not None):
+    with (
+        _kept_if_begun(folder, resume is not None),
+        watching(folder, chosen, outlets, partial(_say, console), _caution) as watchers,
+        Display(console, folder.id, chosen.rounds) as display,
+    ):
         launcher = LocalLauncher(
             chosen,
             folder,
@@ -167,7 +227,7 @@ def up(
             processes=processes,
             secure=not insecure,
             resume=checkpoint,
-            observer=display.observer(),
+            observer=display.observer().beside(watchers),
             say=display.say,
         )
         summary = _interruptible(launcher.run())
@@ -182,6 +242,10 @@ def server(
     clients: ClientsOption = None,
     runs: RunsOption = Path("runs"),
     resume: ResumeOption = None,
+    previous: PreviousOption = False,
+    dashboard: DashboardOption = False,
+    dashboard_at: DashboardAtOption = None,
+    metrics: MetricsOption = None,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
     public_key: Annotated[
@@ -198,12 +262,14 @@ def server(
     from common.credentials import Credentials
     from deploy.certificates import check_pair
     from deploy.display import Display
+    from deploy.observation import Outlets, watching
     from server.coordinator import Coordinator, open_resumed
     from server.service import serve
 
+    outlets = Outlets.parse(dashboard, dashboard_at, metrics)
     refuse_private_keys(certs, os.environ)
     key = None if public_key is None else read_public(public_key)
-    chosen, folder = _chosen(settings, overrides, clients, resume)
+    chosen, folder = _chosen(settings, overrides, clients, resume, previous)
     if (certs is None) != insecure:
         raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
     if chosen.seals_secrets and insecure:
@@ -214,16 +280,20 @@ def server(
     credentials = None if certs is None else Credentials.load(certs)
     if credentials is not None:
         check_pair(credentials)
+    chosen = _without_links(chosen)
     _warn(chosen)
-    checkpoint = None if folder is None else open_resumed(folder)
+    checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     console = Console(stderr=as_json)
     ensure(chosen.data, console)
     folder = folder or RunFolder.create(runs, chosen.name)
     folder.settings.write_text(chosen.to_yaml())
-    with Display(console, folder.id, chosen.rounds) as display, _kept_if_begun(folder, resume is not None):
-        coordinator = Coordinator(
-            chosen, folder, resume=checkpoint, observer=display.observer(), public_key=key
-        )
+    with (
+        _kept_if_begun(folder, resume is not None),
+        watching(folder, chosen, outlets, partial(_say, console), _caution) as watchers,
+        Display(console, folder.id, chosen.rounds) as display,
+    ):
+        observer = display.observer().beside(watchers)
+        coordinator = Coordinator(chosen, folder, resume=checkpoint, observer=observer, public_key=key)
 
         def listening(port: int) -> None:
             display.say(f"listening on {listen.rpartition(':')[0]}:{port}; waiting for clients")
@@ -264,6 +334,21 @@ def client(
             metavar="MODULE:CLASS", help="code from outside Fenchel that the server may have this client run"
         ),
     ] = None,
+    allow_file: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="file of this machine that the server's settings may name"),
+    ] = None,
+    allow_data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="data set of this machine that the server may have this client use, and no other; default: any "
+            "public one",
+        ),
+    ] = None,
+    max_message_bytes: Annotated[
+        int, typer.Option(min=1, help="largest messages that the server's settings may allow")
+    ] = 8 << 30,
     threads: Annotated[
         int, typer.Option(min=1, help="clients of this process that compute at the same time")
     ] = 1,
@@ -302,16 +387,22 @@ def client(
             "(docs/privacy.md)",
         ),
     ] = None,
+    metrics: MetricsOption = None,
     insecure: InsecureOption = False,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    relays: Annotated[list[str] | None, typer.Option("--relay", hidden=True)] = None,
 ) -> None:
     """Take part in a run: dial the server, and work until it says that the run is over."""
     from client.connection import Participant
+    from client.consent import Consent
     from client.holdings import Holdings, OwnFile
     from client.host import ParentGoneError, host
     from client.policy import load_policy
     from client.secrets import Secrets
     from common.settings.solver import parse_solver
+    from deploy.crash import leaving_no_data
+    from deploy.observation import watching_clients
+    from deploy.web import Address
 
     if sum((certs is not None, claim is not None, insecure)) != 1:
         raise SettingsError("give one of --certs DIR, --claim DIR and --insecure")
@@ -319,24 +410,32 @@ def client(
         raise SettingsError("--data is the file of one client; leave --sessions out")
     if identifier is not None and data is None:
         raise SettingsError("--id names a column of a client's own file; give the file with --data FILE")
+    metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
     identities = _identities(certs, claim, sessions, first, name)
     holdings = Holdings(None if data is None else OwnFile(data, label, identifier))
+    consent = Consent(
+        frozenset(allow or ()),
+        frozenset(allow_file or ()),
+        frozenset(allow_data) if allow_data else None,
+        max_message_bytes,
+    )
     shared = None if secrets is None else Secrets.load(secrets)
+    dialled = relays or [server] * len(identities)  # fenchel up gives each of its clients a relay of its own
     participants = [
         Participant(
             each,
-            server,
+            where,
             credentials,
             holdings,
             state,
-            frozenset(allow or ()),
+            consent,
             retry_for,
             shared,
             frozenset(peers) if peers else None,
             None if solver is None else parse_solver(solver, "--solver"),
             None if privacy_policy is None else load_policy(privacy_policy),
         )
-        for each, credentials in identities.items()
+        for where, (each, credentials) in zip(dialled, identities.items(), strict=True)
     ]
     console = Console(stderr=True, highlight=False)
     last: list[str] = []
@@ -344,10 +443,13 @@ def client(
     def say(event: str) -> None:
         if event not in last:  # a client that waits would say the same again and again
             last[:] = [*last[-50:], event]
-            console.print(event, soft_wrap=True)
+            console.print(plain(event), soft_wrap=True, markup=False)
 
     try:
-        farewells = _interruptible(host(participants, threads=threads, parent=parent, on_event=say))
+        with leaving_no_data(ParentGoneError), watching_clients(metrics_at, say, _caution) as observer:
+            farewells = _interruptible(
+                host(participants, threads=threads, parent=parent, on_event=say, observer=observer)
+            )
     except ParentGoneError:
         raise typer.Exit(0) from None
     stopped = next((farewell.reason for farewell in farewells if not farewell.completed), None)

@@ -138,9 +138,9 @@ class HyFDCA(Algorithm):
         introduced = await everybody.ask(
             "introduce",
             returns={
-                "samples": ArraySpec(np.uint8, (None, 32)),
+                "samples": ArraySpec(np.uint8, (None, 32), form="pseudonyms"),
                 "features": ArraySpec(np.int64, (None,)),
-                "cells": ArraySpec(np.uint8, (None, 16)),
+                "cells": ArraySpec(np.uint8, (None, 16), form="pseudonyms"),
                 "key": ArraySpec(np.uint8, (None,)),
                 "norm_bits": int,
             },

@@ -30,10 +30,18 @@ ROOMS = {
     "docker": set[str](),
     "ray": set[str](),
     "plotly": {"report/page.py"},
-    "matplotlib": {"report/figure.py", "report/front.py", "report/energy_map.py", "common/data/table.py"},
+    "matplotlib": {
+        "report/figure.py",
+        "report/front.py",
+        "report/energy_map.py",
+        "report/projection_picture.py",
+        "common/data/table.py",
+    },
     "pandas": set[str](),
     "phe": {"client/paillier/interoperability.py"},
     "dp_accounting": {"common/privacy/accountant.py"},
+    "prometheus_client": {"common/exposition.py"},
+    "opentelemetry": {"common/tracing.py"},
 }
 """The modules that may import a heavy or optional library."""
 

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from common.run_folder import RunFolder
 from common.settings.run import validate
 from deploy.inprocess import run_in_process
+from report import columns
 from report.run import Run
 from server.coordinator import Coordinator, Observer
 from server.metrics import ServerMetrics
@@ -62,10 +63,10 @@ def test_the_series_are_those_of_the_tables(tmp_path: Path) -> None:
         assert value("fenchel_round_part_seconds_total", part=part) == pytest.approx(
             np.sum(np.maximum(rounds[f"{part}_s"], 0))
         )
-    for layer, columns in {"payload": "bytes", "wire": "wire"}.items():
+    for layer, prefix in {"payload": "bytes", "wire": "wire"}.items():
         for way in ("down", "up"):
             sent = value("fenchel_transferred_bytes_total", layer=layer, direction=way)
-            assert sent == np.sum(calls[f"{columns}_{way}"])
+            assert sent == np.sum(calls[f"{prefix}_{way}"])
     trained = [phase == "train" for phase in calls["phase"].to_pylist()]
     assert value("fenchel_calls_total", phase="train", outcome="counted") == sum(trained) == 12
     assert value("fenchel_call_seconds_count", phase="train") == 12
@@ -73,7 +74,8 @@ def test_the_series_are_those_of_the_tables(tmp_path: Path) -> None:
     assert value("fenchel_call_compute_seconds_sum", phase="train") == pytest.approx(compute.sum())
     for figure in ("objective", "test_accuracy"):
         assert value("fenchel_figure", figure=figure) == pytest.approx(run.figures[figure])
-    assert not any(dict(labels).get("figure", "")[-2:] == "_s" for _, labels in found)
+    figures = {dict(labels)["figure"] for name, labels in found if name == "fenchel_figure"}
+    assert figures == set(columns.figures(rounds)) & set(run.figures)
     assert value("fenchel_run_info", run=folder.id, algorithm="fedavg") == 1
 
 

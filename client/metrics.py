@@ -1,0 +1,83 @@
+"""What the clients of this process do, for Prometheus; ``docs/monitoring.md`` lists it.
+
+Each client is a label. Its times are its own account, the same that the server gets with each reply.
+"""
+
+from __future__ import annotations
+
+from client.observer import Observer
+from common.exposition import LATENCIES, Exposition
+from proto import fenchel_pb2 as pb
+
+_PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal", "handover")
+
+
+class ClientMetrics:
+    """Counts what clients do.
+
+    Raises
+    ------
+    MissingDependencyError
+        The library is not installed.
+    """
+
+    def __init__(self) -> None:
+        self.exposition = made = Exposition()
+        self._instructions = made.counter(
+            "fenchel_client_instructions_total",
+            "Instructions that were answered, and whether the algorithm could (done) or could not (failed).",
+            *("client", "phase", "outcome"),
+        )
+        self._parts = made.counter(
+            "fenchel_client_part_seconds_total", "Where the time of instructions has gone.", "client", "part"
+        )
+        self._seconds = made.histogram(
+            "fenchel_client_instruction_seconds",
+            "From an instruction's last byte to the first of its reply.",
+            LATENCIES,
+            "phase",
+        )
+        self._bytes = made.counter(
+            "fenchel_client_payload_bytes_total",
+            "Bytes of arrays from the server (down) and to it (up).",
+            *("client", "direction"),
+        )
+        self._connected = made.gauge(
+            "fenchel_client_connected", "Whether the client's stream is open.", "client"
+        )
+        self._streams = made.counter(
+            "fenchel_client_streams_total",
+            "Streams that were opened: one, and one for each reconnect.",
+            "client",
+        )
+        self._round_trip = made.gauge(
+            "fenchel_client_round_trip_seconds", "The last round trip to the server, without work.", "client"
+        )
+        self._heard = made.gauge(
+            "fenchel_client_instruction_timestamp_seconds", "When the last instruction came.", "client"
+        )
+
+    def observer(self) -> Observer:
+        """Return what a client reports to."""
+        return Observer(self._opening, self._closed, self._answered, self._round_trip_took)
+
+    def _opening(self, client: str) -> str:
+        self._streams.labels(client).inc()
+        self._connected.labels(client).set(1)
+        return ""
+
+    def _closed(self, client: str) -> None:
+        self._connected.labels(client).set(0)
+
+    def _round_trip_took(self, client: str, seconds: float) -> None:
+        self._round_trip.labels(client).set(seconds)
+
+    def _answered(self, client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
+        timing = reply.timing
+        self._instructions.labels(client, instruction.phase, "failed" if reply.failure else "done").inc()
+        for part in _PARTS:
+            self._parts.labels(client, part).inc(max(getattr(timing, f"{part}_ns"), 0) / 1e9)
+        self._seconds.labels(instruction.phase).observe(timing.answer_ns / 1e9)
+        self._bytes.labels(client, "down").inc(instruction.payload.body_bytes)
+        self._bytes.labels(client, "up").inc(size)
+        self._heard.labels(client).set(timing.received_unix_ns / 1e9)

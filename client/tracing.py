@@ -1,0 +1,81 @@
+"""What clients do as spans: one for each stream to the server, and one for each instruction.
+
+An instruction's span hangs below the server's span of the question, wherever that was recorded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from client.observer import Observer
+from common.tracing import Tracing
+from proto import fenchel_pb2 as pb
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span
+
+_PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal", "handover")
+
+
+class ClientTraces:
+    """Makes the spans of the clients of a process, for the duration of a ``with`` block.
+
+    Parameters
+    ----------
+    tracing
+        Where they go.
+    """
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+        self._streams: dict[str, Span] = {}
+
+    def __enter__(self) -> ClientTraces:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for client in list(self._streams):
+            self._closed(client)
+        self._tracing.close()
+
+    def observer(self) -> Observer:
+        """Return what a client reports to."""
+        return Observer(self._opening, self._closed, self._answered)
+
+    def _opening(self, client: str) -> str:
+        span = self._tracing.tracer.start_span("stream", attributes={"fenchel.client": client})
+        self._streams[client] = span
+        return self._tracing.traceparent(span)
+
+    def _closed(self, client: str) -> None:
+        span = self._streams.pop(client, None)
+        if span is not None:
+            span.end()
+
+    def _answered(self, client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
+        timing = reply.timing
+        span = self._tracing.tracer.start_span(
+            f"instruction {instruction.phase}",
+            self._context(client, instruction),
+            self._tracing.kind("server"),
+            attributes={
+                "fenchel.client": client,
+                "fenchel.phase": instruction.phase,
+                "fenchel.round": instruction.round,
+                "fenchel.bytes_down": instruction.payload.body_bytes,
+                "fenchel.bytes_up": size,
+                **{f"fenchel.{part}_s": getattr(timing, f"{part}_ns") / 1e9 for part in _PARTS},
+            },
+            start_time=timing.received_unix_ns - timing.receive_ns,
+        )
+        if reply.failure:
+            self._tracing.fail(span, "the algorithm could not answer")  # why may tell of the data
+        span.end(timing.received_unix_ns + timing.answer_ns)
+
+    def _context(self, client: str, instruction: pb.Instruction) -> Context | None:
+        """Return what the instruction belongs to: the server's question, or, if it does not trace, the stream."""
+        if instruction.traceparent:
+            return self._tracing.context(instruction.traceparent)
+        stream = self._streams.get(client)
+        return None if stream is None else self._tracing.within(stream)

@@ -1,0 +1,258 @@
+"""A small web server that answers questions and takes no orders: for the live page and for Prometheus.
+
+It is meant for one machine, or for a network whose people may all read what it says: there is no encryption and no
+password. Who reaches it can read, and nobody can change anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from common.errors import SettingsError, UnreachableError
+
+log = logging.getLogger("fenchel.web")
+
+_PATIENCE = 10.0  # seconds that a reader may be silent
+_LAST_WORDS = 1.0  # seconds to finish what is being answered when the server is closed
+_READERS = 16  # at the same time; further ones are turned away
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    # Nothing is fetched from elsewhere, no script runs but those that are served here, and no other page may frame
+    # or read this one. (Plotly styles its charts by style elements.)
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class NotReadyError(Exception):
+    """A question cannot be answered at the moment; the text says why, for whoever asked."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a question is answered with.
+
+    Attributes
+    ----------
+    kind
+        Media type.
+    body
+        The bytes.
+    """
+
+    kind: str
+    body: bytes
+
+
+Route = Callable[[], Answer]
+"""Answers the requests for one path, in a thread of its own; may raise :class:`NotReadyError`."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen.
+
+    Attributes
+    ----------
+    host
+        A name or an IP address.
+    port
+        0 takes a free one.
+    """
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, words: str, option: str) -> Self:
+        """Read ``HOST:PORT``; an IPv6 address stands in brackets.
+
+        Raises
+        ------
+        SettingsError
+            Naming the ``option`` of the command line.
+        """
+        host, colon, port = words.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise SettingsError(
+                f"{option}: expected HOST:PORT, such as 127.0.0.1:7444 or [::1]:7444, got {words!r}"
+            )
+        return cls(host, int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class WebServer(ThreadingHTTPServer):
+    """Answers GET and HEAD for some paths, beside whatever else this process does.
+
+    A request must name this server by an IP address, by a name without a dot, or by the name that it listens on. So
+    no page on the internet can have a browser read it: such a page would have to give its own name an address of
+    this machine (DNS rebinding), and the request would name that.
+
+    Parameters
+    ----------
+    address
+        Where to listen.
+    routes
+        By path.
+
+    Raises
+    ------
+    UnreachableError
+        The address cannot be listened on.
+    """
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, address: Address, routes: Mapping[str, Route]) -> None:
+        self.routes = routes
+        self._places = threading.Semaphore(_READERS)
+        try:
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            self.address_family = found[0][0]
+            super().__init__(found[0][4][:2], _Handler)  # type: ignore[arg-type]
+        except OSError as error:
+            raise UnreachableError(
+                f"cannot listen on {address}: {error.strerror or error}; is the port in use, or the name unknown?"
+            ) from None
+        self.address = Address(address.host, self.socket.getsockname()[1])
+        self._names = {"localhost", address.host.lower(), socket.getfqdn().lower()}
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.2}, name="web", daemon=True
+        )
+
+    def server_bind(self) -> None:
+        """Bind without looking up the machine's name, which may take long and serves nothing here."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        end = time.monotonic() + _LAST_WORDS
+        for _ in range(_READERS):  # until everybody has been answered
+            self._places.acquire(timeout=max(end - time.monotonic(), 0.0))
+        self.server_close()
+        self._thread.join()
+
+    def is_meant(self, host: str | None) -> bool:
+        """Whether a request for this host is for this server."""
+        try:
+            name = urlsplit(f"//{host or ''}").hostname or ""
+        except ValueError:
+            return False
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return bool(name) and ("." not in name or name in self._names)
+        return True
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if there is a place."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and give the place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Note what went wrong with a reader: most often it has gone away."""
+        log.debug("a reader could not be answered", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: WebServer
+    timeout = _PATIENCE
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _refuse(self) -> None:
+        self._say(405, "this can only be read", True, Allow="GET, HEAD")
+
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
+
+    def _answer(self, *, with_body: bool) -> None:
+        if not self.server.is_meant(self.headers.get("Host")):
+            self._say(421, "use this server's IP address, or the name that it listens on", with_body)
+            return
+        route = self.server.routes.get(self.path.partition("?")[0])
+        if route is None:
+            self._say(404, "there is nothing here", with_body)
+            return
+        try:
+            answer = route()
+        except NotReadyError as error:
+            self._say(503, str(error), with_body, Refresh="2")  # a browser asks again by itself
+            return
+        except Exception:
+            log.exception("a defect: %s could not be answered", self.path)
+            self._say(500, "a defect; see the log", with_body)
+            return
+        tag = f'"{hashlib.sha256(answer.body).hexdigest()[:32]}"'
+        if self.headers.get("If-None-Match") == tag:
+            self._send(304, Answer(answer.kind, b""), with_body=False, ETag=tag)
+        else:
+            self._send(200, answer, with_body=with_body, ETag=tag)
+
+    def _say(self, code: int, words: str, with_body: bool, **headers: str) -> None:
+        answer = Answer("text/plain; charset=utf-8", f"{words}\n".encode())
+        self._send(code, answer, with_body=with_body, **headers)
+
+    def _send(self, code: int, answer: Answer, *, with_body: bool = True, **headers: str) -> None:
+        self.send_response(code)
+        for name, value in {**_HEADERS, **headers}.items():
+            self.send_header(name, value)
+        if code != 304:
+            self.send_header("Content-Type", answer.kind)
+            self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(answer.body)
+
+    def version_string(self) -> str:
+        """Return who answers, without versions."""
+        return "fenchel"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug("%s: " + format, self.address_string(), *args)

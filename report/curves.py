@@ -1,0 +1,113 @@
+"""What a run reached and at what cost: its figures, against rounds, seconds, bytes and epsilon so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from report import columns, digest
+from report.digest import Floats
+from report.run import Run
+
+OPTIMALITY_GAP = "optimality_gap"
+"""A figure that no table has: the objective minus an optimum that the reader of the run knows."""
+
+AXES: Mapping[str, str] = {
+    "round": "Rounds",
+    "seconds": "Seconds",
+    "bytes": "Bytes",
+    "socket": "Socket bytes",
+    "epsilon": "Epsilon",
+}
+"""The costs that a figure can be shown against, and what they are called on a switch."""
+
+_MEANINGS: Mapping[str, str] = {
+    "round": "round",
+    "seconds": "seconds of training",
+    "bytes": "bytes on the wire",
+    "socket": "bytes on the sockets",
+}
+_EPSILONS: Mapping[str, str] = {
+    "epsilon_pld": "epsilon of all uploads (PLD)",
+    "epsilon_rdp": "epsilon of all uploads (RDP)",
+    "epsilon_paper": "epsilon claimed by the paper's formula (no guarantee)",
+}
+
+_QUALITY = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The rounds of a run; m of them.
+
+    Attributes
+    ----------
+    costs
+        By the names of :data:`AXES`, those that are known of every round: what all rounds so far cost, shape (m,).
+    epsilon
+        The column that ``costs["epsilon"]`` is; empty if there is none.
+    figures
+        Those that some round knows, shape (m,), nan where one does not.
+    """
+
+    costs: dict[str, Floats]
+    epsilon: str
+    figures: dict[str, Floats]
+
+
+def curves_of(run: Run, optimum: float | None = None) -> Curves:
+    """Return the figures of a run's rounds and their costs.
+
+    Parameters
+    ----------
+    optimum
+        Of the run's objective, such as ``fenchel solve`` finds; adds the figure ``optimality_gap``.
+    """
+    metrics = run.metrics_table
+    wire = digest.column(metrics, "wire_down") + digest.column(metrics, "wire_up")
+    socket = digest.column(metrics, "socket_down") + digest.column(metrics, "socket_up")
+    costs = {
+        "round": digest.column(metrics, "round"),
+        "seconds": np.cumsum(np.nan_to_num(digest.column(metrics, "seconds"))),
+        "bytes": np.cumsum(np.nan_to_num(wire)),
+    }
+    if np.isfinite(socket).all():  # some rounds alone would pass for all
+        costs["socket"] = np.cumsum(socket)
+    figures = {name: digest.column(metrics, name) for name in digest.drawn_figures(run)}
+    epsilon = next((name for name in _EPSILONS if name in figures), "")
+    if epsilon:
+        costs["epsilon"] = figures[epsilon]
+    main = columns.objective(figures)
+    if optimum is not None and main in figures:
+        figures[OPTIMALITY_GAP] = figures[main] - optimum
+    return Curves(costs, epsilon, figures)
+
+
+def axes_of(curves: Sequence[Curves]) -> dict[str, str]:
+    """Return the axes that some run knows, and the title of each."""
+    known = [name for name in AXES if any(name in each.costs and each.costs[name].size for each in curves)]
+    epsilons = {each.epsilon for each in curves if each.epsilon}
+    epsilon = _EPSILONS[epsilons.pop()] if len(epsilons) == 1 else "epsilon, each by its own accountant"
+    return {name: _MEANINGS.get(name, epsilon) for name in known}
+
+
+def known_figures(curves: Sequence[Curves]) -> list[str]:
+    """Return the figures that some run knows, in the order of the tables."""
+    return list(dict.fromkeys(name for each in curves for name in each.figures))
+
+
+def main_figures(known: Collection[str]) -> list[str]:
+    """Return the figures of a still picture: the objective, how good the model is, the worst client, the gap.
+
+    Of accuracies and losses the first two that are known are taken, of different kinds.
+    """
+    found: list[str] = []
+    for name in (columns.objective(known), "test_auc", *_QUALITY):
+        if name in known and not any(name.rpartition("_")[2] == other.rpartition("_")[2] for other in found):
+            found.append(name)
+    found = found[:2] or ["objective"]
+    worst = next((name for name in ("client_accuracy_worst", "worst_client_loss") if name in known), None)
+    gap = next((name for name in (OPTIMALITY_GAP, "gap") if name in known), None)
+    return [*found, *(name for name in (worst, gap) if name is not None)]

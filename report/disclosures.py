@@ -1,0 +1,136 @@
+"""What each party of a run could see, for people: the run folder's ``disclosures.json`` in rows of words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import CheckpointError
+from common.run_folder import RunFolder
+
+_FORMS = {
+    "clear": "in clear",
+    "noisy": "with noise",
+    "pseudonyms": "pseudonyms",
+    "ciphertext": "ciphertext",
+    "sealed": "sealed box",
+}
+_WAYS = {"up": "client to server", "down": "server to client"}
+
+
+@dataclass(frozen=True)
+class DisclosureRow:
+    """One kind of array or number that crossed, in words.
+
+    Attributes
+    ----------
+    phase, way, name
+        In which message, from whom to whom, called what.
+    what
+        Its type and size, with the smallest and largest where they differ.
+    form
+        In clear, or as what else.
+    readers
+        Who could read it.
+    clients, rounds
+        Whom it was from or for, and when.
+    times
+        How often it crossed.
+    """
+
+    phase: str
+    way: str
+    name: str
+    what: str
+    form: str
+    readers: str
+    clients: str
+    rounds: str
+    times: int
+
+
+def load_disclosures(run: Path) -> dict[str, Any]:
+    """Return the account of a run, finished or not.
+
+    Raises
+    ------
+    CheckpointError
+        The folder has none, or it is damaged.
+    """
+    path = RunFolder(run).disclosures
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); is {run} a run folder, and has anybody joined the run?"
+        ) from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from None
+    return found
+
+
+def disclosure_rows(account: dict[str, Any]) -> list[DisclosureRow]:
+    """Return a row for each kind of array or number, in the order in which they first crossed."""
+    return [
+        DisclosureRow(
+            each["phase"],
+            _WAYS[each["direction"]],
+            each["name"],
+            _what(each),
+            _FORMS.get(each["form"], each["form"]) + (f", key {each['key'][:8]}" if each["key"] else ""),
+            each["readers"],
+            "all" if each["clients"] == "all" else _some(each["clients"]),
+            _span([each["first_round"], each["last_round"]]),
+            each["times"],
+        )
+        for each in account["messages"]
+    ]
+
+
+def head_rows(account: dict[str, Any]) -> list[tuple[str, str, str, int]]:
+    """Return message, way, fields that were set, and number of each kind of head, none of which is ever encrypted."""
+    return [
+        (each["message"], _WAYS[each["direction"]], ", ".join(each["fields"]), each["times"])
+        for each in account["heads"]
+    ]
+
+
+def noise_rows(account: dict[str, Any]) -> list[str]:
+    """Return a sentence for each group of clients that added the same noise; none where nobody did."""
+    noise = account["noise"]
+    if noise is None:
+        return []
+    if "groups" not in noise:
+        return [f"noise of standard deviation {noise['standard_deviation']:g}, which promises nothing"]
+    return [
+        f"{_some(each['clients'])}: {noise['mechanism']}, noise multiplier {each['noise_multiplier']:.4g}, "
+        f"{each['uploads']} uploads asked for, epsilon {_epsilon(each['epsilon_pld'])} (pld), "
+        f"{_epsilon(each['epsilon_rdp'])} (rdp) at delta = {noise['delta']:g}"
+        for each in noise["groups"]
+    ]
+
+
+def _epsilon(value: float | None) -> str:
+    return "without bound" if value is None else f"{value:.4g}"
+
+
+def _what(each: dict[str, Any]) -> str:
+    shape = " x ".join(_span(side) for side in each["shape"])
+    if each["content"] == "scalar":
+        return str(each["dtype"])
+    if each["content"] == "ciphertexts":
+        return f"{shape} encrypted values in {_span(each['bytes'])} bytes"
+    given = f", {_span(each['entries'])} given" if each["entries"] else ""
+    return f"{each['dtype']} [{shape}{given}]"
+
+
+def _span(pair: list[int]) -> str:
+    return f"{pair[0]:,}" if pair[0] == pair[1] else f"{pair[0]:,} to {pair[1]:,}"
+
+
+def _some(clients: list[str]) -> str:
+    return (
+        ", ".join(clients) if len(clients) <= 3 else f"{clients[0]}, {clients[1]} and {len(clients) - 2} more"
+    )

@@ -1,0 +1,193 @@
+"""The charts of the page as PNG files, for documents and slides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from report import digest, figure
+from report.carried import carried_by
+from report.curves import axes_of, curves_of
+from report.digest import Floats
+from report.latency import histograms
+from report.run import Run
+from report.waiting import thinned, waiting_of
+from report.wording import plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLORS = {
+    "computation": "#264e80",
+    "encryption": "#15806a",
+    "coding": "#7fabd9",
+    "network": "#e3a02f",
+    "queueing": "#c2501a",
+    "waiting": "#d2d6db",
+    "server": "#8447a0",
+    "unaccounted": "#68727e",
+    "to clients": "#264e80",
+    "from clients": "#7fabd9",
+}
+_CLIENTS = 40  # bars with a name each; beyond them the slowest are drawn
+_MAP = (200, 400)
+
+
+def write_pictures(runs: Sequence[Run], folder: Path, optimum: float | None = None) -> list[Path]:
+    """Draw the curves against each cost that is known, and for each run where its time and bytes went.
+
+    Parameters
+    ----------
+    folder
+        Made if there is none; files of the same names are replaced.
+    optimum
+        Of the objective; adds how far above it the runs are.
+
+    Returns
+    -------
+    list of Path
+        The files: ``curves-round.png`` and so on, ``time-by-round.png``, ``time-by-client.png``, ``latency.png``,
+        ``waiting.png`` and ``bytes-by-client.png``; of several runs with their number and name in front.
+    """
+    axes = axes_of([curves_of(run, optimum) for run in runs]) or {"round": ""}
+    found = [figure.draw(runs, folder / f"curves-{axis}.png", axis, optimum) for axis in axes]
+    for number, (run, name) in enumerate(zip(runs, digest.labels(runs), strict=True), start=1):
+        prefix = f"{number}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-" if len(runs) > 1 else ""
+        if not run.calls_table.num_rows or not run.rounds:
+            continue
+        for kind, drawing in _DRAWINGS.items():
+            found.append(_draw(run, plain(name), drawing, folder / f"{prefix}{kind}.png"))
+    return found
+
+
+def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) -> Path:
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(figure.STYLE):  # type: ignore[arg-type]  # the stubs know only literal keys
+        picture = Figure(figsize=(8.8, 4.0), layout="constrained")
+        FigureCanvasAgg(picture)
+        axes = picture.subplots()
+        axes.set_title(f"{drawing(run, axes)}, {name}")
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            picture.legend(handles, labels, loc="outside lower left", ncols=8, frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.savefig(path, format="png", dpi=200, metadata={"Software": None})
+    return path
+
+
+def _time_by_round(run: Run, axes: Axes) -> str:
+    rounds = digest.column(run.metrics_table, "round")
+    _stack(axes, rounds, digest.time_columns(run.metrics_table))
+    axes.set_xlabel("round")
+    _unit(axes.yaxis, "s")
+    return "Seconds per round"
+
+
+def _time_by_client(run: Run, axes: Axes) -> str:
+    clients = [one for one in digest.costs_by(digest.own_calls(run.calls_table), "client") if one.answered]
+    clients.sort(key=lambda one: one.mean.waiting - one.mean.total)
+    shown = clients[:_CLIENTS]
+    parts = {part: np.array([getattr(one.mean, part) for one in shown], np.float64) for part in digest.PARTS}
+    _stack(axes, np.arange(len(shown), dtype=np.float64), parts)
+    _name(axes, [one.name for one in shown])
+    _unit(axes.yaxis, "s")
+    some = f"the slowest {_CLIENTS} of {len(clients):,} clients" if len(clients) > _CLIENTS else "by client"
+    return f"Mean seconds of a call, {some}"
+
+
+def _latency(run: Run, axes: Axes) -> str:
+    for index, one in enumerate(histograms(run.calls_table)):
+        color = figure.COLORS[index // 2 % len(figure.COLORS)]
+        style = "-" if one.what == "total" else "--"
+        axes.stairs(
+            one.counts,
+            one.edges,
+            color=color,
+            linestyle=style,
+            linewidth=1.6,
+            label=plain(f"{one.phase}, {one.what}"),
+        )
+    axes.set_xscale("log")
+    axes.set_ylabel("calls")
+    _unit(axes.xaxis, "s")
+    return "Latency by phase"
+
+
+def _waiting(run: Run, axes: Axes) -> str:
+    from matplotlib.ticker import EngFormatter
+
+    shown = thinned(waiting_of(run.calls_table), *_MAP)
+    known = shown.took[np.isfinite(shown.took)]
+    highest = float(np.quantile(known, 0.99)) if known.size else 1.0
+    image = axes.imshow(
+        shown.took, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=highest
+    )
+    row, column = np.nonzero(shown.missed)
+    axes.plot(column, row, "x", color="#a02c1c", markersize=3, linestyle="none")
+    places = np.unique(np.linspace(0, len(shown.rounds) - 1, min(len(shown.rounds), 12)).astype(int))
+    axes.set_xticks(places, [shown.rounds[place] for place in places])
+    axes.set_xlabel("round")
+    if len(shown.clients) <= _CLIENTS:
+        axes.set_yticks(range(len(shown.clients)), [plain(name) for name in shown.clients], fontsize=7)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel("clients, the slowest on top")
+    axes.grid(visible=False)
+    picture = axes.get_figure()
+    assert picture is not None
+    picture.colorbar(image, ax=axes, format=EngFormatter(unit="s"), extend="max", pad=0.02)
+    return "How long each client's answers took"
+
+
+def _bytes_by_client(run: Run, axes: Axes) -> str:
+    clients = carried_by(run.calls_table, "client")
+    clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
+    shown = clients[:_CLIENTS]
+    parts = {
+        "to clients": np.array([one.down["wire"] for one in shown], np.float64),
+        "from clients": np.array([one.up["wire"] for one in shown], np.float64),
+    }
+    _stack(axes, np.arange(len(shown), dtype=np.float64), parts)
+    _name(axes, [one.name for one in shown])
+    _unit(axes.yaxis, "B")
+    some = (
+        f", the heaviest {_CLIENTS} of {len(clients):,} clients" if len(clients) > _CLIENTS else " by client"
+    )
+    return f"Bytes on the wire{some}"
+
+
+_DRAWINGS: dict[str, Callable[[Run, Axes], str]] = {
+    "time-by-round": _time_by_round,
+    "time-by-client": _time_by_client,
+    "latency": _latency,
+    "waiting": _waiting,
+    "bytes-by-client": _bytes_by_client,
+}
+
+
+def _stack(axes: Axes, at: Floats, parts: dict[str, Floats]) -> None:
+    floor = np.zeros_like(at)
+    for part, values in parts.items():
+        known = np.nan_to_num(values)
+        if known.any():
+            axes.bar(at, known, bottom=floor, width=0.86, color=_COLORS[part], label=part)
+            floor = floor + known
+
+
+def _name(axes: Axes, names: Sequence[str]) -> None:
+    turned = len(names) > 8
+    axes.set_xticks(range(len(names)), [plain(name) for name in names])
+    axes.tick_params(axis="x", labelrotation=90 if turned else 0, labelsize=7 if turned else 9)
+
+
+def _unit(axis: Any, unit: str) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    axis.set_major_formatter(EngFormatter(unit=unit, sep=" "))

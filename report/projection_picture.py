@@ -1,0 +1,76 @@
+"""A picture of what a run takes over several links, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from report.figure import STYLE
+from report.projection import PARTS, Projection
+from report.wording import seconds_text
+
+_COLORS = {
+    "compute": "#1f62a8",
+    "encryption": "#8447a0",
+    "coding": "#2b92bd",
+    "serialisation": "#9a7000",
+    "propagation": "#c2501a",
+    "queueing": "#b02a62",
+    "waiting": "#15806a",
+    "server": "#68727e",
+    "evaluation": "#c3c9d0",
+}
+
+
+def draw_projections(projections: Sequence[tuple[str, Projection]], path: Path, *, title: str) -> Path:
+    """Draw a bar for each link, stacked of the parts of all rounds and the evaluations.
+
+    Parameters
+    ----------
+    projections
+        Names of links, from top to bottom, and what the run takes over them.
+    path
+        Of the PNG file; folders above it are made.
+    title
+        What the run is.
+
+    Returns
+    -------
+    Path
+        The same ``path``.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    style = {**STYLE, "axes.grid.axis": "x"}
+    with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
+        figure = Figure(figsize=(7.5, 1.5 + 0.38 * len(projections)), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        places = range(len(projections))
+        starts = [0.0] * len(projections)
+        for part in (*PARTS, "evaluation"):
+            widths = [_seconds(projection, part) for _, projection in projections]
+            if any(widths):
+                axes.barh(places, widths, left=starts, color=_COLORS[part], label=part, height=0.62)
+                starts = [start + width for start, width in zip(starts, widths, strict=True)]
+        for place, (_, projection) in enumerate(projections):
+            words = f" {seconds_text(projection.total)}"
+            axes.annotate(words, (starts[place], place), va="center", fontsize=8)
+        axes.set_yticks(places, [name for name, _ in projections])
+        axes.invert_yaxis()
+        axes.set_axisbelow(True)
+        axes.margins(x=0.1)
+        axes.set_title(title)
+        axes.set_xlabel("seconds")
+        figure.legend(frameon=False, loc="outside lower center", ncols=5)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
+    return path
+
+
+def _seconds(projection: Projection, part: str) -> float:
+    if part == "evaluation":
+        return float(projection.evaluation.sum())
+    return max(float(getattr(projection.parts, part)), 0.0)

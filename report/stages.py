@@ -1,0 +1,94 @@
+"""The stages of a call, from when it was queued until its exchange was over: their means, client by client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from report import digest
+
+STAGES = (
+    "queue_s",
+    "serialisation_s",
+    "propagation_s",
+    "client_queue_s",
+    "client_decode_s",
+    "decrypt_s",
+    "compute_s",
+    "encrypt_s",
+    "client_encode_s",
+    "journal_s",
+    "handover_s",
+    "held_s",
+    "decode_s",
+    "take_s",
+    "waiting_s",
+)
+"""Columns of ``calls.parquet`` whose sum is ``total_s + take_s + waiting_s``, but for a remainder."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Mean seconds of the calls of one client in one phase that were answered.
+
+    Attributes
+    ----------
+    client, phase
+        Whose calls.
+    answered
+        How many.
+    seconds
+        By the names of :data:`STAGES`; nan where the run's table does not have one.
+    whole
+        From queued until the exchange was over.
+    """
+
+    client: str
+    phase: str
+    answered: int
+    seconds: dict[str, float]
+    whole: float
+
+    @property
+    def remainder(self) -> float:
+        """What no stage accounts for."""
+        return self.whole - float(np.nansum(list(self.seconds.values())))
+
+
+def stages_of(calls: pa.Table) -> list[Stages]:
+    """Return the mean stages of each client and phase, sorted by both.
+
+    Parameters
+    ----------
+    calls
+        Rows of ``calls.parquet``.
+    """
+    if not calls.num_rows or "outcome" not in calls.column_names:
+        return []
+    calls = calls.filter(pc.is_in(calls["outcome"], pa.array(["counted", "told"])))
+    calls = calls.filter(np.isfinite(digest.column(calls, "total_s")))
+    if not calls.num_rows:
+        return []
+    pairs = list(zip(*(map(str, calls[key].to_pylist()) for key in ("client", "phase")), strict=True))
+    keys = sorted(set(pairs))
+    index = {pair: k for k, pair in enumerate(keys)}
+    code = np.array([index[pair] for pair in pairs])
+    counts = np.bincount(code)
+    means = {stage: np.bincount(code, weights=digest.column(calls, stage)) / counts for stage in STAGES}
+    whole = digest.column(calls, "total_s") + sum(
+        np.nan_to_num(digest.column(calls, stage)) for stage in ("take_s", "waiting_s")
+    )
+    wholes = np.bincount(code, weights=whole) / counts
+    return [
+        Stages(
+            client=client,
+            phase=phase,
+            answered=int(counts[k]),
+            seconds={stage: float(values[k]) for stage, values in means.items()},
+            whole=float(wholes[k]),
+        )
+        for k, (client, phase) in enumerate(keys)
+    ]

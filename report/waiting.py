@@ -1,0 +1,139 @@
+"""Who waited for whom: for each client and round, how long its answers took, and how long it waited for others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from report import digest
+from report.digest import Floats
+
+Number = TypeVar("Number", np.float64, np.int64)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A map of c clients by m rounds, or of groups of either.
+
+    Attributes
+    ----------
+    clients
+        Names of the c rows; those that take longest come first.
+    rounds
+        Names of the m columns.
+    took
+        Seconds until the client's answers were taken, summed over the exchanges of the round, shape (c, m); of a
+        group the mean. Nan where it was not asked, or did not answer.
+    waited
+        Seconds from then until the exchanges were over, shape (c, m): how long it waited for slower clients. Nan
+        also where the run's table does not say.
+    missed
+        Instructions without an answer that counted, shape (c, m), int64.
+    """
+
+    clients: list[str]
+    rounds: list[str]
+    took: Floats
+    waited: Floats
+    missed: NDArray[np.int64]
+
+
+def waiting_of(calls: pa.Table) -> Waiting:
+    """Return the map of all clients and rounds.
+
+    Parameters
+    ----------
+    calls
+        Rows of ``calls.parquet``. Only exchanges that were waited for count: no promises, no evaluation.
+    """
+    if "kind" in calls.column_names:
+        calls = calls.filter(pc.equal(calls["kind"], "ask"))
+    if not calls.num_rows or "client" not in calls.column_names:
+        nothing = np.empty((0, 0))
+        return Waiting([], [], nothing, nothing, nothing.astype(np.int64))
+    names, row = np.unique([str(name) for name in calls["client"].to_pylist()], return_inverse=True)
+    rounds, column = np.unique(digest.column(calls, "round").astype(np.int64), return_inverse=True)
+    cells, shape = row * rounds.size + column, (names.size, rounds.size)
+    outcome = np.asarray(calls["outcome"].to_pylist(), dtype=object)
+    missed = np.bincount(cells[outcome != "counted"], minlength=names.size * rounds.size).reshape(shape)
+    took = digest.column(calls, "total_s") + np.nan_to_num(digest.column(calls, "take_s"))
+    answers = _sums(took, cells, shape)
+    mean = _means(answers)
+    # Those that never answered (nan) are the slowest of all.
+    order = np.lexsort((names, -np.nan_to_num(mean, nan=np.inf)))
+    return Waiting(
+        clients=[str(name) for name in names[order]],
+        rounds=[str(t) for t in rounds],
+        took=answers[order],
+        waited=_sums(digest.column(calls, "waiting_s"), cells, shape)[order],
+        missed=missed[order],
+    )
+
+
+def thinned(full: Waiting, clients: int, rounds: int) -> Waiting:
+    """Return a smaller map, in which neighbours are grouped: clients that are about equally slow, rounds in a row.
+
+    Parameters
+    ----------
+    clients, rounds
+        At most as many rows and columns.
+    """
+    rows, columns = (
+        _starts(size, most) for size, most in zip(full.took.shape, (clients, rounds), strict=True)
+    )
+    return Waiting(
+        clients=_names(full.clients, rows, " … "),
+        rounds=_names(full.rounds, columns, "–"),
+        took=_grouped_means(full.took, rows, columns),
+        waited=_grouped_means(full.waited, rows, columns),
+        missed=_grouped(full.missed, rows, columns),
+    )
+
+
+def _sums(seconds: Floats, cells: NDArray[np.int64], shape: tuple[int, int]) -> Floats:
+    """Return the sums of the known seconds of each cell; nan where none is known."""
+    known = np.isfinite(seconds)
+    size = shape[0] * shape[1]
+    sums = np.bincount(cells[known], weights=seconds[known], minlength=size)
+    counts = np.bincount(cells[known], minlength=size)
+    return np.where(counts > 0, sums, np.nan).reshape(shape)
+
+
+def _means(values: Floats) -> Floats:
+    known = np.isfinite(values)
+    counts = known.sum(axis=1)
+    sums = np.where(known, values, 0.0).sum(axis=1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _starts(size: int, most: int) -> NDArray[np.int64]:
+    """Return where each of at most ``most`` groups of equal size begins."""
+    groups = min(size, most)
+    return np.array([part[0] for part in np.array_split(np.arange(size), groups)] if groups else [], np.int64)
+
+
+def _names(names: list[str], starts: NDArray[np.int64], between: str) -> list[str]:
+    ends = [*starts, len(names)][1:]
+    return [
+        names[a] if b - a == 1 else f"{names[a]}{between}{names[b - 1]}"
+        for a, b in zip(starts, ends, strict=True)
+    ]
+
+
+def _grouped(values: NDArray[Number], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[Number]:
+    if not values.size:
+        return values
+    sums: NDArray[Number] = np.add.reduceat(np.add.reduceat(values, rows, axis=0), columns, axis=1)
+    return sums
+
+
+def _grouped_means(values: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
+    known = np.isfinite(values)
+    counts = _grouped(known.astype(np.int64), rows, columns)
+    sums = _grouped(np.where(known, values, 0.0), rows, columns)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

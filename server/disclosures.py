@@ -1,0 +1,421 @@
+"""What each party of a run could see: every kind of message that crossed, and in what form.
+
+The account is kept where messages leave and arrive (:mod:`server.conversation`), from the descriptors that travel with
+them, so it lists what crossed and nothing else. It holds names, types and sizes; never a value.
+
+What a descriptor cannot tell, because it does not show in bytes, is the word of the algorithm: ``form`` of what it
+declared with ``returns`` (:class:`common.expectation.ArraySpec`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from google.protobuf.message import Message
+
+from common.errors import CheckpointError
+from common.expectation import Form
+from common.phases import ACCEPT, BOX, EXCHANGE
+from common.settings.privacy import DifferentialPrivacy
+from common.settings.uplink import Uplink
+from common.store import writing
+from proto import fenchel_pb2 as pb
+from server.calls import Call
+from server.privacy import Spending
+
+Direction: TypeAlias = Literal["up", "down"]
+"""Up: from a client to the server."""
+
+_READERS: Mapping[tuple[Direction, str], str] = {
+    ("up", "clear"): "the server",
+    ("up", "noisy"): "the server",
+    ("up", "pseudonyms"): "the server; the names behind them only clients",
+    ("up", "ciphertext"): "nobody without the clients' private key",
+    ("up", "sealed"): "the one client that each box is sealed for",
+    ("down", "clear"): "the server and the clients it went to",
+    ("down", "ciphertext"): "the clients it went to",
+    ("down", "sealed"): "the clients it went to",
+}
+UNASKED = "(unasked)"
+"""Stands for the phase of a reply that answers no question the server remembers."""
+
+
+def wider(span: list[int] | None, number: int) -> list[int]:
+    """Return ``[smallest, largest]`` with one more number in it."""
+    return [number, number] if span is None else [min(span[0], number), max(span[1], number)]
+
+
+@dataclass
+class Disclosed:
+    """One kind of array or number that crossed.
+
+    Attributes
+    ----------
+    phase, kind, direction, name
+        Which message, and what in it; ``kind`` is ``ask``, ``tell`` or ``inspect``.
+    content
+        ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
+    dtype
+        Of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts.
+    form
+        As whom it could tell something: ``clear``, ``noisy``, ``pseudonyms``, ``ciphertext`` or ``sealed``.
+    key
+        Of ciphertexts: the id of the public key, in hexadecimal digits.
+    shape
+        Smallest and largest length of each side; for ciphertexts the number of encrypted values.
+    entries
+        Of a sparse vector: smallest and largest number of entries that were given.
+    bytes
+        Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head.
+    additions
+        Of ciphertexts: of how few and how many fresh vectors one was the sum; 0: zeros that anybody can encrypt.
+    clients
+        Who sent it (up) or whom it went to (down).
+    first_round, last_round, times
+        When, and how often in all. A message that was sent again from its beginning counts again.
+    """
+
+    phase: str
+    kind: str
+    direction: Direction
+    name: str
+    content: str
+    dtype: str
+    form: str
+    key: str
+    first_round: int
+    last_round: int
+    shape: list[list[int]] = field(default_factory=list)
+    entries: list[int] | None = None
+    bytes: list[int] | None = None
+    additions: list[int] | None = None
+    clients: set[str] = field(default_factory=set)
+    times: int = 0
+
+    @property
+    def readers(self) -> str:
+        """Who could read it: all others who carried it saw its size alone."""
+        return _READERS.get((self.direction, self.form), "the server")
+
+    def note(self, client: str, t: int, found: _Found) -> None:
+        """Count one more of this kind."""
+        if not self.shape:
+            self.shape = [[side, side] for side in found.shape]
+        for span, side in zip(self.shape, found.shape, strict=True):
+            span[:] = wider(span, side)
+        self.bytes = wider(self.bytes, found.bytes)
+        if found.entries is not None:
+            self.entries = wider(self.entries, found.entries)
+        if found.additions is not None:
+            self.additions = wider(self.additions, found.additions)
+        self.clients.add(client)
+        self.first_round, self.last_round = min(self.first_round, t), max(self.last_round, t)
+        self.times += 1
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a descriptor says of one array."""
+
+    name: str
+    content: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    key: str = ""
+    entries: int | None = None
+    additions: int | None = None
+
+    @classmethod
+    def of(cls, item: pb.Array) -> _Found:
+        content = item.WhichOneof("content") or ""
+        if content == "dense":
+            dtype, shape = item.dense.dtype, tuple(item.dense.shape)
+            entries = 1
+            for side in shape:
+                entries *= side
+            return cls(item.name, content, _dtype(dtype), shape, entries * _ITEMSIZES.get(dtype, 0))
+        if content == "sparse":
+            sparse = item.sparse
+            size = sparse.index_bytes + sparse.count * _ITEMSIZES.get(sparse.dtype, 0)
+            shape = (sparse.size,)
+            return cls(item.name, content, _dtype(sparse.dtype), shape, size, entries=sparse.count)
+        if content == "ciphertexts":
+            told = item.ciphertexts
+            size = -(-told.count // max(told.slots, 1)) * told.ciphertext_bytes
+            key = told.key_id.hex()
+            return cls(item.name, content, "", (told.count,), size, key, additions=told.additions)
+        return cls(item.name, content, item.scalar.WhichOneof("value") or "", (), 0)
+
+
+_ITEMSIZES: Mapping[int, int] = {
+    pb.FLOAT64: 8,
+    pb.FLOAT32: 4,
+    pb.FLOAT16: 2,
+    pb.INT64: 8,
+    pb.UINT8: 1,
+    pb.BOOL: 1,
+}
+
+
+def _dtype(code: pb.DType.ValueType) -> str:
+    return pb.DType.Name(code).lower() if code in _ITEMSIZES else str(code)
+
+
+@dataclass
+class Head:
+    """One kind of head: the part of a message that is no array.
+
+    Attributes
+    ----------
+    message
+        Its name in ``fenchel.proto``; ``Work`` stands for the metadata of a stream.
+    fields
+        Those that were ever set, of parts in a part with a dot: ``shard.samples``.
+    times
+        How many crossed.
+    """
+
+    message: str
+    direction: Direction
+    fields: set[str] = field(default_factory=set)
+    times: int = 0
+
+
+@dataclass
+class Disclosures:
+    """The account of one run.
+
+    Attributes
+    ----------
+    path
+        Where it is kept: a JSON file.
+    run
+        The run's id.
+    privacy, uplink
+        From the settings: what noise the clients add.
+    spending
+        What the uploads cost the clients, under differential privacy.
+    """
+
+    path: Path
+    run: str
+    privacy: DifferentialPrivacy | None = None
+    uplink: Uplink = field(default_factory=Uplink)
+    spending: Spending | None = None
+    _kinds: dict[tuple[object, ...], Disclosed] = field(default_factory=dict)
+    _heads: dict[str, Head] = field(default_factory=dict)
+    _clients: set[str] = field(default_factory=set)
+    _news: bool = True
+    _broadcast: tuple[bytes, tuple[_Found, ...]] = (b"", ())
+
+    # What the transport tells
+
+    def opened(self, client: str, fields: Iterable[str]) -> None:
+        """Note that a client opened a stream, and what the call itself told of it."""
+        self._clients.add(client)
+        self._head("Work", "up", fields)
+
+    def head(self, direction: Direction, message: Message) -> None:
+        """Note a message without arrays, or the rest of one that has some."""
+        self._head(message.DESCRIPTOR.name, direction, fields_of(message))
+
+    def sent(self, call: Call, head: pb.Instruction, payload: bytes, *, goes_on: bool = False) -> None:
+        """Note that an instruction is about to leave.
+
+        Parameters
+        ----------
+        call
+            To whom, and why.
+        head
+            Of the message.
+        payload
+            The descriptor of its arrays, as it travels; the same object for all receivers of a broadcast.
+        goes_on
+            Whether the arrays go on where they broke off: then they were noted before.
+        """
+        self.head("down", head)
+        if goes_on:
+            return
+        if self._broadcast[0] is not payload:
+            self._broadcast = payload, tuple(map(_Found.of, pb.Payload.FromString(payload).arrays))
+        for found in self._broadcast[1]:
+            form: Form = "sealed" if call.phase == ACCEPT and found.name in _SEALED else "clear"
+            self._note(call, "down", found, form)
+
+    def received(self, client: str, reply: pb.Reply, call: Call | None) -> None:
+        """Note that a reply has begun to arrive, whether or not it will count.
+
+        Parameters
+        ----------
+        call
+            What it answers; ``None``: nothing that the server remembers.
+        """
+        self.head("up", reply)
+        if reply.resume:
+            return  # it goes on where it broke off, and was noted then
+        forms = {} if call is None or call.exchange is None else call.exchange.forms
+        known = call or Call(client, reply.sequence, 0, UNASKED, 0, pb.KIND_UNSPECIFIED, None)
+        for item in reply.payload.arrays:
+            self._note(known, "up", _Found.of(item), forms.get(item.name, "clear"))
+
+    def _head(self, message: str, direction: Direction, fields: Iterable[str]) -> None:
+        head = self._heads.get(message)
+        if head is None:
+            head = self._heads[message] = Head(message, direction)
+        before = len(head.fields)
+        head.fields.update(fields)
+        head.times += 1
+        self._news = self._news or len(head.fields) > before
+
+    def _note(self, call: Call, direction: Direction, found: _Found, declared: Form) -> None:
+        form = "ciphertext" if found.content == "ciphertexts" else declared
+        name = found.name
+        if call.phase in EXCHANGE and "/" in name:
+            name = f"*/{name.partition('/')[2]}"  # one for each client, alike
+        sides = len(found.shape)
+        place = (call.phase, call.kind, direction, name, found.content, found.dtype, form, found.key, sides)
+        kind = self._kinds.get(place)
+        if kind is None:
+            word = pb.Kind.Name(call.kind).lower() if call.kind else ""
+            kind = self._kinds[place] = Disclosed(
+                call.phase,
+                word,
+                direction,
+                name,
+                found.content,
+                found.dtype,
+                form,
+                found.key,
+                call.round,
+                call.round,
+            )
+            self._news = True
+        kind.note(call.client, call.round, found)
+
+    # The file
+
+    def save_news(self) -> None:
+        """Write the file if something of a new kind has crossed since it was written.
+
+        Raises
+        ------
+        StorageError
+            As :meth:`save`.
+        """
+        if self._news:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file, so that it is at every moment either the old one or the new one.
+
+        Raises
+        ------
+        StorageError
+            The disk is full, or the folder cannot be written.
+        """
+        with writing(self.path):
+            temporary = self.path.with_suffix(".new")
+            temporary.write_text(_lines(self.to_json()))
+            temporary.replace(self.path)
+        self._news = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the account as it is kept (docs/run-folder.md)."""
+        return {
+            "run": self.run,
+            "clients": sorted(self._clients),
+            "messages": [self._told(kind) for kind in self._kinds.values()],
+            "heads": [asdict(head) | {"fields": sorted(head.fields)} for head in self._heads.values()],
+            "noise": self._noise(),
+        }
+
+    def _told(self, kind: Disclosed) -> dict[str, Any]:
+        everybody = kind.clients >= self._clients
+        named = "all" if everybody else sorted(kind.clients)
+        return asdict(kind) | {"clients": named, "readers": kind.readers}
+
+    def _noise(self) -> dict[str, Any] | None:
+        """Describe the noise that clients add, and what uploads with it have cost them, by groups of equal noise."""
+        if self.privacy is None:
+            plain = self.uplink.noise
+            return None if plain is None else {"mechanism": "uplink.noise", "standard_deviation": plain}
+        return {
+            "mechanism": self.privacy.mechanism,
+            "delta": self.privacy.delta,
+            "groups": [] if self.spending is None else self.spending.groups(),
+        }
+
+    def resume(self, members: Collection[str]) -> None:
+        """Go on with the account of a run that is resumed.
+
+        Parameters
+        ----------
+        members
+            The clients that its checkpoint knows.
+
+        Raises
+        ------
+        CheckpointError
+            The file is damaged.
+        """
+        if not self.path.exists():
+            return  # begun by a version that kept none
+        try:
+            told = json.loads(self.path.read_text())
+            self._clients = {*told["clients"], *members}
+            for entry in told["messages"]:
+                del entry["readers"]
+                whom = set(told["clients"]) if entry["clients"] == "all" else set(entry["clients"])
+                kind = Disclosed(**entry | {"clients": whom})
+                self._kinds[_place(kind)] = kind
+            for entry in told["heads"]:
+                self._heads[entry["message"]] = Head(**entry | {"fields": set(entry["fields"])})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.path}: cannot be read ({error}); without it the account of what was disclosed would begin "
+                "anew. Put it back, or move it away to accept that"
+            ) from None
+
+
+_SEALED = frozenset(name for name, spec in BOX.items() if getattr(spec, "form", "") == "sealed")
+
+
+def _lines(account: Mapping[str, Any]) -> str:
+    """Return the account as JSON, with a line for each entry of a list: for people, and for comparing runs."""
+    parts = []
+    for name, value in account.items():
+        entries = value if isinstance(value, list) and value and isinstance(value[0], dict) else None
+        if entries is None:
+            parts.append(f'"{name}": {json.dumps(value)}')
+        else:
+            parts.append(f'"{name}": [\n' + ",\n".join("  " + json.dumps(each) for each in entries) + "\n]")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _place(kind: Disclosed) -> tuple[object, ...]:
+    code = pb.Kind.Value(kind.kind.upper()) if kind.kind else pb.KIND_UNSPECIFIED
+    return (
+        kind.phase,
+        code,
+        kind.direction,
+        kind.name,
+        kind.content,
+        kind.dtype,
+        kind.form,
+        kind.key,
+        len(kind.shape),
+    )
+
+
+def fields_of(message: Message, prefix: str = "") -> Iterable[str]:
+    """Yield the names of the fields that are set in a message, but not of the arrays it describes."""
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None:
+            yield prefix + descriptor.name
+        elif descriptor.message_type.name != "Payload":
+            yield from fields_of(value, f"{prefix}{descriptor.name}.")

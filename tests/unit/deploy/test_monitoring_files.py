@@ -1,0 +1,165 @@
+"""What Prometheus and Grafana are given fits what Fenchel says: every query names metrics and labels that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from client.metrics import ClientMetrics
+from common.settings.run import load
+from deploy import command
+from server.metrics import ServerMetrics
+from tests.unit.deploy.test_compose import composed
+
+ROOT = Path(__file__).parents[3]
+BASIS, OVERLAY = "docker-compose.yml", "deploy/compose.monitoring.yml"
+MONITORING = ROOT / "deploy" / "monitoring"
+PAGE = ROOT / "docs" / "monitoring.md"
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    server = ServerMetrics("run", load(ROOT / "experiments/fedavg-digits.yaml"))
+    return server.exposition.names() | ClientMetrics().exposition.names()
+
+
+def board() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((MONITORING / "grafana" / "fenchel.json").read_text())
+    return found
+
+
+def queries() -> list[str]:
+    return [target["expr"] for panel in board()["panels"] for target in panel.get("targets", [])]
+
+
+def named(query: str) -> set[str]:
+    return set(re.findall(r"\bfenchel_\w+", query))
+
+
+def test_there_are_metrics_of_both_roles(names: set[str]) -> None:
+    assert {
+        "fenchel_rounds_total",
+        "fenchel_call_seconds_bucket",
+        "fenchel_client_part_seconds_total",
+    } <= names
+    assert len(names) > 25
+
+
+@pytest.mark.parametrize("query", queries())
+def test_a_query_of_the_dashboard_names_metrics_that_exist(query: str, names: set[str]) -> None:
+    assert named(query)
+    assert named(query) <= names
+    assert query.count("(") == query.count(")")
+    assert query.count("{") == query.count("}")
+
+
+def test_a_histogram_is_asked_for_by_its_buckets_and_a_counter_by_its_rate() -> None:
+    for query in queries():
+        for name in named(query):
+            if name.endswith("_bucket"):
+                assert "histogram_quantile" in query
+                assert re.search(rf"by \([^)]*le[^)]*\) \(rate\({name}\[", query)
+            elif name.endswith("_total") and name != "fenchel_client_streams_total":
+                assert re.search(rf"(rate|increase)\({name}(\{{[^}}]*\}})?\[", query)
+
+
+def test_panels_do_not_lie_over_each_other_and_know_their_source() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in board()["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["datasource"]["uid"] == sources()["uid"]
+    identifiers = [panel["id"] for panel in board()["panels"]]
+    assert len(identifiers) == len(set(identifiers))
+
+
+def sources() -> dict[str, Any]:
+    (source,) = yaml.safe_load((MONITORING / "grafana" / "datasources.yml").read_text())["datasources"]
+    found: dict[str, Any] = source
+    return found
+
+
+def test_prometheus_asks_the_ports_at_which_the_containers_answer() -> None:
+    services = config()["services"]
+    jobs = {
+        job["job_name"]: job
+        for job in yaml.safe_load((MONITORING / "prometheus.yml").read_text())["scrape_configs"]
+    }
+    (target,) = jobs["fenchel-server"]["static_configs"][0]["targets"]
+    assert target == "server:9464"
+    assert "--metrics=0.0.0.0:9464" in services["server"]["command"]
+    (found,) = jobs["fenchel-client"]["dns_sd_configs"]
+    assert (found["names"], found["port"]) == (["client"], 9464)
+    assert "--metrics 0.0.0.0:9464" in services["client"]["command"]
+    assert sources()["url"] == "http://prometheus:9090"
+
+
+def config() -> dict[str, Any]:
+    done = composed(BASIS, OVERLAY)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = yaml.safe_load(done.stdout)
+    return found
+
+
+def test_the_overlay_only_adds_to_the_words_of_both_roles() -> None:
+    with_it, plain = config()["services"], yaml.safe_load(composed(BASIS).stdout)["services"]
+    added = [word for word in with_it["server"]["command"] if word not in plain["server"]["command"]]
+    assert added == ["--metrics=0.0.0.0:9464", "--dashboard-at=0.0.0.0:7444"]
+    assert [word for word in with_it["server"]["command"] if word not in added] == plain["server"]["command"]
+    mine, theirs = (shlex.split(services["client"]["command"]) for services in (with_it, plain))
+    assert [word for word in mine if word not in ("--metrics", "0.0.0.0:9464")] == theirs
+    assert with_it["certs"] == plain["certs"]
+
+
+def test_only_this_machine_reaches_what_the_overlay_opens() -> None:
+    for name, service in config()["services"].items():
+        for port in service.get("ports", []):
+            published = port if isinstance(port, str) else f"{port.get('host_ip', '')}:{port['published']}"
+            assert published.startswith("127.0.0.1:"), name
+
+
+def test_every_file_that_the_overlay_mounts_is_there() -> None:
+    services = config()["services"]
+    mounted = [
+        volume.split(":")[0] if isinstance(volume, str) else volume["source"]
+        for name in ("prometheus", "grafana")
+        for volume in services[name]["volumes"]
+    ]
+    files = [Path(source) for source in mounted if "/" in source]
+    assert len(files) == 4
+    assert all(path.is_file() for path in files)
+
+
+def test_the_words_of_the_overlay_are_those_of_the_commands() -> None:
+    if not command.app.registered_commands:
+        command.register()
+    application: Any = typer.main.get_command(command.app)
+    words = config()["services"]["server"]["command"]
+    always, beginning = words[1 : words.index("--")], words[words.index("--") + 1 :]
+    context = application.commands["server"].make_context("server", [*beginning, *always])
+    assert context.params["metrics"] == "0.0.0.0:9464"
+    assert context.params["dashboard_at"] == "0.0.0.0:7444"
+    client = shlex.split(config()["services"]["client"]["command"])
+    context = application.commands["client"].make_context("client", client[1:])
+    assert context.params["metrics"] == "0.0.0.0:9464"
+
+
+def test_the_page_of_the_documentation_lists_every_metric(names: set[str]) -> None:
+    listed = set(re.findall(r"`(fenchel_\w+)", PAGE.read_text()))
+    short = {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+    assert listed == short
