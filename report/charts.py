@@ -33,7 +33,7 @@ def chart_data(runs: Sequence[Run], names: Sequence[str], optimum: float | None 
     curves = [curves_of(run, optimum) for run in runs]
     return {
         "axes": axes_of(curves),
-        "panels": panels(curves),
+        "panels": panels(runs, optimum),
         "runs": [
             {
                 "name": name,
@@ -50,12 +50,12 @@ def chart_data(runs: Sequence[Run], names: Sequence[str], optimum: float | None 
     }
 
 
-def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
+def panels(runs: Sequence[Run], optimum: float | None = None) -> list[dict[str, Any]]:
     """Return the charts of curves: title, and the figure of each split (or the one figure) that is drawn in it.
 
     Figures that no run knows are left out.
     """
-    known = known_figures(curves)
+    known = known_figures([curves_of(run, optimum) for run in runs])
     main = columns.objective(known)
     found = [_panel(columns.title(name), {"": name}) for name in (main, OPTIMALITY_GAP) if name in known]
     for kind, heading in columns.KINDS.items():

@@ -1,4 +1,4 @@
-"""The course of a run, rebuilt from its tables: what followed what, what waited for what, and how long each took.
+"""The course of a run, rebuilt from its tables: what followed what, what waited for what, how long each took.
 
 Times here are measured ones. What a message took on its way is left out, and so is what an instruction waited for
 because an earlier one of the same client was not done: both follow from the network
@@ -45,8 +45,8 @@ class Instruction:
 
     Attributes
     ----------
-    client, outcome
-        As in ``calls.parquet``.
+    client
+        Its id.
     queued
         When it was queued: seconds since the first instruction of the run.
     down, up
@@ -66,7 +66,6 @@ class Instruction:
     """
 
     client: str
-    outcome: str
     queued: float
     down: float
     up: float
@@ -303,7 +302,6 @@ def _instructions(rows: Sequence[dict[str, Any]]) -> list[Instruction]:
         found.append(
             Instruction(
                 client=row["client"],
-                outcome=row["outcome"],
                 queued=row["queued_unix"],
                 down=row["wire_down"],
                 up=row["wire_up"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from report.run import Run
 from report.wording import plain
 
 COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
-_DASHES = ("-", "--", ":", "-.")
+_DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 _INK, _SOFT, _LINE = "#1c2127", "#5f6873", "#e5e7ea"
 STYLE = {
     "font.size": 9,
@@ -62,7 +63,7 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optimum: float | 
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
     curves = [curves_of(run, optimum) for run in runs]
-    shown = main_figures(known_figures(curves))
+    shown = main_figures(known_figures([each for each in curves if axis in each.costs]))
     title = axes_of(curves).get(axis, axis)
     lines = [
         Line2D(
@@ -75,6 +76,7 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optimum: float | 
         )
         for index, name in enumerate(digest.labels(runs))
     ]
+    drawn = [line for each, line in zip(curves, lines, strict=True) if axis in each.costs]
     with rc_context(STYLE):  # type: ignore[arg-type]  # the stubs know only literal keys
         figure = Figure(figsize=(4.4 * len(shown), 3.1), layout="constrained")
         FigureCanvasAgg(figure)
@@ -105,8 +107,8 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optimum: float | 
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         if len(runs) > 1:
             # A leading underscore would hide a run from an automatic legend, so the lines are named explicitly.
-            names = [str(line.get_label()) for line in lines]
-            figure.legend(lines, names, loc="outside lower left", ncols=4, frameon=False)
+            names = [str(line.get_label()) for line in drawn]
+            figure.legend(drawn, names, loc="outside lower left", ncols=4, frameon=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
     return path

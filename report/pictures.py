@@ -73,6 +73,7 @@ def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) 
         picture = Figure(figsize=(8.8, 4.0), layout="constrained")
         FigureCanvasAgg(picture)
         axes = picture.subplots()
+        axes.set_axisbelow(True)
         axes.set_title(f"{drawing(run, axes)}, {name}")
         handles, labels = axes.get_legend_handles_labels()
         if handles:

@@ -114,25 +114,48 @@ def _plain(default: object) -> object:
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, finished or not")],
-    html: Annotated[
-        Path | None, typer.Option(help="write the page here instead of into the first run folder")
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            *("--output", "-o", "--html"), metavar="FILE", help="default: report.html in the first run folder"
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="also draw pictures into this folder")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="also write the numbers of all charts into this folder")
+    ] = None,
+    optimum: Annotated[
+        float | None,
+        typer.Option(help="of the objective (fenchel solve): also show how far above it the runs are"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one run, or compare several: a table here, and a self-contained HTML page."""
+    """Show one run, or compare several: a table here, and a self-contained HTML page (docs/report.md)."""
     from report.page import write_report
     from report.run import Run
     from report.terminal import as_json as described
     from report.terminal import show
 
     found = [Run(path) for path in runs]
+    written: list[Path] = []
+    if png is not None:
+        from report.pictures import write_pictures
+
+        written += write_pictures(found, png, optimum)
+    if csv is not None:
+        from report.tables import write_tables
+
+        written += write_tables(found, csv, optimum)
     if as_json:
         print(json.dumps(described(found), indent=2))  # noqa: T201
         return
     console = Console()
     show(found, console)
-    page = write_report(found, html or found[0].path / "report.html")
-    console.print(f"page  {page}", highlight=False, soft_wrap=True)
+    page = write_report(found, output or found[0].path / "report.html", optimum)
+    for kind, path in [("page", page), *((path.suffix[1:], path) for path in written)]:
+        console.print(f"{kind:5} {path}", highlight=False, soft_wrap=True, markup=False)
 
 
 def probe(

@@ -32,6 +32,7 @@ ROOMS = {
     "plotly": {"report/page.py"},
     "matplotlib": {
         "report/figure.py",
+        "report/pictures.py",
         "report/front.py",
         "report/energy_map.py",
         "report/projection_picture.py",

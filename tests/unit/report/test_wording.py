@@ -49,6 +49,8 @@ def test_seconds_are_shown_in_the_unit_that_people_would_choose(seconds: float, 
 
 def test_accuracies_are_percentages_and_other_figures_are_numbers() -> None:
     assert figure_text("test_accuracy", 0.9472) == "94.7%"
+    for figure in ("test_auc", "holdout_auc_error", "test_partial_auc", "test_average_precision"):
+        assert figure_text(figure, 0.98349) == "98.35%"
     assert figure_text("objective", 0.190678) == "0.1907"
     assert figure_text("objective", math.nan) == "–"
 
