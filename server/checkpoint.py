@@ -245,6 +245,14 @@ def load(path: Path) -> Checkpoint:
         promises = tuple(_Promise(**promise) for promise in about["promises"])
         found = Checkpoint(about["run"], about["round"], about["epoch"], values, about["members"], promises)
         found.restore()  # what cannot be gone on from must not be found when the one before it is gone
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, DecodeError, ParseError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        DecodeError,
+        ParseError,
+    ) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version ({error})") from error
     return found

@@ -122,7 +122,7 @@ def test_a_damaged_entry_is_told_and_the_others_are_used(
     entry = tmp_path / f"{5:020d}.state"
     content = bytearray(entry.read_bytes())
     content[len(content) // 2] ^= 1
-    entry.write_bytes({"one bit": content, "cut off": content[:-3], "empty": b""}[damage])
+    entry.write_bytes({"one bit": bytes(content), "cut off": bytes(content[:-3]), "empty": b""}[damage])
     again = Journal(state(0.0), tmp_path)
     assert again.snapshots == [3]
     assert value_after(again, 3) == 1.0
