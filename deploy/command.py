@@ -47,7 +47,20 @@ def find_own_modules() -> None:
 
 def register() -> None:
     """Add the commands to the application."""
-    from deploy.commands import certs, data, energy, inspect, keys, relay, run, solve, trace, tune
+    from deploy.commands import (
+        certs,
+        data,
+        disclosures,
+        energy,
+        inspect,
+        keys,
+        project,
+        relay,
+        run,
+        solve,
+        trace,
+        tune,
+    )
 
     app.add_typer(certs.app, name="certs")
     app.add_typer(data.app, name="data")
@@ -55,8 +68,10 @@ def register() -> None:
     run.register(app)
     inspect.register(app)
     energy.register(app)
+    project.register(app)
     solve.register(app)
     trace.register(app)
+    disclosures.register(app)
     tune.register(app)
     relay.register(app)
 
