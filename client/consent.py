@@ -1,7 +1,8 @@
-"""What a client lets the server choose: which code it runs, which data it uses, which files it opens.
+"""What a client lets the server choose: which code it runs, which data it uses, which files it opens, what it tells.
 
-The settings of a run come from the server. Whatever in them would make this machine import code, open a file or hold
-much memory is only done if whoever started the client agreed to it, on the command line or in the environment.
+The settings of a run come from the server. Whatever in them would make this machine import code, open a file, hold
+much memory or tell scores of few samples is only done if whoever started the client agreed to it, on the command line
+or in the environment.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from common.settings.run import RunSettings, from_json, outside_code, raw
 MESSAGE_BYTES = 8 << 30
 """The largest messages that a run may have, if nobody agreed to larger ones."""
 
+LEAST_GROUP = 5
+"""How many samples share a group of scores at least, if nobody agreed to fewer."""
+
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _EXTRACTOR_FILE = "data.extractor.file"
 
@@ -42,12 +46,15 @@ class Consent:
         Data sets of this machine that may be used; ``None``: those that are public.
     message_bytes
         The largest messages that a run may have.
+    least_group
+        How many samples must share a group at least, where scores are told in groups.
     """
 
     code: Collection[str] = ()
     files: Collection[Path] = field(default=())
     data: Collection[str] | None = None
     message_bytes: int = MESSAGE_BYTES
+    least_group: int = LEAST_GROUP
 
     def settings(self, text: str, own: Path | None) -> RunSettings:
         """Return the settings that a server sent, if nothing in them goes beyond this consent.
@@ -84,7 +91,18 @@ class Consent:
                 f"(network.max_message_bytes), and this client takes {self.message_bytes:,} at most; if it has the "
                 "memory, start it with a larger --max-message-bytes"
             )
+        self._check_groups(settings)
         return settings
+
+    def _check_groups(self, settings: RunSettings) -> None:
+        histograms = settings.evaluation.histograms
+        # Whatever evaluation.clients says: it is the server that asks for evaluations.
+        if histograms is not None and histograms.least < self.least_group:
+            raise SettingsError(
+                f"the server's settings have clients tell scores in groups of {histograms.least} samples or more "
+                f"(evaluation.histograms.least), and this client tells none of fewer than {self.least_group}; if "
+                f"it may, start it with --least-group {histograms.least}"
+            )
 
     def _check_data(self, settings: RunSettings, own: Path | None) -> None:
         name = settings.data.name

@@ -345,9 +345,15 @@ def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
 
 
 def _groups(prefix: str, ranking: Ranking | None, settings: ScoreHistograms) -> dict[str, Value]:
-    """Return samples in groups of scores, by class, as values for the wire; without samples, no groups."""
+    """Return samples in groups of scores, by class, as values for the wire.
+
+    No groups without samples; nor where a score is not finite, since these samples have no AUC.
+    """
+    told = ranking is not None and np.isfinite(ranking.scores).all()
     scores, positive = (
-        (np.empty(0), np.empty(0, bool)) if ranking is None else (ranking.scores, ranking.positive)
+        (ranking.scores, ranking.positive)
+        if ranking is not None and told
+        else (np.empty(0), np.empty(0, bool))
     )
     of_classes = {"positives": positive, "negatives": ~positive}
     return {

@@ -24,6 +24,10 @@ Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
 """What a reader can take from an array that is no ciphertext: its bytes do not show it, so who asks for it says it."""
 
 
+ABSURD = 1e30
+"""Beyond this no loss and no score of a model means anything; products of such numbers are numbers still."""
+
+
 @dataclass(frozen=True)
 class ArraySpec:
     """An array wanted by dtype and shape.
@@ -40,6 +44,8 @@ class ArraySpec:
         How many entries of it must be given, where that is agreed: then only a :class:`SparseVector` will do.
     form
         For the account of what a run disclosed (``server/disclosures.py``); it is not checked, and cannot be.
+    most
+        How large a length that ``shape`` leaves open may be; ``None``: as large as a message.
     """
 
     dtype: np.dtype[Any] | type[np.generic]
@@ -47,6 +53,7 @@ class ArraySpec:
     sparse: bool = False
     count: int | None = None
     form: Form = "clear"
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,7 @@ def check(values: Values, expectation: Expectation, source: str, *, finite: bool
 
 
 def largest_body(expectation: Expectation) -> int | None:
-    """Return how many bytes a payload can have that is as expected; ``None`` where a length is open.
+    """Return how many bytes a payload can have that is as expected; ``None`` where a length has no bound.
 
     A sender chooses the smallest encoding of a sparse vector's indices, so that they take a bit an entry at most.
     """
@@ -137,11 +144,13 @@ def largest_body(expectation: Expectation) -> int | None:
         if isinstance(expected, CipherSpec):
             size += _aligned(expected.layout.ciphertexts(expected.count) * expected.key.ciphertext_bytes)
         elif isinstance(expected, ArraySpec | np.ndarray):
+            most = expected.most if isinstance(expected, ArraySpec) else None
             entries = 1
             for side in expected.shape:
-                if side is None:
+                longest = most if side is None else side
+                if longest is None:
                     return None
-                entries *= side
+                entries *= longest
             size += _aligned(entries * np.dtype(expected.dtype).itemsize)
             if isinstance(expected, ArraySpec) and expected.sparse:
                 size += _aligned(-(-entries // 8))
@@ -174,6 +183,9 @@ def _difference(value: Value, expected: Expected, finite: bool) -> str | None:
     wanted = expected.shape
     if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
         return f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}"
+    most = expected.most if isinstance(expected, ArraySpec) else None
+    if most is not None and any(w is None and s > most for s, w in zip(shape, wanted, strict=True)):
+        return f"has shape {shape}, expected at most {most} in an open length"
     count = expected.count if isinstance(expected, ArraySpec) else None
     if count is not None:
         if not isinstance(value, SparseVector):

@@ -21,13 +21,6 @@ EVALUATION: Expectation = {
 }
 """What comes back: sums, so that they add up over clients; losses without the l2 term."""
 
-SCORE_GROUPS: Expectation = {
-    prefix + kind: ArraySpec(np.int64, (None, 3))
-    for prefix in ("", "holdout_")
-    for kind in ("positives", "negatives")
-}
-"""What comes back besides, where two classes are told apart by one score (:mod:`common.objectives.score_groups`)."""
-
 
 # The sealed exchange of secrets (client/ceremony.py, server/ceremony.py): three phases before an algorithm's start.
 
@@ -60,6 +53,18 @@ SENT: Expectation = {"certificate": str, "fingerprint": str}
 
 ACCEPTED: Expectation = {"fingerprint": str}
 """What comes back from a client that has its secrets: their fingerprint."""
+
+
+def grouped_in(bins: int) -> Expectation:
+    """Return what clients return besides :data:`EVALUATION`, where they tell scores in groups.
+
+    A group is a bin at least (:mod:`common.objectives.score_groups`), so nobody can have more groups than bins.
+    """
+    return {
+        prefix + kind: ArraySpec(np.int64, (None, 3), most=bins)
+        for prefix in ("", "holdout_")
+        for kind in ("positives", "negatives")
+    }
 
 
 def sealed_for(clients: Iterable[str]) -> Expectation:

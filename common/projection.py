@@ -28,7 +28,17 @@ def onto_simplex(x: NDArray[np.float64]) -> NDArray[np.float64]:
     ----------
     x
         Shape (N,), finite.
+
+    Raises
+    ------
+    ValueError
+        An entry is not finite.
     """
+    if not np.isfinite(x).all():
+        raise ValueError(
+            "only finite numbers can be projected onto the simplex, but the clients' weights were moved by "
+            f"{x[~np.isfinite(x)][0]}: the losses that they follow, or the step size of the weights, are too large"
+        )
     shifted = x - x.max()  # for large entries the set below would be empty by rounding
     descending = np.sort(shifted)[::-1]
     excess = np.cumsum(descending) - 1

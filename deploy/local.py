@@ -264,6 +264,8 @@ class LocalLauncher:
         if self.settings.data.name is not None:
             arguments += ["--allow-data", self.settings.data.name]
         arguments += ["--max-message-bytes", str(self.settings.network.max_message_bytes)]
+        if self.settings.evaluation.histograms is not None:
+            arguments += ["--least-group", str(self.settings.evaluation.histograms.least)]
         return arguments
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -42,6 +42,9 @@ _READERS: Mapping[tuple[Direction, str], str] = {
 }
 UNASKED = "(unasked)"
 """Stands for the phase of a reply that answers no question the server remembers."""
+UNDECLARED = "(undeclared)"
+"""Stands for the names of values that nobody asked for, so that nobody can make the account grow."""
+_KEYS = 8  # of ciphertexts of one name: a run has one, and what a client makes up is not worth more
 
 
 def wider(span: list[int] | None, number: int) -> list[int]:
@@ -209,6 +212,7 @@ class Disclosures:
     spending: Spending | None = None
     _kinds: dict[tuple[object, ...], Disclosed] = field(default_factory=dict)
     _heads: dict[str, Head] = field(default_factory=dict)
+    _keys: dict[tuple[str, Direction, str], set[str]] = field(default_factory=dict)
     _clients: set[str] = field(default_factory=set)
     _news: bool = True
     _broadcast: tuple[bytes, tuple[_Found, ...]] = (b"", ())
@@ -261,7 +265,11 @@ class Disclosures:
         forms = {} if call is None or call.exchange is None else call.exchange.forms
         known = call or Call(client, reply.sequence, 0, UNASKED, 0, pb.KIND_UNSPECIFIED, None)
         for item in reply.payload.arrays:
-            self._note(known, "up", _Found.of(item), forms.get(item.name, "clear"))
+            found = _Found.of(item)
+            if item.name in forms:
+                self._note(known, "up", found, forms[item.name])
+            else:
+                self._note(known, "up", replace(found, name=UNDECLARED, key=""), "clear")
 
     def _head(self, message: str, direction: Direction, fields: Iterable[str]) -> None:
         head = self._heads.get(message)
@@ -277,8 +285,11 @@ class Disclosures:
         name = found.name
         if call.phase in EXCHANGE and "/" in name:
             name = f"*/{name.partition('/')[2]}"  # one for each client, alike
-        sides = len(found.shape)
-        place = (call.phase, call.kind, direction, name, found.content, found.dtype, form, found.key, sides)
+        keys = self._keys.setdefault((call.phase, direction, name), set())
+        if len(keys) < _KEYS:
+            keys.add(found.key)
+        key, sides = found.key if found.key in keys else "", len(found.shape)
+        place = (call.phase, call.kind, direction, name, found.content, found.dtype, form, key, sides)
         kind = self._kinds.get(place)
         if kind is None:
             word = pb.Kind.Name(call.kind).lower() if call.kind else ""
@@ -290,7 +301,7 @@ class Disclosures:
                 found.content,
                 found.dtype,
                 form,
-                found.key,
+                key,
                 call.round,
                 call.round,
             )
@@ -373,6 +384,7 @@ class Disclosures:
                 whom = set(told["clients"]) if entry["clients"] == "all" else set(entry["clients"])
                 kind = Disclosed(**entry | {"clients": whom})
                 self._kinds[_place(kind)] = kind
+                self._keys.setdefault((kind.phase, kind.direction, kind.name), set()).add(kind.key)
             for entry in told["heads"]:
                 self._heads[entry["message"]] = Head(**entry | {"fields": set(entry["fields"])})
         except (OSError, ValueError, KeyError, TypeError) as error:

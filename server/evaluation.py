@@ -2,11 +2,12 @@
 
 Where clients hold whole samples, they evaluate the model on their shards, and their sums give the training
 objective; told apart, they say how evenly the model serves the clients. How well scores rank the samples of two
-classes is no sum over samples; clients tell their scores in groups, so that the area under the ROC curve of all
-samples is known up to an error, and no single score is. Where features are split, no client
-can evaluate: its scores are sums of parts that others hold, and to put them together the server would have to
-see them, sample by sample. So no client is asked, and the server computes the training objective only if it
-can load the data set itself, which makes the run a simulation.
+classes is no sum over samples. Where the settings ask for it, clients tell their scores in groups, so that the area
+under the ROC curve of all samples is known up to an error; what groups show of single scores is said in
+:mod:`common.objectives.score_groups`. Where features are split, no client can evaluate: its scores are
+sums of parts that others hold, and to put them together the server would have to see them, sample by sample. So no
+client is asked, and the server computes the training objective only if it can load the data set itself, which makes
+the run a simulation.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from common.objectives.objective import Objective
 from common.objectives.ranking import Ranking
 from common.objectives.score_groups import Groups, grouped_auc, groups_problem, samples_in
 from common.payload import Value, Values
-from common.phases import EVALUATE, EVALUATION, SCORE_GROUPS
+from common.phases import EVALUATE, EVALUATION, grouped_in
 from common.settings.data import RaggedPartition
 from common.settings.run import RunSettings, ScoreHistograms
 from server.fleet import Fleet
@@ -171,7 +172,10 @@ class Evaluator:
         histograms = self.settings.evaluation.histograms if self.objective.ranks else None
         returns, verify = EVALUATION, None
         if histograms is not None:
-            returns, verify = {**EVALUATION, **SCORE_GROUPS}, partial(self._verify_groups, histograms)
+            returns, verify = (
+                {**EVALUATION, **grouped_in(histograms.bins)},
+                partial(self._verify_groups, histograms),
+            )
         replies = await self.fleet.all().inspect(EVALUATE, verify, returns=returns, model=model)
         shards, holdouts = (
             [_metrics(reply, prefix) for reply in replies.values()] for prefix in ("", "holdout_")
@@ -185,7 +189,7 @@ class Evaluator:
         return figures
 
     def _verify_groups(self, histograms: ScoreHistograms, client: str, reply: Values) -> None:
-        """Raise unless a client's groups are such, and hold all of its samples.
+        """Raise unless a client's groups are such, and hold all of its samples, or none for want of finite scores.
 
         Raises
         ------
@@ -200,7 +204,7 @@ class Evaluator:
                 if problem := groups_problem(those, histograms.bins, histograms.least):
                     raise PayloadError(f"client {client}: {name!r} {problem}")
             grouped = sum(map(samples_in, groups.values()))
-            if grouped != samples:
+            if grouped not in (samples, 0):
                 raise PayloadError(
                     f"client {client}: {' and '.join(map(repr, groups))} hold {grouped} samples, expected {samples}, "
                     "as many as it has told"
@@ -257,11 +261,18 @@ def _groups(reply: Mapping[str, Value], name: str) -> Groups:
 
 
 def _grouped(name: str, replies: Collection[Mapping[str, Value]], prefix: str, bins: int) -> dict[str, float]:
-    """Return the AUC over the samples of all clients together, as far as their groups of scores tell it."""
+    """Return the AUC over the samples of all clients together, as far as their groups of scores tell it.
+
+    nan if a client has samples and no groups: its scores are not finite.
+    """
     positives, negatives = (
         [_groups(reply, prefix + kind) for reply in replies] for kind in ("positives", "negatives")
     )
-    auc, error = grouped_auc(positives, negatives, bins)
+    grouped = all(
+        samples_in(high) + samples_in(low) == reply[prefix + "samples"]
+        for reply, high, low in zip(replies, positives, negatives, strict=True)
+    )
+    auc, error = grouped_auc(positives, negatives, bins) if grouped else (math.nan, math.nan)
     return {f"{name}_auc": auc, f"{name}_auc_error": error}
 
 

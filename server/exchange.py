@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from server.member import Member
 
 log = logging.getLogger("fenchel.server")
+
+_NOT_FINITE = re.compile(r"not finite|a finite number")  # as common/expectation.py words it
 
 
 class Collector(Protocol):
@@ -53,7 +56,7 @@ class Exchange:
     largest
         Told the client: how many bytes its reply can have at most, or ``None`` where that is open.
     forms
-        Of arrays in the replies, by name, as far as they are not in the clear.
+        In which each value of the replies is declared to come, by name.
 
     Attributes
     ----------
@@ -75,6 +78,7 @@ class Exchange:
         self.round = t
         self.answered: list[str] = []
         self.failures: dict[str, str] = {}
+        self._refused: dict[str, str] = {}  # those of clients that did answer
         self._collector = collector
         self.check = check
         self.largest = largest
@@ -124,6 +128,9 @@ class Exchange:
         """Note that a client could not answer."""
         log.warning("round %d, phase %r: client %s failed: %s", self.round, self.phase, call.client, reason)
         self.failures[call.client] = reason
+        waiting = self._waiting.get(call.client)
+        if waiting is not None and waiting[0].lost is None:
+            self._refused[call.client] = reason
         call.outcome = "failed"
         self._drop(call.client)
 
@@ -152,15 +159,29 @@ class Exchange:
                 self._give_up(self._waiting.keys())
         self.ended_ns = time.perf_counter_ns()
         if len(self.answered) < min(min_replies, asked) or (min_replies and not self.answered):
-            reasons = "".join(
-                f"\n  {client}: {reason}" for client, reason in sorted(self.failures.items())[:5]
-            )
-            raise TooFewRepliesError(
-                f"round {self.round}, phase {self.phase!r}: {len(self.answered)} of {asked} clients answered within "
-                f"{self._deadline:g} s, but participation.min_replies is {min_replies}. Everything up to the last "
-                f"checkpoint is saved; continue with --resume when the clients are back.{reasons}"
-            )
+            raise TooFewRepliesError(self._shortfall(asked, min_replies))
         return sorted(self.answered)
+
+    def _shortfall(self, asked: int, min_replies: int) -> str:
+        """Tell people why too few replies count: clients were away, or what they answered could not be used."""
+        heard = len(self.answered) + len(self._refused)
+        if self._refused and heard >= min(min_replies, asked):
+            usable = f"only {len(self.answered)}" if self.answered else "none"
+            problem = f"{heard} of {asked} clients answered, but {usable} of the answers could be used"
+            remedy, failures = "continue with --resume when the cause is removed", self._refused
+            if any(_NOT_FINITE.search(reason) for reason in failures.values()):
+                remedy = (
+                    "but values that are not finite say that the run has probably diverged: begin it again with a "
+                    "smaller step_size"
+                )
+        else:
+            problem = f"{len(self.answered)} of {asked} clients answered within {self._deadline:g} s"
+            remedy, failures = "continue with --resume when the clients are back", self.failures
+        reasons = "".join(f"\n  {client}: {reason}" for client, reason in sorted(failures.items())[:5])
+        return (
+            f"round {self.round}, phase {self.phase!r}: {problem}, and participation.min_replies is {min_replies}. "
+            f"Everything up to the last checkpoint is saved; {remedy}.{reasons}"
+        )
 
     async def _quiet(self) -> bool:
         """Wait until nobody is awaited any more; return whether that was so before the deadline."""

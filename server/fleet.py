@@ -184,6 +184,8 @@ class Cohort:
     async def ask(
         self,
         phase: str,
+        verify: Callable[[str, Values], None] | None = None,
+        /,
         *,
         returns: Mapping[str, Expected | Each[Expected]] | None = None,
         deadline: float | None = None,
@@ -196,6 +198,9 @@ class Cohort:
         ----------
         phase
             Which handler of the client half answers.
+        verify
+            Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true together: it has
+            failed in this phase.
         returns
             What each reply must hold; default: nothing. Anything else is refused.
         deadline, min_replies
@@ -210,7 +215,9 @@ class Cohort:
             Fewer than ``min_replies`` clients answered in time.
         """
         gathered = Gathered()
-        answered = await self._exchange(phase, pb.ASK, gathered, returns, deadline, min_replies, values)
+        answered = await self._exchange(
+            phase, pb.ASK, gathered, returns, deadline, min_replies, values, verify
+        )
         return Replies(gathered.replies, self.only(set(answered).__contains__))
 
     async def reduce(
@@ -375,16 +382,12 @@ class Cohort:
 
 
 def _forms(expected: Mapping[str, Expected | Each[Expected]]) -> dict[str, Form]:
-    """Return which arrays of the replies are declared to be no clear text."""
+    """Return in what form each value of the replies is declared to come."""
     specs = {
         name: next(iter(each.values.values()), None) if isinstance(each, Each) else each
         for name, each in expected.items()
     }
-    return {
-        name: spec.form
-        for name, spec in specs.items()
-        if isinstance(spec, ArraySpec) and spec.form != "clear"
-    }
+    return {name: spec.form if isinstance(spec, ArraySpec) else "clear" for name, spec in specs.items()}
 
 
 def _body(values: dict[str, Value]) -> Body:

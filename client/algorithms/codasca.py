@@ -29,7 +29,8 @@ class CodascaClient(StagedClient):
         centre
             v_0, where the stage began; its last entry is not used.
         control
-            c^k, the mean direction of this client's last round.
+            c^k, the mean direction of this client's last round. With the paper's wire in float64: the sum of the
+            changes that were sent, of which the server keeps the weighted sum over all clients.
         point
             u_{r-1}, with the compact wire, over which it does not travel; otherwise of shape (0,).
         """
@@ -44,11 +45,14 @@ class CodascaClient(StagedClient):
     def initial_state(self) -> State:
         """Begin with c^k = 0."""
         kept = self.zeros() if self._is_compact else self.zeros()[:0]
-        return self.State(self.zeros(), self.zeros(), kept)
+        return self.State(self.zeros(), self._no_control(), kept)
 
     @property
     def _is_compact(self) -> bool:
         return self.settings.wire == "compact"
+
+    def _no_control(self) -> Vector:
+        return np.zeros(self.length, self.objective.dtype if self._is_compact else np.float64)
 
     @answers("begin_stage")
     def begin_stage(self, point: Vector) -> None:
@@ -62,13 +66,16 @@ class CodascaClient(StagedClient):
         """Begin a stage with c^k = G_k(u_0), on a large batch (section 5.4); arguments as for :meth:`train`."""
         u = self._point(point, control, moved)
         self._begin(u)
-        before = self.state.control
         batch = self.large_batch(self.settings.cv_batch_size, "control variate")
-        self.state.control = self.direction(u, batch, prior)[1]  # the proximal term is 0 here
+        control = self.direction(u, batch, prior)[1]  # the proximal term is 0 here
         if self._is_compact:
             self.state.point = u
-            return {"control": self.state.control}
-        return {"control_change": self.state.control - before}
+        return self._renewed(control)
+
+    @answers("forget_control")
+    def forget_control(self) -> None:
+        """c^k <- 0, as everybody's and the server's c: another client's c^k is lost for good."""
+        self.state.control = self._no_control()
 
     @answers("train")
     def train(
@@ -113,8 +120,8 @@ class CodascaClient(StagedClient):
             self._begin(start)
         if control is None or (begins and self.settings.cv_init == "zero"):
             control = self.zeros()
-        before, u, mean, total = self.state.control, start.copy(), self.zeros(), 0.0
-        correction = control - before
+        u, mean, total = start.copy(), self.zeros(), 0.0
+        correction = (control - self.state.control).astype(u.dtype)
         for batch in self.batches(steps):
             value, g = self.direction(u, batch, prior)
             g = self.pulled(g, u, self.state.centre)
@@ -122,12 +129,24 @@ class CodascaClient(StagedClient):
             u = self.moved(u, g + correction, step_size)
             total += value
         mean /= steps
-        self.state.control = mean
-        reply: Values = {"value": total / steps}
+        reply = {"value": total / steps, **self._renewed(mean)}
         if self._is_compact:
             self.state.point = start
-            return {**reply, "control": mean}
-        return {**reply, "change": u - start, "control_change": mean - before}
+            return reply
+        return {**reply, "change": u - start}
+
+    def _renewed(self, control: Vector) -> Values:
+        """c^k <- ``control``, shape (n,); return what the server must hear of it.
+
+        With the paper's wire that is the change, rounded to the dtype of the model; and c^k is what it was plus just
+        that change, or else the server's c would slowly leave the sum of all c^k.
+        """
+        if self._is_compact:
+            self.state.control = control
+            return {"control": control}
+        change = (control - self.state.control).astype(control.dtype)
+        self.state.control = self.state.control + change
+        return {"control_change": change}
 
     def _point(self, point: Vector | None, control: Vector | None, moved: float) -> Vector:
         if point is not None:
@@ -137,4 +156,4 @@ class CodascaClient(StagedClient):
     def _begin(self, point: Vector) -> None:
         self.state.centre = np.array(point)
         if self.settings.cv_init == "zero":
-            self.state.control = self.zeros()
+            self.state.control = self._no_control()

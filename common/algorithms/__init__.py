@@ -72,6 +72,10 @@ class AlgorithmSettings(Section):
         """Say why the algorithm does not work if clients take part so; ``None``: it does."""
         return None
 
+    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
+        """Say why the algorithm cannot do so many rounds; ``None``: it can. ``clients`` is ``None`` if not known."""
+        return None
+
     @property
     def mirrors_initial(self) -> bool:
         """Whether clients, too, begin from the initial model, which they must then be able to make."""

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from common.algorithms import AlgorithmSettings
 from common.settings.participation import AllClients, Participation
 from common.settings.section import Section
+
+_SMALLEST_STEP = float(np.finfo(np.float32).tiny)
+"""Smaller step sizes lose their digits in float32, and then are 0."""
+
+_LONGEST_ROUND = 1 << 31
+"""Local steps that no client will ever have taken."""
 
 
 @dataclass(frozen=True)
@@ -275,6 +283,59 @@ class StagedSettings(AlgorithmSettings):
                 f"participation.on_lost_state: continue given, but algorithm.{reason}, which needs all clients in "
                 "every round: without one the run would have to stop all the same; use stop, or another setting there"
             )
+        return None
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _schedule_of_practice(cls, value: Any) -> Any:
+        """Let a schedule that does not say its kind be one of practice."""
+        return {"kind": "practice", **value} if isinstance(value, Mapping) else value
+
+    def stage_problem(self, number: int, prior: float, clients: int) -> str | None:
+        """Say why stage ``number`` cannot be done: a step that moves nothing, a round that never ends.
+
+        Parameters as for :meth:`stage`; ``None``: it can.
+        """
+        schedule = self.schedule
+        if isinstance(schedule, TheorySchedule):
+            what = f"algorithm.schedule.polyak: {schedule.polyak:g}"
+            advice = "use a smaller polyak or window, or fewer rounds"
+        else:
+            what = f"algorithm.schedule.decay: {schedule.decay:g}"
+            advice = "use a smaller decay, a larger stage_steps, or fewer rounds"
+        try:
+            stage = self.stage(number, prior, clients)
+        except (OverflowError, ZeroDivisionError):
+            return f"{what} makes stage {number} one of numbers beyond all bounds; {advice}"
+        if stage.step_size < _SMALLEST_STEP:
+            return (
+                f"{what} makes the step size {stage.step_size:.3g} in stage {number}, with which nothing moves; "
+                f"{advice}"
+            )
+        if stage.local_steps > _LONGEST_ROUND:
+            return (
+                f"{what} makes rounds of {stage.local_steps:.3g} local steps in stage {number}, which never end; "
+                f"{advice}"
+            )
+        return None
+
+    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
+        """Say which stage that the run will reach cannot be done.
+
+        Where the class prior is not given it counts as 1/2, with which the stages of the theorems are shortest.
+        """
+        prior, k = (0.5 if self.prior is None else self.prior), clients or 1
+        if isinstance(self.schedule, PracticeSchedule):
+            steps = self.stage(1, prior, k).local_steps
+            last = (rounds - 1) * steps // self.schedule.stage_steps + 1
+            problem = self.stage_problem(last, prior, k)
+            return f"rounds: {rounds} given, but {problem}" if problem else None
+        number, done = 0, 0
+        while done < rounds:
+            number += 1
+            if problem := self.stage_problem(number, prior, k):
+                return f"rounds: {rounds} given, but {problem}"
+            done += self.stage(number, prior, k).rounds
         return None
 
     @property

@@ -7,7 +7,11 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from common.algorithms.fedavg import LocalTrainingSettings
+from common.expectation import ABSURD
 from common.settings.constraint import ConstraintSettings, NoConstraint
+
+LARGEST_DUAL_STEP = 1e12
+"""Beyond this a step of the weights along any loss that means something is a jump to a corner of their simplex."""
 
 
 class RobustSettings(LocalTrainingSettings):
@@ -31,6 +35,7 @@ class RobustSettings(LocalTrainingSettings):
     )
     largest_loss: PositiveFloat | None = Field(
         None,
+        le=ABSURD,
         description="losses that clients report are cut off to [0, largest_loss], since they steer the weights; "
         "null: they are not",
     )
@@ -59,10 +64,11 @@ class SampledByWeightSettings(RobustSettings):
     )
     dual_step_size: NonNegativeFloat | None = Field(
         None,
+        le=LARGEST_DUAL_STEP,
         description="learning rate of the weights for each local step (gamma); a round moves them by local_steps times "
         "as much. Above 1 / (local_steps * clients * loss), clients that are not asked for their loss lose all of "
-        "their weight at once. null: 0.3 of that, with the mean loss of the first model, for which all clients are "
-        "asked at the start",
+        "their weight at once. null: 0.3 of that, with the median of the clients' losses at the first model, for which "
+        "all are asked at the start",
     )
     dual_batch_size: PositiveInt | None = Field(
         None, description="samples on which a client computes the loss that it reports; null: its whole shard"
@@ -70,7 +76,8 @@ class SampledByWeightSettings(RobustSettings):
     dual_estimator: Literal["plain", "control-variate"] = Field(
         "plain",
         description="what is taken for the losses of clients that were not asked. plain: 0, as in the paper; "
-        "control-variate: what they last reported, which is quieter",
+        "control-variate: what they last reported, which is quieter; where everybody is asked, about those that do not "
+        "answer",
     )
     first_losses: Literal["zero", "asked"] = Field(
         "zero",
@@ -94,6 +101,15 @@ class SampledByWeightSettings(RobustSettings):
             raise ValueError(
                 f"exploration: {self.exploration:g} mixes uniform draws into those by lambda, and with sampling: "
                 "uniform there are none by lambda; leave exploration out, or use sampling: with-replacement"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _losses_move_weights(self) -> Self:
+        if self.dual_batch_size is not None and self.dual_step_size == 0:
+            raise ValueError(
+                f"dual_batch_size: {self.dual_batch_size} is for the losses that move lambda, and with "
+                "dual_step_size: 0 it does not move; leave dual_batch_size out, or use another dual_step_size"
             )
         return self
 
@@ -126,7 +142,8 @@ class DRDMSettings(SampledByWeightSettings):
     dual_estimator: Literal["plain", "control-variate"] = Field(
         "control-variate",
         description="what is taken for the losses of clients that were not asked. plain: 0, as in the paper; "
-        "control-variate: what they last reported, which is quieter",
+        "control-variate: what they last reported, which is quieter; where everybody is asked, about those that do not "
+        "answer",
     )
     regularization: NonNegativeFloat = Field(
         0.1,
@@ -207,15 +224,18 @@ class ScaffPDSettings(RobustSettings):
     name: Literal["scaff-pd"] = "scaff-pd"
     dual_step_size: NonNegativeFloat = Field(
         0.01,
+        le=LARGEST_DUAL_STEP,
         description="step size of the clients' weights in a round (sigma); keep dual_step_size * clients * loss well "
         "below 1",
     )
     extrapolation: NonNegativeFloat = Field(
-        1.0, description="by how much the dual step runs ahead of the losses (theta)"
+        1.0, le=LARGEST_DUAL_STEP, description="by how much the dual step runs ahead of the losses (theta)"
     )
     server_step_size: PositiveFloat = Field(1.0, description="step size of the server (eta_g)")
     concavity: NonNegativeFloat = Field(
-        0.0, description="weight rho of (rho/2) ||lambda - 1/N||^2, which keeps the weights near equal"
+        0.0,
+        le=LARGEST_DUAL_STEP,
+        description="weight rho of (rho/2) ||lambda - 1/N||^2, which keeps the weights near equal",
     )
 
     @model_validator(mode="after")

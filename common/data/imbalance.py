@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from common.arrays import Indices
 from common.data.blocks import Part
 from common.data.shares import apportion
-from common.errors import DataError
+from common.errors import DataError, SettingsError
 from common.randomness import generator
 
 
@@ -37,7 +37,9 @@ def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tu
     Raises
     ------
     DataError
-        If they are needed and not known, a class does not exist, or no class is left as negative.
+        If they are needed and not known.
+    SettingsError
+        If a class does not exist, or no class is left as negative.
     """
     if classes == 0:
         return None  # the objective refuses numbers as labels, if it must
@@ -53,7 +55,7 @@ def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tu
     wrong = [each for each in chosen if each >= classes]
     if wrong or len(set(chosen)) == classes:
         problem = f"class {wrong[0]} does not exist" if wrong else "no class is left as negative"
-        raise DataError(
+        raise SettingsError(
             f"objective.positive: {list(chosen)} given, but {problem}: the data set has the classes 0 to {classes - 1}"
         )
     return tuple(sorted(set(chosen)))

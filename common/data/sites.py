@@ -36,7 +36,7 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
     Raises
     ------
     DataError
-        If there are not as many sites as clients, or too few samples of a class.
+        If there are not as many sites as clients, too few samples of a class, or fewer samples wanted than sites.
     """
     if len(settings.sites) != clients:
         raise DataError(
@@ -45,6 +45,11 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
     pools = [np.flatnonzero(positive), np.flatnonzero(~positive)]
     total = _most(settings, len(pools[0]), len(pools[1]))
     if settings.samples is not None:
+        if settings.samples < clients:
+            raise DataError(
+                f"data.partition.samples: {settings.samples} given for {clients} sites; expected at least "
+                f"{clients}, one for each"
+            )
         if settings.samples > total:
             raise DataError(
                 f"data.partition.samples: {settings.samples} given, but with these sites {len(pools[0])} positive and "

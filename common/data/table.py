@@ -64,6 +64,11 @@ class PartitionTable:
         )
 
     @property
+    def shared_classes(self) -> int:
+        """Number of classes of which several clients hold samples."""
+        return int(((self.counts > 0).sum(axis=1) > 1).sum())
+
+    @property
     def positives(self) -> NDArray[np.int64] | None:
         """Number of positive samples on each client, shape (clients,); ``None`` if nobody said which classes are."""
         return None if self.positive is None else self.counts[self.positive].sum(axis=0)

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 from scipy.special import expit
 
 from common.arrays import Indices, Matrix, Vector
+from common.data.imbalance import positive_classes
 from common.data.shard import Shard
 from common.errors import SettingsError
 from common.objectives.auc import AUXILIARY, MinMax, Positive
@@ -258,6 +259,11 @@ class BinaryObjective(Objective):
         losses = self._loss.value(self.scorer.scores(w, features), _signs(positive, self.dtype))
         return float(losses.sum(dtype=np.float64)) / rows.size
 
+    @property
+    def least_loss(self) -> float:
+        """No cross-entropy is below 0."""
+        return 0.0
+
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2``."""
         return 0.5 * self.l2 * float(w @ w)
@@ -306,22 +312,15 @@ def _signs(positive: Positive, dtype: DTypeLike) -> Vector:
     return result
 
 
-def _positive_classes(classes: int, chosen: Sequence[int] | None) -> list[int]:
+def _positive_classes(classes: int, chosen: Sequence[int] | None) -> tuple[int, ...]:
     if classes < 2:
         raise SettingsError(
             "objective.kind: binary needs a data set with classes, but this one has real numbers as labels; use squared"
         )
-    if chosen is None:
-        if classes != 2:
-            raise SettingsError(
-                f"objective.kind: binary tells two classes apart, but this data set has {classes}; say in "
-                f"objective.positive which of the classes 0 to {classes - 1} count as positive"
-            )
-        return [1]
-    wrong = [each for each in chosen if each >= classes]
-    if wrong or len(set(chosen)) == classes:
-        problem = f"class {wrong[0]} does not exist" if wrong else "no class is left as negative"
+    found = positive_classes(classes, chosen, "")
+    if found is None:
         raise SettingsError(
-            f"objective.positive: {list(chosen)} given, but {problem}: the data set has the classes 0 to {classes - 1}"
+            f"objective.kind: binary tells two classes apart, but this data set has {classes}; say in "
+            f"objective.positive which of the classes 0 to {classes - 1} count as positive"
         )
-    return sorted(set(chosen))
+    return found

@@ -109,6 +109,11 @@ class LinearObjective(Objective):
         losses = self.score_loss.value(self.scores(self.features[rows], w), self.targets[rows])
         return float(losses.sum(dtype=np.float64)) / rows.size
 
+    @property
+    def least_loss(self) -> float:
+        """No loss of linear scores is below 0."""
+        return 0.0
+
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2 + beta sum_k w_k^2 / (1 + w_k^2)``."""
         ridge = 0.5 * self.l2 * float(w @ w)

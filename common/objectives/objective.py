@@ -184,6 +184,11 @@ class Objective(ABC):
         return self.evaluate(w, shard), None
 
     @property
+    def least_loss(self) -> float:
+        """A lower bound of :meth:`loss` and :meth:`batch_loss`, whatever the model; -infinity if none is known."""
+        return -math.inf
+
+    @property
     def smoothness(self) -> float:
         """An upper bound L on the Lipschitz constant of the gradient; infinity if none is known."""
         return math.inf

@@ -1,15 +1,19 @@
-"""The area under the ROC curve of samples that lie with many clients, none of whom tells a single score.
+"""The area under the ROC curve of samples that lie with many clients, who tell their scores in groups.
 
 Bins divide the line of scores, for everybody alike. A client tells how many of its positive samples have scores in
-which range of bins, and likewise of its negative samples. A range that holds any holds at least so many that no sample
-stands alone. From the ranges of all clients follow an estimate of the AUC of all samples together, and bounds: where
+which range of bins, and likewise of its negative samples. A range that is told holds ``least`` samples or more, or all
+that there are. From the ranges of all clients follow an estimate of the AUC of all samples together, and bounds: where
 the range of a positive and that of a negative sample are disjoint, their order is known; where they overlap it is not.
+
+With ``least`` above 1, what a reply tells of fewer than ``least`` samples is never finer than a 32nd part of the line:
+from where the line was cut it can follow that *some* sample lies in one of these parts. Within a part, groups say that
+``least`` or more samples are in a range, and never that any of them is in one half of it. Where ``least`` or more have
+scores in the same bin, their bin may be told.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -19,6 +23,9 @@ from scipy.special import logit
 
 from common.arrays import Vector
 
+PARTS = 32
+"""Parts of the line, all of the same width but for whole bins, at whose ends it is cut before anything is halved."""
+
 Groups: TypeAlias = NDArray[np.int64]
 """Samples of one client and class by ranges of scores, shape (groups, 3): the first bin of a range, the bin after its
 last, and how many samples have scores there. Ranges are in order and do not overlap; in between there are none."""
@@ -27,15 +34,17 @@ last, and how many samples have scores there. Ranges are in order and do not ove
 def score_groups(scores: Vector, bins: int, least: int) -> Groups:
     """Divide scores into groups.
 
-    The range of all bins is halved, and each half again. Where half a range would hold fewer than ``least`` samples,
-    but more than none, the cut is moved as far from the middle as leaves enough on both sides; if there is no such
-    place, the range is a group. So with ``least`` 1 a group is a bin, and where there are fewer samples than ``least``
-    they are one group in the range of all bins, which tells nothing but their number.
+    The range of all bins is cut between two of its :data:`PARTS`, nearest to the middle of all places that leave
+    ``least`` samples or none on either side; and so is each range that follows, down to single parts. A part is halved,
+    and each half again, as long as both hold ``least``: were an empty half cut off, a range that is not halved would
+    tell that there is a sample in either half. A range that cannot be cut is a group. With ``least`` 1, where there is
+    nothing to hide, empty halves are cut off and a group is a bin. Where there are fewer samples than ``least``, they
+    are one group in the range of all bins, which tells only their number.
 
     Parameters
     ----------
     scores
-        Shape (n,).
+        Finite, shape (n,).
     bins
         How many; bin j holds the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
     least
@@ -66,15 +75,22 @@ def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None
     before
         How many samples lie before each bin, shape (bins + 1,).
     """
+
+    def held(cut: int) -> tuple[int, int]:
+        return before[cut] - before[start], before[stop] - before[cut]
+
+    bins = len(before) - 1
+    edges = [k * bins // PARTS for k in range(1, PARTS)]
+    # Fixed places in a fixed order: no cut is fitted to the samples.
+    coarse = sorted(
+        (edge for edge in edges if start < edge < stop), key=lambda edge: abs(2 * edge - start - stop)
+    )
+    if coarse:
+        return next((edge for edge in coarse if all(n == 0 or n >= least for n in held(edge))), None)
     if stop - start == 1:
         return None
     middle = (start + stop) // 2
-    halves = before[middle] - before[start], before[stop] - before[middle]
-    if all(half == 0 or half >= least for half in halves):
-        return middle
-    first = bisect_left(before, before[start] + least)
-    last = bisect_right(before, before[stop] - least) - 1
-    return min(max(middle, first), last) if first <= last else None
+    return middle if least == 1 or min(held(middle)) >= least else None
 
 
 def groups_problem(groups: Groups, bins: int, least: int) -> str | None:

@@ -488,6 +488,11 @@ class NetworkObjective(Objective):
                 total += float(nn.functional.cross_entropy(outputs, targets, reduction="sum"))
         return total / rows.size
 
+    @property
+    def least_loss(self) -> float:
+        """No cross-entropy is below 0."""
+        return 0.0
+
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2``."""
         return 0.5 * self.l2 * float(w @ w)

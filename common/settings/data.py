@@ -137,8 +137,9 @@ class ClassGroupsPartition(Section):
     """Positive and negative classes are dealt separately: every client holds a group of either (CODASCA)."""
 
     kind: Literal["class-groups"] = Field(
-        description="A group of positive and a group of negative classes for each client, no class on two clients "
-        "(CODASCA). Which classes are positive is said in objective.positive."
+        description="A group of positive and a group of negative classes for each client (CODASCA). No class is on two "
+        "clients, unless one side has fewer classes than there are clients, which then share them, or positive_shares "
+        "deals the positive samples. Which classes are positive is said in objective.positive."
     )
     order: Literal["shuffled", "in-order"] = Field(
         "shuffled",

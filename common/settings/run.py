@@ -14,6 +14,7 @@ from pydantic import (
     PositiveInt,
     SerializeAsAny,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -41,7 +42,7 @@ class ScoreHistograms(Section):
     least: PositiveInt = Field(
         5,
         description="how many samples of a client and class at least share a range of bins; more hides more, and the "
-        "AUC is known less well. 1 tells each sample's bin",
+        "AUC is known less well. 1 tells each sample's bin. Clients refuse less than their --least-group",
     )
 
 
@@ -62,13 +63,28 @@ class Evaluation(Section):
         "set that the server can load, in a simulation; null: where features are split and it can",
     )
     histograms: ScoreHistograms | None = Field(
-        ScoreHistograms(),
-        description="where two classes are told apart by one score, clients that evaluate also count their samples by "
-        "ranges of scores, for train_auc and holdout_auc; null: they do not",
+        None,
+        description="where two classes are told apart by one score, and only there, clients that evaluate also count "
+        "their samples by ranges of scores, for train_auc and holdout_auc; {} for the defaults of this section, which "
+        "objective.kind: binary has if nothing is said; null: they do not",
     )
     max_fpr: float = Field(
-        0.1, gt=0, le=1, description="false-positive rate up to which test_partial_auc looks at the ROC curve"
+        0.1,
+        gt=0,
+        le=1,
+        description="where two classes are told apart by one score, and only there: false-positive rate up to which "
+        "test_partial_auc looks at the ROC curve",
     )
+
+    @model_validator(mode="after")
+    def _histograms_are_made(self) -> Self:
+        # Settings are written with all defaults, so that only another value shows that somebody wants it.
+        if self.clients is False and self.histograms not in (None, ScoreHistograms()):
+            raise ValueError(
+                "evaluation.histograms is about what clients count when they evaluate, and with evaluation.clients: "
+                "false they do not; leave histograms out, or let the clients evaluate"
+            )
+        return self
 
 
 class Checkpointing(Section):
@@ -169,7 +185,7 @@ class RunSettings(Section):
         None, description="what clients protect of their samples, and how; null: nothing"
     )
     participation: Participation = Participation()
-    evaluation: Evaluation = Evaluation()
+    evaluation: Evaluation = Field(Evaluation(), validate_default=True)
     checkpoint: Checkpointing = Checkpointing()
     network: Network = Network()
     links: Links | None = Field(
@@ -187,6 +203,15 @@ class RunSettings(Section):
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
             raise ValueError(f"expected a mapping with a name, such as {{name: fedavg}}, given {value!r}")
         return algorithm_settings(value["name"]).model_validate(dict(value))
+
+    @field_validator("evaluation")
+    @classmethod
+    def _histograms_for_the_auc(cls, value: Evaluation, info: ValidationInfo) -> Evaluation:
+        # Who maximises the AUC wants to see it; nobody else's clients tell more unless asked to.
+        kind = getattr(info.data.get("objective"), "kind", None)
+        if kind != "binary" or "histograms" in value.model_fields_set:
+            return value
+        return value.model_copy(update={"histograms": ScoreHistograms()})
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -208,6 +233,10 @@ class RunSettings(Section):
                     f"but there are only {clients} clients"
                 )
         if problem := self.algorithm.participation_problem(self.participation):
+            raise ValueError(problem)
+        if problem := self.algorithm.rounds_problem(
+            self.rounds, clients if isinstance(clients, int) else None
+        ):
             raise ValueError(problem)
         return self
 

@@ -1,4 +1,4 @@
-"""Commands that make certificates: all at once, or an authority, a server's, a client's."""
+"""Commands that make certificates (all at once, or an authority, a server's, a client's), replace and revoke them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from common.credentials import KEY
+from common.errors import SettingsError
 from deploy.commands.run import JsonOption
 
 app = typer.Typer(help="Certificates: an authority, the server's, the clients'.", no_args_is_help=True)
@@ -80,6 +81,80 @@ def client(
 
     make_client(authority, folder, name, days=days, force=force)
     _say(f"{folder}: certificate of client {name!r}")
+
+
+@app.command()
+def renew(
+    authority: Authority,
+    folder: Annotated[Path, typer.Argument(help="folder with the certificate to replace")],
+    days: Days = 397,
+) -> None:
+    """Replace a certificate and its key by new ones for the same name or hosts.
+
+    A server or client that uses the folder takes them up at its next connection, without a restart. The old
+    certificate is valid until it expires, or is revoked by the number that this command prints.
+    """
+    from deploy.certificates import describe
+    from deploy.certificates import renew as replace
+
+    old = describe(folder)["serial"]
+    replace(authority, folder, days=days)
+    about = describe(folder)
+    _say(
+        f"{folder}: new certificate of {about['subject']!r}, until {about['expires'][:10]}; the old one is {old}"
+    )
+
+
+@app.command()
+def revoke(
+    authority: Authority,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="client whose certificates up to now are revoked; repeat for several"),
+    ] = None,
+    serials: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--serial", metavar="HEX", help="one certificate, by the number that certs show tells; repeat"
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="also copy the list into this folder of the server's")
+    ] = None,
+) -> None:
+    """Revoke certificates: write the authority's list, revoked.pem, to be put into the server's folder.
+
+    A server that runs looks at revoked.pem in its --certs folder every few seconds. It ends the streams of clients
+    on the list and accepts none from them; the run goes on as without them.
+    """
+    from common.revocation import REVOKED
+    from common.store import writing
+    from deploy.certificates import revoke as add
+
+    if not names and not serials:
+        raise SettingsError("which certificates? Give --name CLIENT or --serial HEX")
+    new = add(authority, names=names or (), serials=[_number(serial) for serial in serials or ()])
+    _say(f"{authority / REVOKED}: {len(new)} more revoked" + "".join(f"\n  {serial:x}" for serial in new))
+    if to is None:
+        _say("copy it into the folder that the server was given with --certs")
+        return
+    with writing(to / REVOKED):
+        temporary = to / f"{REVOKED}.new"
+        temporary.write_bytes((authority / REVOKED).read_bytes())
+        temporary.replace(to / REVOKED)
+    _say(f"{to / REVOKED}: copied")
+
+
+def _number(serial: str) -> int:
+    try:
+        number = int(serial, 16)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise SettingsError(
+            f"--serial {serial}: not a number in hexadecimal digits; fenchel certs show tells it"
+        )
+    return number
 
 
 @app.command()

@@ -349,6 +349,13 @@ def client(
     max_message_bytes: Annotated[
         int, typer.Option(min=1, help="largest messages that the server's settings may allow")
     ] = 8 << 30,
+    least_group: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="samples that must share a group at least, where the server's settings have scores told in groups",
+        ),
+    ] = 5,
     threads: Annotated[
         int, typer.Option(min=1, help="clients of this process that compute at the same time")
     ] = 1,
@@ -418,6 +425,7 @@ def client(
         frozenset(allow_file or ()),
         frozenset(allow_data) if allow_data else None,
         max_message_bytes,
+        least_group,
     )
     shared = None if secrets is None else Secrets.load(secrets)
     dialled = relays or [server] * len(identities)  # fenchel up gives each of its clients a relay of its own

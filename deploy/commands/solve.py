@@ -44,7 +44,7 @@ def solve(
     loss, l2 = margin_loss(chosen.objective), chosen.objective.l2
     console = Console(stderr=as_json, highlight=False)
     ensure(chosen.data, console)
-    source = DataSource.open(chosen.data, chosen.seed)
+    source = DataSource.open(chosen.data, chosen.seed, chosen.positive)
     training, test = source.training(), source.test()
     begun = time.perf_counter()
     found = solve_dual(loss, training, l2, tolerance=tolerance, max_passes=passes, seed=chosen.seed)

@@ -14,16 +14,13 @@ from typing import Any, ClassVar, cast
 from common.algorithms import AlgorithmSettings
 from common.algorithms.codasca import AveragingSettings, CodaPlusSettings, CodaSettings, Stage
 from common.errors import PayloadError
+from common.expectation import ABSURD
 from common.objectives.auc import Moments
 from common.objectives.binary import BinaryObjective
 from server.algorithm import Conduct
 from server.algorithms.staged import Staged
 
 _REPORT = {"positives": int, "negatives": int, "positive_sum": float, "negative_sum": float}
-
-_ABSURD = (
-    1e30  # no score of a model that means anything; an alpha of such scores is a number still, in float32 too
-)
 
 _ROUNDING = 1e-3  # relative, of a norm that was computed in float32
 
@@ -78,19 +75,18 @@ class Coda(CodaPlus):
     def __init__(self, conduct: Conduct) -> None:
         super().__init__(conduct)
         self.objective = cast(BinaryObjective, conduct.objective)
+        self.place = {client: k for k, client in enumerate(self.fleet.members)}
 
     async def renew_dual(self) -> None:
         """alpha <- its maximiser at the scores of all clients; it stays where a class was not drawn.
 
-        With the class prior that the clients' samples have that is m_- - m_+.
+        With the class prior that the clients' samples have that is m_- - m_+. A client whose report cannot be true has
+        failed in this phase, and the others go on.
         """
         state = self.state
-        replies = await self.fleet.all().ask("score", point=self.point, returns=_REPORT)
-        weights, place = self.weights(), {client: k for k, client in enumerate(self.fleet.members)}
-        parts = [
-            (weights[client], self._moments(client, place[client], reply))
-            for client, reply in replies.items()
-        ]
+        replies = await self.fleet.all().ask("score", self._verify, point=self.point, returns=_REPORT)
+        weights = self.weights()
+        parts = [(weights[client], self._moments(client, reply)) for client, reply in replies.items()]
         if self.settings.dual_estimator == "mixture":
             mixture = Moments.mixture(parts)
             if not mixture.has_both_classes:
@@ -107,33 +103,45 @@ class Coda(CodaPlus):
         auxiliary[-1] = alpha if floor is None else max(alpha, floor)
         state.auxiliary = auxiliary
 
-    def _moments(self, client: str, k: int, reply: Mapping[str, Any]) -> Moments:
-        """Return what client k reports of its batch of m_s samples, in the class shares of its mini-batches.
+    def _held(self, client: str) -> tuple[int, int, int]:
+        """Return n_k, n_k^+ and how many samples the client draws for the new alpha."""
+        k = self.place[client]
+        n, n_positive = int(self.state.samples[k]), int(self.state.positives[k])
+        size = self.settings.dual_batch_size
+        return n, n_positive, n if size is None else min(size, n)
+
+    def _verify(self, client: str, reply: Mapping[str, Any]) -> None:
+        """Refuse what no client can honestly report of a batch.
 
         Raises
         ------
         PayloadError
             No batch of this client can have such counts, or no scores such sums.
         """
-        n, n_positive = int(self.state.samples[k]), int(self.state.positives[k])
-        drawn = n if self.settings.dual_batch_size is None else min(self.settings.dual_batch_size, n)
+        n, n_positive, drawn = self._held(client)
         counts = reply["positives"], reply["negatives"]
         if sum(counts) != drawn or not all(
             0 <= count <= held for count, held in zip(counts, (n_positive, n - n_positive), strict=True)
         ):
             raise PayloadError(
-                f"client {client} reports {counts[0]} positive and {counts[1]} negative samples in the batch for the "
-                f"new alpha, but drew {drawn} of {n} samples, {n_positive} of them positive"
+                f"it reports {counts[0]} positive and {counts[1]} negative samples in the batch for the new alpha, but "
+                f"drew {drawn} of {n} samples, {n_positive} of them positive"
             )
         sums = reply["positive_sum"], reply["negative_sum"]
         for total, count in zip(sums, counts, strict=True):
             low, high = self._bounds(count)
             if not low <= total <= high:
                 raise PayloadError(
-                    f"client {client} reports scores of {count} samples that add up to {total:g}, but with "
-                    f"objective.output: {self.objective.output} the sum is from {low:g} to {high:g}: either the model "
-                    "has diverged (take smaller steps), or the client lies"
+                    f"it reports scores of {count} samples that add up to {total:g}, but with objective.output: "
+                    f"{self.objective.output} the sum is from {low:g} to {high:g}: either the model has diverged (take "
+                    "smaller steps), or the client lies"
                 )
+
+    def _moments(self, client: str, reply: Mapping[str, Any]) -> Moments:
+        """Return what a client reports of its batch of m_s samples, in the class shares of its mini-batches."""
+        n, n_positive, drawn = self._held(client)
+        counts = reply["positives"], reply["negatives"]
+        sums = reply["positive_sum"], reply["negative_sum"]
         rate = self.settings.positive_rate(n, n_positive)
         shares = (rate, n_positive), (1 - rate, n - n_positive)
         # Stratified batches have other shares than the shard; 1 where they are equal.
@@ -151,5 +159,5 @@ class Coda(CodaPlus):
             case "l2":  # all scores of the batch have the norm 1
                 most = math.sqrt(count) * (1 + _ROUNDING)
             case "none":
-                most = _ABSURD * count
+                most = ABSURD * count  # an alpha of such scores is a number still, in float32 too
         return -most, most

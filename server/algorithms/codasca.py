@@ -6,9 +6,11 @@ Complexity", ICML 2021, Algorithms 3 and 4 (CODASCA specification, section 2.2).
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.algorithms.codasca import CodascaSettings, Stage
 from common.arrays import Vector
@@ -16,6 +18,8 @@ from common.payload import Value
 from common.randomness import generator
 from server.algorithm import Conduct
 from server.algorithms.staged import Staged
+
+log = logging.getLogger("fenchel.server")
 
 
 class Codasca(Staged):
@@ -28,13 +32,14 @@ class Codasca(Staged):
         Attributes
         ----------
         control
-            c, shape (n,): after each round sum_k lambda_k c^k over all clients, whoever took part.
+            c, shape (n,), float64: after each round sum_k lambda_k c^k over all clients, whoever took part. It
+            travels in the dtype of the model.
         moved
             With the compact wire, eta_g I eta_l of the last round, times c what the point moved by; ``None``: the
             clients have no point yet.
         """
 
-        control: Vector
+        control: NDArray[np.float64]
         moved: float | None
 
     Settings = CodascaSettings
@@ -48,7 +53,7 @@ class Codasca(Staged):
     def initial_state(self, model: Vector) -> State:
         """Begin with c = 0, as the clients begin with c^k = 0."""
         fields = self.beginning(model)
-        return self.State(**fields, control=np.zeros_like(fields["centre"]), moved=None)
+        return self.State(**fields, control=np.zeros(fields["centre"].shape), moved=None)
 
     def stage(self) -> Stage:
         """Return the stage that is going on; with ``output: random`` it ends after a random one of its rounds."""
@@ -69,7 +74,7 @@ class Codasca(Staged):
             await self._restart(u)
             begins = False
         elif begins and self.settings.cv_init == "zero" and not self.is_compact:
-            state.control = np.zeros_like(u)
+            state.control = np.zeros(u.shape)
         vectors = ("control",) if self.is_compact else ("change", "control_change")
         sums = await self.visit(
             self.sample(),
@@ -88,11 +93,11 @@ class Codasca(Staged):
             await self.tell_others(sums.cohort, u)
         eta_g = self.settings.server_step(self.clients)
         if self.is_compact:
-            state.control = sums.sum("control").astype(u.dtype)
+            state.control = sums.sum("control")
             state.moved = eta_g * stage.local_steps * stage.step_size
-            self.point = u - state.moved * state.control
+            self.point = u - state.moved * self._sent_control()  # as the clients will
         else:
-            state.control = (state.control + sums.sum("control_change")).astype(u.dtype)
+            state.control = state.control + sums.sum("control_change")
             self.point = u + eta_g * sums.mean("change")
         state.value = float(sums.mean("value"))
 
@@ -107,14 +112,32 @@ class Codasca(Staged):
             everybody=self.is_compact,
         )
         await self.tell_others(sums.cohort, u)
-        before = 0.0 if self.is_compact else state.control
-        state.control = (before + sums.sum(name)).astype(u.dtype)
+        state.control = sums.sum(name) if self.is_compact else state.control + sums.sum(name)
         if self.is_compact:
             state.moved = 0.0
+
+    async def part_with_lost(self) -> bool:
+        """Take what a lost client's c^k was out of c, which is that of the clients that are left from then on.
+
+        Nobody knows that c^k any more, so c and every c^k begin at 0 again, together: a promise that each client keeps
+        before it trains again.
+        """
+        parted = await super().part_with_lost()
+        if parted and not self.is_compact:  # the compact wire needs everybody, and stops
+            self.state.control = np.zeros_like(self.state.control)
+            await self.fleet.all().tell("forget_control")
+            log.warning("nobody knows their control variates any more, so all begin at 0 again")
+        return parted
+
+    def _sent_control(self) -> Vector:
+        """Return c as it travels, shape (n,), in the dtype of the model."""
+        return self.state.control.astype(self.state.model.dtype)
 
     def _whereabouts(self, u: Vector, *, with_control: bool) -> dict[str, Value]:
         """Return what tells clients the point: itself, or what it has moved by since they knew it."""
         state = self.state
         if not self.is_compact:
-            return {"point": u, "control": state.control} if with_control else {"point": u}
-        return {"point": u} if state.moved is None else {"control": state.control, "moved": state.moved}
+            return {"point": u, "control": self._sent_control()} if with_control else {"point": u}
+        if state.moved is None:
+            return {"point": u}
+        return {"control": self._sent_control(), "moved": state.moved}

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from common.algorithms.drdm import RobustSettings
 from common.arrays import Vector
 from common.errors import RunStoppedError
-from common.expectation import Expected, NumberSpec
+from common.expectation import ABSURD, Expected, NumberSpec
 from common.projection import onto, onto_simplex
 from server.algorithm import Algorithm, Conduct
 
 log = logging.getLogger("fenchel.server")
-
-_ABSURD = 1e100  # a step along it, scaled by any number of clients, is still a number
 
 
 class Robust(Algorithm):
@@ -64,6 +62,7 @@ class Robust(Algorithm):
 
     def __init__(self, conduct: Conduct) -> None:
         super().__init__(conduct)
+        self.objective = conduct.objective
         self.place = {client: place for place, client in enumerate(self.fleet.members)}
 
     def initial_state(self, model: Vector) -> Any:
@@ -142,14 +141,14 @@ class Robust(Algorithm):
     def loss_expected(self) -> Expected:
         """What a reply must hold as a loss; a client that reports another has failed in this phase.
 
-        With ``largest_loss`` any number will do, since it is cut off. Without, one so large that a step along it would
-        have no end is not taken.
+        With ``largest_loss`` any number will do, since it is cut off. Without, none is taken that is absurdly large,
+        or below the least that the objective can have.
         """
         if self.settings.largest_loss is not None:
             return float
         return NumberSpec(
-            minimum=-_ABSURD,
-            maximum=_ABSURD,
+            minimum=max(self.objective.least_loss, -ABSURD),
+            maximum=ABSURD,
             hint="a loss steers the clients' weights, so this one does not count: either the model has diverged (take "
             "smaller steps), or the client lies; algorithm.largest_loss cuts losses off",
         )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from common.algorithms.drdm import SampledByWeightSettings
+from common.algorithms.drdm import LARGEST_DUAL_STEP, SampledByWeightSettings
 from common.arrays import Vector
 from common.errors import SettingsError
 from common.expectation import Expected
@@ -27,6 +27,7 @@ from server.fleet import Cohort
 log = logging.getLogger("fenchel.server")
 
 _QUIET = 0.3  # of a dual step that takes all weight from clients that were not asked
+_APART = 1e3  # times the median: people should hear of such a loss
 _TOLD = 10  # clients whose weights are told at the end
 
 
@@ -133,11 +134,31 @@ class SampledByWeight(Robust):
             return
         losses = self.heard(await self._losses(self.fleet.all(), self.model, min_replies=None))
         if not given:
-            mean = float(losses.mean())
-            self.state.dual_step_size = _QUIET / self._loudness(mean if mean > 0 else 1.0, 1.0)
+            quiet = _QUIET / self._loudness(self._typical(losses), 1.0)
+            self.state.dual_step_size = min(quiet, LARGEST_DUAL_STEP)
             log.info("dual_step_size is %.3g", self.state.dual_step_size)
         if self.settings.first_losses == "zero":
             self.state.losses[:] = np.nan
+
+    def _typical(self, losses: NDArray[np.float64]) -> float:
+        """Return the median of the first losses, shape (m,): no single client decides it, as it would the mean."""
+        median = float(np.median(losses))
+        if median <= 0:
+            log.warning(
+                "the median of the clients' first losses is %.3g, from which no dual_step_size follows; it is chosen "
+                "as if it were 1: give algorithm.dual_step_size",
+                median,
+            )
+            return 1.0
+        if losses.max() > _APART * median:
+            log.warning(
+                "client %s reports a first loss of %.3g, and half of the clients report at most %.3g: it will take all "
+                "weight; look at its data, or cut losses off with algorithm.largest_loss",
+                list(self.place)[int(np.nanargmax(self.state.losses))],
+                losses.max(),
+                median,
+            )
+        return median
 
     def training_cohort(self, t: int) -> Counter[str]:
         """Draw D^(s): n_i, how often each client was drawn, by client id (section 2.5)."""

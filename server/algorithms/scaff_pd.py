@@ -31,7 +31,8 @@ class ScaffPD(Robust):
         """Ask for L_k and c_k at x; move lambda; ask for local steps; x <- x + eta_g sum_k lambda_k du_k.
 
         Both phases go to the same clients; the sums are over those that answered, with lambda renormalised on them. One
-        that was drawn n_k times counts n_k times.
+        that was drawn n_k times counts n_k times. A round whose clients were all lost after they had answered takes no
+        step.
         """
         await self.part_with_lost()
         x = self.model
@@ -42,6 +43,9 @@ class ScaffPD(Robust):
         reported = self.of_left(
             {client: float(cast(float, reply["loss"])) for client, reply in first.items()}
         )
+        if not reported:
+            self.visited(())
+            return
         self.dual_step(reported)
         cohort = first.cohort.only(reported.__contains__)
         share = self.shares(cohort)

@@ -6,6 +6,7 @@ directions have the sign of G = (grad_v F, -grad_alpha F), so that all entries a
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 
 from common.algorithms.codasca import Stage, StagedSettings
 from common.arrays import Vector
-from common.errors import DataError, LostStateError, PayloadError, SettingsError
+from common.errors import DataError, LostStateError, PayloadError, RunStoppedError, SettingsError
 from common.objectives.auc import AUXILIARY
 from common.objectives.binary import BinaryObjective
 from server.algorithm import Algorithm, Conduct
 from server.fleet import Cohort
+
+log = logging.getLogger("fenchel.server")
 
 
 class Staged(Algorithm):
@@ -39,12 +42,14 @@ class Staged(Algorithm):
         samples, positives
             n_k and n_k^+ of every client, shape (N,), in the order of client ids.
         prior
-            p, frozen after the set-up.
+            p, frozen after the set-up, unless a client is lost.
         share
             q, the share of positive samples among those that are drawn, over all clients with their lambda_k; p, unless
             the settings say another p.
         weights
             lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1.
+        lost
+            Who is out of the run, and has no part in any of this any more, shape (N,), bool.
         stage
             s, counted from 1; 0 before the first.
         done
@@ -60,6 +65,7 @@ class Staged(Algorithm):
         prior: float
         share: float
         weights: NDArray[np.float64]
+        lost: NDArray[np.bool_]
         stage: int
         done: int
         value: float
@@ -83,15 +89,17 @@ class Staged(Algorithm):
 
     def beginning(self, model: Vector) -> dict[str, Any]:
         """Return the fields of :class:`State` before the set-up."""
+        members = len(self.fleet.members)
         return {
             "model": model,
             "auxiliary": np.array([0, 0, self.settings.initial_dual], model.dtype),
             "centre": np.zeros(model.size + AUXILIARY, model.dtype),
-            "samples": np.zeros(self.clients, np.int64),
-            "positives": np.zeros(self.clients, np.int64),
+            "samples": np.zeros(members, np.int64),
+            "positives": np.zeros(members, np.int64),
             "prior": 0.0,
             "share": 0.0,
-            "weights": np.zeros(self.clients),
+            "weights": np.zeros(members),
+            "lost": np.zeros(members, np.bool_),
             "stage": 0,
             "done": 0,
             "value": 0.0,
@@ -109,8 +117,8 @@ class Staged(Algorithm):
 
     @property
     def clients(self) -> int:
-        """K."""
-        return len(self.fleet.members)
+        """K: how many clients are left, if some were lost."""
+        return int(np.count_nonzero(~self.state.lost))
 
     def weights(self) -> dict[str, float]:
         """Return lambda_k by client id."""
@@ -137,35 +145,96 @@ class Staged(Algorithm):
         DataError
             The clients together have samples of one class only.
         """
-        replies = await self.fleet.all().ask(
-            "count", returns={"samples": int, "positives": int}, min_replies=self.clients
+        state, everybody = self.state, self.fleet.all()
+        state.lost = self._lost()
+        replies = await everybody.ask(
+            "count", returns={"samples": int, "positives": int}, min_replies=len(everybody)
         )
         samples, positives = (
             np.array(replies.values_of(name), np.int64) for name in ("samples", "positives")
         )
         self._check_counts(replies.cohort.clients, samples, positives)
-        self.state.samples, self.state.positives = samples, positives
+        state.samples[~state.lost], state.positives[~state.lost] = samples, positives
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Set the lambda_k of the clients that are left, q and p.
+
+        Raises
+        ------
+        DataError
+            They have samples of one class only.
+        """
+        state, left = self.state, ~self.state.lost
+        samples, positives = state.samples[left], state.positives[left]
         counts = samples if self.settings.weighting == "samples" else np.ones_like(samples)
-        self.state.weights = counts / counts.sum()
+        state.weights = np.zeros(left.size)
+        state.weights[left] = counts / counts.sum()
         rates = [
             self.settings.positive_rate(int(n), int(n_positive))
             for n, n_positive in zip(samples, positives, strict=True)
         ]
-        share = float(self.state.weights @ np.array(rates))
+        share = float(state.weights[left] @ np.array(rates))
         if not 0 < share < 1:
+            whose = "all clients" if left.all() else "the clients that are left"
             raise DataError(
-                f"{int(positives.sum())} of the {int(samples.sum())} samples of all clients are positive, but the area "
+                f"{int(positives.sum())} of the {int(samples.sum())} samples of {whose} are positive, but the area "
                 "under the ROC curve compares samples of two classes; check objective.positive and the labels"
             )
-        self.state.share = share
-        self.state.prior = share if self.settings.prior is None else self.settings.prior
+        state.share = share
+        state.prior = share if self.settings.prior is None else self.settings.prior
+
+    def _lost(self) -> NDArray[np.bool_]:
+        return np.array([member.lost is not None for member in self.fleet.members.values()])
+
+    async def part_with_lost(self) -> bool:
+        """Take out of the problem the clients that were lost; return whether there were any.
+
+        With ``participation.on_lost_state: continue`` the problem is from then on that of the clients that are left:
+        with their lambda_k, which add up to 1 again, and their p and q.
+
+        Raises
+        ------
+        RunStoppedError
+            A client is lost and the settings do not say to go on without it, or nobody is left.
+        DataError
+            Those that are left have samples of one class only.
+        """
+        self.fleet.check_lost()
+        state, lost = self.state, self._lost()
+        if np.array_equal(lost, state.lost):
+            return False
+        if lost.all():
+            raise RunStoppedError("no client is left in the run")
+        names = [client for client, gone in zip(self.fleet.members, lost & ~state.lost, strict=True) if gone]
+        before, state.lost = state.prior, lost
+        self._weigh()
+        log.warning(
+            "%s: lost; the area under the ROC curve of the %d clients that are left is maximised now, and the class "
+            "prior goes from %.4g to %.4g",
+            ", ".join(names),
+            self.clients,
+            before,
+            state.prior,
+        )
+        return True
 
     def stage(self) -> Stage:
-        """Return the stage that is going on."""
-        return self.settings.stage(self.state.stage, self.state.prior, self.clients)
+        """Return the stage that is going on.
+
+        Raises
+        ------
+        RunStoppedError
+            The schedule has no such stage that could be done.
+        """
+        number, prior = self.state.stage, self.state.prior
+        if problem := self.settings.stage_problem(number, prior, self.clients):
+            raise RunStoppedError(f"round {self.fleet.round}: {problem}")
+        return self.settings.stage(number, prior, self.clients)
 
     async def round(self, t: int) -> None:
         """Do a round of the stage; the first one sets its centre, the last one hands on its output."""
+        await self.part_with_lost()
         state = self.state
         begins = state.done == 0
         if begins:

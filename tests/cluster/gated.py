@@ -1,0 +1,50 @@
+"""FedAvg that waits at gates: before round t for as long as a file ``t.closed`` lies in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from client.algorithm import answers
+from client.algorithms.fedavg import FedAvgClient
+from common.algorithms.fedavg import FedAvgSettings
+from common.arrays import Vector
+from common.payload import Values
+from server.algorithms.fedavg import FedAvg
+
+NAME = "tests.cluster.gated:Gated"
+
+
+class GatedSettings(FedAvgSettings):
+    """Settings of FedAvg, under another name."""
+
+    name: str  # type: ignore[assignment]
+    gates: str
+    """The folder."""
+    failing: str = ""
+    """A client whose work fails in every round after the first, with its data in the text of the error."""
+
+
+class Gated(FedAvg):
+    """Server half."""
+
+    Settings = GatedSettings  # type: ignore[assignment]
+
+    async def round(self, t: int) -> None:
+        while (Path(self.settings.gates) / f"{t}.closed").exists():
+            await asyncio.sleep(0.02)
+        await super().round(t)
+
+
+class GatedClient(FedAvgClient):
+    """Client half."""
+
+    settings: GatedSettings
+
+    @answers("train")
+    def train(self, model: Vector) -> Values:
+        if self.client == self.settings.failing and self.round > 1:
+            raise ValueError(
+                f"cannot work with {self.shard.features[0].tolist()} of {self.shard.class_names}"
+            )
+        return super().train(model)

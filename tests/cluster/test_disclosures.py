@@ -1,0 +1,102 @@
+"""The account of what crossed, held against what real clients read and write inside TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.secrets import Secrets
+from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
+from tests.cluster.federation import Federation, wait_until
+from tests.cluster.test_secrets import VAULT, kept, settings, traces
+from tests.cluster.wiretap import FILE
+
+pytestmark = pytest.mark.cluster
+
+
+class Tapped(Federation):
+    """Clients that write down what they read and write."""
+
+    def process(self, log: str, *words: str) -> subprocess.Popen[bytes]:
+        if words[0] != "client":
+            return super().process(log, *words)
+        with (self.folder / f"{log}.log").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.cluster.wiretap", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | {"PYTHONPATH": str(Path.cwd()), FILE: str(self.folder / f"{log}.wire")},
+            )
+        self.started.append(process)
+        return process
+
+    def heard(self) -> list[Frame]:
+        """Return all frames of all clients."""
+        return [
+            Frame(name, direction, bytes.fromhex(frame))
+            for name in self.names
+            for direction, frame in map(json.loads, (self.folder / f"{name}.wire").read_text().splitlines())
+        ]
+
+
+@pytest.fixture
+def tapped(tmp_path: Path) -> Iterator[Any]:
+    made: list[Federation] = []
+
+    def make(chosen: dict[str, Any], allow: str | None = None) -> Tapped:
+        made.append(Tapped(tmp_path, chosen, allow))
+        return made[-1]  # type: ignore[return-value]
+
+    yield make
+    for federation in made:
+        federation.end()
+
+
+def test_fedavg_over_tls_is_listed_as_it_crossed(tapped: Any) -> None:
+    federation = tapped(
+        {
+            "name": "account",
+            "rounds": 4,
+            "clients": 2,
+            "data": {"name": "digits", "samples": 90},
+            "objective": {"kind": "softmax"},
+            "algorithm": {"name": "fedavg"},
+        }
+    )
+    federation.start()
+    account = account_of(federation.finish())
+    heard = list(messages(federation.heard()))
+    assert {message.phase for message in heard} == {"train", "fenchel.evaluate"}
+    check_account(account, heard)
+
+
+def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(tapped: Any) -> None:
+    federation = tapped(settings(rounds=30, nap=0.05), VAULT)
+    federation.start()
+    wait_until(lambda: "round 2 " in federation.says("server"), "round 2")
+    secrets = Secrets.load(kept(federation, federation.names[0], "clients.secret"))
+    account = account_of(federation.finish())
+    frames = federation.heard()
+    check_account(account, messages(frames))
+    listed = entries(account)
+    sealed = {
+        (phase, direction, name): each
+        for (phase, direction, name, *_), each in listed.items()
+        if each["form"] == "sealed"
+    }
+    assert {place: each["readers"] for place, each in sealed.items()} == {
+        ("fenchel.secrets.seal", "up", "*/box"): "the one client that each box is sealed for",
+        ("fenchel.secrets.accept", "down", "box"): "the clients it went to",
+    }
+    assert not any(trace in frame.data for frame in frames for trace in traces(secrets))
+    assert {each["clients"][0] for each in sealed.values() if each["direction"] == "up"} == {
+        federation.names[0]
+    }
