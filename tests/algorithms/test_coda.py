@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from scipy.optimize import minimize_scalar
 
 from client.algorithms.coda import CodaClient
 from common.arrays import Vector
-from common.errors import PayloadError, SettingsError
+from common.errors import SettingsError, TooFewRepliesError
 from common.payload import Values
 from tests.algorithms.auc_runs import points, random_parts, scored
 from tests.algorithms.codasca_oracle import Part
@@ -113,18 +114,17 @@ HONEST = {"positives": 5, "negatives": 15, "positive_sum": 1.0, "negative_sum": 
         ({"positive_sum": 2.5, "negative_sum": 0.0}, "l2", "add up to 2.5"),
     ],
 )
-def test_reports_that_no_batch_can_give_are_refused_by_the_clients_name(
-    report: dict[str, Any], output: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_report_that_no_batch_can_give_does_not_count_and_the_others_go_on(
+    report: dict[str, Any],
+    output: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     parts = random_parts([20, 35], 3, seed=25)
     parts[0].y[:] = np.repeat([1.0, -1.0], [5, 15])
-    honest = CodaClient.score
-
-    def score(self: CodaClient, point: Vector) -> Values:
-        return {**HONEST, **report} if self.client == "client-000" else honest(self, point)
-
-    score.answers_phase = "score"  # type: ignore[attr-defined]
-    monkeypatch.setattr(CodaClient, "score", score)
+    reporting(report, ["client-000"], monkeypatch)
     file = tmp_path / "start.npz"
     np.savez(file, model=np.ones(3))
     objective = {
@@ -133,8 +133,35 @@ def test_reports_that_no_batch_can_give_are_refused_by_the_clients_name(
         "output": output,
         "initial": {"file": str(file)},
     }
-    with pytest.raises(PayloadError, match=f"client client-000 reports .*{message}"):
-        train(scored(parts), tmp_path, CODA, rounds=2, objective=objective)
+    run = train(scored(parts), tmp_path, CODA, rounds=2, objective=objective)
+    assert re.search(f"phase 'score': client client-000 failed: it reports .*{message}", caplog.text)
+    u = points(run)[-1]
+    raw = parts[1].x @ u[:3]
+    h = {"none": raw, "sigmoid": 1 / (1 + np.exp(-raw)), "l2": raw / np.linalg.norm(raw)}[output]
+    positive = parts[1].y > 0
+    assert u[-1] == pytest.approx(h[~positive].mean() - h[positive].mean(), abs=1e-12)
+
+
+def reporting(report: dict[str, Any], liars: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = CodaClient.score
+
+    def score(self: CodaClient, point: Vector) -> Values:
+        return {**HONEST, **report} if self.client in liars else honest(self, point)
+
+    score.answers_phase = "score"  # type: ignore[attr-defined]
+    monkeypatch.setattr(CodaClient, "score", score)
+
+
+def test_where_all_reports_are_impossible_the_run_stops_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting({"positive_sum": 1e300}, ["client-000"], monkeypatch)
+    parts = random_parts([20], 3, seed=25)
+    parts[0].y[:] = np.repeat([1.0, -1.0], [5, 15])
+    with pytest.raises(
+        TooFewRepliesError, match=r"client-000: it reports .*add up to 1e\+300.*smaller steps"
+    ):
+        train(scored(parts), tmp_path, CODA, rounds=2)
 
 
 @pytest.mark.parametrize("output", ["none", "sigmoid", "l2"])

@@ -24,10 +24,11 @@ from common.algorithms.codasca import (
     Stage,
     TheorySchedule,
 )
-from common.errors import DataError, LostStateError, SettingsError
+from common.errors import DataError, LostStateError, RunStoppedError, SettingsError
 from common.objectives.factory import build_objective
 from common.settings.objective import BinarySettings
 from server.algorithms.codasca import Codasca
+from server.algorithms.staged import Staged
 from tests.algorithms.auc_runs import (
     Array,
     Scored,
@@ -934,8 +935,184 @@ def test_without_a_client_that_is_lost_only_the_paper_s_wire_goes_on(
         with pytest.raises(LostStateError, match="client-001 cannot take part any more"):
             train(problem, tmp_path, algorithm, rounds=5)
     else:
-        goes_on = {"on_lost_state": "continue"}
-        assert imbalance(train(problem, tmp_path, algorithm, rounds=5, participation=goes_on)) < 1e-15
+        run = train(problem, tmp_path, algorithm, rounds=5, participation={"on_lost_state": "continue"})
+        told = [call["client"] for call in run.calls.to_pylist() if call["phase"] == "forget_control"]
+        assert told == ["client-000", "client-002"]
+        weights = run.states[5].weights
+        np.testing.assert_array_equal(weights, [0.5, 0, 0.5])
+        left = np.array(kept(run, "control"))[[0, 2]]
+        np.testing.assert_allclose(run.states[5].control, left.mean(axis=0), rtol=0, atol=1e-15)
+
+
+GONE, LEFT = 1, [0, 2, 3]
+"""Whose data is lost for good before the fourth round, and whose is not."""
+
+
+def losing(monkeypatch: pytest.MonkeyPatch) -> None:
+    parted = Staged.part_with_lost
+
+    async def part_with_lost(self: Staged) -> bool:
+        if self.fleet.round == 4:
+            self.fleet.members[f"client-{GONE:03d}"].lose("its disk broke")
+        return await parted(self)
+
+    monkeypatch.setattr(Staged, "part_with_lost", part_with_lost)
+
+
+def the_rest(weighting: str = "uniform", gamma: float = 0.0) -> tuple[list[Part], Machines]:
+    """Four machines, and the oracle of those that are left."""
+    parts = random_parts([30, 25, 40, 20], 2, seed=31)
+    parts[GONE].x[:] += 3.0
+    left = [parts[k] for k in LEFT]
+    sizes = np.array([part.y.size if weighting == "samples" else 1 for part in left], float)
+    return parts, Machines(left, sizes / sizes.sum(), gamma)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("start", ["carry", "zero", "gradient"])
+def test_after_a_loss_codasca_finds_the_saddle_of_the_clients_that_are_left(
+    start: str,
+    weighting: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Exact gradients and gamma = 0, so the operator of those that are left must go to 0, and no other does."""
+    parts, machines = the_rest(weighting)
+    losing(monkeypatch)
+    algorithm = codasca(
+        local_steps=8,
+        step_size=0.05,
+        gamma=0.0,
+        cv_init=start,
+        wire="paper",
+        weighting=weighting,
+        schedule={"stage_steps": 800, "decay": 1},
+    )
+    goes_on = {"on_lost_state": "continue"}
+    run = train(scored(parts), tmp_path, algorithm, rounds=500, participation=goes_on)
+    state, u = run.states[500], points(run)[-1]
+    assert state.prior == state.share == pytest.approx(machines.p, rel=1e-14)
+    np.testing.assert_allclose(state.weights[LEFT], machines.weights, rtol=1e-14)
+    assert state.weights[GONE] == 0
+    directions = [np.append(*part.gradients(u, machines.p)) for part in machines.parts]
+    assert np.linalg.norm(machines.weights @ np.array(directions)) < 1e-9
+    np.testing.assert_allclose(u, machines.saddle(np.zeros(5)), rtol=0, atol=1e-7)
+    everybody = uniform(parts, 0.0).saddle(np.zeros(5))
+    assert np.abs(u - everybody).max() > 0.05, "the lost client's data would have made a difference"
+    assert "client-001: lost; the area under the ROC curve of the 3 clients that are left" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["coda-plus", "coda", "npa"])
+def test_after_a_loss_the_relatives_have_the_weights_and_the_prior_of_those_that_are_left(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they stand still is the saddle of those that are left, with one local step a round."""
+    parts, machines = the_rest()
+    losing(monkeypatch)
+    algorithm: dict[str, Any] = {"name": name, **EXACT, "step_size": 0.2, "gamma": 0.0, "output": "last"}
+    if name != "npa":
+        algorithm["local_steps"] = 1
+    run = train(scored(parts), tmp_path, algorithm, rounds=1200, participation={"on_lost_state": "continue"})
+    state = run.states[1200]
+    np.testing.assert_allclose(state.weights, np.insert(machines.weights, GONE, 0.0), rtol=1e-14)
+    assert state.prior == state.share == pytest.approx(machines.p, rel=1e-14)
+    np.testing.assert_allclose(points(run)[-1], machines.saddle(np.zeros(5)), rtol=0, atol=1e-7)
+
+
+def test_where_only_one_class_is_left_the_run_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, _ = the_rest()
+    for k in LEFT:
+        parts[k].y[:] = -1.0
+    losing(monkeypatch)
+    with pytest.raises(DataError, match=r"0 of the 90 samples of the clients that are left are positive"):
+        train(
+            scored(parts),
+            tmp_path,
+            codasca(local_steps=2, wire="paper"),
+            rounds=5,
+            participation={"on_lost_state": "continue"},
+        )
+
+
+def test_in_float32_c_stays_the_sum_of_what_the_clients_keep(tmp_path: Path) -> None:
+    """Rounded sums of rounded changes would leave it, by a little more in each round."""
+    problem = scored(random_parts([9, 14, 11, 7], 4, seed=16))
+    for start in ("carry", "zero", "gradient"):
+        algorithm = {"name": "codasca", **STOCHASTIC, "cv_init": start, "wire": "paper"}
+        for sampler in ({"kind": "all"}, {"kind": "fixed", "size": 2}):
+            run = train(
+                problem,
+                tmp_path,
+                algorithm,
+                rounds=40,
+                objective={**LINEAR, "dtype": "float32"},
+                participation={"sampler": sampler},
+            )
+            assert imbalance(run) < 1e-14
+            assert run.states[40].model.dtype == np.float32
+
+
+# Schedules that leave the range of numbers
+
+
+def test_a_schedule_without_a_kind_is_one_of_practice(tmp_path: Path) -> None:
+    for schedule in ({"stage_steps": 64}, {"stage_steps": 64, "kind": "practice"}):
+        found = scored(golden()).settings(tmp_path, {"name": "codasca", "schedule": schedule})
+        assert getattr(found.algorithm, "schedule").model_dump() == {  # noqa: B009
+            "kind": "practice",
+            "stage_steps": 64,
+            "decay": 3.0,
+        }
+    with pytest.raises(SettingsError, match=r"algorithm.schedule.smoothness: unknown key"):
+        scored(golden()).settings(tmp_path, {"name": "codasca", "schedule": {"smoothness": 2}})
+
+
+FAST: dict[str, Any] = {**THEORY, "polyak": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rounds", "message"),
+    [
+        (npa(schedule={"stage_steps": 1}), 660, r"rounds: 660 .*schedule.decay: 3 .*stage 660 .*beyond all"),
+        (
+            npa(schedule={"stage_steps": 1}),
+            90,
+            r"schedule.decay: 3 makes the step size 3\.\d+e-44 in stage 90",
+        ),
+        (codasca(local_steps=4, schedule={"stage_steps": 4}), 90, r"schedule.decay: 3 .*in stage 90"),
+        (
+            codasca(schedule=FAST, step_size=1e4, prior=0.3),
+            100,
+            r"schedule.polyak: 100 makes rounds of .*steps",
+        ),
+        (coda_plus(schedule={**FAST, "window": 2e8}), 10, r"polyak: 100 makes rounds of .* in stage [2-9]\b"),
+    ],
+)
+def test_a_run_that_would_reach_a_stage_that_cannot_be_done_is_refused_before_it_starts(
+    algorithm: dict[str, Any], rounds: int, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        scored(golden()).settings(tmp_path, algorithm, rounds=rounds)
+    scored(golden()).settings(tmp_path, algorithm, rounds=1)
+
+
+def test_the_last_stage_that_is_looked_at_is_the_last_that_is_reached(tmp_path: Path) -> None:
+    """In stage 79 the step size, 0.1 / 3^78, is too small for float32; stages have 2 or 3 rounds."""
+    algorithm = codasca(local_steps=4, schedule={"stage_steps": 10})
+    stages = [CodascaSettings.model_validate(algorithm).stage(s, 0.5, 1) for s in range(1, 79)]
+    last = sum(stage.rounds for stage in stages)
+    scored(golden()).settings(tmp_path, algorithm, rounds=last)
+    with pytest.raises(SettingsError, match="in stage 79"):
+        scored(golden()).settings(tmp_path, algorithm, rounds=last + 1)
+
+
+def test_stages_that_only_chance_makes_so_many_stop_the_run_and_say_why(tmp_path: Path) -> None:
+    algorithm = codasca(local_steps=1, output="random", schedule={"stage_steps": 2, "decay": 1e9})
+    with pytest.raises(
+        RunStoppedError, match=r"round \d+: algorithm.schedule.decay: 1e\+09 makes the step size"
+    ):
+        train(scored(golden()), tmp_path, algorithm, rounds=10)
 
 
 # Cross-entropy on the same scorer, and training in two stages

@@ -22,6 +22,7 @@ from common.algorithms.drdm import DRDMSettings, DRFASettings
 from common.arrays import Vector
 from common.errors import SettingsError
 from common.objectives.factory import build_objective
+from common.payload import Values
 from common.settings.objective import LinearSettings
 from common.settings.participation import Participation
 from common.settings.run import from_json
@@ -542,7 +543,7 @@ def test_the_dual_step_size_follows_from_the_losses_of_the_first_model(tmp_path:
     problem = reproducible()
     losses = [f.loss(np.zeros(9)) for f in problem.objectives]
     taken = record(problem, tmp_path, given, rounds=2, participation=sampled(3))
-    gamma = 0.3 / (TAU * 4 * np.mean(losses))
+    gamma = 0.3 / (TAU * 4 * np.median(losses))
     assert taken.state.dual_step_size == pytest.approx(gamma, rel=1e-14)
     calls = taken.run.calls.to_pylist()
     assert sum((call["round"], call["phase"]) == (0, "loss") for call in calls) == 4
@@ -551,6 +552,45 @@ def test_the_dual_step_size_follows_from_the_losses_of_the_first_model(tmp_path:
     )
     np.testing.assert_allclose(taken.run.models, explicit.run.models, rtol=0, atol=1e-15)
     np.testing.assert_allclose(taken.weights, explicit.weights, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("lie", [0.0, 1e29])
+def test_no_single_client_decides_the_dual_step_size(
+    lie: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others' losses are ln 3 at the first model, so that gamma is as if nobody lied."""
+    honest = DRDMClient.loss
+
+    def loss(self: DRDMClient, model: Vector) -> Values:
+        return {"loss": lie} if self.client == "client-001" else honest(self, model)
+
+    loss.answers_phase = "loss"  # type: ignore[attr-defined]
+    monkeypatch.setattr(DRDMClient, "loss", loss)
+    given = own(**LOCAL) | {"dual_step_size": None}
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        taken = record(reproducible(), tmp_path, given, rounds=1)
+    assert taken.state.dual_step_size == pytest.approx(0.3 / (TAU * 4 * np.log(3)), rel=1e-12)
+    assert ("client-001 reports a first loss of 1e+29" in caplog.text) == (lie > 0)
+
+
+@pytest.mark.parametrize(("told", "gamma"), [(0.0, 0.3 / (TAU * 4)), (1e-310, 1e12)])
+def test_where_no_dual_step_size_follows_from_the_first_losses_it_is_a_number_all_the_same(
+    told: float,
+    gamma: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def loss(self: DRDMClient, model: Vector) -> Values:
+        return {"loss": told}
+
+    loss.answers_phase = "loss"  # type: ignore[attr-defined]
+    monkeypatch.setattr(DRDMClient, "loss", loss)
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        taken = record(reproducible(), tmp_path, own(**LOCAL) | {"dual_step_size": None}, rounds=1)
+    assert taken.state.dual_step_size == gamma
+    assert np.isfinite(taken.weights[-1]).all()
+    assert ("first losses is 0, from which no dual_step_size follows" in caplog.text) == (told == 0)
 
 
 def test_the_control_variate_can_begin_with_what_everybody_reports(tmp_path: Path) -> None:
@@ -625,6 +665,9 @@ def test_with_models_in_float32_the_mean_of_the_drifts_stays_exact(tmp_path: Pat
         ({"exploration": 0.2, "sampling": "uniform"}, "with sampling: uniform there are none by lambda"),
         ({"smallest_scale": 0.01}, "with correction: lambda-table they are not"),
         ({"dual_step_size": 0, "first_losses": "asked"}, "with dual_step_size: 0 it takes none"),
+        ({"dual_step_size": 0, "dual_batch_size": 2}, "dual_batch_size: 2 is .* with dual_step_size: 0"),
+        ({"dual_step_size": 1e308}, r"dual_step_size.* less than or equal to 1000000000000"),
+        ({"largest_loss": 1e308}, r"largest_loss.* less than or equal to 10{30}"),
         *(
             (
                 {"regularization": 0, "correction": correction, "sampling": "uniform"},
@@ -789,6 +832,18 @@ def test_the_real_thing_goes_there(correction: str, goal: float, tmp_path: Path)
     assert float(taken.run.model[0]) == pytest.approx(goal, abs=2e-3)
     constants = Constants(**CONSTANTS | {"gamma": 5e-3}, correction=correction)
     same(taken, drdm_on(Q1, taken, constants, 60), 1.0)
+
+
+def test_runs_end_at_the_saddle_point(tmp_path: Path) -> None:
+    algorithm = own("lambda-table", sampling="uniform", **EXACT)
+    algorithm |= {"regularization": 1, "dual_step_size": 5e-3}
+    taken = record(problem_of(Q1), tmp_path, algorithm, rounds=160)
+    np.testing.assert_allclose(taken.run.model, [Q1_ROBUST], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(taken.weights[-1], Q1_WEIGHTS, rtol=0, atol=1e-9)
+    gaps = [gap(Q1, taken.run.models[t - 1], taken.weights[t - 1]) for t in (1, 40, 80, 120, 160)]
+    assert gaps[0] > 1
+    assert all(later < earlier / 10 for earlier, later in itertools.pairwise(gaps))
+    assert gaps[-1] < 1e-9
 
 
 def test_on_two_classes_a_client_the_worst_client_is_better_off(tmp_path: Path) -> None:

@@ -274,6 +274,23 @@ def test_scaff_pd_leaves_out_who_was_lost_after_it_had_told_its_gradient(
     assert not run.states[BEFORE].weights[list(GONE)].any()
 
 
+def test_a_round_of_scaff_pd_whose_clients_are_all_lost_after_they_told_their_gradients_takes_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing(monkeypatch, moment=1)
+    algorithm = {"name": "scaff-pd", **EXACT}
+    del algorithm["dual_estimator"]
+    cohorts = [*[tuple(range(6))] * (BEFORE - 1), GONE, *[tuple(LEFT)] * 2]
+    run = train_quadratics(
+        problem_of(pinned()), tmp_path, algorithm, rounds=BEFORE + 2, cohorts=cohorts, participation=CONTINUE
+    )
+    before, state, after = (run.states[t] for t in (BEFORE - 1, BEFORE, BEFORE + 2))
+    assert state.model.tobytes() == before.model.tobytes()
+    np.testing.assert_allclose(state.weights[LEFT], simplex(before.weights[LEFT]), rtol=0, atol=1e-15)
+    assert state.unvisited[LEFT].tolist() == [1] * len(LEFT)
+    assert np.abs(after.model - state.model).max() > 0
+
+
 @pytest.mark.parametrize("name", ["drdm", "drfa", "scaff-pd"])
 def test_a_loss_stops_the_run_unless_the_settings_say_to_go_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -296,7 +313,7 @@ def lying(monkeypatch: pytest.MonkeyPatch, loss: float, liars: tuple[str, ...]) 
     monkeypatch.setattr(SampledClient, "loss", report)
 
 
-@pytest.mark.parametrize("loss", [1e308, -1e200])
+@pytest.mark.parametrize("loss", [1e308, 1e99, -1e200, -20.7])
 @pytest.mark.parametrize("name", ["drdm", "drfa"])
 def test_who_reports_a_loss_beyond_all_bounds_counts_as_if_it_had_not_been_asked(
     name: str,
@@ -316,12 +333,20 @@ def test_who_reports_a_loss_beyond_all_bounds_counts_as_if_it_had_not_been_asked
     np.testing.assert_array_equal(taken.weights, wanted.weights)
     np.testing.assert_array_equal(taken.run.models, wanted.run.models)
     assert np.abs(taken.weights[-1] - 0.25).max() > 1e-3
-    bound = "at most 1e+100" if loss > 0 else "at least -1e+100"
+    bound = "at most 1e+30" if loss > 0 else "at least 0"
     for t in (1, 2, 3):
         assert (
             f"round {t}, phase 'loss', client client-001: 'loss' is {loss:g}, expected {bound}" in caplog.text
         )
     assert "algorithm.largest_loss cuts losses off" in caplog.text
+
+
+def test_an_objective_that_does_not_say_so_may_have_negative_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lying(monkeypatch, -20.7, (NAMES[1],))
+    taken = record(problem_of(pinned()), tmp_path, {"name": "drfa", "dual_step_size": 1e-3}, rounds=1)
+    assert taken.state.losses[1] == -20.7
 
 
 def test_where_losses_are_cut_off_any_loss_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,6 +381,6 @@ def test_scaff_pd_goes_on_without_who_reports_a_loss_beyond_all_bounds(
     run = train(reproducible(), tmp_path, algorithm, rounds=3)
     np.testing.assert_array_equal(run.models, wanted.models)
     np.testing.assert_array_equal(run.states[3].weights, wanted.states[3].weights)
-    assert "phase 'gradient', client client-001: 'loss' is 1e+308, expected at most 1e+100" in caplog.text
+    assert "phase 'gradient', client client-001: 'loss' is 1e+308, expected at most 1e+30" in caplog.text
     for earlier, later in itertools.pairwise(run.models):
         assert np.abs(later - earlier).max() > 0

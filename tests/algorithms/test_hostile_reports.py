@@ -31,7 +31,7 @@ def run(tmp_path: Path, algorithm: dict[str, Any], objective: dict[str, Any]) ->
     Federation(settings, RunFolder.create(tmp_path, "run")).run()
 
 
-@pytest.mark.parametrize("loss", [1e308, -1e200])
+@pytest.mark.parametrize("loss", [1e308, 1e99, -1e200, -20.7])
 def test_a_loss_beyond_all_bounds_does_not_count_and_the_log_says_whose_it_is(
     loss: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,6 +25,7 @@ from tests.algorithms.drdm_oracle import (
     Q2_VALUE,
     Floats,
     ScaffPDConstants,
+    gap,
     losses_of,
     pinned,
     scaff_pd,
@@ -121,6 +122,15 @@ def test_the_real_thing_goes_there(tmp_path: Path) -> None:
     assert losses_of(pinned(), run.models[0]).max() > Q2_VALUE + 0.1
 
 
+def test_runs_end_at_the_saddle_point(tmp_path: Path) -> None:
+    run = train_quadratics(problem_of(Q1), tmp_path, {**EXACT, "dual_step_size": 0.05}, rounds=150)
+    np.testing.assert_allclose(run.model, [Q1_ROBUST], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(run.states[150].weights, Q1_WEIGHTS, rtol=0, atol=1e-9)
+    gaps = [gap(Q1, run.states[t].model, run.states[t].weights) for t in (1, 30, 60)]
+    assert gaps[0] > 1
+    assert gaps[0] / 10 > gaps[1] > 100 * gaps[2]
+
+
 @given(
     weights=st.lists(st.floats(0.01, 1), min_size=4, max_size=4),
     losses=st.lists(st.floats(0, 5), min_size=4, max_size=4),
@@ -165,6 +175,12 @@ def test_other_samplers_are_welcome(tmp_path: Path) -> None:
 def test_a_pull_at_steps_that_are_not_taken_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"concavity: 0\.5 pulls .* with dual_step_size: 0 it takes none"):
         reproducible().settings(tmp_path, {"name": "scaff-pd", "dual_step_size": 0, "concavity": 0.5})
+
+
+@pytest.mark.parametrize("key", ["dual_step_size", "extrapolation", "concavity"])
+def test_numbers_that_could_make_the_weights_infinite_are_refused(key: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=rf"{key}.* less than or equal to 1000000000000"):
+        reproducible().settings(tmp_path, {"name": "scaff-pd", key: 1e308})
 
 
 def test_a_client_that_answers_once_is_extrapolated_from_there(tmp_path: Path) -> None:

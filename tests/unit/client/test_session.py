@@ -13,8 +13,11 @@ from client.session import Answer, Holding, Session
 from common.data.shard import Shard
 from common.errors import SettingsError
 from common.expectation import check
+from common.objectives.linear import LinearObjective
+from common.objectives.metrics import Metrics
+from common.objectives.ranking import Ranking
 from common.payload import Value, Values, body_bytes, decode, encode
-from common.phases import EVALUATE, EVALUATION, SCORE_GROUPS
+from common.phases import EVALUATE, EVALUATION, grouped_in
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient
@@ -197,13 +200,30 @@ def test_what_lies_before_the_reach_is_forgotten(session: Session) -> None:
     assert session.hello().snapshots == [3, 4, 5]
 
 
-def test_evaluation_returns_sums_and_changes_nothing(session: Session) -> None:
+@pytest.mark.parametrize("least", [None, 1])
+def test_evaluation_returns_sums_and_changes_nothing(make_session: MakeSession, least: int | None) -> None:
+    session = make_session(evaluation={"histograms": least and {"least": least, "bins": 16}})
     add(session, 1.0, sequence=1, base=0)
     answer = values_of(handled(session, EVALUATE, 2, 1, kind=pb.INSPECT, model=np.array([0.5, -0.5])))
-    check(answer, {**EVALUATION, **SCORE_GROUPS}, "client-0")
+    check(answer, {**EVALUATION, **(grouped_in(16) if least else {})}, "client-0")
     assert (answer["samples"], answer["holdout_samples"]) == (4, 0)
     assert session.hello().snapshots == [1]
     assert add(session, 2.0, sequence=3, base=1) == 3.0
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_scores_that_are_not_finite_are_told_in_no_group(
+    broken: float, make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session(evaluation={"histograms": {"least": 1}})
+    ranking = Ranking(np.array([0.0, 1.0, broken, 2.0]), np.array([True, False, True, False]))
+    monkeypatch.setattr(LinearObjective, "judge", lambda self, w: (Metrics(1.0, 1, 4), ranking))
+    answer = values_of(handled(session, EVALUATE, 1, 0, kind=pb.INSPECT, model=np.zeros(2)))
+    for name in grouped_in(1024):
+        groups = answer[name]
+        assert isinstance(groups, np.ndarray)
+        assert groups.shape == (0, 3)
+    assert answer["samples"] == 4
 
 
 def test_a_model_of_other_features_is_not_evaluated(make_settings: MakeSettings) -> None:

@@ -27,6 +27,7 @@ from tests.unit.common.textbook import KEY, OTHER_KEY
 
 MODEL = np.zeros(3)
 OPEN = ArraySpec(np.float64, (None, 2))
+BOUNDED = ArraySpec(np.float64, (None, 2), most=7)
 THIN = ArraySpec(np.float64, (5,), sparse=True)
 AGREED = ArraySpec(np.float64, (5,), sparse=True, count=2)
 LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=6, value_bits=30)
@@ -191,3 +192,10 @@ def test_the_largest_payload_is_known_where_all_lengths_are() -> None:
     assert largest_body({"model": MODEL}) == encode({"model": MODEL}).size == 24
     assert largest_body({"hidden": HIDDEN}) == 2 * KEY.ciphertext_bytes + -2 * KEY.ciphertext_bytes % 8
     assert largest_body({"model": MODEL, "open": OPEN}) is None
+    assert largest_body({"model": MODEL, "bounded": BOUNDED}) == 24 + encode({"x": np.ones((7, 2))}).size
+
+
+def test_an_open_length_may_be_bounded() -> None:
+    check({"x": np.ones((7, 2))}, {"x": BOUNDED}, "a client")
+    with pytest.raises(PayloadError, match=r"'x' has shape \(8, 2\), expected at most 7 in an open length"):
+        check({"x": np.ones((8, 2))}, {"x": BOUNDED}, "a client")

@@ -93,3 +93,9 @@ def test_the_dtype_stays(dtype: type[np.floating]) -> None:
     assert onto(NoConstraint(kind="none"), w) is w
     for constraint in (BallConstraint(kind="ball", radius=1), BoxConstraint(kind="box", lower=0, upper=1)):
         assert onto(constraint, w).dtype == dtype
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_in_words(bad: float) -> None:
+    with pytest.raises(ValueError, match=f"only finite numbers can be projected .* moved by {bad}"):
+        onto_simplex(np.array([0.5, bad, 0.5]))

@@ -20,6 +20,7 @@ GOOD: dict[str, Any] = {
     "objective": {"kind": "softmax"},
     "algorithm": {"name": "fedavg"},
 }
+BINARY = {"kind": "binary", "positive": [5]}
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -166,6 +167,27 @@ def test_settings_survive_json_and_yaml(tmp_path: Path) -> None:
     assert load(path) == settings
 
 
+@pytest.mark.parametrize(
+    ("objective", "evaluation", "least"),
+    [
+        ({"kind": "logistic"}, {}, None),
+        ({"kind": "logistic"}, {"histograms": {}}, 5),
+        (BINARY, None, 5),
+        (BINARY, {"every": 2}, 5),
+        (BINARY, {"histograms": {"least": 9}}, 9),
+        (BINARY, {"histograms": None}, None),
+    ],
+)
+def test_scores_are_told_in_groups_unasked_only_where_the_auc_is_maximised(
+    objective: dict[str, Any], evaluation: dict[str, Any] | None, least: int | None
+) -> None:
+    values = GOOD | {"objective": objective} | ({} if evaluation is None else {"evaluation": evaluation})
+    settings = validate(values)
+    for each in (settings, from_json(settings.to_json())):
+        histograms = each.evaluation.histograms
+        assert (None if histograms is None else histograms.least) == least
+
+
 def test_settings_cannot_be_changed_afterwards() -> None:
     with pytest.raises(ValueError, match="frozen"):
         setattr(validate(GOOD), "rounds", 5)  # noqa: B010
@@ -280,3 +302,16 @@ def test_every_setting_of_a_run_is_explained() -> None:
     for name, section in sections.items():
         assert section is not None
         assert section.__doc__, name
+
+
+def test_histograms_that_no_client_makes_are_refused() -> None:
+    silent = changed("evaluation", {"clients": False, "histograms": {"bins": 64}})
+    with pytest.raises(SettingsError, match=r"evaluation\.histograms is .* with evaluation\.clients: false"):
+        validate(silent)
+    for harmless in (
+        {"clients": False},
+        {"clients": False, "histograms": None},
+        {"histograms": {"bins": 64}},
+    ):
+        given = validate(changed("evaluation", harmless))
+        assert from_json(given.to_json()) == given

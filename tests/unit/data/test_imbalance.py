@@ -241,6 +241,10 @@ def test_sites_that_do_not_fit_are_refused() -> None:
         divide(labels, 3, kind="sites", sites=two)
     with pytest.raises(DataError, match="samples: 30 given, but .* suffice for 20"):
         divide(labels, 2, kind="sites", sites=two, samples=30)
+    with pytest.raises(
+        DataError, match=r"data\.partition\.samples: 1 given for 2 sites; expected at least 2"
+    ):
+        divide(labels, 2, kind="sites", sites=two, samples=1)
     with pytest.raises(DataError, match="0 positive and 20 negative"):
         divide(np.zeros(20, np.int64), 2, kind="sites", sites=two)
 
@@ -333,15 +337,23 @@ def test_the_table_marks_positive_classes_and_counts_what_is_left_out(tmp_path: 
     assert partition_table(source(), 3).rates is None
 
 
+def test_the_table_counts_classes_on_several_clients() -> None:
+    data = source([5, 6, 7], partition={"kind": "class-groups"})
+    assert partition_table(data, 3).shared_classes == 0
+    assert (
+        partition_table(data, 5).shared_classes == 2
+    )  # clients 3 and 4 share classes of three positive ones
+
+
 def test_who_is_positive_must_be_known() -> None:
     section: dict[str, Any] = {"imbalance": {"imratio": 0.1}}
     with pytest.raises(DataError, match=r"data\.imbalance: needs to know which of the classes 0 to 9"):
         source(**section)
     with pytest.raises(DataError, match=r"data\.partition\.kind: class-groups: needs to know"):
         source(partition={"kind": "class-groups"})
-    with pytest.raises(DataError, match="class 12 does not exist"):
+    with pytest.raises(SettingsError, match="class 12 does not exist"):
         source([3, 12], **section)
-    with pytest.raises(DataError, match="no class is left"):
+    with pytest.raises(SettingsError, match="no class is left"):
         source(list(range(10)), **section)
     assert source([3], **section).positive == (3,)
     assert source(binarise={"positive": [3]}, **section).positive == (1,)

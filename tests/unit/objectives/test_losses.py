@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
+from common.arrays import Dense
 from common.objectives.losses import (
     Hinge,
     Logistic,
@@ -54,6 +55,24 @@ def test_derivatives_equal_finite_differences(loss: MarginLoss, z: float, y: flo
     bend = (loss.derivative(at(z + h), target) - loss.derivative(at(z - h), target)) / (2 * h)
     assert loss.derivative(at(z), target) == pytest.approx(slope, abs=1e-8)
     assert loss.second_derivative(at(z), target) == pytest.approx(bend, abs=1e-8)
+
+
+@every_loss
+@given(z=st.floats(-1e6, 1e6, width=32), y=signs, dtype=st.sampled_from([np.float32, np.float64]))
+def test_no_loss_of_one_score_is_negative(loss: MarginLoss, z: float, y: float, dtype: type) -> None:
+    assert loss.value(np.array([z], dtype), np.array([y], dtype))[0] >= 0
+
+
+@pytest.mark.parametrize("loss", [Softmax(), OneSidedLogistic()])
+@given(
+    scores=st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=12),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_no_loss_of_several_scores_is_negative(
+    loss: Softmax | OneSidedLogistic, scores: list[float], dtype: type
+) -> None:
+    rows: Dense = np.tile(np.array(scores, dtype), (len(scores), 1))
+    assert (loss.value(rows, np.arange(len(scores))) >= 0).all()
 
 
 @every_loss

@@ -85,13 +85,58 @@ def test_samples_that_are_fewer_than_a_group_needs_are_told_by_their_number_alon
     )
 
 
-def test_a_cut_is_moved_from_the_middle_where_half_a_range_would_hold_too_few() -> None:
-    centres = np.log((np.arange(8) + 0.5) / (7.5 - np.arange(8)))  # of eight bins
-    scores = np.repeat(centres, [1, 0, 1, 1, 0, 0, 3, 3])
-    assert score_groups(scores, 8, 3).tolist() == [[0, 4, 3], [6, 7, 3], [7, 8, 3]]
-    assert score_groups(scores, 8, 4).tolist() == [[0, 8, 9]]  # no place leaves four on both sides
-    skewed = np.repeat(centres, [1, 0, 0, 0, 0, 3, 2, 3])
-    assert score_groups(skewed, 8, 3).tolist() == [[0, 6, 4], [6, 8, 5]]
+def centres(bins: int) -> Vector:
+    """Scores in the middle of each bin."""
+    return np.log((np.arange(bins) + 0.5) / (bins - 0.5 - np.arange(bins)))
+
+
+def test_bins_are_cut_between_parts_first_and_then_in_halves_that_both_hold_enough() -> None:
+    counts = np.zeros(128, int)
+    # In the middle there would be two below: the cut is beside, after a whole part.
+    counts[[6, 40, 66]] = 1, 1, 3
+    counts[80:84] = 3, 0, 4, 0  # a part, halved
+    counts[120:124] = 6, 0, 0, 0  # another, all in its first bin: not halved, since a half is empty
+    found = score_groups(np.repeat(centres(128), counts), 128, 3)
+    assert found.tolist() == [[4, 68, 5], [80, 82, 3], [82, 84, 4], [120, 124, 6]]
+    assert score_groups(np.repeat(centres(128), counts), 128, 10).tolist() == [[4, 124, 18]]
+
+
+PLACES = st.lists(st.integers(0, 1023), max_size=60)
+"""Bins of samples, of 1024."""
+
+
+@given(PLACES, st.integers(2, 6), st.data())
+def test_where_groups_are_cut_tells_no_more_of_few_samples_than_their_parts_of_the_line(
+    bins: list[int], least: int, data: st.DataObject
+) -> None:
+    found = score_groups(centres(1024)[bins], 1024, least)
+    elsewhere = list(bins)
+    for start, stop, _ in found.tolist():
+        inside = [k for k, b in enumerate(bins) if start <= b < stop]
+        if stop - start <= 32:  # within a part: they may as well be all in one bin of it
+            for k in inside:
+                elsewhere[k] = start
+        else:  # several parts: anywhere in the same one
+            for k in inside:
+                part = bins[k] // 32 * 32
+                elsewhere[k] = data.draw(st.integers(part, part + 31))
+    assert score_groups(centres(1024)[elsewhere], 1024, least).tolist() == found.tolist()
+
+
+@given(PLACES, BINS, st.integers(2, 6))
+def test_groups_end_only_at_places_that_no_sample_has_chosen(
+    bins: list[int], all_bins: int, least: int
+) -> None:
+    coarse = {k * all_bins // 32 for k in range(33)}
+    found = score_groups(centres(1024)[bins], all_bins, least)
+    for start, stop, _ in found.tolist():
+        if {start, stop} <= coarse:
+            continue
+        low, high = max(c for c in coarse if c <= start), min(c for c in coarse if c >= stop)
+        while (low, high) != (start, stop):  # down by halves from a part
+            middle = (low + high) // 2
+            assert high - low > 1
+            low, high = (low, middle) if stop <= middle else (middle, high)
 
 
 CLIENT = st.tuples(SCORES, SCORES)

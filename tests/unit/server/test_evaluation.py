@@ -17,6 +17,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from client.session import Session
 from common.data.source import DataSource
 from common.errors import SettingsError
+from common.frames import CHUNK_BYTES
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.objectives.score_groups import Groups
@@ -156,7 +157,8 @@ def test_where_clients_hold_whole_samples_they_are_asked_unless_the_server_does_
     evaluation: dict[str, Any], asks: bool | None, make_settings: MakeSettings, tmp_path: Path
 ) -> None:
     partition = {"kind": "grid", "sample_groups": 4, "feature_groups": 1}
-    sections = SPLIT | {"data": SPLIT["data"] | {"partition": partition}, "evaluation": evaluation}  # type: ignore[operator]
+    asked_for = {"histograms": {}} | evaluation
+    sections = SPLIT | {"data": SPLIT["data"] | {"partition": partition}, "evaluation": asked_for}  # type: ignore[operator]
     settings = make_settings(**sections)
     figures, asked, folder = run(settings, tmp_path)
     assert asked == (12 if asks else 0)
@@ -198,15 +200,36 @@ def test_scores_are_grouped_as_the_settings_say(make_settings: MakeSettings, tmp
     assert max(errors[0]) < 1e-4
 
 
+@pytest.mark.parametrize("evaluation", [{"histograms": None}, {}])
 def test_without_histograms_clients_tell_nothing_of_their_scores(
-    make_settings: MakeSettings, tmp_path: Path
+    evaluation: dict[str, Any], make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    settings = make_settings(**TWO_CLASSES, evaluation={"histograms": None})
+    settings = make_settings(**TWO_CLASSES, evaluation=evaluation)
     figures, asked, _ = run(settings, tmp_path)
     assert asked == 3
     assert "train_loss" in figures
     assert not {"train_auc", "train_auc_error", "holdout_auc", "holdout_auc_error"} & figures.keys()
     assert "test_auc" in figures
+
+
+def test_scores_that_are_not_finite_have_no_auc_and_the_other_figures_remain(
+    make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Session._inspect
+
+    def inspect(self: Session, phase: str, values: Values) -> Values:
+        # As tests of the session show, this is what a client tells whose training samples have no finite scores.
+        reply = dict(honest(self, phase, values))
+        if self.client == "client-001":
+            reply |= {name: np.empty((0, 3), np.int64) for name in ("positives", "negatives")}
+        return reply
+
+    monkeypatch.setattr(Session, "_inspect", inspect)
+    settings = make_settings(**TWO_CLASSES, evaluation={"histograms": {}})
+    figures, _, folder = run(settings, tmp_path)
+    assert set(pq.read_table(folder.calls)["outcome"].to_pylist()) == {"counted"}
+    assert not {"train_auc", "train_auc_error"} & figures.keys()
+    assert {"train_loss", "holdout_auc", "holdout_auc_error"} <= figures.keys()
 
 
 def moved(groups: Groups, column: int, by: int) -> Groups:
@@ -240,6 +263,16 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     ),
     "fractions": ("positives", lambda groups: groups.astype(float), "has dtype float64"),
     "another shape": ("holdout_positives", lambda groups: groups[:, :2], "has shape"),
+    "more groups than bins": (
+        "positives",
+        lambda groups: np.concatenate([groups] * 1024),
+        "at most 1024 in an open length",
+    ),
+    "so many groups that they are refused before they come": (
+        "negatives",
+        lambda groups: np.concatenate([groups] * (CHUNK_BYTES // 24)),
+        "bytes, and what was asked for has 98,304 at most",
+    ),
     "fewer samples held out": (
         "holdout_samples",
         lambda samples: samples - 1,
@@ -266,7 +299,7 @@ def test_a_client_whose_groups_cannot_be_true_is_refused_and_the_others_count(
 
     monkeypatch.setattr(Session, "_inspect", inspect)
     with caplog.at_level("WARNING", logger="fenchel.server"):
-        _, _, folder = run(make_settings(**TWO_CLASSES), tmp_path)
+        _, _, folder = run(make_settings(**TWO_CLASSES, evaluation={"histograms": {}}), tmp_path)
     calls = pq.read_table(folder.calls).to_pylist()
     outcomes = {call["client"]: call["outcome"] for call in calls if call["phase"] == EVALUATE}
     assert outcomes == {"client-000": "counted", "client-001": "failed", "client-002": "counted"}

@@ -153,8 +153,44 @@ async def test_fewer_than_min_replies_stop_the_run_and_at_most_all_are_needed(
     if enough:
         assert len(await finishing) == answers
     else:
-        with pytest.raises(TooFewRepliesError, match=r"(?s)phase 'train': 1 of .*diverged"):
+        with pytest.raises(
+            TooFewRepliesError, match=r"(?s)3 of 3 clients answered, but only 1 of the .*diverged"
+        ):
             await finishing
+
+
+@pytest.mark.parametrize(
+    "reason", ["'change' has 4 values that are not finite", "'loss' is nan, expected a finite number"]
+)
+async def test_answers_that_are_not_finite_are_told_from_clients_that_are_away(
+    make_asked: MakeAsked, reason: str
+) -> None:
+    diverged = make_asked()
+    finishing = asyncio.create_task(diverged.exchange.finish(1))
+    await asyncio.sleep(0)
+    for name in NAMES:
+        diverged.exchange.fail(diverged.calls[name], reason)
+    with pytest.raises(TooFewRepliesError) as caught:
+        await finishing
+    assert "3 of 3 clients answered, but none of the answers could be used" in str(caught.value)
+    assert "has probably diverged: begin it again with a smaller step_size" in str(caught.value)
+    assert f"client-2: {reason}" in str(caught.value)
+    assert "--resume" not in str(caught.value)
+
+
+async def test_who_is_lost_or_away_has_not_answered(make_asked: MakeAsked) -> None:
+    asked = make_asked(0.05)
+    finishing = asyncio.create_task(asked.exchange.finish(2))
+    await asyncio.sleep(0)
+    asked.exchange.fail(asked.calls["client-0"], "no memory left")
+    asked.members["client-1"].lose("its disk broke")
+    with pytest.raises(
+        TooFewRepliesError, match=r"(?s)0 of 3 clients answered within 0\.05 s.*clients are back"
+    ) as caught:
+        await finishing
+    assert "client-0: no memory left" in str(caught.value)
+    assert "client-1: its disk broke" in str(caught.value)
+    assert "diverged" not in str(caught.value)
 
 
 async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
