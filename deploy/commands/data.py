@@ -150,6 +150,8 @@ def show(
     console.print(shown)
     if table.left_out:
         console.print(f"{table.left_out:,} training samples are on no client")
+    if chosen.data.partition.kind == "class-groups" and table.shared_classes:
+        console.print(f"{table.shared_classes} of {len(table.counts)} classes are on more than one client")
     if number < chosen.clients:
         console.print(
             f"... and {chosen.clients - number} more clients; --picture FILE.png draws all", style="dim"

@@ -171,7 +171,7 @@ def test_noisy_uploads_are_listed_with_their_noise_and_what_they_cost(
     groups = account["noise"]["groups"]
     assert sorted(client for group in groups for client in group["clients"]) == account["clients"]
     for group in groups:
-        release = Release(SOUND["noise_multiplier"], group["sampling_rate"])
+        release = Release(float(str(SOUND["noise_multiplier"])), group["sampling_rate"])
         assert group["noise_multiplier"] == release.noise_multiplier
         assert group["epsilon_pld"] == pytest.approx(epsilon({release: group["uploads"]}, 1e-4, "pld-wor"))
     assert sum(group["uploads"] > 0 for group in groups)

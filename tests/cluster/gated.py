@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import numpy as np
+
 from client.algorithm import answers
 from client.algorithms.fedavg import FedAvgClient
 from common.algorithms.fedavg import FedAvgSettings
@@ -28,7 +30,8 @@ class GatedSettings(FedAvgSettings):
 class Gated(FedAvg):
     """Server half."""
 
-    Settings = GatedSettings  # type: ignore[assignment]
+    Settings = GatedSettings
+    settings: GatedSettings
 
     async def round(self, t: int) -> None:
         while (Path(self.settings.gates) / f"{t}.closed").exists():
@@ -44,7 +47,6 @@ class GatedClient(FedAvgClient):
     @answers("train")
     def train(self, model: Vector) -> Values:
         if self.client == self.settings.failing and self.round > 1:
-            raise ValueError(
-                f"cannot work with {self.shard.features[0].tolist()} of {self.shard.class_names}"
-            )
+            row = np.asarray(self.shard.features[0]).tolist()
+            raise ValueError(f"cannot work with {row} of {self.shard.class_names}")
         return super().train(model)

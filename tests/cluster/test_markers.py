@@ -226,7 +226,7 @@ def test_a_client_that_dies_of_a_defect_leaves_no_data_behind(tmp_path: Path) ->
         (line,) = (line for line in limits.read_text().splitlines() if line.startswith("Max core file size"))
         assert line.split()[4] == "0", "its memory holds its data, and is written nowhere when it crashes"
         clinics.kill("client-000")
-        words = [str(each) for each in victim.args[3:]]  # type: ignore[index,union-attr]
+        words = [str(each) for each in victim.args[3:]]  # type: ignore[index]
         died = subprocess.run(
             [sys.executable, "-c", broken, *words], capture_output=True, check=False, timeout=60
         )

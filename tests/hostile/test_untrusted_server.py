@@ -287,6 +287,20 @@ async def test_messages_larger_than_this_client_takes_are_refused_before_they_co
     assert len((await visit(settings, consent=Consent(message_bytes=1 << 60))).heard) == 1
 
 
+@pytest.mark.parametrize("clients", [True, False])
+async def test_scores_of_fewer_samples_than_agreed_are_not_told(clients: bool, visit: Visit) -> None:
+    evaluation: dict[str, Any] = {"clients": clients, "histograms": {"least": 4}}
+    settings = SETTINGS | {"evaluation": evaluation}
+    if clients:
+        with pytest.raises(SettingsError, match=r"evaluation\.histograms\.least.*--least-group 4"):
+            await visit(settings)
+        assert len((await visit(settings, consent=Consent(least_group=4))).heard) == 1
+    evaluation["histograms"] = {"least": 5}
+    assert len((await visit(settings)).heard) == 1
+    with pytest.raises(SettingsError, match="groups of 5 samples"):
+        await visit(settings, consent=Consent(least_group=6))
+
+
 @pytest.mark.parametrize(
     "text", ["", "null", "[" * 100_000, '{"a":' * 50_000, "9" * 5000, "NaN", '{"rounds": NaN}']
 )
