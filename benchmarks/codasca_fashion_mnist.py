@@ -1,0 +1,233 @@
+"""CODASCA, CODA+, FedAvg and SCAFFOLD on Fashion-MNIST with rare positives: test AUC against rounds and megabytes.
+
+A convolutional network, images shrunk to 14 x 14 pixels so that processors can train it, 8 and 16 clients with one
+negative and one positive class each, one sample in ten positive, one seed, over real server and client processes with
+TLS. Writes ``docs/results/codasca-fashion-mnist.md`` and its figure. ``--trials`` tries out step sizes with another
+seed, prints what came out and writes nothing; ``--runs FOLDER`` keeps the runs and reads those that are there already,
+with ``--finished`` only those; ``--at-once N`` does N at the same time; ``--quick`` does two methods for eight rounds
+and writes nothing. Needs torch and Fashion-MNIST (``fenchel data fetch fashion-mnist``, or ``FENCHEL_DATA``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fenchel
+from benchmarks.codasca_methods import METHODS, algorithm
+from benchmarks.experiment import (
+    Planned,
+    all_done,
+    all_kept,
+    draw,
+    evaluated,
+    first,
+    megabytes,
+    put,
+)
+from benchmarks.machine import description
+from benchmarks.program import allow_many_sockets, markdown, progress
+from common.data import catalogue
+from common.data.samples import RawMatrix
+
+_EXPERIMENT = Path("experiments/codasca/fashion-mnist.yaml")
+_PAGE = Path("docs/results/codasca-fashion-mnist.md")
+_SEED, _TRIAL_SEED = 1, 0
+_GRID = {
+    "CODASCA": (0.3, 1.0, 3.0),
+    "CODA+": (0.3, 1.0, 3.0),
+    "FedAvg-CE": (0.1, 0.3, 1.0),
+    "SCAFFOLD-CE": (0.1, 0.3, 1.0),
+}
+"""Step sizes that were tried out."""
+
+_BEST = {"CODASCA": (1.0,), "CODA+": (1.0,), "FedAvg-CE": (1.0,), "SCAFFOLD-CE": (0.3,)}
+_SMALLER = _BEST | {"SCAFFOLD-CE": (0.3, 0.1)}
+_PANELS: Mapping[tuple[int, int, int], Mapping[str, tuple[float, ...]]] = {
+    (8, 8, 512): _SMALLER,
+    (8, 32, 512): _BEST,
+    (8, 32, 2048): _SMALLER,
+    (8, 128, 2048): {
+        "CODASCA": (1.0, 0.3),
+        "CODA+": (1.0, 0.3),
+        "FedAvg-CE": (1.0, 0.3),
+        "SCAFFOLD-CE": (0.3, 0.1),
+    },
+    (16, 32, 512): _SMALLER,
+}
+"""Step sizes by number of clients, local steps in a round, and local steps in all: the best of the trials, and a
+smaller one where rounds are long or the best diverges."""
+
+_AUC = "test_auc"
+_TARGET = 0.95
+
+
+class Cell(NamedTuple):
+    """A run: number of clients, local steps in a round and in all, method, step size."""
+
+    clients: int
+    window: int
+    steps: int
+    method: str
+    step_size: float
+
+
+def write(path: Path) -> None:
+    """Write Fashion-MNIST with every four neighbouring pixels averaged, as an archive for ``data.file``."""
+    whole = catalogue.load("fashion-mnist")
+    assert whole.test is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        X=_shrunk(whole.train.features),
+        y=whole.train.labels,
+        X_test=_shrunk(whole.test.features),
+        y_test=whole.test.labels,
+    )
+
+
+def _shrunk(images: RawMatrix) -> NDArray[np.uint8]:
+    """Return images of 28 x 28 pixels, shape (n, 784), with 14 x 14, shape (n, 14, 14)."""
+    pixels = np.asarray(images, dtype=np.float64).reshape(-1, 14, 2, 14, 2)
+    shrunk: NDArray[np.uint8] = np.rint(pixels.mean(axis=(2, 4))).astype(np.uint8)
+    return shrunk
+
+
+def plan(folder: Path, wanted: Sequence[Cell], seed: int) -> dict[Cell, Planned]:
+    """Return runs, and write the data that they need into the folder."""
+    data = folder / "data" / "fashion-mnist-14.npz"
+    if not data.exists():
+        write(data)
+    planned = {}
+    for cell in wanted:
+        settings = algorithm(cell.method, cell.window, cell.step_size, 3 * cell.steps // 8)
+        rounds = cell.steps // cell.window
+        planned[cell] = Planned(
+            _EXPERIMENT,
+            (
+                "data.name=null",
+                f"data.file={data}",
+                f"algorithm={json.dumps(settings)}",
+                f"clients={cell.clients}",
+                f"seed={seed}",
+                f"rounds={rounds}",
+                f"evaluation.every={max(1, rounds // 16)}",
+            ),
+            folder / f"{cell.method.lower()}-{cell.clients}-{cell.window}",
+        )
+    return planned
+
+
+def trials(folder: Path, methods: Sequence[str]) -> list[dict[str, object]]:
+    """Try out each method's step sizes with 8 clients, in this process; return a row for each method."""
+    rows: list[dict[str, object]] = []
+    for method in methods:
+        row: dict[str, object] = {"method": method}
+        tried = [Cell(8, 32, 256, method, step_size) for step_size in _GRID[method]]
+        for cell, planned in plan(folder, tried, _TRIAL_SEED).items():
+            try:
+                run = fenchel.up(
+                    planned.settings, overrides=planned.overrides, runs=folder / "trials", in_process=True
+                )
+                reached = f"{run.figures[_AUC]:.4f}"
+            except fenchel.FenchelError as error:
+                reached = str(error)
+            place = len(row) // 2 + 1
+            row |= {f"η {place}": cell.step_size, f"test AUC {place}": reached}
+            progress(f"{cell}: {reached}")
+        rows.append(row)
+    return rows
+
+
+def table(runs: Mapping[Cell, fenchel.Run]) -> list[dict[str, object]]:
+    """Return a row for each run."""
+    rows = []
+    for cell, run in runs.items():
+        rounds, values = evaluated(run, _AUC)
+        reached = first(rounds, values, _TARGET)
+        sent = megabytes(run)
+        rows.append({
+            "K": cell.clients,
+            "I": cell.window,
+            "rounds": run.rounds,
+            "method": cell.method,
+            "η": cell.step_size,
+            "test AUC": f"{run.figures[_AUC]:.4f}",
+            "average precision": f"{run.figures['test_average_precision']:.4f}",
+            f"rounds to {_TARGET}": reached or "–",
+            f"MB to {_TARGET}": f"{sent[reached - 1]:.0f}" if reached else "–",
+            "MB a round": f"{sent[-1] / sent.size:.1f}",
+        })  # fmt: skip
+    return rows
+
+
+def best(runs: Mapping[Cell, fenchel.Run], panel: tuple[int, int, int]) -> dict[str, list[fenchel.Run]]:
+    """Return for each method the run of a panel whose step size was best."""
+    found: dict[str, list[fenchel.Run]] = {}
+    for method in METHODS:
+        own = [run for cell, run in runs.items() if cell[:4] == (*panel, method)]
+        if own:
+            found[method] = [max(own, key=lambda run: float(run.figures[_AUC]))]
+    return found
+
+
+def main() -> None:
+    """Read the command line, do the runs, write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
+    parser.add_argument("--finished", action="store_true", help="write the page from the runs that are kept")
+    parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
+    parser.add_argument(
+        "--panels", type=int, nargs="+", choices=range(len(_PANELS)), help="only these; writes nothing"
+    )
+    parser.add_argument("--trials", nargs="*", metavar="METHOD", help="try out step sizes; writes nothing")
+    parser.add_argument("--quick", action="store_true", help="two methods, eight rounds; writes nothing")
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
+    words = parser.parse_args()
+    allow_many_sockets()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (words.runs or Path(temporary)).resolve()
+        if words.trials is not None:
+            print(markdown(trials(folder, words.trials or METHODS)))
+            return
+        wanted = [
+            Cell(*panel, method, step_size)
+            for place, (panel, tried) in enumerate(_PANELS.items())
+            if words.panels is None or place in words.panels
+            for method in METHODS
+            for step_size in tried[method]
+        ]
+        if words.quick:
+            wanted = [Cell(8, 8, 64, method, _BEST[method][0]) for method in METHODS[:2]]
+        planned = plan(folder, wanted, _SEED)
+        runs = all_kept(planned) if words.finished else all_done(planned, words.at_once)
+        rows = table(runs)
+        print(markdown(rows))
+        if words.json:
+            print(json.dumps({"rows": rows}))
+        if words.quick or words.panels:
+            return
+        panels = {
+            f"K = {panel[0]}, I = {panel[1]}, {panel[2] // panel[1]} rounds": best(runs, panel)
+            for panel in _PANELS
+        }
+        drawn = {title: curves for title, curves in panels.items() if curves}
+        draw(drawn, _PAGE.with_suffix(".png"), _AUC, label="test AUC", limits=(0.90, 0.97))
+        put(
+            _PAGE,
+            "measured",
+            f"{markdown(rows)}\n\n![Test AUC against rounds and megabytes]({_PAGE.stem}.png)\n\n"
+            f"Made by `python -m benchmarks.codasca_fashion_mnist`, server and clients in separate processes over\n"
+            f"TLS, on {description()}.",
+        )
+
+
+if __name__ == "__main__":
+    main()
