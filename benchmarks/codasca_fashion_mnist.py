@@ -60,7 +60,14 @@ _PANELS: Mapping[tuple[int, int, int], Mapping[str, tuple[float, ...]]] = {
         "FedAvg-CE": (1.0, 0.3),
         "SCAFFOLD-CE": (0.3, 0.1),
     },
+    (16, 8, 512): _SMALLER,
     (16, 32, 512): _SMALLER,
+    (16, 128, 2048): {
+        "CODASCA": (1.0,),
+        "CODA+": (1.0,),
+        "FedAvg-CE": (1.0,),
+        "SCAFFOLD-CE": (0.3, 0.1),
+    },
 }
 """Step sizes by number of clients, local steps in a round, and local steps in all: the best of the trials, and a
 smaller one where rounds are long or the best diverges."""
