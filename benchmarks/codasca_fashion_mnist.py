@@ -65,7 +65,7 @@ _PANELS: Mapping[tuple[int, int, int], Mapping[str, tuple[float, ...]]] = {
     (16, 128, 2048): {
         "CODASCA": (1.0,),
         "CODA+": (1.0,),
-        "FedAvg-CE": (1.0,),
+        "FedAvg-CE": (1.0, 0.3),
         "SCAFFOLD-CE": (0.3, 0.1),
     },
 }
