@@ -198,11 +198,11 @@ async def test_the_weights_of_an_extractor_are_this_machines_choice(
     with pytest.raises(SettingsError, match="data.extractor.file"):
         await visit(settings)
     assert str(secret) not in opened
+    pytest.importorskip("torch")
     ours = secret.with_name("weights.pth")
     monkeypatch.setenv(VARIABLE, str(ours))
-    with pytest.raises(
-        FenchelError, match="weights.pth"
-    ):  # which is not there: but it is what was looked for
+    # It is not there, but it is what was looked for.
+    with pytest.raises(FenchelError, match="weights.pth"):
         await visit(settings)
     assert str(secret) not in opened
 

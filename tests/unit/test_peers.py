@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -150,16 +151,22 @@ def test_the_last_words_of_a_failed_process_are_told(tmp_path: Path) -> None:
             started.wait_for_result(60)
 
 
+def _working_in(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if process.cwd() == str(folder):
+                found.append(process)
+    return found
+
+
 def test_no_process_outlives_its_federation(tmp_path: Path) -> None:
     child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
     with Processes(tmp_path) as started:
         started.start("node", [sys.executable, "-c", f"{child}; time.sleep(600)"])
         deadline = time.monotonic() + 60
-        while (
-            len(descendants := psutil.Process().children(recursive=True)) < 2 and time.monotonic() < deadline
-        ):
+        while len(ours := _working_in(tmp_path)) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
-        ours = [process for process in descendants if str(tmp_path) == process.cwd()]
         assert len(ours) == 2
     _, alive = psutil.wait_procs(ours, timeout=10)
     assert alive == []
