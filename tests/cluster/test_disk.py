@@ -62,6 +62,7 @@ def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.faults  # long; make faults
 def test_a_full_disk_stops_the_server_which_is_resumed_when_there_is_room(
     federation: Federation, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.faults  # long; make faults
 def test_a_damaged_journal_stops_the_run_which_can_go_back_behind_it(
     federation: Federation, tmp_path: Path
 ) -> None:

@@ -72,7 +72,12 @@ async def probed(waiting: Federation, port: int, **options: Any) -> ProbeResult:
 
 @pytest.mark.parametrize(
     ("preset", "rtt"),
-    [("none", 0.0), ("datacentre", 0.0005), ("hyfdca-257ms", 0.2575), ("hyfdca-800ms", 0.8)],
+    [
+        ("none", 0.0),
+        ("datacentre", 0.0005),
+        ("hyfdca-257ms", 0.2575),
+        pytest.param("hyfdca-800ms", 0.8, marks=pytest.mark.faults),  # long; make faults
+    ],
 )
 async def test_the_probe_measures_the_round_trip_that_the_link_imposes(
     waiting: Federation, through: Callable[..., int], preset: str, rtt: float
@@ -89,6 +94,7 @@ async def test_the_probe_measures_the_round_trip_that_the_link_imposes(
     assert min(medians) <= rtt + 0.01
 
 
+@pytest.mark.faults  # long; make faults
 async def test_the_probe_measures_the_bandwidths_that_the_link_imposes(
     waiting: Federation, through: Callable[..., int]
 ) -> None:
@@ -260,6 +266,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.faults  # long; make faults
 def test_relays_end_with_whoever_started_them(tmp_path: Path) -> None:
     process, relays = started_up(tmp_path)
     process.kill()
@@ -267,6 +274,7 @@ def test_relays_end_with_whoever_started_them(tmp_path: Path) -> None:
     wait_until(lambda: has_ended(relays), "the end of the relays", 20)
 
 
+@pytest.mark.faults  # long; make faults
 def test_a_run_whose_relays_are_killed_stops_and_says_why(tmp_path: Path) -> None:
     process, relays = started_up(tmp_path)
     os.kill(relays, signal.SIGKILL)
