@@ -16,7 +16,7 @@ from common.settings.run import load
 from deploy.inprocess import run_in_process
 from tests.docker.cluster import ROOT, Cluster, model_bytes
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.docker, pytest.mark.faults, pytest.mark.timeout(900)]  # long; make faults
 
 CLIENTS = 4
 SETTINGS = ROOT / "experiments" / "fedavg-digits.yaml"

@@ -337,7 +337,19 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+LONG = {
+    "a long sparse vector",
+    "a bomb of a list",
+    "a bomb of a seed",
+    "probes without end",
+    "the ids of others",
+}
+"""Much like others, and left to ``make faults``."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.faults] * (name in LONG)) for name in ATTACKS]
+)
 def test_the_run_of_the_others_ends_with_the_right_bits(
     name: str, reference: bytes, certificates: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
