@@ -49,7 +49,9 @@ def reached(federation: Federation, t: int) -> bool:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("wire", ["compact", "paper"])
+@pytest.mark.parametrize(
+    "wire", ["paper", pytest.param("compact", marks=pytest.mark.faults)]
+)  # long; make faults
 def test_a_killed_client_changes_no_bit_and_no_control_variate_is_lost(wire: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path, settings(wire))
     try:

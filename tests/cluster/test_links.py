@@ -229,6 +229,7 @@ def test_a_link_of_nobody_is_refused_before_anything_starts(tmp_path: Path) -> N
         fenchel.up(FEDAVG, overrides=["links.clients.client-009=lte"], runs=tmp_path)
 
 
+@pytest.mark.faults  # long; make faults
 def test_a_server_for_other_machines_leaves_links_out_and_says_so(tmp_path: Path) -> None:
     federation = Federation(tmp_path, load(EXPERIMENT, ["rounds=2"]).model_dump(mode="json"))
     try:
