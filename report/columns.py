@@ -10,6 +10,8 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
+from common.objectives.metrics import FIGURES
+
 COUNTS = (
     "round",
     "asked",
@@ -43,27 +45,6 @@ TIMES = (
     "checkpoint_unix",
     "unix",
 )
-EVALUATION = (
-    "objective",
-    "train_loss",
-    "train_accuracy",
-    "train_auc",
-    "train_auc_error",
-    "test_loss",
-    "test_accuracy",
-    "test_auc",
-    "test_partial_auc",
-    "test_average_precision",
-    "holdout_loss",
-    "holdout_accuracy",
-    "holdout_auc",
-    "holdout_auc_error",
-    "worst_client_loss",
-    "client_accuracy_mean",
-    "client_accuracy_worst",
-    "client_accuracy_std",
-    "client_accuracy_worst_tenth",
-)
 CLIENT_ACCURACY = {
     "worst": "client_accuracy_worst",
     "worst tenth": "client_accuracy_worst_tenth",
@@ -77,8 +58,8 @@ KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC
 
 def figures(metrics: pa.Table) -> list[str]:
     """Return the columns that say how good the model is: the evaluation's, then the algorithm's own."""
-    own = [name for name in metrics.column_names if name not in {*COUNTS, *TIMES, *EVALUATION}]
-    return [name for name in EVALUATION if name in metrics.column_names] + own
+    own = [name for name in metrics.column_names if name not in {*COUNTS, *TIMES, *FIGURES}]
+    return [name for name in FIGURES if name in metrics.column_names] + own
 
 
 def objective(known: Collection[str]) -> str:

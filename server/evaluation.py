@@ -26,7 +26,7 @@ from common.data.shard import Shard
 from common.data.source import DataSource
 from common.errors import DataError, PayloadError
 from common.objectives.factory import build_objective
-from common.objectives.metrics import Metrics
+from common.objectives.metrics import FIGURES, Metrics
 from common.objectives.objective import Objective
 from common.objectives.ranking import Ranking
 from common.objectives.score_groups import Groups, grouped_auc, groups_problem, samples_in
@@ -37,28 +37,6 @@ from common.settings.run import RunSettings, ScoreHistograms
 from server.fleet import Fleet
 
 log = logging.getLogger("fenchel.server")
-
-NAMES = (
-    "objective",
-    "train_loss",
-    "train_accuracy",
-    "train_auc",
-    "train_auc_error",
-    "test_loss",
-    "test_accuracy",
-    "test_auc",
-    "test_partial_auc",
-    "test_average_precision",
-    "holdout_loss",
-    "holdout_accuracy",
-    "holdout_auc",
-    "holdout_auc_error",
-    "worst_client_loss",
-    "client_accuracy_mean",
-    "client_accuracy_worst",
-    "client_accuracy_std",
-    "client_accuracy_worst_tenth",
-)
 
 
 @dataclass(frozen=True)
@@ -136,12 +114,12 @@ class Evaluator:
         return t % self.settings.evaluation.every == 0 or t == self.settings.rounds
 
     async def evaluate(self, model: Vector) -> dict[str, float]:
-        """Return the figures called :data:`NAMES`, as far as the settings ask for them; the others are nan.
+        """Return the figures called ``FIGURES``, as far as the settings ask for them; the others are nan.
 
         The objective is the mean loss over all training samples plus the penalty plus h. The clients' own sums
         give it exactly, and so does the server's own pass over the data set.
         """
-        figures = dict.fromkeys(NAMES, math.nan)
+        figures = dict.fromkeys(FIGURES, math.nan)
         if self.settings.evaluation.server and self.objective.samples:
             metrics, ranking = self.objective.judge(model)
             figures |= _named("test", metrics)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from common.objectives.metrics import FIGURES
 from common.run_folder import RunFolder
 from common.tables import TableLog
 from proto import fenchel_pb2 as pb
 from server.accounting import Costs, split
 from server.calls import Call
-from server.evaluation import NAMES
 
 _CALLS = pa.schema(
     [
@@ -185,7 +185,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         fields = [(name, pa.int64()) for name in _INTEGERS]
-        fields += [(name, pa.float64()) for name in (*_SOCKETS, *_TIMES, *NAMES, *self.figures)]
+        fields += [(name, pa.float64()) for name in (*_SOCKETS, *_TIMES, *FIGURES, *self.figures)]
         self._columns = [name for name, _ in fields]
         self._metrics_log = TableLog(self.folder.metrics, pa.schema(fields), self.kept_rounds)
         self._calls_log = TableLog(self.folder.calls, _CALLS, self.kept_rounds)

@@ -6,6 +6,29 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+FIGURES = (
+    "objective",
+    "train_loss",
+    "train_accuracy",
+    "train_auc",
+    "train_auc_error",
+    "test_loss",
+    "test_accuracy",
+    "test_auc",
+    "test_partial_auc",
+    "test_average_precision",
+    "holdout_loss",
+    "holdout_accuracy",
+    "holdout_auc",
+    "holdout_auc_error",
+    "worst_client_loss",
+    "client_accuracy_mean",
+    "client_accuracy_worst",
+    "client_accuracy_std",
+    "client_accuracy_worst_tenth",
+)
+"""What the evaluation of a model tells, in the order of the columns of ``metrics.parquet``."""
+
 
 @dataclass(frozen=True)
 class Metrics:

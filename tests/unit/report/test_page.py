@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from report import columns
+from common.objectives.metrics import FIGURES
 from report.page import write_report
 from report.run import Run
 
@@ -148,7 +148,7 @@ def test_figures_that_are_nowhere_known_are_left_out(
     written: Any, altered: Callable[..., Run], finished: Run
 ) -> None:
     missing = ["holdout_loss", "holdout_accuracy", "train_accuracy", "network_s"]
-    missing += [name for name in columns.EVALUATION if "client" in name]
+    missing += [name for name in FIGURES if "client" in name]
     metrics = finished.metrics_table.drop_columns([*missing, "test_accuracy"])
     metrics = metrics.append_column("test_accuracy", pa.array([math.nan] * 3))
     page = written(altered(metrics=metrics, summary={"figures": {}}))

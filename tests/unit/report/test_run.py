@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from common.errors import CheckpointError, SettingsError
+from common.objectives.metrics import FIGURES
 from report import columns
 from report.run import Run
-from server.evaluation import NAMES
 
 UNPROTECTED = {"name": "hyfdca", "privacy": "none"}
 
@@ -31,8 +31,7 @@ def test_a_finished_run_tells_its_settings_its_rounds_and_its_last_figures(finis
 
 
 def test_the_report_knows_the_columns_that_a_run_writes(finished: Run) -> None:
-    assert columns.EVALUATION == NAMES
-    assert finished.metrics_table.column_names == [*columns.COUNTS, *columns.TIMES, *columns.EVALUATION]
+    assert finished.metrics_table.column_names == [*columns.COUNTS, *columns.TIMES, *FIGURES]
 
 
 def test_tables_are_data_frames_where_pandas_is_installed(finished: Run) -> None:
