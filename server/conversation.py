@@ -158,11 +158,13 @@ class Conversation:
         if self._disclosures is not None:
             self._disclosures.sent(item, head, item.body.payload, goes_on=resume > 0)
         for frame in frames(head, item.body, resume):
-            await self._stream.write(frame)
+            # Counted first: the answer, and with it the end of the round, can be here before the write returns.
             item.opening_down = item.opening_down or len(frame)
             item.wire_down += len(frame)
             self._frames += Crossed(len(frame), 0)
-        item.last_sent_ns = time.perf_counter_ns()
+            await self._stream.write(frame)
+        if not item.first_received_ns:
+            item.last_sent_ns = time.perf_counter_ns()
         return True
 
     async def _read(self) -> None:
@@ -187,6 +189,7 @@ class Conversation:
                     await self._stray(reply)
                 else:
                     call.first_received_ns = time.perf_counter_ns()
+                    call.last_sent_ns = call.last_sent_ns or call.first_received_ns
                     call.opening_up = len(data)
                     call.interrupted = call.interrupted or reply.resume > 0
                     self._arriving = call
