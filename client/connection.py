@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fenchel.client")
 
 _KEEPALIVE = 20.0  # until the settings are known
+_SHORTEST_KEEPALIVE, _LONGEST_KEEPALIVE = 1.0, 3600.0  # whatever they say: they are the server's
+_IN_USE_SECONDS = 5 * _KEEPALIVE  # the server may take 4 to see that who had this identity is gone
 _PING_SECONDS = 10.0
 _REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -136,6 +138,7 @@ class Connection:
     _last_success: float = field(default_factory=time.monotonic)
     _handshakes_failed: int = 0
     _credentials: Credentials | None = None
+    _keepalive: float = _KEEPALIVE
 
     def __post_init__(self) -> None:
         self._credentials = self.participant.credentials
@@ -162,6 +165,7 @@ class Connection:
                 try:
                     if not await self._joined(channel):
                         continue
+                    channel = await self._as_agreed(channel)
                     farewell = await self._work(channel)
                     if farewell is not None:
                         if farewell.completed and self._worker is not None:
@@ -175,8 +179,10 @@ class Connection:
                         self._judge(error)
                 if renewed:
                     self.on_event(f"{who.name}: the certificate was replaced; coming back with the new one")
-                    await channel.close()
-                    channel = self._channel()
+                # The server's name may lead elsewhere by now. A new channel asks at once, an old one once in a while:
+                # every 30 s, or up to 120 s after the name led nowhere.
+                await channel.close()
+                channel = self._channel()
                 await asyncio.sleep(self._backoff.next())
         finally:
             await channel.close()
@@ -184,8 +190,21 @@ class Connection:
     def _channel(self) -> grpc.aio.Channel:
         server = self.participant.server
         if self._credentials is None:
-            return grpc.aio.insecure_channel(server, options=options(_KEEPALIVE))
-        return grpc.aio.secure_channel(server, self._credentials.for_channel(), options=options(_KEEPALIVE))
+            return grpc.aio.insecure_channel(server, options=options(self._keepalive))
+        return grpc.aio.secure_channel(
+            server, self._credentials.for_channel(), options=options(self._keepalive)
+        )
+
+    async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
+        """Return a channel with the keepalive of the run, which is not known before this client has joined."""
+        assert self._worker is not None
+        wanted = self._worker.session.settings.network.keepalive
+        wanted = min(max(wanted, _SHORTEST_KEEPALIVE), _LONGEST_KEEPALIVE)
+        if wanted == self._keepalive:
+            return channel
+        self._keepalive = wanted
+        await channel.close()
+        return self._channel()
 
     def _renewed(self) -> bool:
         """Take up the certificate that was put in place of this client's, if one was; return whether so."""
@@ -312,7 +331,7 @@ class Connection:
         if code in _REFUSALS:
             raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
         silent = time.monotonic() - self._last_success
-        if code is grpc.StatusCode.ALREADY_EXISTS and silent > 2 * _KEEPALIVE:
+        if code is grpc.StatusCode.ALREADY_EXISTS and silent > _IN_USE_SECONDS:
             raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
         if any(sign in details for sign in _HANDSHAKE_SIGNS):
             self._handshakes_failed += 1

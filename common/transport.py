@@ -24,12 +24,16 @@ def options(keepalive: float) -> Options:
     Parameters
     ----------
     keepalive
-        Seconds between pings on a quiet connection; a peer that does not answer for as long is gone.
+        Seconds between pings on a quiet connection. If nothing acknowledges one for as long, the network or the peer
+        is gone; if the peer's kernel does, but the peer does not answer for three times as long, it is frozen.
     """
     milliseconds = int(keepalive * 1000)
     return (
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds),
+        # gRPC has the kernel keep to the timeout above, and keeps to this one itself. An answer queues behind the data
+        # that is on its way, so it is longer: on a slow link that is seconds.
+        ("grpc.http2.ping_timeout_ms", 3 * milliseconds),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", min(milliseconds, 5000)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,26 @@ from common.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 
-_KILL = """
-import os, pathlib
+_SIGNAL = """
+import os, pathlib, sys
 pid = "1"
 while children := pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
     pid = children[0]
-os.kill(int(pid), 9)
+os.kill(int(pid), int(sys.argv[1]))
+"""
+
+_FLEET = """
+import urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:7444/fleet", timeout=10).read().decode())
+"""
+
+_CONNECTIONS = """
+import pathlib
+print(sum(
+    local.endswith(":1D13") and state == "01" and not local.endswith("0100007F:1D13")  # not the health check's
+    for name in ("tcp", "tcp6")
+    for _, local, _, state, *_ in map(str.split, pathlib.Path("/proc/net", name).read_text().splitlines()[1:])
+))
 """
 
 
@@ -98,10 +114,53 @@ class Cluster:
         found: dict[str, Any] = json.loads(command("docker", "inspect", container))[0]
         return found
 
+    def signal(self, container: str, number: signal.Signals) -> None:
+        """Send the client or server in a container a signal; what watches over it gets none."""
+        # If that ends the container, it ends this command too: its exit code says nothing.
+        subprocess.run(["docker", "exec", container, "python", "-c", _SIGNAL, str(int(number))], check=False)
+
     def kill_process(self, container: str) -> None:
         """Kill the client or server in a container as the kernel kills; what watches over it stays."""
-        # If that ends the container, it ends this command too: its exit code says nothing.
-        subprocess.run(["docker", "exec", container, "python", "-c", _KILL], check=False)
+        self.signal(container, signal.SIGKILL)
+
+    def container_of(self, client: str) -> str:
+        """Return the id of the container that claimed a client's identity."""
+        (container,) = (each for each in self.containers("client") if self.said(each, f"{client}: working"))
+        return container
+
+    def said(self, container: str, words: str) -> list[float]:
+        """Return when a container has said something, in seconds since 1970."""
+        lines = command("docker", "logs", "--timestamps", container).splitlines()
+        return [datetime.fromisoformat(line.split()[0]).timestamp() for line in lines if words in line]
+
+    def cut(self, container: str, network: str = "default") -> None:
+        """Take a container's network away, as if its cable were pulled: nobody is told."""
+        command("docker", "network", "disconnect", f"{self.project}_{network}", container)
+
+    def mend(self, container: str, *names: str, network: str = "default") -> None:
+        """Give it back; ``names`` are those by which others find the container there."""
+        aliases = [word for name in names for word in ("--alias", name)]
+        command("docker", "network", "connect", *aliases, f"{self.project}_{network}", container)
+
+    def address(self, container: str) -> str:
+        """Return a container's IP address in the only network that it is in."""
+        (inside,) = self.inspect(container)["NetworkSettings"]["Networks"].values()
+        return str(inside["IPAddress"])
+
+    def fleet(self) -> dict[str, dict[str, Any]]:
+        """Return how each client stands, from the live page of the server, which must have one at port 7444."""
+        (server,) = self.containers("server")
+        told = json.loads(command("docker", "exec", server, "python", "-c", _FLEET))
+        return {each["client"]: each for each in told["clients"]}
+
+    def received(self, container: str) -> int:
+        """Return how many bytes a container has received, by its kernel's account."""
+        return int(command("docker", "exec", container, "cat", "/sys/class/net/eth0/statistics/rx_bytes"))
+
+    def connections(self) -> int:
+        """Return how many connections clients have to the server, by its kernel's account."""
+        (server,) = self.containers("server")
+        return int(command("docker", "exec", server, "python", "-c", _CONNECTIONS))
 
     def logs(self, service: str) -> str:
         """Return what a service's containers have said."""
