@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install torch demo test faults lint format bench bench-peers proto lock clean
+.PHONY: help install torch demo test faults fuzz fuzz-guided lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,10 @@ faults: $(READY)  ## 220 kills, ten for each algorithm, and what else is long; h
 
 fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for the night); FUZZ="--seed 1"
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hostile.fuzz $(FUZZ)
+
+fuzz-guided: $(READY)  ## the same parsers by a fuzzer that sees which lines are reached (atheris); FUZZ="--inputs 1000"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hostile.guided $(FUZZ)
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,11 +13,16 @@ from dataclasses import dataclass, field
 
 from client.session import Answer, Session
 from common.errors import JoinRefusedError, WireError
-from common.frames import Assembly, frames, parse
+from common.frames import SMALLEST_PIECE, Assembly, frames, parse
 from common.memory import Recycler
 from common.payload import Buffer, body_bytes, float_spans
 from common.stream import Stream
 from proto import fenchel_pb2 as pb
+
+_INBOX_MESSAGES = 1000  # instructions that wait for their turn
+_INBOX_BYTES = 256 << 20  # and what they may take; then the next ones wait on the wire
+
+_SHORT_NS = 5_000_000  # the hop to another thread and back takes a quarter of a millisecond
 
 
 @dataclass
@@ -49,8 +55,8 @@ class Worker:
     session
         Who does the work.
     executor
-        Where it is done, so that the event loop stays free for keepalives; ``None``: on the event loop
-        (an in-process fleet).
+        Where it is done, so that the event loop stays free; ``None``: on the event loop (an in-process fleet).
+        Phases that have been short so far are done there in any case, since the hop would take longer than they do.
     on_instruction
         Called with each instruction before it is handled (progress for people).
     on_answer
@@ -66,6 +72,8 @@ class Worker:
     _inbox: deque[_Arrived] = field(default_factory=deque)
     _recycler: Recycler = field(default_factory=Recycler)
     _welcomed_ns: int = 0
+    _longest_ns: dict[str, float] = field(default_factory=dict)  # of each phase, and lately
+    _taken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
         """Handle instructions until the server says farewell or the stream breaks (``None``).
@@ -125,15 +133,29 @@ class Worker:
             elif current is None:
                 raise WireError("the server sent data that belongs to no instruction")
             current.assembly.add(frame.chunk)
+            if current.assembly.cuts_short(frame):
+                raise WireError(
+                    f"the server sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
+                    f"have at least {SMALLEST_PIECE:,}"
+                )
             if current.assembly.complete:
                 current.last_ns = time.perf_counter_ns()
                 self._partial = None
                 self._inbox.append(current)
                 arrived.set()
                 current = None
+                while self._is_full():
+                    self._taken.clear()
+                    await self._taken.wait()
             else:
                 self._partial = current
         return None
+
+    def _is_full(self) -> bool:
+        """Whether so much waits here that the rest must wait on the wire; one instruction may be of any size."""
+        waiting = len(self._inbox)
+        held = sum(each.assembly.size for each in self._inbox) if waiting > 1 else 0
+        return waiting >= _INBOX_MESSAGES or held > _INBOX_BYTES
 
     def _opened(self, head: pb.Instruction, partial: _Arrived | None, limit: int) -> _Arrived:
         size = body_bytes(head.payload, limit)
@@ -154,7 +176,9 @@ class Worker:
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
         while True:
             while self._inbox:
-                await self._respond(stream, self._inbox.popleft(), partial)
+                instruction = self._inbox.popleft()
+                self._taken.set()
+                await self._respond(stream, instruction, partial)
             arrived.clear()
             await arrived.wait()
 
@@ -186,9 +210,12 @@ class Worker:
             instruction.begun_ns = time.perf_counter_ns()
             answer = self.session.handle(head, body, pb.Timing(), instruction.assembly.finite)
             instruction.done_ns = time.perf_counter_ns()
+            if not answer.head.failure:  # a phase that there is not would only fill the memory
+                took = instruction.done_ns - instruction.begun_ns
+                self._longest_ns[head.phase] = max(took, 0.9 * self._longest_ns.get(head.phase, 0.0))
             return answer
 
-        if self.executor is None:
+        if self.executor is None or self._longest_ns.get(head.phase, math.inf) < _SHORT_NS:
             return handle()
         self._running = asyncio.get_running_loop().run_in_executor(self.executor, handle)
         return await asyncio.shield(self._running)

@@ -142,7 +142,7 @@ def largest_body(expectation: Expectation) -> int | None:
     size = 0
     for expected in expectation.values():
         if isinstance(expected, CipherSpec):
-            size += _aligned(expected.layout.ciphertexts(expected.count) * expected.key.ciphertext_bytes)
+            size += _encrypted_bytes(expected)
         elif isinstance(expected, ArraySpec | np.ndarray):
             most = expected.most if isinstance(expected, ArraySpec) else None
             entries = 1
@@ -151,10 +151,29 @@ def largest_body(expectation: Expectation) -> int | None:
                 if longest is None:
                     return None
                 entries *= longest
-            size += _aligned(entries * np.dtype(expected.dtype).itemsize)
+            given = entries
             if isinstance(expected, ArraySpec) and expected.sparse:
                 size += _aligned(-(-entries // 8))
+                given = entries if expected.count is None else expected.count
+            size += _aligned(given * np.dtype(expected.dtype).itemsize)
     return size
+
+
+def smallest_body(expectation: Expectation) -> int:
+    """Return how many bytes a payload has at least that is as expected."""
+    size = 0
+    for expected in expectation.values():
+        if isinstance(expected, CipherSpec):
+            size += _encrypted_bytes(expected)
+        elif isinstance(expected, ArraySpec) and expected.sparse:
+            size += (expected.count or 0) * np.dtype(expected.dtype).itemsize
+        elif isinstance(expected, ArraySpec | np.ndarray):
+            size += math.prod(side or 0 for side in expected.shape) * np.dtype(expected.dtype).itemsize
+    return size
+
+
+def _encrypted_bytes(expected: CipherSpec) -> int:
+    return _aligned(expected.layout.ciphertexts(expected.count) * expected.key.ciphertext_bytes)
 
 
 def _aligned(length: int) -> int:

@@ -29,7 +29,10 @@ FRAME_BYTES = 1 << 20
 _OVERHEAD = 16  # tags and lengths of a frame's two fields
 _HEAD_LIMIT = FRAME_BYTES - _OVERHEAD
 CHUNK_BYTES = FRAME_BYTES - 4096  # leaves room for the head of most messages
-_INLINE_BYTES = 64 << 10  # up to here a body is copied into each receiver's first frame
+SMALLEST_PIECE = 64 << 10  # smaller ones in the middle of a message cost more than they bring
+_JOINED_BYTES = (
+    512 << 10
+)  # up to here a piece travels with the head: copying it takes less time than a frame does
 _KEPT_BYTES = 64 << 20  # up to here a broadcast's frames are made once and kept
 
 Head: TypeAlias = pb.Hello | pb.Welcome | pb.Instruction | pb.Reply | pb.Farewell
@@ -71,7 +74,6 @@ class Body:
         self._segments = encoded.segments
         self._starts = [0, *accumulate(len(segment) for segment in encoded.segments)]
         self._kept: dict[int, bytes] | None = {} if shared and encoded.size <= _KEPT_BYTES else None
-        self.inline = encoded.joined() if encoded.size <= _INLINE_BYTES else None
 
     def detach(self) -> None:
         """Make all frames now, if they are kept: from here on the arrays may change."""
@@ -103,10 +105,22 @@ class Body:
         return self._kept[start]
 
     def _made(self, start: int) -> bytes:
-        return b"".join(self.pieces(start))
+        return b"".join(self._pieces(start))
 
-    def pieces(self, start: int) -> list[Buffer]:
-        """Return what the frame of the chunk at byte ``start`` is joined of."""
+    def opening(self, start: int, room: int) -> Sequence[Buffer]:
+        """Return what follows the head in its frame: the chunk at byte ``start``, or nothing.
+
+        Nothing where the chunk does not fit into ``room`` bytes, or where it is kept and so large that another frame
+        takes less time than another copy.
+        """
+        length = min(CHUNK_BYTES, self.size - start)
+        if length <= 0 or length + _OVERHEAD > room:
+            return ()
+        if self._kept is None:
+            return self._pieces(start)
+        return (self._frame(start),) if length <= _JOINED_BYTES else ()
+
+    def _pieces(self, start: int) -> list[Buffer]:
         stop = min(start + CHUNK_BYTES, self.size)
         pieces: list[Buffer] = [_field(_CHUNK, stop - start)]
         index = bisect_right(self._starts, start) - 1
@@ -149,17 +163,10 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
         raise WireError(
             f"a message head of {len(text):,} bytes does not fit a frame; send fewer arrays at once"
         )
-    first = [_field(_NUMBERS[type(head)], len(text)), text]
-    if body is None or body.size == 0:
-        yield b"".join(first)
-    elif body.inline is not None and resume == 0 and len(text) + body.size + _OVERHEAD <= FRAME_BYTES:
-        yield b"".join([*first, _field(_CHUNK, body.size), body.inline])
-    elif body.refers_to_arrays and len(text) + CHUNK_BYTES + _OVERHEAD <= FRAME_BYTES and resume < body.size:
-        yield b"".join([*first, *body.pieces(resume)])
-        yield from body.frames(resume + CHUNK_BYTES)
-    else:
-        yield b"".join(first)
-        yield from body.frames(resume)
+    opening = () if body is None else body.opening(resume, FRAME_BYTES - len(text) - _OVERHEAD)
+    yield b"".join([_field(_NUMBERS[type(head)], len(text)), text, *opening])
+    if body is not None:
+        yield from body.frames(resume + CHUNK_BYTES if opening else resume)
 
 
 @dataclass(frozen=True)
@@ -248,6 +255,7 @@ class Assembly:
         self.received = received
         self._recycler = recycler or Recycler()
         self._buffer: memoryview | None = None
+        self._unwanted = False
 
     @property
     def complete(self) -> bool:
@@ -263,11 +271,14 @@ class Assembly:
             More bytes than the message declared, or more than there is memory for.
         """
         if self.received + len(chunk) > self.size:
-            raise WireError(f"a message has more than the {self.size:,} bytes that it declared")
+            raise self._too_long()
         if len(chunk) == self.size:
             self._buffer = chunk
         elif len(chunk):
             if self._buffer is None:
+                if self._unwanted:
+                    self.discard(chunk)
+                    return
                 self._buffer = self._memory()
             self._buffer[self.received : self.received + len(chunk)] = chunk
             self._look_at(self.received, self.received + len(chunk))
@@ -298,13 +309,36 @@ class Assembly:
         except MemoryError:
             raise WireError(f"there is no memory for a message of {self.size:,} bytes") from None
 
+    def cuts_short(self, frame: Frame) -> bool:
+        """Whether a frame that was added brings too little: only the first and the last one may."""
+        return (
+            len(frame.chunk) < SMALLEST_PIECE
+            and not self.complete
+            and (len(frame.chunk) > 0 or frame.head is None)
+        )
+
     def fits(self, chunk: memoryview) -> bool:
         """Whether this chunk is the whole body."""
         return len(chunk) == self.size
 
     def discard(self, chunk: memoryview) -> None:
-        """Count the next chunk as arrived, but do not keep it."""
+        """Count the next chunk as arrived, but do not keep it.
+
+        Raises
+        ------
+        WireError
+            More bytes than the message declared.
+        """
         self.received += len(chunk)
+        if self.received > self.size:
+            raise self._too_long()
+
+    def _too_long(self) -> WireError:
+        return WireError(f"a message has more than the {self.size:,} bytes that it declared")
+
+    def let_go(self) -> None:
+        """Give the memory back, and keep nothing of what is still to come: nobody waits for this body any more."""
+        self._buffer, self._unwanted = None, True
 
     def rewind(self, received: int) -> None:
         """Go back to the first ``received`` bytes; the sender goes on from there.

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import deque
 
 import numpy as np
+from numpy.typing import NDArray
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _BLOCK_BYTES = 32 << 20  # the largest threshold that glibc takes
-_KEPT_BYTES = 128 << 20
+KEPT_BYTES = 128 << 20
 
 
 def keep_freed_memory() -> None:
@@ -25,14 +27,22 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _BLOCK_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 class Recycler:
-    """Hands out a buffer again once nobody looks at it any more; large ones are given back instead."""
+    """Hands out a buffer again once nobody looks at it any more.
 
-    def __init__(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
+    Parameters
+    ----------
+    kept_bytes
+        How much memory of buffers it holds on to, idle or in use, over all of its users; the rest is given back.
+    """
+
+    def __init__(self, kept_bytes: int = _BLOCK_BYTES) -> None:
+        self._kept_bytes = kept_bytes
+        self._buffers: deque[NDArray[np.uint8]] = deque()
+        self._total = 0
 
     def take(self, size: int) -> memoryview:
         """Return a buffer of ``size`` bytes with arbitrary contents; fresh pages come when they are written.
@@ -42,10 +52,14 @@ class Recycler:
         MemoryError
             There is not so much memory.
         """
-        # Every array and memoryview of the buffer holds a reference to it; two are this method's own.
-        if self._buffer.size == size and sys.getrefcount(self._buffer) <= 2:
-            return self._buffer.data
+        for buffer in self._buffers:
+            # Every array and memoryview of a buffer holds a reference to it; three are this class's own.
+            if buffer.size == size and sys.getrefcount(buffer) <= 3:
+                return buffer.data
         buffer = np.empty(size, np.uint8)
-        if size <= _BLOCK_BYTES:
-            self._buffer = buffer
+        if size <= min(_BLOCK_BYTES, self._kept_bytes):
+            self._buffers.append(buffer)
+            self._total += size
+            while self._total > self._kept_bytes:
+                self._total -= self._buffers.popleft().size
         return buffer.data

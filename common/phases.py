@@ -35,6 +35,9 @@ ACCEPT = "fenchel.secrets.accept"
 
 EXCHANGE = frozenset({OFFER, SEAL, ACCEPT})
 
+RUNTIME = EXCHANGE | {EVALUATE}
+"""All of them."""
+
 OFFERED: Expectation = {
     "public_key": ArraySpec(np.uint8, (32,)),
     "certificate": str,

@@ -78,6 +78,14 @@ class Tracing:
         self._provider.shutdown()
 
 
+def endpoint(environment: Mapping[str, str] = os.environ) -> str:
+    """Return where traces are sent, by the standard variables."""
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        if environment.get(name):
+            return environment[name]
+    return "http://localhost:4317"
+
+
 def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:
     """Return what makes spans, if the environment asks for it.
 

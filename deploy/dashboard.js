@@ -36,7 +36,7 @@
   function row(client, now) {
     const made = document.createElement("tr");
     const state = document.createElement("td");
-    state.append(element("span", client.state, `state ${client.state}`));
+    state.append(element("span", client.state, `state ${client.state}`), client.awaited ? "" : " (not waited for)");
     const offset = client.offset_s === null ? "–" : `${seconds(client.offset_s)} ± ${seconds(client.offset_error_s)}`;
     const asked = client.question;
     made.append(
@@ -59,8 +59,8 @@
     const badge = report.querySelector("h1 .state.unfinished");
     if (badge) badge.textContent = "Running";
     const round = state.round ? `round ${state.round} of ${state.rounds}, for ${ago(state.unix, state.round_unix)}` : "before the first round";
-    live.textContent = state.running ? `Live: ${round}` : `The run is over; ${state.done} of ${state.rounds} rounds are done.`;
-    live.className = state.running ? "running" : "";
+    live.textContent = state.running ? `Live: ${state.waits || round}` : `The run is over; ${state.done} of ${state.rounds} rounds are done.`;
+    live.className = state.running ? (state.waits ? "waits" : "running") : "";
   }
 
   // Tables and numbers are replaced; what a reader has set (switches, charts, open parts) stays.

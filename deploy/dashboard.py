@@ -61,6 +61,7 @@ class _Progress:
     round: int = 0
     round_unix: float | None = None
     done: int = 0
+    waits: str = ""
 
 
 class Dashboard:
@@ -123,7 +124,13 @@ class Dashboard:
 
     def observer(self) -> Observer:
         """Return what a coordinator reports to."""
-        return Observer(conducting=self._conducting, begins=self._begins, row=self._row, calls=self._calls)
+        return Observer(
+            conducting=self._conducting,
+            begins=self._begins,
+            row=self._row,
+            calls=self._calls,
+            waits=self._waits,
+        )
 
     # What the event loop of the run tells
 
@@ -132,6 +139,9 @@ class Dashboard:
 
     def _begins(self, t: int) -> None:
         self._progress.round, self._progress.round_unix = t, time.time()
+
+    def _waits(self, words: str) -> None:
+        self._progress.waits = words
 
     def _row(self, row: Row) -> None:
         self._progress.done = int(row["round"])
@@ -191,6 +201,7 @@ class Dashboard:
                 "round_unix": progress.round_unix,
                 "done": progress.done,
                 "rounds": self._rounds,
+                "waits": progress.waits,
                 "expected": expected,
                 "total": len(standings),
                 "counts": Counter(each.state for each in shown),

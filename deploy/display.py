@@ -127,7 +127,7 @@ class Display:
 
     def observer(self) -> Observer:
         """Return what a coordinator reports to."""
-        return Observer(joined=self.joined, row=self.row)
+        return Observer(joined=self.joined, row=self.row, waits=self.waits)
 
     def say(self, status: str) -> None:
         """Show a line of status."""
@@ -140,6 +140,12 @@ class Display:
     def joined(self, present: int, expected: int | None) -> None:
         """Show how many clients are ready."""
         self.say(f"{present} of {expected or '?'} clients ready")
+
+    def waits(self, words: str) -> None:
+        """Show what the run waits for beyond a deadline. Without a live table the log is enough, which says so too."""
+        self._status = words
+        if self._live is not None:
+            self._live.update(self._table())
 
     def row(self, row: Row) -> None:
         """Show a round."""

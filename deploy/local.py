@@ -32,6 +32,7 @@ MAX_PROCESSES = 16
 """Client processes that are started by default; more clients share them."""
 
 _HOST = "127.0.0.1"
+_GRACE = 10.0  # seconds that a client process has to end
 _RESTARTS = 3  # times that a killed client process is started again
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -67,7 +68,12 @@ class _ClientProcess:
                     code = await process.wait()
                 except asyncio.CancelledError:
                     process.terminate()
-                    await process.wait()
+                    try:
+                        async with asyncio.timeout(_GRACE):
+                            await process.wait()
+                    except TimeoutError:  # it hangs, or was stopped: it would never end
+                        process.kill()
+                        await process.wait()
                     raise
             if code == 0:
                 return

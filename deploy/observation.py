@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
-from common.tracing import tracing
+from common.tracing import endpoint, tracing
 from deploy.web import Address, Answer, WebServer
 from server.coordinator import Observer
+from server.disclosures import Outlet
 
 if TYPE_CHECKING:
     from client.observer import Observer as ClientObserver
@@ -85,18 +86,21 @@ def watching(
     MissingDependencyError
         A library is not installed.
     """
+    shown: list[Outlet] = []
     observer = Observer()
     with ExitStack() as stack:
         if (traces := tracing("fenchel-server")) is not None:
             from server.tracing import ServerTraces
 
             observer = observer.beside(stack.enter_context(ServerTraces(traces, folder.id)).observer())
+            shown.append(Outlet("traces", endpoint()))
         if outlets.metrics_at is not None:
             from server.metrics import ServerMetrics
 
             counted = ServerMetrics(folder.id, settings)
             observer = observer.beside(counted.observer())
-            stack.enter_context(_scraped(outlets.metrics_at, counted.exposition.text, say, warn))
+            address = stack.enter_context(_scraped(outlets.metrics_at, counted.exposition.text, say, warn))
+            shown.append(Outlet("metrics", address))
         if outlets.dashboard:
             from deploy.dashboard import Dashboard
 
@@ -109,6 +113,10 @@ def watching(
                     )
                 )
             observer = observer.beside(page.observer())
+            shown.append(Outlet("live page", page.url))
+        if shown:
+            accounted = Observer(conducting=lambda coordinator: coordinator.disclosures.shown(*shown))
+            observer = observer.beside(accounted)
         yield observer
 
 
@@ -137,12 +145,13 @@ def watching_clients(
 @contextmanager
 def _scraped(
     at: Address, text: Callable[[], bytes], say: Callable[[str], None], warn: Callable[[str], None]
-) -> Iterator[None]:
-    """Serve metrics."""
+) -> Iterator[str]:
+    """Serve metrics; yield where."""
     from common.exposition import KIND
 
     with WebServer(at, {"/metrics": lambda: Answer(KIND, text())}) as server:
-        say(f"metrics     http://{server.address}/metrics")
+        address = f"http://{server.address}/metrics"
+        say(f"metrics     {address}")
         if not server.address.is_loopback:
             warn(_WARNING.format(address=server.address, what="the metrics"))
-        yield
+        yield address

@@ -22,6 +22,7 @@ from common.errors import (
     SettingsError,
 )
 from common.randomness import generator
+from common.settings.participation import OnShortage
 from common.settings.run import RunSettings, load, validate
 from common.settings.tuning import TuningSettings, load_tuning
 from deploy.launch import up
@@ -245,7 +246,7 @@ class Search:
         pattern = f"*-{name}-????"
         for interrupted in self.folder.trials.glob(pattern):
             shutil.rmtree(interrupted)
-        settings = trial_settings(self.base, drawn, number).model_copy(update={"name": name})
+        settings = _named(trial_settings(self.base, drawn, number), name, on_shortage="stop")
         try:
             run = up(
                 settings,
@@ -274,7 +275,13 @@ class Search:
 
     def _settings_of(self, trial: Trial) -> RunSettings:
         assert trial.run is not None
-        return Run(trial.run).settings.model_copy(update={"name": self.base.name})
+        return _named(Run(trial.run).settings, self.base.name, self.base.participation.on_shortage)
+
+
+def _named(settings: RunSettings, name: str, on_shortage: OnShortage) -> RunSettings:
+    """Return settings under another name; a trial stops for want of replies, since waiting would hold up the search."""
+    participation = settings.participation.model_copy(update={"on_shortage": on_shortage})
+    return settings.model_copy(update={"name": name, "participation": participation})
 
 
 def parameters(tuning: TuningSettings, number: int) -> dict[str, Any]:

@@ -97,6 +97,14 @@ def head_rows(account: dict[str, Any]) -> list[tuple[str, str, str, int]]:
     ]
 
 
+def outlet_rows(account: dict[str, Any]) -> list[str]:
+    """Return a sentence for each place where the run could be watched; none where there was none."""
+    return [
+        f"{each['outlet']} at {each['address']}: {each['shows']}, for {each['readers']}"
+        for each in account.get("outlets", ())
+    ]
+
+
 def noise_rows(account: dict[str, Any]) -> list[str]:
     """Return a sentence for each group of clients that added the same noise; none where nobody did."""
     noise = account["noise"]

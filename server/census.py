@@ -52,6 +52,8 @@ class Standing:
         How often it has come.
     samples
         As it described its data; ``None``: it has not yet.
+    awaited
+        Whether all phases wait for it; not if it misses one deadline after the other (``participation.patience``).
     question
         The oldest that is open, if any.
     offset_s, offset_error_s
@@ -63,6 +65,7 @@ class Standing:
     since_unix: float | None
     streams: int
     samples: int | None
+    awaited: bool
     question: Question | None
     offset_s: float | None
     offset_error_s: float | None
@@ -88,7 +91,7 @@ def _waiting(coordinator: Coordinator) -> Iterable[str]:
 
 
 def _joined(name: str) -> Standing:
-    return Standing(name, "joined", None, 0, None, None, None, None)
+    return Standing(name, "joined", None, 0, None, True, None, None, None)
 
 
 def _standing(member: Member) -> Standing:
@@ -100,6 +103,7 @@ def _standing(member: Member) -> Standing:
         since_unix=member.changed_unix if member.streams else None,
         streams=member.streams,
         samples=None if member.shard is None else member.shard.samples,
+        awaited=not member.punctuality.overlooked,
         question=None
         if call is None
         else Question(call.phase, call.round, pb.Kind.Name(call.kind).lower(), call.queued_unix_ns / 1e9),

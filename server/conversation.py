@@ -9,9 +9,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from common.errors import WireError
-from common.frames import Assembly, frames, parse
+from common.frames import SMALLEST_PIECE, Assembly, frames, parse
 from common.memory import Recycler
 from common.payload import body_bytes, decode, float_spans
+from common.settings.run import Network
 from common.stream import Stream
 from common.text import plain
 from proto import fenchel_pb2 as pb
@@ -24,8 +25,8 @@ from server.sockets import NOTHING, Crossed, Metered
 
 log = logging.getLogger("fenchel.server")
 
-_SMALLEST_PIECE = 64 << 10  # smaller ones in the middle of a message cost more than they bring
 _STRAYS_AT_ONCE = 100
+_STRAY_FRAMES_AT_ONCE = 1024
 
 
 class Conversation:
@@ -37,34 +38,36 @@ class Conversation:
         Whose stream it is.
     stream
         The frames.
-    max_message_bytes
-        Largest reply to accept.
-    strays_per_second
-        How many replies that nobody waits for to take in a second; more are left on the wire.
+    network
+        The limits: the largest reply to accept, how many that nobody waits for to take in a second, and how many
+        frames of these; more are left on the wire.
     disclosures
         Where it is noted what crosses; ``None``: nowhere.
+    recycler
+        Where the memory of large replies comes from; by default no other stream uses it.
     """
 
     def __init__(
         self,
         member: Member,
         stream: Stream,
-        max_message_bytes: int,
-        strays_per_second: float = 10.0,
+        network: Network,
         disclosures: Disclosures | None = None,
+        recycler: Recycler | None = None,
     ) -> None:
         self._member = member
         self._stream = stream
-        self._limit = max_message_bytes
+        self._limit = network.max_message_bytes
         self._arriving: Call | None = None
-        self._recycler = Recycler()
+        self._recycler = recycler or Recycler()
         self._disclosures = disclosures
         self._metered = stream if isinstance(stream, Metered) else None
         self._looked_at = False
         self._frames = NOTHING  # since the connection was looked at
         self._welcomed_ns = 0
-        self._strays = Pace(strays_per_second, _STRAYS_AT_ONCE)
-        self._slowed = False
+        self._strays = Pace(network.strays_per_second, _STRAYS_AT_ONCE)
+        self._stray_frames = Pace(network.stray_frames_per_second, _STRAY_FRAMES_AT_ONCE)
+        self._slowed: set[str] = set()
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
         """Converse until either side ends the stream.
@@ -186,8 +189,9 @@ class Conversation:
                 if call is not None and not assembly.fits(frame.chunk) and self._exceeds(call, assembly.size):
                     call = None
                 if call is None:
-                    await self._stray(reply)
+                    await self._slow(reply, self._strays, "strays_per_second")
                 else:
+                    self._member.partial = (call.sequence, assembly)
                     call.first_received_ns = time.perf_counter_ns()
                     call.last_sent_ns = call.last_sent_ns or call.first_received_ns
                     call.opening_up = len(data)
@@ -199,19 +203,15 @@ class Conversation:
             elif reply is None:
                 raise WireError("a client sent data that belongs to no reply")
             if call is None:
+                await self._slow(reply, self._stray_frames, "stray_frames_per_second")
                 assembly.discard(frame.chunk)  # too late to count: not worth the memory
             else:
                 assembly.add(frame.chunk)
                 call.wire_up += len(data)
-                self._member.partial = (call.sequence, assembly)
-            if (
-                not assembly.complete
-                and len(frame.chunk) < _SMALLEST_PIECE
-                and (frame.chunk or not frame.head)
-            ):
+            if assembly.cuts_short(frame):
                 raise WireError(
                     f"a client sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
-                    f"have at least {_SMALLEST_PIECE:,}"
+                    f"have at least {SMALLEST_PIECE:,}"
                 )
             if assembly.complete:
                 if call is not None:
@@ -242,23 +242,24 @@ class Conversation:
     def _exceeds(self, call: Call, size: int) -> bool:
         """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""
         exchange = call.exchange
-        most = None if exchange is None else exchange.largest(call.client)
-        if exchange is None or most is None or size <= most or not exchange.is_open_for(call):
+        problem = "" if exchange is None else exchange.excess(call.client, size)
+        if exchange is None or not problem or not exchange.is_open_for(call):
             return False
-        exchange.fail(call, f"its reply has {size:,} bytes, and what was asked for has {most:,} at most")
+        exchange.fail(call, problem)
         return True
 
-    async def _stray(self, reply: pb.Reply) -> None:
-        """Note a reply that nobody waits for; if there are many of them, leave the next ones on the wire."""
-        delay = 0.0 if reply.sequence in self._member.overdue else self._strays.delay()
-        if delay and not self._slowed:
-            self._slowed = True
+    async def _slow(self, reply: pb.Reply, pace: Pace, setting: str) -> None:
+        """Note something that nobody waits for; if there is much of it, leave the next on the wire for a while."""
+        delay = 0.0 if reply.sequence in self._member.overdue else pace.delay()
+        if delay and setting not in self._slowed:
+            self._slowed.add(setting)
             log.warning(
-                "client %s sends many replies that nobody waits for; they are taken slowly from now on "
-                "(network.strays_per_second)",
+                "client %s sends many replies that nobody waits for; they are taken slowly from now on (network.%s)",
                 self._member.name,
+                setting,
             )
-        await asyncio.sleep(delay)
+        if delay:
+            await asyncio.sleep(delay)
 
     def _received(self, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
         call.last_received_ns = time.perf_counter_ns()

@@ -24,6 +24,7 @@ from common.errors import (
     TooFewRepliesError,
     WireError,
 )
+from common.memory import KEPT_BYTES, Recycler
 from common.objectives.factory import build_objective, dimension_of, initial_model
 from common.paillier.key import PublicKey
 from common.privacy.accountant import require_library
@@ -45,6 +46,7 @@ from server.disclosures import Disclosures
 from server.enrolment import Enrolment
 from server.evaluation import Evaluator
 from server.fleet import Fleet
+from server.in_flight import InFlight
 from server.member import Member
 from server.newcomers import Newcomers, check_late_joiners
 from server.privacy import Spending
@@ -104,6 +106,9 @@ class Observer:
     traced
         Called with each phase that is about to be asked, and its round; returns the trace context that goes with its
         instructions, or nothing.
+    waits
+        Called when the run waits for replies beyond their deadline, with what it waits for in a few words; empty: it
+        goes on.
     """
 
     joined: Callable[[int, int | None], None] = lambda present, expected: None
@@ -113,6 +118,7 @@ class Observer:
     calls: Callable[[Sequence[Call]], None] = lambda calls: None
     opened: Callable[[str, str], None] = lambda client, traceparent: None
     traced: Callable[[str, int], str] = lambda phase, t: ""
+    waits: Callable[[str], None] = lambda words: None
 
     def beside(self, other: Observer) -> Observer:
         """Return an observer that tells this one and then another; only one of them can trace."""
@@ -134,6 +140,7 @@ class Observer:
             calls=both("calls"),
             opened=both("opened"),
             traced=lambda phase, t: self.traced(phase, t) or other.traced(phase, t),
+            waits=both("waits"),
         )
 
 
@@ -195,11 +202,12 @@ class Coordinator:
         self.members: dict[str, Member] = {} if resume is None else resume.restore()
         self._described = asyncio.Event()
         self._over: pb.Farewell | None = None
-        self._disclosures = Disclosures(
+        self._recycler = Recycler(KEPT_BYTES)  # of large replies, of all streams
+        self.disclosures = Disclosures(
             folder.disclosures, folder.id, settings.differential_privacy, settings.uplink
         )
         if resume is not None:
-            self._disclosures.resume(tuple(resume.members))
+            self.disclosures.resume(tuple(resume.members))
         folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
 
     # What the transport calls
@@ -227,8 +235,8 @@ class Coordinator:
         )
         if assignment is not None:
             reply.assignment.CopyFrom(assignment)
-        self._disclosures.head("up", request)
-        self._disclosures.head("down", reply)
+        self.disclosures.head("up", request)
+        self.disclosures.head("down", reply)
         return reply
 
     async def work(self, client: str, instance: bytes, stream: Stream, traceparent: str = "") -> None:
@@ -248,11 +256,8 @@ class Coordinator:
             raise JoinRefusedError(f"client {client!r} has not joined this run, or joined anew meanwhile")
         self._observer.opened(client, traceparent)
         named = {"client": client, "instance": instance, "traceparent": traceparent}
-        self._disclosures.opened(client, [name for name, value in named.items() if value])
-        network = self.settings.network
-        conversation = Conversation(
-            member, stream, network.max_message_bytes, network.strays_per_second, self._disclosures
-        )
+        self.disclosures.opened(client, [name for name, value in named.items() if value])
+        conversation = Conversation(member, stream, self.settings.network, self.disclosures, self._recycler)
         try:
             await conversation.run(lambda hello: self._admit(member, hello))
         except asyncio.CancelledError:
@@ -404,6 +409,8 @@ class Coordinator:
             settings.participation,
             settings.network.reply_buffer_bytes,
             traced=self._observer.traced,
+            waits=self._observer.waits,
+            in_flight=InFlight(settings.network.in_flight_bytes, settings.network.max_message_bytes),
         )
         model = initial_model(settings.objective, features, classes, settings.seed)
         objective = build_objective(settings.objective, _empty(features, classes))
@@ -436,7 +443,7 @@ class Coordinator:
         )
         if spending is not None and self._resume is not None and exists(self.folder.calls):
             spending.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
-        self._disclosures.spending = spending
+        self.disclosures.spending = spending
         recorder = Recorder(self.folder, figures, done, self._observer.calls)
         return Rounds(
             settings,
@@ -451,7 +458,7 @@ class Coordinator:
             self._admission,
             self._observer.begins,
             spending,
-            self._disclosures,
+            self.disclosures,
         )
 
     async def _admission(self, fleet: Fleet, algorithm: Algorithm) -> bool:
@@ -459,6 +466,7 @@ class Coordinator:
         before = len(fleet.members)
         while (newcomer := self._newcomers.call()) is not None:
             cohort = fleet.admit(newcomer)
+            fleet.admitting = True
             try:
                 await algorithm.admit(cohort)
             except (JoinRefusedError, TooFewRepliesError, WireError) as error:
@@ -467,6 +475,8 @@ class Coordinator:
                 instance = self.enrolment.instances[newcomer.name]
                 self._newcomers.turn_away(newcomer, instance, f"it could not be taken into the run: {error}")
                 continue
+            finally:
+                fleet.admitting = False
             log.info(
                 "client %s takes part from round %d on, one of %d clients now",
                 newcomer.name,
@@ -487,7 +497,7 @@ class Coordinator:
         self._newcomers.end()
         for member in self.members.values():
             if member.connected:
-                self._disclosures.head("down", self._over)
+                self.disclosures.head("down", self._over)
             member.say_farewell(self._over)
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
@@ -496,7 +506,7 @@ class Coordinator:
             temporary = self.folder.summary.with_suffix(".new")
             temporary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
             temporary.replace(self.folder.summary)
-        self._disclosures.save()
+        self.disclosures.save()
         return summary
 
     async def farewells(self, patience: float = 5.0) -> None:
@@ -505,7 +515,7 @@ class Coordinator:
             async with asyncio.timeout(patience):
                 while any(member.connected for member in self.members.values()):
                     await asyncio.sleep(0.02)
-        self._disclosures.save_news()  # replies that nobody waited for may have come meanwhile
+        self.disclosures.save_news()  # replies that nobody waited for may have come meanwhile
 
 
 def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:

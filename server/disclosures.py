@@ -189,6 +189,46 @@ class Head:
     times: int = 0
 
 
+OutletName: TypeAlias = Literal["live page", "metrics", "traces"]
+
+_OUTLETS: Mapping[OutletName, tuple[str, str]] = {
+    "live page": (
+        "whoever reaches the address: there is no password and no encryption",
+        "the run's id and settings, figures, times, bytes, names of clients and how they stand",
+    ),
+    "metrics": (
+        "whoever reaches the address: there is no password and no encryption",
+        "the run's id and algorithm, figures, times, bytes, how many clients stand how; no client's name",
+    ),
+    "traces": (
+        "whoever runs the collector, and the network between unless the address begins with https",
+        "the run's id and algorithm, phases, rounds, times, names of clients that trace, too",
+    ),
+}
+"""Who can read an outlet of the server, and what it shows (docs/monitoring.md)."""
+
+
+@dataclass
+class Outlet:
+    """Where the server shows how a run goes on, to others than its clients; never a model, and never data.
+
+    Attributes
+    ----------
+    name
+        Which one.
+    address
+        Where it is served, or sent to.
+    """
+
+    name: OutletName
+    address: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return its line in the account."""
+        readers, shows = _OUTLETS[self.name]
+        return {"outlet": self.name, "address": self.address, "readers": readers, "shows": shows}
+
+
 @dataclass
 class Disclosures:
     """The account of one run.
@@ -210,6 +250,7 @@ class Disclosures:
     privacy: DifferentialPrivacy | None = None
     uplink: Uplink = field(default_factory=Uplink)
     spending: Spending | None = None
+    _outlets: list[Outlet] = field(default_factory=list)
     _kinds: dict[tuple[object, ...], Disclosed] = field(default_factory=dict)
     _heads: dict[str, Head] = field(default_factory=dict)
     _keys: dict[tuple[str, Direction, str], set[str]] = field(default_factory=dict)
@@ -227,6 +268,13 @@ class Disclosures:
     def head(self, direction: Direction, message: Message) -> None:
         """Note a message without arrays, or the rest of one that has some."""
         self._head(message.DESCRIPTOR.name, direction, fields_of(message))
+
+    def shown(self, *outlets: Outlet) -> None:
+        """Note where the run can be watched."""
+        for outlet in outlets:
+            if outlet not in self._outlets:
+                self._outlets.append(outlet)
+                self._news = True
 
     def sent(self, call: Call, head: pb.Instruction, payload: bytes, *, goes_on: bool = False) -> None:
         """Note that an instruction is about to leave.
@@ -343,6 +391,7 @@ class Disclosures:
             "messages": [self._told(kind) for kind in self._kinds.values()],
             "heads": [asdict(head) | {"fields": sorted(head.fields)} for head in self._heads.values()],
             "noise": self._noise(),
+            "outlets": [outlet.to_json() for outlet in self._outlets],
         }
 
     def _told(self, kind: Disclosed) -> dict[str, Any]:
@@ -387,6 +436,8 @@ class Disclosures:
                 self._keys.setdefault((kind.phase, kind.direction, kind.name), set()).add(kind.key)
             for entry in told["heads"]:
                 self._heads[entry["message"]] = Head(**entry | {"fields": set(entry["fields"])})
+            for entry in told.get("outlets", ()):
+                self.shown(Outlet(entry["outlet"], entry["address"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.path}: cannot be read ({error}); without it the account of what was disclosed would begin "
@@ -430,4 +481,5 @@ def fields_of(message: Message, prefix: str = "") -> Iterable[str]:
         if descriptor.message_type is None:
             yield prefix + descriptor.name
         elif descriptor.message_type.name != "Payload":
-            yield from fields_of(value, f"{prefix}{descriptor.name}.")
+            for each in value if descriptor.is_repeated else (value,):
+                yield from fields_of(each, f"{prefix}{descriptor.name}.")

@@ -3,30 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import TooFewRepliesError
 from common.expectation import Form
 from common.payload import Value
 from server.calls import Call
+from server.punctuality import ANY
+from server.quorum import Shortfall
 
 if TYPE_CHECKING:
+    from server.in_flight import Room
     from server.member import Member
 
 log = logging.getLogger("fenchel.server")
 
 _NOT_FINITE = re.compile(r"not finite|a finite number")  # as common/expectation.py words it
+_SAID_EVERY = (
+    3600.0  # seconds, at least so often, that a phase lacks replies; or at each deadline, if that is longer
+)
 
 
 class Collector(Protocol):
-    """Takes the replies of an exchange as they arrive."""
+    """Takes the replies of an exchange as they arrive.
+
+    Attributes
+    ----------
+    buffer_bytes
+        For replies that come before their turn; ``None``: all are held until the last has come.
+    """
+
+    buffer_bytes: int | None
+
+    def enter(self, room: Room) -> None:
+        """Take up a room, before the first reply comes."""
+        ...
+
+    def excess(self, client: str, size: int) -> str:
+        """Say why there is no room for a reply, however long it waits; empty if there is."""
+        ...
 
     async def admit(self, client: str, size: int) -> None:
         """Return when there is room for a reply of ``size`` bytes."""
+        ...
+
+    def holds_back(self) -> bool:
+        """Whether replies wait for room until others have been taken."""
         ...
 
     def add(self, client: str, values: dict[str, Value]) -> None:
@@ -57,6 +85,11 @@ class Exchange:
         Told the client: how many bytes its reply can have at most, or ``None`` where that is open.
     forms
         In which each value of the replies is declared to come, by name.
+    patience
+        Deadlines that a client may miss in a row before it is no longer waited for; ``None``: any number.
+    lacks
+        Told, when the deadline has passed without enough replies and they can still come, this exchange, how far it is,
+        and whether it is time to tell people; then again whenever that changes. ``None``: nobody waits for them.
 
     Attributes
     ----------
@@ -73,6 +106,9 @@ class Exchange:
         deadline: float,
         largest: Callable[[str], int | None] = lambda client: None,
         forms: Mapping[str, Form] | None = None,
+        *,
+        patience: int | None = None,
+        lacks: Callable[[Exchange, Shortfall, bool], None] | None = None,
     ) -> None:
         self.phase = phase
         self.round = t
@@ -87,31 +123,52 @@ class Exchange:
         self._waiting: dict[str, tuple[Member, Call]] = {}
         self._arriving: set[str] = set()
         self._changed = asyncio.Event()
-        self._overdue = False
+        self._patience = patience
+        self._lacks = lacks
+        self._needed = 0
+        self._overlooked: set[str] = set()  # who is not waited for once all others have answered
+        self._in_time = True
+        self._closing = False
         self.started_ns = time.perf_counter_ns()
         self.posted_ns = 0
         self.ended_ns = 0
 
     def expect(self, member: Member, call: Call) -> None:
-        """Wait for this client, too."""
+        """Wait for this client, too; if it has been late again and again, only until all others have answered."""
         self._waiting[member.name] = member, call
+        punctuality = member.punctuality
+        if punctuality.missed:
+            if punctuality.returned(member.streams):
+                log.info("client %s has come back: it is waited for again", member.name)
+            elif not punctuality.awaited(self.phase):
+                self._overlooked.add(member.name)
 
     def is_open_for(self, call: Call) -> bool:
         """Whether a reply to this instruction would still count."""
         waiting = self._waiting.get(call.client)
         return waiting is not None and waiting[1] is call
 
+    def excess(self, client: str, size: int) -> str:
+        """Say why a reply of ``size`` bytes is too large; empty if it is not."""
+        most = self.largest(client)
+        if most is not None and size > most:
+            return f"its reply has {size:,} bytes, and what was asked for has {most:,} at most"
+        return self._collector.excess(client, size)
+
     async def arriving(self, call: Call, size: int) -> None:
         """Note that a reply has begun to arrive; return when there is room for its body."""
         if self.is_open_for(call):
             self._arriving.add(call.client)
+            if self._overlooked or not self._in_time:
+                self._changed.set()  # perhaps nobody else is awaited now
             await self._collector.admit(call.client, size)
 
     def interrupted(self, client: str) -> None:
         """Note that a reply stopped arriving (its stream broke)."""
         self._arriving.discard(client)
-        if self._overdue and client in self._waiting:
+        if self._closing and client in self._waiting:
             self._drop(client)
+        self._changed.set()
 
     def receive(self, call: Call, values: dict[str, Value]) -> None:
         """Count a reply that :attr:`check` has accepted."""
@@ -119,10 +176,20 @@ class Exchange:
         self._arriving.discard(call.client)
         call.outcome = "counted"
         member.count(call)
+        if member.punctuality.missed and self._in_time and member.punctuality.keep(self.phase):
+            self._welcome(member)
         self.answered.append(call.client)
         self._collector.add(call.client, values)
         call.taken_ns = time.perf_counter_ns()
         self._changed.set()
+
+    def _welcome(self, member: Member) -> None:
+        others = ", ".join(map(repr, sorted(member.punctuality.overlooked)))
+        log.info(
+            "client %s has answered in time: it is waited for again%s",
+            member.name,
+            f", but for phase {others}" if others else "",
+        )
 
     def fail(self, call: Call, reason: str) -> None:
         """Note that a client could not answer."""
@@ -141,45 +208,90 @@ class Exchange:
         self._collector.skip(client)
         self._changed.set()
 
-    async def finish(self, min_replies: int) -> Sequence[str]:
-        """Wait until everybody has answered or the deadline has passed; return who answered, in order.
+    async def finish(self, min_replies: int, setting: str = "participation.min_replies") -> Sequence[str]:
+        """Wait until everybody has answered, or the deadline has passed and enough have; return who did, in order.
+
+        Parameters
+        ----------
+        min_replies
+            How many are enough, if so many were asked; 0 is content with nobody.
+        setting
+            Which key, or who, says so.
 
         Raises
         ------
         TooFewRepliesError
-            Fewer than ``min_replies`` did; 0 is content with nobody.
+            Fewer did, and nobody waits for them, or they no longer can.
         """
-        asked = len(self._waiting)
+        asked = len(self._waiting) + len(self.answered) + len(self.failures)
+        self._needed = max(min(min_replies, asked), 1) if min_replies else 0
         self.posted_ns = time.perf_counter_ns()
         if not await self._quiet():
-            self._overdue = True
+            self._in_time = False
+            if self._lacks is not None:
+                await self._quorum(partial(self._lacks, self), asked, setting)
+            self._closing = True
             self._give_up(self._waiting.keys() - self._arriving)
             # What has begun to arrive gets as much time again, and no more: its sender may have stalled.
             if not await self._quiet():
                 self._give_up(self._waiting.keys())
         self.ended_ns = time.perf_counter_ns()
-        if len(self.answered) < min(min_replies, asked) or (min_replies and not self.answered):
-            raise TooFewRepliesError(self._shortfall(asked, min_replies))
+        if len(self.answered) < self._needed:
+            raise TooFewRepliesError(self._too_few(asked, setting))
         return sorted(self.answered)
 
-    def _shortfall(self, asked: int, min_replies: int) -> str:
+    async def _quorum(self, lacks: Callable[[Shortfall, bool], None], asked: int, setting: str) -> None:
+        """Wait, however long, until enough have answered, or no longer can."""
+        began = time.monotonic() - self._deadline
+        # What has begun to arrive may be all that lacks: then nobody need hear of it yet.
+        pause = self._deadline
+        enough = len(self.answered) + len(self._arriving) >= self._needed
+        tell_at = time.monotonic() + pause if enough else 0.0
+        while len(self.answered) < self._needed <= len(self.answered) + len(self._waiting):
+            if len(self.answered) + len(self._arriving) >= self._needed and self._collector.holds_back():
+                self._give_up(self._waiting.keys() - self._arriving)  # the others wait for their turn
+            now = time.monotonic()
+            shortfall = Shortfall(
+                self.phase,
+                self.round,
+                answered=len(self.answered),
+                asked=asked,
+                needed=self._needed,
+                setting=setting,
+                missing=[member for member, _ in self._waiting.values()],
+                seconds=now - began,
+            )
+            lacks(shortfall, now >= tell_at)
+            if now >= tell_at:
+                tell_at = now + pause
+                pause = min(2 * pause, max(self._deadline, _SAID_EVERY))
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(tell_at - now):
+                    await self._changed.wait()
+
+    def _too_few(self, asked: int, setting: str) -> str:
         """Tell people why too few replies count: clients were away, or what they answered could not be used."""
-        heard = len(self.answered) + len(self._refused)
-        if self._refused and heard >= min(min_replies, asked):
-            usable = f"only {len(self.answered)}" if self.answered else "none"
+        answered, failures = len(self.answered), self.failures
+        heard = answered + len(self._refused)
+        remedy = "continue with --resume when the cause is removed"
+        if self._refused and heard >= self._needed:
+            usable = f"only {answered}" if answered else "none"
             problem = f"{heard} of {asked} clients answered, but {usable} of the answers could be used"
-            remedy, failures = "continue with --resume when the cause is removed", self._refused
+            failures = self._refused
             if any(_NOT_FINITE.search(reason) for reason in failures.values()):
                 remedy = (
                     "but values that are not finite say that the run has probably diverged: begin it again with a "
                     "smaller step_size"
                 )
+        elif self._lacks is not None and failures:
+            problem = f"{answered} of {asked} clients answered, and {len(failures)} no longer can"
         else:
-            problem = f"{len(self.answered)} of {asked} clients answered within {self._deadline:g} s"
-            remedy, failures = "continue with --resume when the clients are back", self.failures
+            problem = f"{answered} of {asked} clients answered within {self._deadline:g} s"
+            remedy = "continue with --resume when the clients are back"
         reasons = "".join(f"\n  {client}: {reason}" for client, reason in sorted(failures.items())[:5])
         return (
-            f"round {self.round}, phase {self.phase!r}: {problem}, and participation.min_replies is {min_replies}. "
+            f"round {self.round}, phase {self.phase!r}: {problem}, and it needs {self._needed} ({setting}). "
             f"Everything up to the last checkpoint is saved; {remedy}.{reasons}"
         )
 
@@ -188,11 +300,27 @@ class Exchange:
         try:
             async with asyncio.timeout(self._deadline):
                 while self._waiting:
-                    self._changed.clear()
-                    await self._changed.wait()
+                    if self._overlooked:
+                        self._go_on_without_late()
+                    if self._waiting:
+                        self._changed.clear()
+                        await self._changed.wait()
         except TimeoutError:
             return False
         return True
+
+    def _go_on_without_late(self) -> None:
+        """Expect nothing more of clients that are not waited for, if all others have answered, or begun to.
+
+        Even where their replies have begun to arrive: they may be always late for want of bandwidth, and replies of
+        others may be held back until it is their turn.
+        """
+        # Only where so few are left is it worth looking who they are.
+        if len(self._waiting) - len(self._arriving) > len(self._overlooked):
+            return
+        if self._waiting.keys() - self._arriving <= self._overlooked and len(self.answered) >= self._needed:
+            for client in sorted(self._waiting.keys() & self._overlooked):
+                self._leave(client)
 
     def _give_up(self, clients: Iterable[str]) -> None:
         for client in sorted(clients):
@@ -203,6 +331,20 @@ class Exchange:
                 client,
                 self._deadline,
             )
-            member, call = self._waiting[client]
-            member.overdue[call.sequence] = call
-            self._drop(client)
+            member = self._leave(client)
+            news = member.punctuality.miss(self.phase, member.streams, self._patience, self._deadline)
+            if news:
+                log.warning(
+                    "client %s has missed %d deadlines in a row (participation.patience). It is still asked, but %s no "
+                    "longer waits for it, until it answers in time or comes back, and now and then to see",
+                    client,
+                    self._patience,
+                    "the run" if ANY in news else f"phase {self.phase!r}",
+                )
+
+    def _leave(self, client: str) -> Member:
+        """Expect nothing more of a client in this phase; what it still answers is late."""
+        member, call = self._waiting[client]
+        member.overdue[call.sequence] = call
+        self._drop(client)
+        return member

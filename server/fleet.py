@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -12,17 +13,21 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from common.errors import LostStateError, RunStoppedError
-from common.expectation import ArraySpec, Expectation, Expected, Form, check, largest_body
+from common.expectation import ArraySpec, Expectation, Expected, Form, check
 from common.frames import Body
 from common.payload import Value, Values, encode
 from common.randomness import generator
-from common.settings.participation import AllClients, Participation, Sampler
+from common.settings.participation import AllClients, Participation, PhaseTerms, Sampler
 from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.exchange import Collector, Exchange
+from server.in_flight import InFlight, Size
 from server.member import Member
+from server.quorum import Shortfall
 from server.replies import Gathered, Reduced, Replies, Visited
 from server.sampling import Shortage, draw
+
+log = logging.getLogger("fenchel.server")
 
 T = TypeVar("T")
 
@@ -56,6 +61,14 @@ class Fleet:
         Every instruction of this round, for the record.
     traced
         Given a phase and its round, returns the trace context that goes with its instructions; empty: nobody traces.
+    in_flight
+        What may be held of replies.
+    waits
+        Told in a few words what the run waits for beyond a deadline; empty: nothing any more.
+    saved
+        The round after which the last checkpoint was written; ``None``: there is none yet.
+    admitting
+        Whether a newcomer is being taken in. The run does not wait for one beyond a deadline: it may come again.
     """
 
     members: dict[str, Member]
@@ -65,6 +78,11 @@ class Fleet:
     round: int = 0
     calls: list[Call] = field(default_factory=list)
     traced: Callable[[str, int], str] = lambda phase, t: ""
+    in_flight: InFlight = field(default_factory=InFlight)
+    waits: Callable[[str], None] = lambda words: None
+    saved: int | None = None
+    admitting: bool = False
+    _lacking: dict[Exchange, Shortfall] = field(default_factory=dict)
     _shortage: Shortage = field(default_factory=Shortage)
 
     @property
@@ -112,6 +130,28 @@ class Fleet:
                     f"client {member.name}: {member.lost}. The run stops, because the algorithm's state on the "
                     "clients would no longer add up; set participation.on_lost_state: continue to go on without it"
                 )
+
+    async def finish(self, exchange: Exchange, min_replies: int, setting: str) -> Sequence[str]:
+        """Wait for the replies of an exchange, and say so where that takes longer than its deadline.
+
+        Parameters and errors as for :meth:`Exchange.finish`, and :meth:`check_lost`.
+        """
+        try:
+            return await exchange.finish(min_replies, setting)
+        finally:
+            if self._lacking.pop(exchange, None) is not None:
+                self._say_what_lacks()
+
+    def lacks(self, exchange: Exchange, shortfall: Shortfall, tell: bool) -> None:
+        """Note that an exchange waits for its quorum; ``tell``: it is time to say so in the log."""
+        self.check_lost()
+        if tell:
+            log.warning("%s", shortfall.warning(self.saved))
+        self._lacking[exchange] = shortfall
+        self._say_what_lacks()
+
+    def _say_what_lacks(self) -> None:
+        self.waits("; ".join(shortfall.status for shortfall in self._lacking.values()))
 
     def all(self) -> Cohort:
         """Return everybody."""
@@ -204,7 +244,8 @@ class Cohort:
         returns
             What each reply must hold; default: nothing. Anything else is refused.
         deadline, min_replies
-            Default: from ``participation``. With ``min_replies=0`` nobody need answer.
+            Default: from ``participation``. With ``min_replies=0`` nobody need answer. Where ``participation.phases``
+            names the phase, its deadline comes first, and it may want more replies, not fewer.
         **values
             Sent to each client; an :class:`Each` holds a different value for each. Arrays of more than
             64 MiB for everybody are sent without a copy and become read-only.
@@ -212,7 +253,8 @@ class Cohort:
         Raises
         ------
         TooFewRepliesError
-            Fewer than ``min_replies`` clients answered in time.
+            Fewer than ``min_replies`` clients answered, and more no longer can, or did not in time while
+            ``participation.on_shortage`` is ``stop``.
         """
         gathered = Gathered()
         answered = await self._exchange(
@@ -341,15 +383,22 @@ class Cohort:
             if verify is not None:
                 verify(client, reply)
 
-        patience = deadline or fleet.participation.deadline
+        participation = fleet.participation
+        terms = participation.phases.get(phase) or PhaseTerms()
+        waits = participation.on_shortage == "wait" and not fleet.admitting
+        sizes = self._sizes(expected)
+        room = fleet.in_flight.room(f"round {fleet.round}, phase {phase!r}", sizes, collector.buffer_bytes)
+        collector.enter(room)
         exchange = Exchange(
             phase,
             fleet.round,
             collector,
             checked,
-            patience,
-            lambda client: largest_body(_for_client(expected, client)),
+            terms.deadline or deadline or participation.deadline,
+            lambda client: sizes[client].most,
             _forms(expected),
+            patience=participation.patience,
+            lacks=fleet.lacks if waits else None,
         )
         trace = fleet.traced(phase, fleet.round)
         bodies = set()
@@ -363,12 +412,20 @@ class Cohort:
                 fleet.calls.append(call)
             else:
                 collector.skip(client)
-        needed = fleet.participation.min_replies if min_replies is None else min_replies
-        answered = await exchange.finish(needed)
+        needed, setting = _quorum(participation, phase, terms.min_replies, min_replies)
+        with room:
+            answered = await fleet.finish(exchange, needed, setting)
         for body in bodies:
             body.detach()  # somebody who did not answer in time may still be receiving it
         fleet.check_lost()
         return list(answered)
+
+    def _sizes(self, expected: Mapping[str, Expected | Each[Expected]]) -> dict[str, Size]:
+        """Return how large the reply of each client can be; what is the same for all is worked out once."""
+        clients = [client for client in self.clients if self.fleet.members[client].lost is None]
+        if any(isinstance(value, Each) for value in expected.values()):
+            return {client: Size.of(_for_client(expected, client)) for client in clients}
+        return dict.fromkeys(clients, Size.of(_for_client(expected, "")))
 
     def _bodies(self, values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
         """Yield each client's body; what is the same for all is encoded once."""
@@ -379,6 +436,28 @@ class Cohort:
             shared = _body(_for_client(values, ""))
             for client in self.clients:
                 yield client, shared
+
+
+def _quorum(
+    participation: Participation, phase: str, wanted: int | None, needed: int | None
+) -> tuple[int, str]:
+    """Return how many replies a phase needs, and which key, or who, says so.
+
+    Parameters
+    ----------
+    participation
+        What the settings say of all phases.
+    phase, wanted
+        What they say of this one.
+    needed
+        What the algorithm says.
+    """
+    key = f"participation.phases.{phase}.min_replies"
+    if needed is None:
+        return (participation.min_replies, "participation.min_replies") if wanted is None else (wanted, key)
+    if wanted is not None and wanted > needed:
+        return wanted, key
+    return needed, f"as phase {phase!r} cannot do with fewer"
 
 
 def _forms(expected: Mapping[str, Expected | Each[Expected]]) -> dict[str, Form]:

@@ -17,6 +17,7 @@ from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.clocks import Clock
 from server.exchange import Exchange
+from server.punctuality import Punctuality
 from server.sockets import NOTHING, Crossed
 from server.throughput import Throughput
 
@@ -64,6 +65,8 @@ class Member:
     """Converses on the client's latest stream."""
     overdue: dict[int, Call] = field(default_factory=dict)
     """Questions whose deadline has passed, until the next one is asked."""
+    punctuality: Punctuality = field(default_factory=Punctuality)
+    """How it keeps deadlines."""
     partial: tuple[int, Assembly] | None = None
     """Sequence and beginning of a reply whose stream broke."""
     clock: Clock = field(default_factory=Clock)
@@ -108,6 +111,8 @@ class Member:
     def settle(self, call: Call) -> None:
         """Stop waiting for an instruction: it was answered, or its deadline has passed."""
         self.outstanding.pop(call.sequence, None)
+        if self.partial is not None and self.partial[0] == call.sequence:
+            self.partial[1].let_go()
         call.body = None  # the record of the call is kept for the round; its arrays need not be
 
     def tells(self) -> Iterator[Call]:

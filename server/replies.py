@@ -15,6 +15,7 @@ from server.folding import accumulate, divided
 
 if TYPE_CHECKING:
     from server.fleet import Cohort
+    from server.in_flight import Room
 
 _SMALL_BYTES = 1 << 20  # replies up to here are never held back
 
@@ -95,11 +96,28 @@ class Replies(Mapping[str, Mapping[str, Value]]):
 class Gathered:
     """Collects whole replies (:meth:`server.fleet.Cohort.ask`)."""
 
+    buffer_bytes: int | None = None
+
     def __init__(self) -> None:
         self.replies: dict[str, dict[str, Value]] = {}
+        self._room: Room | None = None
+
+    def enter(self, room: Room) -> None:
+        """Take up a room, before the first reply comes."""
+        self._room = room
+
+    def excess(self, client: str, size: int) -> str:
+        """Say why there is no room for a reply, however long it waits; empty if there is."""
+        return "" if self._room is None else self._room.excess(client, size)
 
     async def admit(self, client: str, size: int) -> None:
-        """All replies are wanted at once, so there is no room to save."""
+        """Return when there is room: all replies are wanted at once, and other phases may take some."""
+        if self._room is not None:
+            await self._room.claim(client, size)
+
+    def holds_back(self) -> bool:
+        """Nobody waits for a turn: there is room for all replies of the phase, or there is an error."""
+        return False
 
     def add(self, client: str, values: dict[str, Value]) -> None:
         """Keep a reply."""
@@ -107,6 +125,8 @@ class Gathered:
 
     def skip(self, client: str) -> None:
         """Nothing waits for this client."""
+        if self._room is not None:
+            self._room.release(client)
 
 
 class InOrder(ABC):
@@ -126,16 +146,32 @@ class InOrder(ABC):
 
     def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:
         self._order = list(order)
-        self._buffer_bytes = buffer_bytes
+        self.buffer_bytes: int | None = buffer_bytes
+        self._buffer = buffer_bytes
+        self._room: Room | None = None
         self._next = 0
         self._ready: dict[str, dict[str, Value] | None] = {}
         self._held: dict[str, int] = {}
         self._queue: dict[str, tuple[int, asyncio.Future[None]]] = {}
 
+    def enter(self, room: Room) -> None:
+        """Take up a room, before the first reply comes; it may leave less for the buffer."""
+        self._room, self._buffer = room, room.buffer
+
+    def excess(self, client: str, size: int) -> str:
+        """Say why there is no room for a reply, however long it waits; empty if there is."""
+        return "" if self._room is None else self._room.excess(client, size)
+
     async def admit(self, client: str, size: int) -> None:
         """Return when the reply may be received: it is next, or there is room in the buffer."""
-        if size <= _SMALL_BYTES or client in self._held:
+        if size <= _SMALL_BYTES:
             return
+        if client not in self._held:
+            await self._turn(client, size)
+        if self._room is not None and client in self._held:
+            await self._room.claim(client, size)
+
+    async def _turn(self, client: str, size: int) -> None:
         turn = asyncio.get_running_loop().create_future()
         waiting = self._queue[client] = size, turn
         self._grant()
@@ -145,10 +181,14 @@ class InOrder(ABC):
             if self._queue.get(client) is waiting:  # and not that of a later stream of this client
                 del self._queue[client]
 
+    def holds_back(self) -> bool:
+        """Whether replies wait until it is their turn, or until there is room in the buffer."""
+        return any(not turn.done() for _, turn in self._queue.values())
+
     def _grant(self) -> None:
         for client, (size, turn) in list(self._queue.items()):
             is_next = self._next < len(self._order) and self._order[self._next] == client
-            if not turn.done() and (is_next or sum(self._held.values()) + size <= self._buffer_bytes):
+            if not turn.done() and (is_next or sum(self._held.values()) + size <= self._buffer):
                 self._held[client] = size
                 turn.set_result(None)
 
@@ -160,17 +200,24 @@ class InOrder(ABC):
     def skip(self, client: str) -> None:
         """Take the others without this one."""
         self._ready[client] = None
-        self._held.pop(client, None)
+        self._forget(client)
         self._take_all()
+
+    def _forget(self, client: str) -> None:
+        self._held.pop(client, None)
+        if client in self._queue and not (turn := self._queue[client][1]).done():
+            turn.set_result(None)  # it is not awaited any more: it may come, and is dropped
+        if self._room is not None:
+            self._room.release(client)
 
     def _take_all(self) -> None:
         while self._next < len(self._order) and self._order[self._next] in self._ready:
             client = self._order[self._next]
             self._next += 1
-            self._held.pop(client, None)
             values = self._ready.pop(client)
             if values is not None:
                 self.take(client, values)
+            self._forget(client)
         self._grant()
 
     @abstractmethod

@@ -197,6 +197,7 @@ class Rounds:
         sync = self.settings.checkpoint.sync
         write = checkpoints.renew if again else checkpoints.save
         await asyncio.to_thread(write, self.folder, checkpoint, sync=sync)
+        self.fleet.saved = checkpoint.round
         checkpoint.values.clear()  # the thread pool holds on to its last task; its arrays may be large
         # A damaged checkpoint sends the run back to the one before it, so clients must still reach that.
         for name, base in self._bases.items():

@@ -24,6 +24,7 @@ from common.settings.run import Network
 from common.transport import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
 from proto import fenchel_pb2 as pb
 from server.coordinator import Coordinator, Summary
+from server.entrance import Entrance, Note, noted, who_calls
 from server.gate import CrowdedError, Gate
 from server.guard import Guard, RevokedError
 from server.sockets import Crossed, Sockets
@@ -59,6 +60,19 @@ class Service:
     """Answers the calls of ``fenchel.v1.Coordinator`` for one run.
 
     Work hands frames on as bytes: :mod:`common.frames` reads and writes them.
+
+    Parameters
+    ----------
+    coordinator
+        The run.
+    secure
+        Whether clients show certificates.
+    limits
+        What a client may take up.
+    guard
+        Knows who was shut out.
+    note
+        Told of each message that crosses outside of a client's part in the run.
     """
 
     def __init__(
@@ -68,13 +82,16 @@ class Service:
         secure: bool,
         limits: Network | None = None,
         guard: Guard | None = None,
+        note: Note = lambda direction, message: None,
     ) -> None:
         self._coordinator = coordinator
         self._guard = guard or Guard()
         self._secure = secure
+        self._note = note
         self._sockets = Sockets()
         self._told: dict[str, str] = {}
-        self._gate = Gate(limits or Network())
+        self._limits = limits or Network()
+        self._gate = Gate(self._limits)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what a gRPC server registers."""
@@ -85,11 +102,18 @@ class Service:
                     self._join, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString
                 ),
                 "Work": grpc.stream_stream_rpc_method_handler(self._work),
-                "Probe": grpc.unary_unary_rpc_method_handler(
-                    self._probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString
+                "Probe": noted(
+                    grpc.unary_unary_rpc_method_handler(
+                        self._probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString
+                    ),
+                    self._note,
                 ),
             },
         )
+
+    def entrance(self) -> Entrance:
+        """Return what stands before the calls of other services on the same server."""
+        return Entrance(_NAME, self._guard, self._gate, self._limits, self._tell, self._note)
 
     async def _identity(self, context: _Context, claimed: str) -> str:
         """Return who calls; a client with a certificate can speak only for itself."""
@@ -189,7 +213,7 @@ class Service:
                 grpc.StatusCode.INVALID_ARGUMENT, f"a probe may ask for {FRAME_BYTES} bytes at most"
             )
         try:
-            async with self._gate.passed(self._certified(context) or context.peer(), probe=True):
+            async with self._gate.passed(who_calls(context), probe=True):
                 return pb.ProbeReply(
                     payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns()
                 )
@@ -228,7 +252,17 @@ async def listening(
         The list of revoked certificates beside the server's cannot be used.
     """
     network = coordinator.settings.network
+    folder = None if credentials is None else credentials.folder
+    guard = Guard(None if folder is None else Revocations(folder))
+    service = Service(
+        coordinator,
+        secure=credentials is not None,
+        limits=network,
+        guard=guard,
+        note=coordinator.disclosures.head,
+    )
     server = grpc.aio.server(
+        interceptors=(service.entrance(),),
         options=(
             *options(keepalive),
             ("grpc.max_concurrent_streams", network.max_calls_per_client),
@@ -236,9 +270,6 @@ async def listening(
         ),
         maximum_concurrent_rpcs=network.max_calls,
     )
-    folder = None if credentials is None else credentials.folder
-    guard = Guard(None if folder is None else Revocations(folder))
-    service = Service(coordinator, secure=credentials is not None, limits=network, guard=guard)
     server.add_generic_rpc_handlers((service.handler(),))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

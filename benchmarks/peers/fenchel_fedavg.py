@@ -1,8 +1,8 @@
-"""The job on Fenchel: an ordinary run of ``fedavg``, with the processes that ``fenchel up`` starts.
+"""The job on Fenchel, as a user writes it: an algorithm of one's own, which is federated averaging.
 
-What a client adds is in its data: its samples have one feature, whose value is the client's constant. The
-objective's gradient is minus the mean of that feature in every entry, so that one step of size 1 on the whole
-shard adds the constant. Everything else is as it is by default: checks, metrics, checkpoints, exactly-once.
+What a client adds is in its data: its samples have one feature, whose value is the client's constant. The processes
+are those that ``fenchel up`` starts. Everything else is as it is by default: checks, metrics, checkpoints,
+exactly-once.
 """
 
 from __future__ import annotations
@@ -15,38 +15,64 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.job import Job, Result, constant, start, words
+from client.algorithm import ClientAlgorithm, Place, answers
 from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
+from common.payload import Values
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
 from deploy.local import LocalLauncher
 from report.run import Run
+from server.algorithm import Algorithm
 from server.coordinator import Observer
 from server.rounds import Row
 
 _SAMPLES = 4  # of each client
 
 
-class Adding(Objective):
-    """An objective of which a gradient step of size 1 adds the mean of the samples' only feature."""
+class Adding(Algorithm):
+    """The server half: everybody trains from the global model, and the results are averaged by numbers of samples."""
+
+    async def round(self, t: int) -> None:
+        """Take the mean of what the clients make of the model."""
+        trained = await self.sample().reduce(
+            "train", model=self.model, returns={"model": self.model, "samples": int}, weight="samples"
+        )
+        self.model = trained.mean("model")
+
+
+class AddingClient(ClientAlgorithm):
+    """The client half: adds the client's constant."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._constant = np.float32(place.shard.features.mean())
+
+    @answers("train")
+    def train(self, model: Vector) -> Values:
+        """Return the model plus the constant, shape (d,), and the number of samples."""
+        return {"model": model + self._constant, "samples": self.shard.samples}
+
+
+class Starting(Objective):
+    """An objective that knows where the job begins, and nothing else: nobody minimises it."""
 
     def __init__(self, *, shard: Shard, l2: float, dtype: Any, dimension: int) -> None:
         super().__init__(dimension=dimension, samples=shard.samples, dtype=dtype)
-        self._feature = np.asarray(shard.features, np.float64).reshape(-1)
 
     def initial(self, seed: int) -> Vector:
         """Return the vector that the job starts with, shape (dimension,)."""
         return start(self.dimension)
 
     def loss(self, w: Vector) -> float:
-        """Return minus the mean feature times the sum of w."""
-        return float(-self._feature.mean() * w.sum())
+        """Return 0; the run does not ask."""
+        return 0.0
 
     def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
-        """Return minus the mean feature of the rows, in each of (dimension,) entries."""
-        return np.full(self.dimension, -self._feature[rows].mean(), self.dtype)
+        """Return zeros, shape (dimension,); the run does not ask."""
+        return np.zeros(self.dimension, self.dtype)
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return nothing learnt; the run does not ask."""
@@ -68,11 +94,11 @@ def settings(job: Job, data: Path) -> RunSettings:
             },
             "objective": {
                 "kind": "own",
-                "name": "benchmarks.peers.fenchel_fedavg:Adding",
+                "name": "benchmarks.peers.fenchel_fedavg:Starting",
                 "dtype": "float32",
                 "parameters": {"dimension": job.floats},
             },
-            "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 1.0},
+            "algorithm": {"name": "benchmarks.peers.fenchel_fedavg:Adding"},
             "evaluation": {"server": False, "clients": False},
         }
     )

@@ -32,12 +32,15 @@ class AlgorithmSettings(Section):
         convex (``objective.nonconvex``) does no harm.
     uses_uplink
         Whether clients send their vectors through the uplink, and take the model from the downlink.
+    asks
+        The phases that the server half asks. For an algorithm from outside the project its client half says it.
     """
 
     splits_features: ClassVar[bool] = False
     uses_uplink: ClassVar[bool] = False
     treats_regularizer: ClassVar[bool] = False
     treats_nonconvex: ClassVar[bool] = False
+    asks: ClassVar[tuple[str, ...]] = ()
 
     name: str = Field(description="the algorithm")
 
@@ -157,6 +160,21 @@ def algorithm_settings(name: str) -> type[AlgorithmSettings]:
         raise ValueError(f"{name}: Settings must derive from fenchel.AlgorithmSettings")
     settings: type[AlgorithmSettings] = found
     return settings
+
+
+def asked_phases(settings: AlgorithmSettings) -> tuple[str, ...]:
+    """Return the phases that an algorithm asks; of one from outside the project, all that its client half answers.
+
+    Raises
+    ------
+    SettingsError
+        It is from outside, and its module has no client half.
+    """
+    if not is_outside(settings.name):
+        return settings.asks
+    half = attribute(settings.name + "Client")
+    marks = (getattr(getattr(half, name), "answers_phase", None) for name in dir(half))
+    return tuple(sorted(mark for mark in marks if mark is not None))
 
 
 def builtin_settings() -> dict[str, type[AlgorithmSettings]]:

@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
@@ -437,11 +437,15 @@ class AveragingSettings(WindowedSettings):
 class CodaPlusSettings(AveragingSettings):
     """Local descent and ascent with periodic averaging (Yuan et al. 2021, Algorithms 1 and 2)."""
 
+    asks: ClassVar[tuple[str, ...]] = ("count", "train", "average")
+
     name: Literal["coda-plus"] = "coda-plus"
 
 
 class CodaSettings(AveragingSettings):
     """CODA, which computes alpha anew after each stage (Guo et al. 2020; section 2.4)."""
+
+    asks: ClassVar[tuple[str, ...]] = ("count", "train", "average", "score")
 
     name: Literal["coda"] = "coda"
     dual_batch_size: PositiveInt | None = Field(
@@ -466,6 +470,8 @@ class CodaSettings(AveragingSettings):
 
 class NaiveSettings(StagedSettings):
     """The naive parallel algorithm: one averaged gradient a round (appendix C of the paper)."""
+
+    asks: ClassVar[tuple[str, ...]] = ("count", "gradient")
 
     name: Literal["npa"] = "npa"
     output: Literal["average", "last"] = Field(
@@ -507,6 +513,8 @@ class NaiveSettings(StagedSettings):
 
 class CodascaSettings(WindowedSettings):
     """CODA+ with control variates on primal and dual variables (Yuan et al. 2021, Algorithms 3 and 4)."""
+
+    asks: ClassVar[tuple[str, ...]] = ("count", "gradient", "train")
 
     name: Literal["codasca"] = "codasca"
     server_step_size: PositiveFloat | None = Field(

@@ -48,6 +48,8 @@ class RobustSettings(LocalTrainingSettings):
 class SampledByWeightSettings(RobustSettings):
     """For DRDM and DRFA: who trains is drawn by weight, and the weights move by losses at a snapshot of the model."""
 
+    asks: ClassVar[tuple[str, ...]] = ("train", "loss")
+
     sampling: Literal["with-replacement", "without-replacement", "uniform"] = Field(
         "with-replacement",
         description="how the training cohort is drawn from lambda; how many clients, participation.sampler says (all: "
@@ -220,6 +222,8 @@ class DRFASettings(SampledByWeightSettings):
 
 class ScaffPDSettings(RobustSettings):
     """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as the DRDM specification describes it (section 2.8)."""
+
+    asks: ClassVar[tuple[str, ...]] = ("gradient", "train")
 
     name: Literal["scaff-pd"] = "scaff-pd"
     dual_step_size: NonNegativeFloat = Field(

@@ -18,6 +18,7 @@ class LocalTrainingSettings(AlgorithmSettings):
     """
 
     treats_nonconvex: ClassVar[bool] = True
+    asks: ClassVar[tuple[str, ...]] = ("train",)
 
     local_epochs: PositiveInt | None = Field(
         None, description="passes over the shard in a round (E); either this or local_steps; default 1"

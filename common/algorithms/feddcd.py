@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
@@ -16,6 +16,8 @@ from common.settings.solver import AutoSolver, SolverSettings
 
 class DualAscentSettings(AlgorithmSettings):
     """What FedDCD and AccFedDCD have in common (Fan, Fang and Friedlander 2022)."""
+
+    asks: ClassVar[tuple[str, ...]] = ("describe", "minimize", "certify", "solve_at_dual")
 
     weighting: Literal["uniform", "samples"] = Field(
         "samples",

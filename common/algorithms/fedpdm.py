@@ -19,6 +19,7 @@ class FedPDMSettings(LocalTrainingSettings):
     uses_uplink: ClassVar[bool] = True
     treats_regularizer: ClassVar[bool] = True
     treats_nonconvex: ClassVar[bool] = True
+    asks: ClassVar[tuple[str, ...]] = ("solve",)
 
     name: Literal["fedpdm"] = "fedpdm"
     penalty: PositiveFloat = Field(

@@ -14,6 +14,7 @@ class LocalDescentSettings(AlgorithmSettings):
     """What the baselines of HyFDCA share: steps on a client's own samples and features, then averages."""
 
     splits_features: ClassVar[bool] = True
+    asks: ClassVar[tuple[str, ...]] = ("tell_features", "train")
 
     local_steps: PositiveInt = Field(10, description="steps of a client in a round (H)")
     batch_size: PositiveInt | None = Field(1, description="samples a step; null: the whole shard")

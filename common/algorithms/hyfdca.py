@@ -49,6 +49,11 @@ class HyFDCASettings(AlgorithmSettings):
     """Hybrid federated dual coordinate ascent (Overman, Blum and Klabjan 2022, Algorithm 1)."""
 
     splits_features: ClassVar[bool] = True
+    asks: ClassVar[tuple[str, ...]] = (
+        *("introduce", "align", "take_norms", "resume", "catch_up"),
+        *("inner_product", "change_dual", "aggregate", "propose", "advance"),
+        *("curvature", "figures", "reveal", "release"),
+    )
 
     name: Literal["hyfdca"] = "hyfdca"
     preset: Preset = Field(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from difflib import get_close_matches
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from common.phases import RUNTIME
 from common.settings.section import Section
 
 
@@ -51,18 +54,50 @@ class Weighted(Section):
     replacement: bool = Field(False, description="whether a client may be drawn more than once in a round")
 
 
+OnShortage = Literal["wait", "stop"]
+
 Sampler = Annotated[
     AllClients | FixedSize | Fraction | Bernoulli | Cyclic | Weighted, Field(discriminator="kind")
 ]
+
+
+class PhaseTerms(Section):
+    """How long one phase waits, and for how many replies."""
+
+    deadline: PositiveFloat | None = Field(
+        None, description="seconds that it waits for its replies; null: participation.deadline"
+    )
+    min_replies: PositiveInt | None = Field(
+        None,
+        description="replies that it needs; null: participation.min_replies. Where the algorithm itself needs more, "
+        "that many",
+    )
 
 
 class Participation(Section):
     """Who takes part, and what happens when somebody does not answer."""
 
     sampler: Sampler = Field(default_factory=AllClients, description="how each round's cohort is drawn")
-    deadline: PositiveFloat = Field(120.0, description="seconds that a phase waits for its replies")
+    deadline: PositiveFloat = Field(
+        120.0, description="seconds after which a phase that has enough replies goes on without the others"
+    )
     min_replies: PositiveInt = Field(
-        1, description="a phase with fewer replies than this stops the run (capped at the cohort's size)"
+        1, description="replies that a phase needs, its quorum (all, if fewer clients are asked)"
+    )
+    on_shortage: OnShortage = Field(
+        "wait",
+        description="when the deadline has passed without enough replies: wait for them, however long that is, and say "
+        "so; or stop the run. Either way it can be resumed",
+    )
+    patience: PositiveInt | None = Field(
+        3,
+        description="deadlines that a client may miss in a row, on one connection, before phases that have enough "
+        "replies no longer wait for it. It is still asked; null: every phase waits for everybody",
+    )
+    phases: dict[str, PhaseTerms] = Field(
+        {},
+        description="other terms for single phases, by the phase's name: an algorithm's, such as train, or "
+        "fenchel.evaluate. Each is a section with deadline and min_replies",
     )
     on_lost_state: Literal["stop", "continue"] = Field(
         "stop",
@@ -74,3 +109,33 @@ class Participation(Section):
         "needs clients that bring their own data (data.name: own, fenchel client --data FILE), as of a data set that "
         "was divided at the start nothing is left; and an algorithm that does not align samples or features",
     )
+
+    def phases_problem(self, algorithm: str, asked: Collection[str]) -> str | None:
+        """Say which of :attr:`phases` is asked of nobody; ``None``: none of them.
+
+        Parameters
+        ----------
+        algorithm
+            Its name.
+        asked
+            The phases that it asks.
+        """
+        known = [*asked, *sorted(RUNTIME)]
+        for phase in self.phases:
+            if phase not in known:
+                near = get_close_matches(phase, known, 1)
+                meant = f"; did you mean {near[0]!r}?" if near else "."
+                return (
+                    f"participation.phases: {algorithm} asks no phase {phase!r}{meant} It asks {', '.join(asked)}, and "
+                    f"Fenchel itself {', '.join(sorted(RUNTIME))}"
+                )
+        return None
+
+    def most_replies(self) -> tuple[str, int]:
+        """Return the key that wants the most replies, and how many."""
+        keys = {"participation.min_replies": self.min_replies}
+        keys |= {
+            f"participation.phases.{phase}.min_replies": terms.min_replies or 0
+            for phase, terms in self.phases.items()
+        }
+        return max(keys.items(), key=lambda each: each[1])

@@ -19,7 +19,13 @@ from pydantic import (
     model_validator,
 )
 
-from common.algorithms import AlgorithmSettings, algorithm_settings, builtin_settings, is_outside
+from common.algorithms import (
+    AlgorithmSettings,
+    algorithm_settings,
+    asked_phases,
+    builtin_settings,
+    is_outside,
+)
 from common.errors import SettingsError
 from common.settings.data import DataSettings, GridPartition, RaggedPartition
 from common.settings.link import Links
@@ -114,6 +120,12 @@ class Network(Section):
         256 << 20,
         description="memory for replies of a reduction that arrived before their turn; more is held back on the wire",
     )
+    in_flight_bytes: PositiveInt | None = Field(
+        None,
+        description="memory for replies on their way to the server, of all clients together: until they are folded "
+        "into a sum, or their phase is over. More is held back on the wire, and a phase that needs more at once is "
+        "refused. null: half of the memory of the server's machine, or of its container",
+    )
     max_calls: PositiveInt = Field(
         20_000,
         description="calls that the server has open at once, of all clients together (a client at work has one, and "
@@ -136,6 +148,11 @@ class Network(Section):
         10.0,
         description="replies that nobody waits for (they came too late, or to nothing) which the server takes from one "
         "client in a second, after a first 100; more are left on the wire",
+    )
+    stray_frames_per_second: PositiveFloat = Field(
+        256.0,
+        description="frames of such replies that the server takes from one client in a second, after a first 1,024; "
+        "more are left on the wire",
     )
     handshake_timeout: PositiveFloat = Field(
         30.0, description="seconds that a connection to the server has for its TLS handshake"
@@ -227,11 +244,13 @@ class RunSettings(Section):
                 raise ValueError(
                     f"participation.sampler.groups is {sampler.groups}, but there are only {clients} clients"
                 )
-            if self.participation.min_replies > clients:
-                raise ValueError(
-                    f"participation.min_replies is {self.participation.min_replies}, "
-                    f"but there are only {clients} clients"
-                )
+            key, replies = self.participation.most_replies()
+            if replies > clients:
+                raise ValueError(f"{key} is {replies}, but there are only {clients} clients")
+        if self.participation.phases:
+            asked = asked_phases(self.algorithm)
+            if problem := self.participation.phases_problem(self.algorithm.name, asked):
+                raise ValueError(problem)
         if problem := self.algorithm.participation_problem(self.participation):
             raise ValueError(problem)
         if problem := self.algorithm.rounds_problem(

@@ -30,7 +30,7 @@ def disclosures(
 
     The account is kept by the server from what crossed; docs/security.md says how to read it.
     """
-    from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows
+    from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
 
     account = load_disclosures(run)
     if as_json:
@@ -54,6 +54,10 @@ def disclosures(
         heads.add_row(message, way, fields, f"{times:,}")
     console.print("\nHeads of messages, always in clear between server and client:")
     console.print(heads)
+    if outlets := outlet_rows(account):
+        console.print("\nWhere else the run could be watched:")
+        for sentence in outlets:
+            console.print(sentence, soft_wrap=True, markup=False)
     if meanings := _meanings(run):
         console.print("\nWhat clients do in each phase:")
         for phase, meaning in meanings.items():

@@ -81,7 +81,9 @@ def test_a_round_with_too_few_replies_stops_the_run_and_says_so(
 ) -> None:
     release = threading.Event()
     monkeypatch.setattr(BalanceClient, "held_up", {(SLOW, 1): release})
-    participation = settings.participation.model_copy(update={"min_replies": 3, "deadline": 0.2})
+    participation = settings.participation.model_copy(
+        update={"min_replies": 3, "deadline": 0.2, "on_shortage": "stop"}
+    )
     strict = settings.model_copy(update={"participation": participation})
     folder = RunFolder.create(tmp_path, "strict")
     with ThreadPoolExecutor(len(NAMES)) as executor:

@@ -6,16 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from client.secrets import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
-from tests.cluster.federation import Federation, wait_until
-from tests.cluster.test_secrets import VAULT, kept, settings, traces
+from tests.cluster.federation import Federation, free_port, wait_until
+from tests.cluster.test_secrets import VAULT, kept, settings
+from tests.cluster.test_secrets import traces as traces_of
 from tests.cluster.wiretap import FILE
 
 pytestmark = pytest.mark.cluster
@@ -45,6 +50,30 @@ class Tapped(Federation):
             for name in self.names
             for direction, frame in map(json.loads, (self.folder / f"{name}.wire").read_text().splitlines())
         ]
+
+
+class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+    """Takes spans by OTLP, and keeps what a server sent."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+
+    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
+        spans = (each.SerializeToString() for each in request.resource_spans)
+        self.heard += [each for each in spans if b"fenchel-server" in each]
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[Collector, str]]:
+    """A collector of traces, and its address."""
+    found = Collector()
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(found, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield found, f"http://127.0.0.1:{port}"
+    server.stop(0).wait()
 
 
 @pytest.fixture
@@ -96,7 +125,47 @@ def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(tappe
         ("fenchel.secrets.seal", "up", "*/box"): "the one client that each box is sealed for",
         ("fenchel.secrets.accept", "down", "box"): "the clients it went to",
     }
-    assert not any(trace in frame.data for frame in frames for trace in traces(secrets))
+    assert not any(trace in frame.data for frame in frames for trace in traces_of(secrets))
     assert {each["clients"][0] for each in sealed.values() if each["direction"] == "up"} == {
         federation.names[0]
     }
+
+
+def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
+    tapped: Any, collector: tuple[Collector, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held against all that left the server by these ways."""
+    traces, endpoint = collector
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    federation = tapped(settings(rounds=30, nap=0.05), VAULT)
+    metrics, page = free_port(), free_port()
+    federation.start_server("--metrics", f"127.0.0.1:{metrics}", "--dashboard-at", f"127.0.0.1:{page}")
+    for name in federation.names:
+        federation.start_client(name)
+    wait_until(lambda: "round 2 " in federation.says("server"), "round 2")
+    secrets = Secrets.load(kept(federation, federation.names[0], "clients.secret"))
+
+    def fetched(port: int, path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
+            return bytes(response.read())
+
+    shown = {
+        "metrics": fetched(metrics, "/metrics"),
+        "live page": fetched(page, "/fleet") + fetched(page, "/"),
+    }
+    account = account_of(federation.finish())
+    shown["traces"] = b"".join(traces.heard)
+    listed = {each["outlet"]: each for each in account["outlets"]}
+    assert {name: each["address"] for name, each in listed.items()} == {
+        "metrics": f"http://127.0.0.1:{metrics}/metrics",
+        "live page": f"http://127.0.0.1:{page}/",
+        "traces": endpoint,
+    }
+    for name, each in listed.items():
+        has_names = any(client.encode() in shown[name] for client in federation.names)
+        assert has_names == ("names of clients" in each["shows"]), name
+        assert (account["run"].encode() in shown[name]) == ("the run's id" in each["shows"]), name
+        assert not any(trace in shown[name] for trace in traces_of(secrets)), name
+    assert b"fenchel.phase" in shown["traces"]
+    assert b"fenchel_rounds_total" in shown["metrics"]

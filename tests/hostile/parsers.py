@@ -405,7 +405,7 @@ class _Gate:
             return pb.Welcome()
 
         line = _Line.of(data)
-        await Conversation(member, line, LIMIT).run(admit)
+        await Conversation(member, line, Network(max_message_bytes=LIMIT)).run(admit)
         assert line.said < 1 << 20
         assert member.partial is None or member.partial[1].size <= LIMIT
 

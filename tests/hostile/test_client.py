@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from client import work
 from client.session import Holding, Session
 from client.work import Worker
 from common.data.shard import Shard
 from common.errors import JoinRefusedError, WireError
-from common.frames import CHUNK_BYTES, FRAME_BYTES, Body, frames, parse
+from common.frames import CHUNK_BYTES, FRAME_BYTES, SMALLEST_PIECE, Body, frames, parse
 from common.payload import Values, encode
 from deploy.inprocess import MemoryStream
 from proto import fenchel_pb2 as pb
@@ -100,7 +101,12 @@ BROKEN: dict[str, list[bytes]] = {
     "a size that lies": opened(declaring(2, size=8)),
     "an empty array of a size that none can have": opened(declaring(0, 1 << 63, size=0)),
     "a body that is longer than declared": opened(declaring(2, size=16), bytes(8), bytes(16)),
-    "an instruction within an instruction": [*opened(LARGE, bytes(8)), *opened(declaring(0, size=0))],
+    "a drop in the middle of a body": opened(LARGE, bytes(SMALLEST_PIECE), bytes(SMALLEST_PIECE - 1)),
+    "nothing in the middle of a body": opened(LARGE, bytes(SMALLEST_PIECE), b""),
+    "an instruction within an instruction": [
+        *opened(LARGE, bytes(SMALLEST_PIECE)),
+        *opened(declaring(0, size=0)),
+    ],
     "a resumption of nothing": opened(LARGE, resume=CHUNK_BYTES),
 }
 
@@ -155,3 +161,37 @@ async def test_a_body_that_cannot_be_decoded_is_a_failure(worker: Worker) -> Non
     payload = pb.Payload(body_bytes=24, arrays=[pb.Array(name="model", sparse=thin)])
     (answer,) = await replies(worker, WELCOME, *opened(payload, b"\5\0" + bytes(22)), answered=1)
     assert "do not increase" in answer.failure
+
+
+@pytest.mark.parametrize("bound", ["messages", "bytes"])
+async def test_a_server_that_asks_faster_than_this_client_answers_is_left_waiting(
+    bound: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "_INBOX_MESSAGES", 20 if bound == "messages" else 1 << 30)
+    monkeypatch.setattr(work, "_INBOX_BYTES", 1 << 30 if bound == "messages" else 20 * 16)
+    stream = MemoryStream()
+    server, written = stream.other_side(), 0
+
+    async def flood() -> None:
+        nonlocal written
+        await server.write(WELCOME)
+        for sequence in range(1, 301):
+            asked = pb.Instruction(phase="train", sequence=sequence, base=sequence - 1, kind=pb.ASK)
+            for frame in frames(asked, Body(encode(MODEL))):
+                await server.write(frame)
+            written = sequence
+
+    working, flooding = asyncio.create_task(worker.work(stream)), asyncio.create_task(flood())
+    for _ in range(5000):
+        await asyncio.sleep(0)
+    assert 20 <= len(worker._inbox) <= 21
+    assert written < 60, "some were answered before, and a few wait in the queues between the two"
+    answers = 0
+    async with asyncio.timeout(20):
+        while answers < 300:
+            data = await server.read()
+            assert data is not None
+            answers += isinstance(parse(data).head, pb.Reply)
+    for task in (working, flooding):
+        task.cancel()
+    await asyncio.gather(working, flooding, return_exceptions=True)

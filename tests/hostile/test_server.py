@@ -123,6 +123,9 @@ BROKEN: dict[str, Attack] = {
     "a reply beyond the limit": head_and(declaring(LIMIT)),
     "a reply of 2 to the power of 67 bytes": head_and(declaring(2**60)),
     "a body that is longer than declared": head_and(declaring(2), bytes(8), bytes(16)),
+    "a body that nobody waits for and that is longer than declared": lambda asked: head_and(
+        declaring(2), bytes(1 << 16)
+    )(pb.Instruction(sequence=10**6)),
     "a size that lies": head_and(pb.Payload(body_bytes=8, arrays=declaring(2).arrays)),
     "an empty array of a size that none can have": head_and(EMPTY_GIANT),
     "a resumption of nothing": resuming,

@@ -16,12 +16,13 @@ from typing import Any, TypeAlias
 import grpc
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from client.connection import Participant
 from client.holdings import Holdings
 from client.host import host
 from common.credentials import Credentials
-from common.frames import CHUNK_BYTES, Body, frames, parse
+from common.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, frames, parse
 from common.payload import SparseVector, Values, encode
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
@@ -188,6 +189,26 @@ async def strays(offender: Offender, channel: grpc.aio.Channel) -> None:
             await call.write(frame)
 
 
+async def bodies(offender: Offender, channel: grpc.aio.Channel) -> None:
+    call = await offender.introduced(channel)
+    await offender.asked(call)
+    piece = pb.Frame(chunk=bytes(SMALLEST_PIECE)).SerializeToString()
+    await call.write(declared(dense(1 << 29), 1 << 33))  # 4 GiB that nobody waits for, in small pieces
+    while True:
+        await call.write(piece)
+
+
+async def cancelled(offender: Offender, channel: grpc.aio.Channel) -> None:
+    """Streams that are opened and reset at once, without end."""
+    await offender.introduced(channel)
+    while True:
+        calls = [offender.work(channel) for _ in range(10)]
+        await asyncio.sleep(0.01)  # a thousand in a second; the honest clients are in the same process
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*(offender.tried(_ended(call)) for call in calls), return_exceptions=True)
+
+
 async def a_thousand_streams(offender: Offender, channel: grpc.aio.Channel) -> None:
     await offender.introduced(channel)
     async with contextlib.AsyncExitStack() as stack:
@@ -204,7 +225,12 @@ async def _ended(call: Call) -> None:
         raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
 
 
-def calling(what: Callable[[CoordinatorStub, Offender], Any], parallel: int) -> Attack:
+def health_check(channel: grpc.aio.Channel) -> Any:
+    stub: Any = health_pb2_grpc.HealthStub(channel)
+    return stub.Check(health_pb2.HealthCheckRequest())
+
+
+def calling(what: Callable[[grpc.aio.Channel, Offender], Any], parallel: int) -> Attack:
     """A call made as often as can be, on several connections."""
 
     async def attack(offender: Offender, channel: grpc.aio.Channel) -> None:
@@ -212,13 +238,11 @@ def calling(what: Callable[[CoordinatorStub, Offender], Any], parallel: int) -> 
         async with contextlib.AsyncExitStack() as stack:
             channels = [await stack.enter_async_context(offender.channel()) for _ in range(4)]
 
-            async def flood(stub: CoordinatorStub) -> None:
+            async def flood(each: grpc.aio.Channel) -> None:
                 while True:
-                    await offender.tried(what(stub, offender))
+                    await offender.tried(what(each, offender))
 
-            await asyncio.gather(
-                *(flood(CoordinatorStub(each)) for each in channels for _ in range(parallel))
-            )
+            await asyncio.gather(*(flood(each) for each in channels for _ in range(parallel)))
 
     return attack
 
@@ -260,14 +284,25 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a bomb of a seed": (sparse(2**40, pb.SEEDED), "supports that follow from seeds"),
     "a bomb of all entries": (sparse(2**40, pb.EVERY_ENTRY), "do not fit a vector"),
     "replies of another run": (strays, "many replies that nobody waits for"),
+    "bodies of other runs": (bodies, "network.stray_frames_per_second"),
+    "streams that are cancelled at once": (
+        cancelled,
+        "begins more calls than it may (network.calls_per_second)",
+    ),
+    "health checks without end": (
+        calling(lambda channel, offender: health_check(channel), 15),
+        "begins more calls than it may (network.calls_per_second)",
+    ),
     "never reading": (never_reading, f"client {OFFENDER} did not answer"),
     "a thousand streams": (a_thousand_streams, "calls open and is refused more"),
     "joins without end": (
-        calling(lambda stub, offender: stub.Join(offender.request()), 15),
+        calling(lambda channel, offender: CoordinatorStub(channel).Join(offender.request()), 15),
         "calls open and is refused more",
     ),
     "probes without end": (
-        calling(lambda stub, offender: stub.Probe(pb.ProbeRequest(reply_bytes=1 << 20)), 15),
+        calling(
+            lambda channel, offender: CoordinatorStub(channel).Probe(pb.ProbeRequest(reply_bytes=1 << 20)), 15
+        ),
         "begins more calls than it may (network.probes_per_second)",
     ),
     "the ids of others": (another_id, f"client {OFFENDER} did not answer"),
@@ -342,6 +377,8 @@ LONG = {
     "a bomb of a list",
     "a bomb of a seed",
     "probes without end",
+    "health checks without end",
+    "streams that are cancelled at once",
     "the ids of others",
 }
 """Much like others, and left to ``make faults``."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from client.holdings import Holdings, OwnFile
 from common.credentials import Credentials
 from common.data.extractor import VARIABLE
 from common.errors import CredentialError, FenchelError, SettingsError, WireError
-from common.frames import frames
+from common.frames import SMALLEST_PIECE, frames
 from common.settings.run import RunSettings, validate
 from common.transport import options
 from deploy.certificates import make_all
@@ -45,6 +45,7 @@ class Impostor:
     credentials: Credentials
     settings: str
     run: str = RUN
+    says: Callable[[], Iterable[bytes]] = lambda: frames(pb.Farewell(completed=True))
     joined: list[pb.JoinRequest] = field(default_factory=list)
     heard: list[bytes] = field(default_factory=list)
 
@@ -56,7 +57,8 @@ class Impostor:
 
     async def _work(self, incoming: Any, context: Any) -> None:
         self.heard.append(await context.read())
-        await context.write(next(frames(pb.Farewell(completed=True))))
+        for frame in self.says():
+            await context.write(frame)
 
     @contextlib.asynccontextmanager
     async def listening(self) -> Any:
@@ -101,9 +103,12 @@ def visit(certificates: Path, tmp_path: Path) -> Visit:
         own: Path | None = None,
         server: str = "ours",
         host: str = "localhost",
+        says: Callable[[], Iterable[bytes]] | None = None,
     ) -> Impostor:
         text = settings if isinstance(settings, str) else json.dumps(settings)
         impostor = Impostor(Credentials.load(certificates / server / "server"), text, run)
+        if says is not None:
+            impostor.says = says
         async with impostor.listening() as port:
             participant = Participant(
                 "a",
@@ -285,6 +290,25 @@ async def test_messages_larger_than_this_client_takes_are_refused_before_they_co
     with pytest.raises(SettingsError, match="network.max_message_bytes.*--max-message-bytes"):
         await visit(settings)
     assert len((await visit(settings, consent=Consent(message_bytes=1 << 60))).heard) == 1
+
+
+@pytest.mark.parametrize("piece", [0, 1, SMALLEST_PIECE - 1])
+async def test_a_server_that_sends_drops_without_end_is_left(piece: int, visit: Visit) -> None:
+    def drops() -> Iterator[bytes]:
+        yield from frames(pb.Welcome())
+        model = pb.Array(name="model", dense=pb.Dense(dtype=pb.FLOAT64, shape=[1 << 24]))
+        asked = pb.Instruction(
+            phase="train",
+            sequence=1,
+            kind=pb.ASK,
+            payload=pb.Payload(body_bytes=1 << 27, arrays=[model]),
+        )
+        yield pb.Frame(instruction=asked).SerializeToString()
+        for _ in range(1 << 20):
+            yield pb.Frame(chunk=bytes(piece)).SerializeToString()
+
+    with pytest.raises(WireError, match=f"a piece of {piece} bytes in the middle of a message"):
+        await visit(SETTINGS, says=drops)
 
 
 @pytest.mark.parametrize("clients", [True, False])

@@ -219,6 +219,12 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
     assert named <= set(found)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_file_of_tests_that_a_page_names_without_its_folder_exists(page: Path) -> None:
+    named = set(re.findall(r"`(test_\w+\.py)`", prose(page)))
+    assert named <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+
+
 @cache
 def every_test() -> str:
     return "\n".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +103,49 @@ async def test_a_promise_is_kept_whatever_comes_after_it(worker: Worker) -> None
     )
     assert [reply.sequence for reply in replies] == [1, 2, 3]
     assert TallyClient.computed == ["double", "double", "add"]
+
+
+class Counting(ThreadPoolExecutor):
+    """Counts what it is given to do."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.count = 0
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        self.count += 1
+        return super().submit(function, *given, **named)
+
+
+@pytest.mark.parametrize(("short", "in_another_thread"), [(10**12, 2), (0, 6)])
+async def test_phases_that_have_been_short_so_far_need_no_other_thread(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, short: int, in_another_thread: int
+) -> None:
+    monkeypatch.setattr("client.work._SHORT_NS", short)
+    with Counting() as executor:
+        worker.executor = executor
+        asked = [
+            instruction(sequence, phase, values, base=sequence - 1)
+            for sequence, (phase, values) in enumerate(
+                [("add", {"amount": 1.0}), ("double", {})] * 3, start=1
+            )
+        ]
+        _, replies = await conversed(worker, WELCOME, *itertools.chain(*asked), answers=6)
+    assert [reply.failure for reply in replies] == [""] * 6
+    assert TallyClient.computed == ["add", "double"] * 3
+    assert executor.count == in_another_thread
+
+
+async def test_a_phase_that_took_long_goes_back_to_the_other_thread(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Counting() as executor:
+        worker.executor = executor
+        for sequence, short in enumerate([10**12, 10**12, 0, 0], start=1):
+            monkeypatch.setattr("client.work._SHORT_NS", short)
+            asked = instruction(sequence, "add", {"amount": 1.0}, base=sequence - 1)
+            await conversed(worker, WELCOME, *asked, answers=1)
+    assert executor.count == 3
 
 
 async def test_a_farewell_ends_the_work(worker: Worker) -> None:

@@ -20,7 +20,7 @@ from deploy.dashboard import Dashboard
 from deploy.inprocess import run_in_process
 from deploy.rendering import page
 from deploy.web import Address
-from server.coordinator import Observer
+from server.coordinator import Coordinator, Observer
 
 SETTINGS: Mapping[str, Any] = {
     "name": "watched",
@@ -50,21 +50,29 @@ def fleet(page: Dashboard) -> dict[str, Any]:
 def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path) -> None:
     settings, folder = validate(SETTINGS), RunFolder.create(tmp_path, "watched")
     seen: list[dict[str, Any]] = []
+    conducting: list[Coordinator] = []
     with opened(folder, settings) as dashboard:
 
         def begins(t: int) -> None:
             if t == 4:  # asked from another thread, answered by this event loop in the middle of the round
+                late = conducting[0].members["client-001"]
+                late.punctuality.miss("another phase", late.streams, patience=1, deadline=60.0)
+                dashboard.observer().waits("waiting for 1 more")
                 threading.Thread(target=lambda: seen.append(fleet(dashboard))).start()
 
         async def run() -> None:
             await run_in_process(
-                settings, folder, observer=dashboard.observer().beside(Observer(begins=begins))
+                settings,
+                folder,
+                observer=dashboard.observer().beside(Observer(begins=begins, conducting=conducting.append)),
             )
 
         asyncio.run(run())
         (during,) = seen
         after = json.loads(got(dashboard, "data"))
     assert during["running"] is True
+    assert during["waits"] == "waiting for 1 more"
+    assert [client["awaited"] for client in during["clients"]] == [True, False, True]
     assert (during["rounds"], during["total"], during["expected"]) == (6, 3, 3)
     assert 4 <= during["round"] <= 6
     assert during["done"] in (during["round"] - 1, during["round"])

@@ -53,6 +53,19 @@ def test_gap_and_encryption_are_shown_where_there_are_some(terminal: bool) -> No
     assert "0.750" in text
 
 
+@pytest.mark.parametrize(
+    ("said", "stands"), [(["waiting for 1 more"], True), (["waiting for 1 more", ""], False)]
+)
+def test_what_a_run_waits_for_stands_below_the_table_until_it_goes_on(said: list[str], stands: bool) -> None:
+    output = StringIO()
+    console = Console(file=output, width=140, force_terminal=True, color_system=None)
+    with Display(console, "a run", 3) as display:
+        for words in said:
+            display.observer().waits(words)
+    last = output.getvalue().rpartition("round 0 of 3")[2]
+    assert ("waiting for 1 more" in last) == stands
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_gap_that_was_not_measured_in_some_rounds_leaves_a_blank(terminal: bool) -> None:
     text = shown(ROW | {"gap": 0.5}, ROW | {"gap": math.nan}, terminal=terminal)

@@ -91,6 +91,7 @@ def test_a_small_search_finds_the_step_size_and_leaves_settings_that_repeat_its_
         assert row["runtime_0.8s"] == pytest.approx(row["runtime_0s"] + 0.8)
     assert search.folder.figure.read_bytes().startswith(b"\x89PNG")
     best = load(search.folder.best)
+    assert best.participation.on_shortage == "wait", "only trials stop for want of replies"
     assert best.name == "small"
     assert verdict.best.run is not None
     again = up(search.folder.best, runs=tmp_path, in_process=True)
@@ -198,7 +199,7 @@ def test_overrides_are_part_of_all_trials_and_of_what_is_kept(tmp_path: Path) ->
         ),
         (
             {"parameters": {"algorithm.step_size": {"uniform": [-1, 0]}}},
-            r"trial 0: algorithm\.step_size: .*greater than 0",
+            r"trial 0: algorithm\.step_size: .*more than 0",
         ),
         ({"parameters": {"algorithm.steps.size": {"choice": [1]}}}, "have no section 'algorithm.steps'"),
         ({"overrides": {"roundss": 3}}, "roundss: unknown key"),

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+import weakref
+from typing import Any
 
 import numpy as np
+import pytest
 
-from common.frames import CHUNK_BYTES, Body, Head, frames, parse
+from common.errors import TooFewRepliesError
+from common.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, Head, frames, parse
 from common.payload import Values, encode
+from common.settings.run import Network
 from deploy.inprocess import MemoryStream
 from proto import fenchel_pb2 as pb
 from server.conversation import Conversation
 from server.exchange import Exchange
+from server.in_flight import InFlight, Size
 from server.member import Member
 from server.replies import Gathered
-from tests.unit.server.conftest import body
+from tests.unit.server.conftest import MakeMember, body
 
 LIMIT = 1 << 30
 PATIENCE = 20.0
@@ -38,11 +46,12 @@ async def heard(client: MemoryStream) -> Head:
 
 
 async def connected(
-    member: Member, hello: pb.Hello | None = None
+    member: Member, hello: pb.Hello | None = None, **limits: Any
 ) -> tuple[MemoryStream, asyncio.Task[None], Head]:
     """Open a stream; return the client's side, the server's task, and the welcome."""
     client = MemoryStream()
-    serving = asyncio.create_task(Conversation(member, client.other_side(), LIMIT).run(admit))
+    network = Network(max_message_bytes=LIMIT, **limits)
+    serving = asyncio.create_task(Conversation(member, client.other_side(), network).run(admit))
     for frame in frames(hello or pb.Hello()):
         await client.write(frame)
     return client, serving, await heard(client)
@@ -115,3 +124,110 @@ async def test_promises_that_the_journal_proves_kept_are_not_sent_again(member: 
     assert [head.sequence for head in sent if isinstance(head, pb.Instruction)] == [2, 3]
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
+
+
+async def answered(client: MemoryStream, sequence: int) -> None:
+    for frame in frames(pb.Reply(sequence=sequence), Body(encode({}))):
+        await client.write(frame)
+
+
+async def ended(serving: asyncio.Task[None]) -> None:
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_still_coming(
+    member: Member,
+) -> None:
+    exchange = Exchange("train", 1, Gathered(), accept, 0.2)
+    exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
+    client, serving, _ = await connected(member)
+    first, second, *rest = frames(
+        pb.Reply(sequence=1), Body(encode({"x": np.zeros(20 * CHUNK_BYTES, np.uint8)}))
+    )
+    for frame in (first, second):
+        await client.write(frame)
+    while member.partial is None or not member.partial[1].received:
+        await asyncio.sleep(0)
+    memory = weakref.ref(member.partial[1]._buffer)
+    assert memory() is not None
+    with pytest.raises(TooFewRepliesError):
+        await exchange.finish(1)
+    assert memory() is None
+    for frame in rest:
+        await client.write(frame)
+    again = asked(member)
+    await answered(client, 2)
+    assert await again.finish(1) == [member.name], "the rest was dropped, and the stream goes on"
+    await ended(serving)
+
+
+async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_client_alone(
+    member: Member, make_member: MakeMember
+) -> None:
+    limits = InFlight(3 * CHUNK_BYTES, largest_message=LIMIT)
+    other, collector = make_member("client-1", 1), Gathered()
+    room = limits.room("introduce", {each.name: Size(0, None) for each in (member, other)})
+    collector.enter(room)
+    exchange = Exchange("introduce", 1, collector, accept, PATIENCE)
+    for each in (member, other):
+        exchange.expect(each, each.post("introduce", 1, pb.ASK, body(), exchange))
+    greedy, serving, _ = await connected(member)
+    honest, serving_other, _ = await connected(other)
+    with room:
+        for client, chunks in ((greedy, 3), (honest, 1)):
+            large = Body(encode({"x": np.zeros(chunks * CHUNK_BYTES + 1, np.uint8)}))
+            for frame in frames(pb.Reply(sequence=1), large):
+                await client.write(frame)
+            assert limits.held <= 3 * CHUNK_BYTES
+        assert await exchange.finish(1) == [other.name]
+    assert "network.in_flight_bytes" in exchange.failures[member.name]
+    assert limits.held == 0
+    again = asked(member)
+    await answered(greedy, 2)
+    assert await again.finish(1) == [member.name], "the stream goes on"
+    for task in (serving, serving_other):
+        await ended(task)
+
+
+async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_after_them_as_ever(
+    member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    exchange = asked(member)
+    client, serving, _ = await connected(member, stray_frames_per_second=100.0)
+    payload = encode({"x": np.zeros(SMALLEST_PIECE * 1100, np.uint8)}).descriptor
+    await client.write(pb.Frame(reply=pb.Reply(sequence=1 << 33, payload=payload)).SerializeToString())
+    piece = pb.Frame(chunk=bytes(SMALLEST_PIECE)).SerializeToString()
+    started = time.monotonic()
+    with caplog.at_level(logging.WARNING, logger="fenchel.server"):
+        for number in range(1100):
+            await client.write(piece)
+            if number == 1000:
+                assert time.monotonic() - started < 5, "so many pass at once"
+                started = time.monotonic()
+    # Of the last hundred, 24 are still within the first 1,024, and a few wait in the queue.
+    assert time.monotonic() - started > 0.5
+    said = [record.getMessage() for record in caplog.records]
+    assert ["(network.stray_frames_per_second)" in line for line in said] == [True]
+    await answered(client, 1)
+    assert await exchange.finish(1) == [member.name]
+    await ended(serving)
+
+
+async def test_a_late_reply_is_not_slowed_down(member: Member) -> None:
+    exchange = Exchange("train", 1, Gathered(), accept, 0.05)
+    exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
+    client, serving, _ = await connected(member, stray_frames_per_second=0.001, strays_per_second=0.001)
+    with pytest.raises(TooFewRepliesError):
+        await exchange.finish(1)
+    late = Body(encode({"x": np.zeros(SMALLEST_PIECE * 1100, np.uint8)}))
+    piece = pb.Frame(chunk=bytes(SMALLEST_PIECE)).SerializeToString()
+    head = pb.Reply(sequence=1, payload=pb.Payload.FromString(late.payload))
+    async with asyncio.timeout(PATIENCE):
+        await client.write(pb.Frame(reply=head).SerializeToString())
+        for _ in range(1100):
+            await client.write(piece)
+        again = asked(member)
+        await answered(client, 2)
+        assert await again.finish(1) == [member.name]
+    await ended(serving)

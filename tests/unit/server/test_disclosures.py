@@ -18,9 +18,9 @@ from common.run_folder import RunFolder
 from common.settings.uplink import Uplink
 from deploy import command
 from proto import fenchel_pb2 as pb
-from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows
+from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
 from server.calls import Call
-from server.disclosures import UNASKED, UNDECLARED, Disclosures, fields_of
+from server.disclosures import UNASKED, UNDECLARED, Disclosures, Outlet, fields_of
 from server.exchange import Exchange
 from server.replies import Gathered
 
@@ -116,11 +116,34 @@ def test_the_file_holds_what_was_there_after_a_restart(account: Disclosures) -> 
     assert [each["times"] for each in again.to_json()["messages"]] == [2]
 
 
+def test_where_a_run_could_be_watched_is_told_once_and_kept(account: Disclosures, tmp_path: Path) -> None:
+    assert account.to_json()["outlets"] == []
+    account.save()
+    page, metrics = Outlet("live page", "http://127.0.0.1:7444/"), Outlet("metrics", "http://x:9464/metrics")
+    account.shown(page, metrics)
+    account.save_news()
+    again = Disclosures(account.path, "run")
+    again.resume([])
+    again.shown(metrics)
+    told = again.to_json()["outlets"]
+    assert [each["outlet"] for each in told] == ["live page", "metrics"]
+    assert "no password" in told[0]["readers"]
+    (first, second) = outlet_rows({"outlets": told})
+    assert first.startswith("live page at http://127.0.0.1:7444/: the run's id")
+    assert "no client's name" in second
+    older = json.loads(account.path.read_text())
+    del older["outlets"]
+    account.path.write_text(json.dumps(older))
+    Disclosures(account.path, "run").resume([])
+    assert outlet_rows(older) == []
+
+
 def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     account = Disclosures(folder.disclosures, "run", uplink=Uplink(noise=0.5))
     account.opened("north", ["client"])
     account.received("north", reply(model=np.zeros(4), loss=0.5), asked(model="noisy", loss="clear"))
+    account.shown(Outlet("metrics", "http://127.0.0.1:9464/metrics"))
     account.save()
     found = load_disclosures(tmp_path)
     (model, loss) = disclosure_rows(found)
@@ -133,6 +156,7 @@ def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     shown = CliRunner().invoke(command.app, ["disclosures", str(tmp_path)], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert "with noise" in shown.output
+    assert "metrics at http://127.0.0.1:9464/metrics: the run's id" in shown.output
     as_json = CliRunner().invoke(command.app, ["disclosures", str(tmp_path), "--json"])
     assert json.loads(as_json.output) == found
 

@@ -1,9 +1,11 @@
-"""A phase waits for its replies, until its deadline, and not longer."""
+"""A phase waits for its replies until its deadline; for its quorum longer, and for who is always late not at all."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 import pytest
@@ -13,7 +15,9 @@ from common.payload import Value, Values
 from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.exchange import Exchange
-from server.replies import Gathered
+from server.member import Member
+from server.quorum import Shortfall
+from server.replies import Gathered, Visited
 from tests.unit.server.conftest import MakeMember, body
 
 PATIENCE = 60.0
@@ -38,16 +42,45 @@ def accept(client: str, values: Values, finite: bool) -> None:
 
 
 class Asked:
-    """Three clients that were asked."""
+    """Three clients that were asked; ``waits``: the quorum is waited for."""
 
-    def __init__(self, make_member: MakeMember, deadline: float) -> None:
+    def __init__(
+        self, make_member: MakeMember, deadline: float, *, waits: bool = False, after: Asked | None = None
+    ) -> None:
         self.collector = Noting()
-        self.exchange = Exchange("train", 4, self.collector, accept, deadline)
-        self.members = {name: make_member(name, index) for index, name in enumerate(NAMES)}
+        self.told: list[Shortfall] = []  # what people were told
+        self.lacks: list[Shortfall] = []
+        self.lacking = asyncio.Event()
+        self.exchange = Exchange(
+            "train",
+            4,
+            self.collector,
+            accept,
+            deadline,
+            patience=2,
+            lacks=self.note if waits else None,
+        )
+        self.members: dict[str, Member] = {} if after is None else after.members
+        if after is None:
+            self.members = {name: make_member(name, index) for index, name in enumerate(NAMES)}
         self.calls: dict[str, Call] = {}
         for name, member in self.members.items():
             self.calls[name] = member.post("train", 4, pb.ASK, body(), self.exchange)
             self.exchange.expect(member, self.calls[name])
+
+    def note(self, exchange: Exchange, shortfall: Shortfall, tell: bool) -> None:
+        assert exchange is self.exchange
+        self.lacks.append(shortfall)
+        if tell:
+            self.told.append(shortfall)
+            self.lacking.set()
+
+    async def short(self, min_replies: int) -> asyncio.Task[Sequence[str]]:
+        """Let the deadline pass without enough replies."""
+        finishing = asyncio.create_task(self.exchange.finish(min_replies, "a test"))
+        async with asyncio.timeout(PATIENCE):
+            await self.lacking.wait()
+        return finishing
 
     def reply(self, name: str) -> None:
         values: dict[str, Value] = {"x": float(NAMES.index(name))}
@@ -74,7 +107,7 @@ MakeAsked: TypeAlias = Callable[..., Asked]
 
 @pytest.fixture
 def make_asked(make_member: MakeMember) -> MakeAsked:
-    return lambda deadline=PATIENCE: Asked(make_member, deadline)
+    return lambda deadline=PATIENCE, **how: Asked(make_member, deadline, **how)
 
 
 async def test_all_answers_are_awaited_and_listed_in_the_order_of_ids(make_asked: MakeAsked) -> None:
@@ -200,6 +233,286 @@ async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
     empty = Exchange("train", 4, Gathered(), accept, PATIENCE)
     with pytest.raises(TooFewRepliesError, match="0 of 0 clients"):
         await empty.finish(1)
+
+
+# Waiting for the quorum
+
+
+async def test_nobody_is_given_up_before_the_quorum_is_there_and_then_all_who_miss_are(
+    make_asked: MakeAsked,
+) -> None:
+    asked = make_asked(0.01, waits=True)
+    finishing = await asked.short(2)
+    assert asked.open() == list(NAMES)
+    (shortfall,) = asked.told
+    assert (shortfall.answered, shortfall.asked, shortfall.needed) == (0, 3, 2)
+    assert [member.name for member in shortfall.missing] == list(NAMES)
+    asked.reply("client-2")
+    await asyncio.sleep(0.05)
+    assert asked.open() == ["client-0", "client-1"]
+    asked.reply("client-0")
+    assert await asyncio.wait_for(finishing, PATIENCE) == ["client-0", "client-2"]
+    assert asked.open() == []
+    assert list(asked.members["client-1"].overdue) == [1]
+    assert [member.base for member in asked.members.values()] == [1, 0, 1]
+
+
+async def test_people_are_told_less_and_less_often(make_asked: MakeAsked) -> None:
+    asked = make_asked(0.02, waits=True)
+    finishing = await asked.short(1)
+    await asyncio.sleep(0.6)
+    asked.reply("client-1")
+    await finishing
+    waited = [shortfall.seconds for shortfall in asked.told]
+    assert 3 <= len(waited) <= 6, "after 0.02, 0.04, 0.08, 0.16, 0.32 and 0.64 s"
+    assert all(later >= 1.5 * sooner for sooner, later in pairwise(waited))
+
+
+async def test_a_quorum_that_is_there_at_the_deadline_waits_for_nobody(make_asked: MakeAsked) -> None:
+    asked = make_asked(0.01, waits=True)
+    asked.reply("client-1")
+    assert await asked.exchange.finish(1) == ["client-1"]
+    assert asked.lacks == []
+
+
+async def test_where_nobody_need_answer_nobody_is_waited_for(make_asked: MakeAsked) -> None:
+    asked = make_asked(0.01, waits=True)
+    assert await asked.exchange.finish(0) == []
+    assert asked.lacks == []
+
+
+async def test_people_are_not_told_where_what_arrives_is_enough(make_asked: MakeAsked) -> None:
+    asked = make_asked(0.05, waits=True)
+    await asked.exchange.arriving(asked.calls["client-2"], 100)
+    finishing = asyncio.create_task(asked.exchange.finish(1))
+    await asyncio.sleep(0.07)
+    assert asked.open() == list(NAMES)
+    asked.reply("client-2")
+    assert await finishing == ["client-2"]
+    assert asked.told == []
+
+
+async def test_a_reply_that_breaks_off_while_its_phase_waits_may_come_again(make_asked: MakeAsked) -> None:
+    asked = make_asked(0.01, waits=True)
+    finishing = await asked.short(1)
+    await asked.exchange.arriving(asked.calls["client-2"], 100)
+    asked.exchange.interrupted("client-2")
+    await asyncio.sleep(0.05)
+    assert asked.open() == list(NAMES)
+    asked.reply("client-2")
+    assert await finishing == ["client-2"]
+
+
+async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_quorum(
+    make_member: MakeMember,
+) -> None:
+    names = [*NAMES, "client-3"]
+    collector = Visited(names, 2 << 20, lambda client, values: None)
+    exchange = Exchange("train", 4, collector, accept, 0.05, lacks=lambda exchange, shortfall, tell: None)
+    members = {name: make_member(name, index) for index, name in enumerate(names)}
+    calls = {name: member.post("train", 4, pb.ASK, body(), exchange) for name, member in members.items()}
+    for name, member in members.items():
+        exchange.expect(member, calls[name])
+
+    async def reply(name: str) -> None:
+        await exchange.arriving(calls[name], 2 << 20)  # there is room for one
+        exchange.receive(calls[name], {"x": 1.0})
+        members[name].settle(calls[name])
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        finishing = group.create_task(exchange.finish(3))
+        for name in names[1:]:
+            group.create_task(reply(name))
+    assert finishing.result() == names[1:]
+
+
+async def test_who_arrives_when_the_quorum_is_there_still_counts(make_asked: MakeAsked) -> None:
+    asked = make_asked(0.2, waits=True)
+    finishing = await asked.short(1)
+    await asked.exchange.arriving(asked.calls["client-2"], 100)
+    asked.reply("client-0")
+    async with asyncio.timeout(PATIENCE):
+        await asked.collector.noted.wait()
+    assert asked.open() == ["client-2"]
+    asked.reply("client-2")
+    assert await finishing == ["client-0", "client-2"]
+
+
+async def test_a_quorum_that_cannot_come_any_more_stops_the_run_and_says_why(make_asked: MakeAsked) -> None:
+    asked = make_asked(0.01, waits=True)
+    asked.reply("client-0")
+    finishing = asyncio.create_task(asked.exchange.finish(3, "a test"))
+    await asyncio.wait_for(asked.lacking.wait(), PATIENCE)
+    asked.members["client-2"].lose("its disk broke")
+    with pytest.raises(TooFewRepliesError) as caught:
+        await asyncio.wait_for(finishing, PATIENCE)
+    text = str(caught.value)
+    assert "1 of 3 clients answered, and 1 no longer can, and it needs 3 (a test)" in text
+    assert "client-2: its disk broke" in text
+    assert "within" not in text
+
+
+async def test_the_wait_can_be_ended_at_once_and_leaves_the_question_open(make_asked: MakeAsked) -> None:
+    asked = make_asked(0.01, waits=True)
+    finishing = await asked.short(3)
+    finishing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(finishing, 1.0)
+    assert asked.open() == list(NAMES)
+
+
+def test_people_hear_who_is_missing_what_happens_and_what_they_can_do(make_member: MakeMember) -> None:
+    members = [make_member(f"client-{i}", i) for i in range(7)]
+    members[0].queue = asyncio.Queue()
+    shortfall = Shortfall("train", 4, 1, 8, 3, "participation.min_replies", members, 120.2)
+    assert shortfall.warning(3) == (
+        "round 4, phase 'train': 1 of 8 clients answered within 120 s, and it needs 3 (participation.min_replies). The "
+        "run waits for 2 more, of client-0 (connected), client-1 (away), client-2 (away), client-3 (away), client-4 "
+        "(away) and 2 more, and then goes on at once. Everything up to round 3 is saved: Ctrl-C or SIGTERM stops the "
+        "run, and --resume goes on from there"
+    )
+    assert "The state before round 1 is saved" in shortfall.warning(0)
+    assert "nothing is saved yet" in shortfall.warning(None)
+    assert shortfall.status.startswith(
+        "round 4, phase 'train': waiting for 2 more, of client-0 (connected), "
+    )
+
+
+# Always late
+
+
+async def always_late(make_asked: MakeAsked, caplog: pytest.LogCaptureFixture) -> Asked:
+    """Let client 2 miss two deadlines, as many as the run bears with."""
+    asked = None
+    for _ in range(2):
+        asked = make_asked(0.01, after=asked)
+        for name in NAMES[:2]:
+            asked.reply(name)
+        assert await asked.exchange.finish(1) == list(NAMES[:2])
+    assert asked is not None
+    (told,) = [record for record in caplog.records if "deadlines in a row" in record.message]
+    assert told.levelno == logging.WARNING
+    assert "client client-2 has missed 2 deadlines in a row" in told.message
+    return asked
+
+
+async def test_who_is_always_late_is_not_waited_for_once_all_others_have_answered(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = make_asked(after=await always_late(make_asked, caplog))
+    finishing = asyncio.create_task(asked.exchange.finish(1))
+    asked.reply("client-1")
+    await asyncio.sleep(0.02)
+    assert asked.open() == ["client-0", "client-2"]
+    asked.reply("client-0")
+    assert await asyncio.wait_for(finishing, 1.0) == ["client-0", "client-1"]
+    late = asked.members["client-2"]
+    assert (late.base, list(late.overdue), late.outstanding) == (0, [3], {}), "what it did is undone as ever"
+    again = [record for record in caplog.records if "deadlines in a row" in record.message]
+    assert len(again) == 1
+
+
+async def test_its_reply_counts_if_it_is_there_and_it_is_waited_for_again(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    asked = make_asked(after=await always_late(make_asked, caplog))
+    asked.reply("client-2")
+    asked.reply("client-0")
+    finishing = asyncio.create_task(asked.exchange.finish(1))
+    await asyncio.sleep(0)
+    asked.reply("client-1")
+    assert await finishing == list(NAMES)
+    assert "client client-2 has answered in time: it is waited for again\n" in caplog.text
+    following = make_asked(0.05, after=asked)
+    finishing = asyncio.create_task(following.exchange.finish(1))
+    following.reply("client-0")
+    following.reply("client-1")
+    await asyncio.sleep(0.02)
+    assert following.open() == ["client-2"]
+    following.reply("client-2")
+    await finishing
+
+
+async def test_who_is_slow_in_one_phase_is_waited_for_in_another_and_people_hear_in_which_it_is_not(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    asked = make_asked(after=await always_late(make_asked, caplog))
+    asked.exchange.phase = "loss"
+    for name in NAMES:
+        asked.reply(name)
+    assert await asked.exchange.finish(1) == list(NAMES)
+    assert "it is waited for again, but for phase 'train'" in caplog.text
+    following = make_asked(after=asked)
+    finishing = asyncio.create_task(following.exchange.finish(1))
+    following.reply("client-0")
+    following.reply("client-1")
+    assert await asyncio.wait_for(finishing, 1.0) == ["client-0", "client-1"]
+
+
+async def test_who_comes_back_is_waited_for_again(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    before = await always_late(make_asked, caplog)
+    before.members["client-2"].streams += 1
+    asked = make_asked(0.05, after=before)
+    finishing = asyncio.create_task(asked.exchange.finish(1))
+    asked.reply("client-0")
+    asked.reply("client-1")
+    await asyncio.sleep(0.02)
+    assert asked.open() == ["client-2"]
+    assert "client client-2 has come back" in caplog.text
+    await finishing
+
+
+async def test_whom_the_quorum_needs_is_always_waited_for(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = make_asked(0.05, after=await always_late(make_asked, caplog), waits=True)
+    finishing = asyncio.create_task(asked.exchange.finish(3))
+    asked.reply("client-0")
+    asked.reply("client-1")
+    await asyncio.sleep(0.1)
+    assert asked.open() == ["client-2"]
+    asked.reply("client-2")
+    assert await finishing == list(NAMES)
+    following = make_asked(after=asked)
+    finishing = asyncio.create_task(following.exchange.finish(1))
+    following.reply("client-0")
+    following.reply("client-1")
+    assert await asyncio.wait_for(finishing, 1.0) == ["client-0", "client-1"], "it was late again"
+
+
+async def test_who_is_always_late_for_want_of_bandwidth_is_not_waited_for_either(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = make_asked(after=await always_late(make_asked, caplog))
+    await asked.exchange.arriving(asked.calls["client-2"], 100)
+    finishing = asyncio.create_task(asked.exchange.finish(1))
+    asked.reply("client-0")
+    await asyncio.sleep(0.02)
+    assert asked.open() == ["client-1", "client-2"]
+    asked.reply("client-1")
+    assert await asyncio.wait_for(finishing, 1.0) == ["client-0", "client-1"]
+
+
+async def test_replies_that_are_held_back_behind_a_late_client_do_not_wait_for_it(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = make_asked(after=await always_late(make_asked, caplog))
+    finishing = asyncio.create_task(asked.exchange.finish(1))
+    asked.reply("client-0")
+    await asyncio.sleep(0)
+    await asked.exchange.arriving(asked.calls["client-1"], 100)  # no room yet: it may be the late one's turn
+    await asyncio.sleep(0.02)
+    assert asked.open() == ["client-1"]
+    asked.exchange.interrupted("client-1")
+    await asyncio.sleep(0.02)
+    assert asked.open() == ["client-1"], "the deadline has not passed: it may come again"
+    asked.reply("client-1")
+    assert await finishing == ["client-0", "client-1"]
 
 
 async def test_a_call_of_another_exchange_is_not_open_here(make_asked: MakeAsked) -> None:

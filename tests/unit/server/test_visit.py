@@ -165,6 +165,7 @@ async def test_lost_clients_are_passed_over_and_the_late_ones_dropped() -> None:
 @pytest.mark.parametrize("min_replies", [None, 0])
 async def test_nobody_need_answer_only_if_that_is_said(min_replies: int | None) -> None:
     fleet = fleet_of(2, deadline=0.02)
+    fleet.participation = Participation(deadline=0.02, on_shortage="stop")
     visit = fleet.all().visit("train", lambda c, r: None, returns={"x": float}, min_replies=min_replies)
     if min_replies is None:
         with pytest.raises(TooFewRepliesError, match="0 of 2 clients answered"):

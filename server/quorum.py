@@ -1,0 +1,77 @@
+"""A phase whose deadline has passed without enough replies, and what people are told of it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.member import Member
+
+_NAMED = 5  # clients
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """How far a phase is from its quorum.
+
+    Attributes
+    ----------
+    phase, round
+        What was asked, in which round.
+    answered, asked, needed
+        Numbers of clients.
+    setting
+        Which key, or who, says how many are needed.
+    missing
+        Those who could still answer.
+    seconds
+        Since they were asked.
+    """
+
+    phase: str
+    round: int
+    answered: int
+    asked: int
+    needed: int
+    setting: str
+    missing: Sequence[Member]
+    seconds: float
+
+    @property
+    def status(self) -> str:
+        """What the run does now, in a few words."""
+        return (
+            f"round {self.round}, phase {self.phase!r}: waiting for {self.needed - self.answered} more, of "
+            f"{self._missing()}"
+        )
+
+    def warning(self, saved: int | None) -> str:
+        """Say what is missing, what the run does now, and what can be done.
+
+        Parameters
+        ----------
+        saved
+            The round after which the last checkpoint was written; ``None``: there is none yet.
+        """
+        stop = "Ctrl-C or SIGTERM stops it, and nothing is saved yet"
+        if saved is not None:
+            state = f"Everything up to round {saved}" if saved else "The state before round 1"
+            stop = f"{state} is saved: Ctrl-C or SIGTERM stops the run, and --resume goes on from there"
+        return (
+            f"round {self.round}, phase {self.phase!r}: {self.answered} of {self.asked} clients answered within "
+            f"{_seconds(self.seconds)}, and it needs {self.needed} ({self.setting}). The run waits for "
+            f"{self.needed - self.answered} more, of {self._missing()}, and then goes on at once. {stop}"
+        )
+
+    def _missing(self) -> str:
+        first = heapq.nsmallest(_NAMED, self.missing, key=lambda member: member.name)
+        named = ", ".join(f"{each.name} ({'connected' if each.connected else 'away'})" for each in first)
+        others = len(self.missing) - len(first)
+        return named + (f" and {others} more" if others else "")
+
+
+def _seconds(duration: float) -> str:
+    return f"{duration:.0f} s" if duration >= 10 else f"{duration:.2g} s"

@@ -1,0 +1,131 @@
+"""Clients that are away or frozen: a run waits for its quorum, can be stopped meanwhile, and leaves the late behind."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from common.tables import read
+from tests.cluster.conftest import MakeFederation
+from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.test_kills import LEDGER, undisturbed
+from tests.cluster.test_kills import settings as kills_settings
+
+pytestmark = pytest.mark.cluster
+
+ROUNDS = 40
+INTERRUPTED = 130
+AWAY = "client-001"
+
+
+def settings(**participation: Any) -> dict[str, Any]:
+    """A ledger whose cohorts of two must be complete, with a deadline that is much shorter than an absence.
+
+    Whether the duals add up is seen when all of them are shown, for which there is time.
+    """
+    terms = {
+        "sampler": {"kind": "fixed", "size": 2},
+        "deadline": 1.0,
+        "min_replies": 2,
+        "phases": {"show": {"deadline": 60.0}},
+    }
+    return kills_settings(ROUNDS, nap=0.02) | {"participation": terms | participation}
+
+
+def waits(federation: Federation, times: int = 1) -> bool:
+    return federation.says("server").count("The run waits for") >= times
+
+
+def stopped(federation: Federation, how: signal.Signals) -> float:
+    """Stop the server, which must end as an interrupted run that can be resumed; return how long that took."""
+    assert federation.server is not None
+    began = time.monotonic()
+    federation.server.send_signal(how)
+    assert federation.server.wait(60) == INTERRUPTED, federation.says("server")
+    return time.monotonic() - began
+
+
+@pytest.mark.timeout(300)
+def test_a_run_waits_for_a_client_that_is_away_and_goes_on_with_the_same_bits(
+    federate: MakeFederation, tmp_path: Path
+) -> None:
+    federation = federate(settings(), allow=LEDGER)
+    federation.start()
+    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.kill(AWAY)
+    wait_until(lambda: waits(federation, 2), "the run to say twice that it waits")
+    said = " ".join(federation.says("server").split())
+    assert f"it needs 2 (participation.min_replies). The run waits for 1 more, of {AWAY} (away)" in said
+    assert "Ctrl-C or SIGTERM stops the run, and --resume goes on from there" in said
+    federation.restart(AWAY)
+    run = federation.finish()
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_waits_can_be_stopped_and_resumed_with_the_same_bits(
+    federate: MakeFederation, tmp_path: Path
+) -> None:
+    federation = federate(settings() | {"checkpoint": {"every": 3}}, allow=LEDGER)
+    federation.start()
+    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.kill(AWAY)
+    wait_until(lambda: waits(federation), "the run to wait")
+    assert stopped(federation, signal.SIGTERM) < 10
+    assert '"reason": "interrupted"' in (federation.run_folder / "summary.json").read_text()
+    for name in federation.names:
+        assert name == AWAY or federation.clients[name].wait(30) == 0
+    federation.start()
+    run = federation.finish()
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.timeout(300)
+def test_a_federation_of_one_command_with_a_frozen_client_can_be_stopped_and_resumed(
+    federate: MakeFederation, tmp_path: Path
+) -> None:
+    federation = federate(settings())
+    federation.server = federation.process(
+        "server", "up", str(tmp_path / "settings.yaml"), "--runs", str(tmp_path / "runs")
+    )
+    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    frozen = next(
+        process
+        for process in psutil.Process(federation.server.pid).children(recursive=True)
+        if " --first 1 " in " ".join(process.cmdline())
+    )
+    frozen.suspend()
+    wait_until(lambda: waits(federation), "the run to wait")
+    assert f"of {AWAY} (connected)" in " ".join(federation.says("server").split())
+    assert stopped(federation, signal.SIGINT) < 30  # a process that is frozen cannot end by itself
+    assert not psutil.pid_exists(frozen.pid)
+    federation.server = federation.process("server", "up", "--resume", str(federation.run_folder))
+    run = federation.finish()
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.timeout(300)
+def test_a_frozen_client_costs_as_many_deadlines_as_the_run_is_patient(federate: MakeFederation) -> None:
+    without = settings(sampler={"kind": "all"}, min_replies=1, patience=2)
+    without["algorithm"] |= {
+        "check": False
+    }  # the duals of the frozen client are not among those that are shown
+    federation = federate(without, allow=LEDGER)
+    federation.start()
+    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.clients[AWAY].send_signal(signal.SIGSTOP)
+    assert federation.server is not None
+    assert federation.server.wait(120) == 0, federation.says("server")
+    said = " ".join(federation.says("server").split())
+    assert said.count(f"client {AWAY} has missed 2 deadlines in a row") == 1
+    assert not waits(federation)
+    rows = read(federation.run_folder / "metrics.parquet").to_pylist()
+    assert len(rows) == ROUNDS
+    # A round with a deadline takes a second and more; there is another chance when twenty have passed.
+    assert 2 <= sum(row["seconds"] >= 1.0 for row in rows) <= 4
+    assert [row["counted"] < row["asked"] for row in rows[-10:]] == [True] * 10, "it is still asked"

@@ -1,0 +1,310 @@
+"""What the server holds of replies stays below one limit, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import SettingsError
+from common.expectation import ArraySpec
+from common.run_folder import RunFolder
+from deploy.inprocess import run_in_process
+from server import in_flight
+from server.in_flight import InFlight, Room, Size, half_of_memory
+from server.replies import Gathered, Visited
+from tests.algorithms.federation import load_model
+from tests.conftest import MakeSettings
+
+MIB = 1 << 20
+CLIENTS = [f"client-{number}" for number in range(6)]
+
+
+def exactly(size: int, clients: list[str] = CLIENTS) -> dict[str, Size]:
+    return dict.fromkeys(clients, Size(size, size))
+
+
+async def settled() -> None:
+    """Let every task run until it waits."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_phase_that_needs_more_at_once_than_there_may_be_is_refused_in_words() -> None:
+    assert InFlight(6 * MIB).room("round 1, phase 'solve'", exactly(MIB)).wanted == 6 * MIB
+    with pytest.raises(SettingsError) as caught:
+        InFlight(6 * MIB - 1).room("round 1, phase 'solve'", exactly(MIB))
+    for word in (
+        "round 1, phase 'solve'",
+        "6 clients",
+        "6,291,456 bytes",
+        "network.in_flight_bytes is 6,291,455",
+    ):
+        assert word in str(caught.value)
+    with pytest.raises(SettingsError, match="the reply of client client-0 has 1,048,576 bytes"):
+        InFlight(MIB - 1).room("round 1, phase 'train'", exactly(MIB), buffer=MIB)
+
+
+def test_one_reply_at_a_time_is_enough_for_a_sum() -> None:
+    room = InFlight(MIB).room("train", exactly(MIB), buffer=256 * MIB)
+    assert (room.wanted, room.buffer) == (MIB, 0)
+    open_length = InFlight(10 * MIB).room("visit", {"a": Size(0, None)}, buffer=256 * MIB)
+    assert open_length.buffer == 5 * MIB
+    assert not open_length.excess("a", 5 * MIB)
+    assert open_length.excess("a", 5 * MIB + 1)
+    wide = InFlight(600 * MIB).room("train", exactly(MIB), buffer=256 * MIB)
+    assert (wide.wanted, wide.buffer) == (257 * MIB, 256 * MIB)
+
+
+def test_what_is_open_is_cut_for_all_alike() -> None:
+    sizes = {"a": Size(MIB, MIB), "b": Size(0, None), "c": Size(MIB, None)}
+    room = InFlight(12 * MIB, largest_message=100 * MIB).room("offer", sizes)
+    assert not room.excess("a", MIB)
+    told = [client for client in sizes for size in (5 * MIB, 6 * MIB + MIB) if room.excess(client, size)]
+    assert told == ["a", "a", "b", "c"]
+    assert "network.in_flight_bytes, 12,582,912, leaves 5,2" in room.excess("b", 7 * MIB)
+    roomy = InFlight(1000 * MIB, largest_message=100 * MIB).room("offer", sizes)
+    assert not any(roomy.excess(client, 100 * MIB) for client in sizes)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(CLIENTS), st.tuples(st.integers(0, 50), st.none() | st.integers(0, 90)), min_size=1
+    ),
+    st.integers(1, 300),
+    st.none() | st.integers(0, 40),
+)
+def test_all_that_a_room_lets_come_fits_the_limit(
+    bounds: Mapping[str, tuple[int, int | None]], limit: int, buffer: int | None
+) -> None:
+    sizes = {
+        client: Size(least, None if more is None else least + more)
+        for client, (least, more) in bounds.items()
+    }
+    try:
+        room = InFlight(limit, largest_message=80).room("any", sizes, buffer)
+    except SettingsError:
+        least = [size.least for size in sizes.values()]
+        assert (sum(least) if buffer is None else max(least)) > limit
+        return
+    largest = []
+    for client, size in sizes.items():
+        most = min(limit, 80 if size.most is None else size.most)
+        while room.excess(client, most):
+            most -= 1
+        assert most >= size.least
+        largest.append(most)
+    needed = sum(largest) if buffer is None else max(largest) + room.buffer
+    assert needed <= room.wanted <= limit
+
+
+@given(seed=st.integers(0, 10_000), limit=st.integers(20, 60))
+def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, limit: int) -> None:
+    chance = random.Random(seed)
+    limit *= MIB
+
+    async def phase(shared: InFlight, number: int) -> None:
+        sizes = {f"{number}-{each}": chance.randint(2, 9) * MIB for each in range(chance.randint(1, 6))}
+        together = chance.random() < 0.5 and sum(sizes.values()) <= limit
+        exact = {client: Size(size, size) for client, size in sizes.items()}
+        room = shared.room(f"phase {number}", exact, None if together else 10 * MIB)
+        collector = Gathered() if together else Visited(list(sizes), 10 * MIB, lambda client, values: None)
+        collector.enter(room)
+
+        async def arrive(client: str) -> None:
+            for _ in range(chance.randint(0, 5)):
+                await asyncio.sleep(0)
+            await collector.admit(client, sizes[client])
+            assert shared.held <= limit
+            assert shared.held == sum(open_room.held for open_room in shared.rooms)
+            await asyncio.sleep(0)
+            if chance.random() < 0.2:
+                collector.skip(client)
+            else:
+                collector.add(client, {})
+
+        with room:
+            async with asyncio.TaskGroup() as tasks:
+                for client in chance.sample(list(sizes), len(sizes)):
+                    tasks.create_task(arrive(client))
+
+    async def scenario() -> None:
+        shared = InFlight(limit)
+        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+            for number in range(4):
+                tasks.create_task(phase(shared, number))
+        assert not shared.rooms
+        assert shared.held == 0
+
+    asyncio.run(scenario())
+
+
+async def test_a_younger_phase_waits_for_what_the_older_one_may_still_need() -> None:
+    shared = InFlight(10 * MIB)
+    older, younger = (
+        shared.room("older", exactly(MIB, CLIENTS)),
+        shared.room("younger", exactly(3 * MIB, ["a", "b"])),
+    )
+    with younger:
+        with older:
+            pass  # it was not the older one then
+        await younger.claim("a", 3 * MIB)
+    with older, younger:
+        await younger.claim("a", 3 * MIB)
+        waiting = asyncio.create_task(younger.claim("b", 3 * MIB))
+        await settled()
+        assert not waiting.done(), "6 MiB are for the older one, and 3 are taken"
+        for client in CLIENTS:
+            await older.claim(client, MIB)
+        older.release(CLIENTS[0])
+        await settled()
+        assert not waiting.done(), "what it gives back it may need again"
+        older.__exit__(None, None, None)
+        await settled()
+        assert waiting.done()
+        older.__enter__()
+
+
+async def test_who_waits_is_let_go_when_the_phase_is_over_and_who_comes_back_has_its_room() -> None:
+    shared = InFlight(2 * MIB)
+    first = shared.room("first", exactly(2 * MIB, ["a"]))
+    second = shared.room("second", exactly(2 * MIB, ["b"]))
+    with first:
+        await first.claim("a", 2 * MIB)
+        await first.claim("a", 2 * MIB)
+        assert first.held == 2 * MIB
+        with second:
+            broken = asyncio.create_task(second.claim("b", 2 * MIB))
+            await settled()
+            again = asyncio.create_task(second.claim("b", 2 * MIB))
+            await settled()
+            broken.cancel()
+            await settled()
+            assert not again.done()
+        await settled()
+        assert again.done()
+        assert second.held == 0
+        await second.claim("b", 2 * MIB)
+        assert second.held == 0, "its phase is over"
+
+
+async def test_a_sum_gives_room_back_as_it_goes_and_a_collection_at_its_end() -> None:
+    shared = InFlight(100 * MIB)
+    order = ["a", "b"]
+    sums, whole = Visited(order, 20 * MIB, lambda client, values: None), Gathered()
+    rooms: list[Room] = []
+    for collector in (sums, whole):
+        rooms.append(shared.room("phase", exactly(5 * MIB, order), collector.buffer_bytes))
+        collector.enter(rooms[-1])
+    with rooms[0]:
+        for client in reversed(order):
+            await sums.admit(client, 5 * MIB)
+        assert shared.held == 10 * MIB
+        sums.add("b", {})
+        assert shared.held == 10 * MIB
+        sums.add("a", {})
+        assert shared.held == 0
+    with rooms[1]:
+        for client in order:
+            await whole.admit(client, 5 * MIB)
+            whole.add(client, {})
+        assert shared.held == 10 * MIB
+        whole.skip("a")
+        assert shared.held == 5 * MIB
+    assert shared.held == 0
+
+
+def test_sizes_are_those_of_what_is_expected() -> None:
+    assert Size.of({"model": np.zeros(10), "n": int}) == Size(80, 80)
+    assert Size.of({"model": ArraySpec(np.float64, (None,))}) == Size(0, None)
+    assert Size.of({"model": ArraySpec(np.float64, (800,), sparse=True, count=4)}) == Size(32, 136)
+    assert Size.of({"model": ArraySpec(np.float64, (800,), sparse=True)}) == Size(0, 6504)
+
+
+def test_a_container_with_less_memory_than_its_machine_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = half_of_memory()
+    assert 1 << 28 < whole < 1 << 45
+    told = tmp_path / "memory.max"
+    monkeypatch.setattr(in_flight, "_CONTAINER", (tmp_path / "none", told))
+    told.write_text("1073741824\n")
+    assert half_of_memory() == InFlight().limit == 1 << 29
+    told.write_text("max\n")
+    assert half_of_memory() >= whole
+
+
+MODEL_BYTES = 640 * 8
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "enough"),
+    [
+        ({"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5}, MODEL_BYTES),
+        ({"name": "scaff-pd", "local_steps": 1, "batch_size": None, "step_size": 0.5}, 3 * MODEL_BYTES),
+    ],
+    ids=["folded", "held together"],
+)
+def test_a_run_with_room_for_what_it_needs_has_the_bits_of_one_without_a_limit_and_with_less_says_so(
+    algorithm: dict[str, object], enough: int, make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    def run(limit: int | None) -> bytes:
+        settings = make_settings(algorithm=algorithm, network={"in_flight_bytes": limit})
+        folder = RunFolder.create(tmp_path, "run")
+        asyncio.run(run_in_process(settings, folder))
+        return load_model(folder).tobytes()
+
+    assert run(enough) == run(None)
+    with pytest.raises(SettingsError, match=r"round 1, phase '\w+'.*network\.in_flight_bytes is"):
+        run(enough - 1)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5},
+        {"name": "scaff-pd", "local_steps": 1, "batch_size": None, "step_size": 0.5},
+    ],
+    ids=["folded", "held together"],
+)
+def test_what_a_run_holds_of_large_replies_stays_below_its_limit(
+    algorithm: dict[str, object],
+    make_settings: MakeSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance, features = np.random.default_rng(0), 200_000
+    file = tmp_path / "wide.npz"
+    np.savez(file, X=chance.standard_normal((12, features)), y=np.arange(12) % 2)
+    reply, held = 8 * features, list[int]()
+    give = Room._give
+
+    def giving(self: Room, client: str, size: int) -> None:
+        give(self, client, size)
+        held.append(self._in_flight.held)
+
+    monkeypatch.setattr(Room, "_give", giving)
+
+    def run(limit: int | None) -> bytes:
+        settings = make_settings(
+            data={"file": str(file)},
+            objective={"kind": "logistic", "l2": 1e-3},
+            algorithm=algorithm,
+            network={"in_flight_bytes": limit},
+        )
+        folder = RunFolder.create(tmp_path, "run")
+        asyncio.run(run_in_process(settings, folder))
+        return load_model(folder).tobytes()
+
+    free = run(None)
+    assert max(held) >= reply
+    held.clear()
+    together = 1 if algorithm["name"] == "fedavg" else 3
+    assert run(together * reply) == free
+    assert max(held) == together * reply

@@ -1,0 +1,85 @@
+"""Who misses one deadline after the other is not waited for, until something speaks for it."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import Literal, TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.punctuality import ANY, Punctuality
+
+Event: TypeAlias = tuple[Literal["missed", "kept", "returned"], str]
+
+PHASES = ("loss", "train")
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["missed", "kept", "returned"]), st.sampled_from(PHASES)), max_size=25
+)
+
+
+def in_a_row(history: list[Event], phase: str) -> int:
+    """Deadlines missed since the client came back last, or answered in time: in this phase, or in any."""
+    since_return = list(takewhile(lambda event: event[0] != "returned", reversed(history)))
+    concerned = [event for event in since_return if phase in (ANY, event[1])]
+    return len(list(takewhile(lambda event: event[0] == "missed", concerned)))
+
+
+@given(EVENTS, st.one_of(st.none(), st.integers(1, 4)))
+def test_a_phase_overlooks_who_has_missed_so_many_deadlines_of_it_or_of_all_in_a_row(
+    events: list[Event], patience: int | None
+) -> None:
+    client, stream = Punctuality(), 1
+    history: list[Event] = []
+    for what, phase in events:
+        before = {each for each in (*PHASES, ANY) if patience and in_a_row(history, each) >= patience}
+        history.append((what, phase))
+        if what == "returned":
+            stream += 1
+            assert client.returned(stream) == bool(before)
+        elif what == "kept":
+            assert client.keep(phase) == bool({ANY, phase} & before)
+        else:
+            news = client.miss(phase, stream, patience, 60.0)
+            assert (
+                set(news)
+                == {each for each in (ANY, phase) if patience and in_a_row(history, each) >= patience}
+                - before
+            )
+        for each in PHASES:
+            late = max(in_a_row(history, each), in_a_row(history, ANY))
+            assert client.awaited(each) == (patience is None or late < patience)
+
+
+def test_who_is_away_is_overlooked_in_a_phase_that_it_never_missed() -> None:
+    client = Punctuality()
+    assert [client.miss(phase, 1, 2, 60.0) for phase in PHASES] == [[], [ANY]]
+    assert not client.awaited("evaluate")
+
+
+def test_who_is_slow_in_one_phase_alone_is_awaited_in_the_others() -> None:
+    client = Punctuality()
+    for _ in range(3):
+        news = client.miss("train", 1, 3, 60.0)
+        client.keep("loss")
+    assert news == ["train"]
+    assert not client.awaited("train")
+    assert client.awaited("loss")
+
+
+def test_it_gets_another_chance_when_a_deadline_is_a_twentieth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("server.punctuality.time.monotonic", lambda: now)
+    client = Punctuality()
+    client.miss("train", 1, 1, 30.0)
+    now += 599.0
+    assert not client.awaited("train")
+    now += 1.0
+    assert client.awaited("train")
+    client.miss("train", 1, 1, 30.0)  # and misses it
+    assert not client.awaited("train")
+    now += 600.0
+    assert client.awaited("train")

@@ -1,0 +1,59 @@
+"""What the settings of an algorithm say of its phases is true of its two halves."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from client.algorithms import client_half
+from common.algorithms import asked_phases, builtin_settings
+from common.errors import SettingsError
+from common.settings.run import validate
+from tests.algorithms.balance import NAME as BALANCE
+from tests.unit.common.test_settings import GOOD
+
+
+@pytest.mark.parametrize("name", builtin_settings())
+def test_an_algorithm_asks_the_phases_whose_handlers_return_something(name: str) -> None:
+    found = set()
+    for _, function in inspect.getmembers(client_half(name), inspect.isfunction):
+        phase = getattr(function, "answers_phase", None)
+        if phase is not None and function.__annotations__["return"] != "None":
+            found.add(phase)
+    assert set(builtin_settings()[name].asks) == found
+
+
+def test_the_phases_of_an_algorithm_from_outside_are_those_of_its_client_half() -> None:
+    settings = validate(GOOD | {"algorithm": {"name": BALANCE}})
+    assert asked_phases(settings.algorithm) == ("propose", "remember", "shift", "show")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "phase", "told"),
+    [
+        ("fedavg", "trian", r"fedavg asks no phase 'trian'; did you mean 'train'\? It asks train, and "),
+        ("fedavg", "evaluate", r"did you mean 'fenchel.evaluate'\?"),
+        ("drdm", "moon", r"asks no phase 'moon'\. It asks train, loss, and Fenchel itself fenchel.evaluate"),
+        (BALANCE, "propse", r"did you mean 'propose'\? It asks propose, remember, shift, show"),
+    ],
+)
+def test_a_phase_that_nobody_asks_is_refused_with_those_that_there_are(
+    algorithm: str, phase: str, told: str
+) -> None:
+    participation = {"phases": {phase: {"deadline": 5.0}}}
+    with pytest.raises(SettingsError, match=f"participation.phases: .*{told}"):
+        validate(GOOD | {"algorithm": {"name": algorithm}, "participation": participation})
+
+
+def test_terms_of_phases_are_accepted_and_their_values_checked() -> None:
+    phases = {"train": {"deadline": 600.0}, "fenchel.evaluate": {"min_replies": 2}}
+    settings = validate(GOOD | {"participation": {"phases": phases}})
+    assert settings.participation.phases["train"].deadline == 600.0
+    assert settings.participation.phases["train"].min_replies is None
+    with pytest.raises(SettingsError, match=r"phases\.train\.min_replies is 5, but there are only 4 clients"):
+        validate(GOOD | {"participation": {"phases": {"train": {"min_replies": 5}}}})
+    with pytest.raises(SettingsError, match=r"participation\.phases\.train\.deadline: .*more than 0"):
+        validate(GOOD | {"participation": {"phases": {"train": {"deadline": 0}}}})
+    with pytest.raises(SettingsError, match=r"participation\.phases\.train\.dead_line: unknown key"):
+        validate(GOOD | {"participation": {"phases": {"train": {"dead_line": 1}}}})
