@@ -18,9 +18,10 @@ from common.algorithms import AlgorithmSettings
 from common.arrays import Indices, Matrix, Vector
 from common.data.shard import Shard
 from common.errors import FenchelError
-from common.expectation import ArraySpec
+from common.expectation import ArraySpec, NumberSpec
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
+from common.objectives.ranking import Ranking
 from common.payload import SparseVector, Values
 from common.settings.run import RunSettings
 from deploy.launch import up
@@ -41,7 +42,9 @@ __all__ = [
     "Indices",
     "Matrix",
     "Metrics",
+    "NumberSpec",
     "Objective",
+    "Ranking",
     "Reduced",
     "Replies",
     "Run",

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from client.identity import Identity, statement
 from client.sealing import seal, unseal
 from client.secrets import Secrets
-from common.errors import CheckpointError, CredentialError, FenchelError
+from common.errors import CheckpointError, CredentialError, StorageError
 from common.expectation import check
 from common.payload import Array, Value, Values
 from common.phases import ACCEPT, BOX, OFFER, OFFERED, SEAL
@@ -240,4 +240,6 @@ def _write(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise FenchelError(f"{path}: cannot be written ({error.strerror}); see --state") from None
+        raise StorageError(
+            f"{path}: cannot be written ({error.strerror}); make room, or give another folder with --state"
+        ) from None

@@ -333,17 +333,24 @@ class Connection:
         silent = time.monotonic() - self._last_success
         if code is grpc.StatusCode.ALREADY_EXISTS and silent > _IN_USE_SECONDS:
             raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
+        if "WRONG_VERSION_NUMBER" in details:
+            raise CredentialError(
+                f"{who.server} does not speak TLS, but client {who.name} does: start the server with --certs DIR, or "
+                "this client with --insecure"
+            ) from None
         if any(sign in details for sign in _HANDSHAKE_SIGNS):
             self._handshakes_failed += 1
             if self._handshakes_failed >= _HANDSHAKE_TRIES:
                 raise CredentialError(
-                    f"no TLS connection between client {who.name} and {who.server}: {details}. Both certificates "
-                    "must come from the same authority (fenchel certs), and the server's must name the host that "
-                    "this client dials"
+                    f"no TLS connection between client {who.name} and {who.server}: the certificates do not fit. "
+                    "Both must come from the same authority (fenchel certs), and the server's must name the host that "
+                    f"this client dials; fenchel certs show DIR tells what is in them ({details})"
                 ) from None
         if silent > who.retry_for:
+            plain = self._credentials is None and "Socket closed" in details
             raise UnreachableError(
                 f"client {who.name} could not reach {who.server} for {silent:.0f} s ({code.name}: {details}); "
                 "is the server running, is the address right, and does a firewall let this machine dial out to it?"
+                + (" Or it speaks TLS: then start this client with --certs DIR" if plain else "")
             ) from None
         self.on_event(f"{who.name}: {who.server} does not answer ({code.name}: {details}); trying again")

@@ -129,7 +129,10 @@ class Encrypted:
         values = self.cipher.decrypt(vector).reshape(-1, self.layout.slots)
         filled = self._filled(blocks)
         if values[~filled].any():
-            raise EncryptionError("a slot that belongs to no sample is not zero: a neighbour has overflowed")
+            raise EncryptionError(
+                "an encrypted sum has grown out of its range into the value beside it; raise the ranges in "
+                "algorithm.encryption, or damp the steps"
+            )
         return values[filled]
 
     def _count(self, blocks: Indices | None) -> int:

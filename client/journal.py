@@ -60,7 +60,10 @@ class Journal:
             except CheckpointError as damage:
                 # The server decides whether this state is still needed; if not, there is nothing to stop for.
                 log.error(
-                    "%s; this client cannot go back to the state after instruction %d", damage, sequence
+                    "%s; this client cannot go back to its state after instruction %d. If the run needs it, this "
+                    "client is lost to the run: put the file back from a copy",
+                    damage,
+                    sequence,
                 )
             else:
                 self._entries[sequence] = _entry(values, type(initial))
@@ -82,7 +85,9 @@ class Journal:
             return copy.deepcopy(self._initial)
         if base not in self._entries:
             raise LostStateError(
-                f"the state after instruction {base} is gone: this client's journal holds {self.snapshots or 'nothing'}"
+                f"this client's state after instruction {base} is gone: its journal, in the folder of --state, holds "
+                f"{self.snapshots or 'nothing'}. If the folder was moved or emptied, put it back and start this client "
+                "again"
             )
         return copy.deepcopy(self._entries[base].state)
 

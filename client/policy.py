@@ -108,7 +108,7 @@ def load_policy(path: Path) -> Policy:
     try:
         values: Any = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
+        raise SettingsError(f"--privacy-policy {path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(values, dict):

@@ -224,7 +224,7 @@ def _explained(error: grpc.aio.AioRpcError, server: str) -> FenchelError:
             "come from the server's authority (fenchel certs), or it speaks TLS and this side does not"
         )
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnreachableError(f"{server} is a gRPC server, but not one of Fenchel")
+        return UnreachableError(f"{server} answers, but is not one of Fenchel's servers; is the port right?")
     return UnreachableError(
         f"{server} does not answer ({code.name}: {details}); is the server running, is the address right, and "
         "does a firewall let this machine dial out to it?"

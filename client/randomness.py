@@ -66,7 +66,7 @@ class PrivateRandomness:
         if len(secret) != SECRET_BYTES:
             raise CheckpointError(
                 f"{path}: has {len(secret)} bytes, not {SECRET_BYTES}; it is damaged, and with it what this client "
-                "needs to go on with the run"
+                "needs to go on with the run. Put an undamaged copy back, or begin a new run without this client"
             )
         return cls(secret)
 

@@ -283,7 +283,10 @@ class Session:
                 self._begun = self._begin(self._ceremony.secrets)
             return reply
         if phase != EVALUATE:
-            raise PayloadError(f"this version knows no inspection {phase!r}")
+            raise PayloadError(
+                f"the server asks for the evaluation {phase!r}, which this version does not know; install the "
+                "same version of Fenchel on both sides"
+            )
         if self.settings.claims_privacy:
             raise PrivacyBudgetError(
                 f"client {self.client} tells no exact sums over its samples in a run under differential privacy"

@@ -17,6 +17,7 @@ from common.frames import SMALLEST_PIECE, Assembly, frames, parse
 from common.memory import Recycler
 from common.payload import Buffer, body_bytes, float_spans
 from common.stream import Stream
+from common.version import SAME_VERSION
 from proto import fenchel_pb2 as pb
 
 _INBOX_MESSAGES = 1000  # instructions that wait for their turn
@@ -101,7 +102,7 @@ class Worker:
                 return welcome  # the run ended while this client was away
             raise JoinRefusedError(welcome.reason)
         if not isinstance(welcome, pb.Welcome):
-            raise WireError("the server did not begin with a welcome")
+            raise WireError(f"the server did not begin with a welcome{SAME_VERSION}")
         self._welcomed_ns = time.time_ns() - welcome.sent_unix_ns if welcome.sent_unix_ns else 0
         self._inbox.clear()
         arrived = asyncio.Event()
@@ -128,10 +129,10 @@ class Worker:
                 return frame.head
             if frame.head is not None:
                 if not isinstance(frame.head, pb.Instruction) or current is not None:
-                    raise WireError("the server sent a message that does not belong here")
+                    raise WireError(f"the server sent a message that does not belong here{SAME_VERSION}")
                 current = self._opened(frame.head, begun, limit)
             elif current is None:
-                raise WireError("the server sent data that belongs to no instruction")
+                raise WireError(f"the server sent data that belongs to no instruction{SAME_VERSION}")
             current.assembly.add(frame.chunk)
             if current.assembly.cuts_short(frame):
                 raise WireError(

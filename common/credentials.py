@@ -60,8 +60,15 @@ class Credentials:
                     "and give this folder with --certs"
                 ) from None
             if f"{marker}-----".encode() not in found[name]:
-                raise CredentialError(f"{path}: not a {marker.lower()} in PEM form")
+                raise CredentialError(
+                    f"{path}: not a {marker.lower()} in PEM form; is it the file that fenchel certs made, and whole?"
+                )
         return cls(found[AUTHORITY], found[CERTIFICATE], found[KEY], folder)
+
+    @property
+    def key_is_open(self) -> bool:
+        """Whether other users of this machine can read the key."""
+        return self.folder is not None and bool((self.folder / KEY).stat().st_mode & 0o077)
 
     def renewed(self) -> Credentials:
         """Return what is in the folder now, if it has changed and fits together; else these.

@@ -23,6 +23,7 @@ from common.errors import WireError
 from common.expectation import is_finite
 from common.memory import Recycler
 from common.payload import Buffer, Encoded, FloatSpan
+from common.version import SAME_VERSION
 from proto import fenchel_pb2 as pb
 
 FRAME_BYTES = 1 << 20
@@ -186,7 +187,7 @@ def parse(data: bytes) -> Frame:
         For anything that is not a frame of this protocol.
     """
     if len(data) > FRAME_BYTES:
-        raise WireError(f"a frame of {len(data):,} bytes; at most {FRAME_BYTES:,} are allowed")
+        raise WireError(f"a piece of a message of {len(data):,} bytes; at most {FRAME_BYTES:,} are allowed")
     view = memoryview(data)
     head: Head | None = None
     chunk = view[:0]
@@ -196,7 +197,7 @@ def parse(data: bytes) -> Frame:
         length, position = _read_varint(view, position)
         number = tag >> 3
         if tag & 7 != 2 or position + length > len(view):
-            raise WireError("a frame is malformed")
+            raise WireError(f"a message cannot be read{SAME_VERSION}")
         content = view[position : position + length]
         position += length
         if number == _CHUNK and not chunk:
@@ -205,9 +206,9 @@ def parse(data: bytes) -> Frame:
             try:
                 head = _HEADS[number].FromString(bytes(content))
             except DecodeError as error:
-                raise WireError(f"the head of a message is malformed: {error}") from None
+                raise WireError(f"the head of a message cannot be read ({error}){SAME_VERSION}") from None
         else:
-            raise WireError(f"a frame has an unknown or repeated field {number}")
+            raise WireError(f"a message has an unknown or repeated part {number}{SAME_VERSION}")
     return Frame(head, chunk)
 
 
@@ -220,7 +221,7 @@ def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
         if octet < 0x80:
             return result, position
         shift += 7
-    raise WireError("a frame is cut off or malformed")
+    raise WireError(f"a message is cut off, or cannot be read{SAME_VERSION}")
 
 
 class Assembly:

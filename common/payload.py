@@ -192,7 +192,7 @@ def encode(values: Values) -> Encoded:
 
     for name, value in values.items():
         if not name:
-            raise PayloadError("a payload value needs a name")
+            raise PayloadError("a value that is to be sent needs a name")
         item = descriptor.arrays.add(name=name)
         if isinstance(value, SparseVector):
             item.sparse.CopyFrom(_sparse_described(name, value))
@@ -314,23 +314,21 @@ def body_bytes(descriptor: pb.Payload, limit: int, longest: int = supports.MAX_S
     """
     if len(descriptor.arrays) > MAX_ARRAYS:
         raise PayloadError(
-            f"{len(descriptor.arrays)} arrays in one payload; at most {MAX_ARRAYS} are accepted"
+            f"{len(descriptor.arrays)} arrays in one message; at most {MAX_ARRAYS} are accepted"
         )
     size = 0
     names = set()
     for item in descriptor.arrays:
         if not item.name or item.name in names:
-            raise PayloadError(f"name {item.name!r} is empty or occurs twice in one payload")
+            raise PayloadError(f"name {item.name!r} is empty or occurs twice in one message")
         names.add(item.name)
         for length in _lengths(item):
             size += length + -length % ALIGNMENT
     if size != descriptor.body_bytes:
-        raise PayloadError(
-            f"the arrays need {size} bytes but the message declares a body of {descriptor.body_bytes}"
-        )
+        raise PayloadError(f"the arrays need {size} bytes but the message announces {descriptor.body_bytes}")
     if size > limit:
         raise PayloadError(
-            f"a body of {size:,} bytes is larger than the limit of {limit:,}; "
+            f"a message of {size:,} bytes is larger than the limit of {limit:,}; "
             "raise network.max_message_bytes if this is intended"
         )
     drawn = sum(item.sparse.size for item in descriptor.arrays if item.sparse.encoding == pb.SEEDED)
@@ -429,7 +427,9 @@ def decode(descriptor: pb.Payload, body: Buffer) -> dict[str, Value]:
         The body is too short, or sparse indices are not as many as declared, or out of order or range.
     """
     if len(body) != descriptor.body_bytes:
-        raise PayloadError(f"the body has {len(body)} bytes, {descriptor.body_bytes} were declared")
+        raise PayloadError(
+            f"a message has {len(body)} bytes of values, but announced {descriptor.body_bytes}"
+        )
     view = memoryview(body).toreadonly()
     values: dict[str, Value] = {}
     offset = 0

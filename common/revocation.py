@@ -71,7 +71,9 @@ def _entries(
         issuer = revoked.issuer
         entries = {(issuer.public_bytes(), each.serial_number): each.revocation_date_utc for each in revoked}
     except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
-        raise CredentialError(f"{path}: a damaged revocation list") from None
+        raise CredentialError(
+            f"{path}: a damaged revocation list; take it again from where fenchel certs revoke wrote it"
+        ) from None
     if not any(_signed(revoked, authority) for authority in authorities):
         raise CredentialError(
             f"{path}: the list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} beside it; "

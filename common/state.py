@@ -99,5 +99,6 @@ def thaw(kind: type[S], values: Values) -> S:
         return kind(**{name: item(node) for name, node in structure.items()})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"a stored state does not fit {kind.__qualname__} ({error}); was it written by another version?"
+            f"a stored state does not fit {kind.__qualname__} ({error}); was it written by another version? "
+            "Go on with the version of Fenchel, and of your own algorithm, that wrote it"
         ) from error

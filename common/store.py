@@ -41,7 +41,7 @@ def writing(path: Path) -> Iterator[None]:
         reason = error.strerror or str(error)
         raise StorageError(
             f"{path}: cannot be written ({reason}); what was there before is untouched. Make room on the disk, or "
-            "the folder writable, and start again: nothing that counted is lost"
+            "the folder writable, and start again (a server with --resume RUN): nothing that counted is lost"
         ) from error
 
 

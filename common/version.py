@@ -11,3 +11,7 @@ PROTOCOL = 2
 def software() -> str:
     """Return name and version of this installation."""
     return f"fenchel {metadata.version('fenchel')}"
+
+
+SAME_VERSION = "; do both sides run the same version of Fenchel?"
+"""Ends the text of an error for which two versions are the likeliest cause."""

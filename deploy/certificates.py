@@ -532,7 +532,7 @@ def _lifetime(days: int) -> timedelta:
 def _check_dates(certificate: x509.Certificate, who: str) -> None:
     now, start, end = _now(), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now > end:
-        raise CredentialError(f"{who} expired on {end:%Y-%m-%d}; replace it with fenchel certs and --force")
+        raise CredentialError(f"{who} expired on {end:%Y-%m-%d}; replace it with fenchel certs renew")
     if now < start:
         raise CredentialError(
             f"{who} is not valid before {start:%Y-%m-%d %H:%M} UTC, and here it is {now:%Y-%m-%d %H:%M}; "
@@ -552,7 +552,8 @@ def _common_name(certificate: x509.Certificate) -> str:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if not names:
         raise CredentialError(
-            f"the certificate of {certificate.subject.rfc4514_string()!r} has no common name"
+            f"the certificate of {certificate.subject.rfc4514_string()!r} has no common name; "
+            "make one with fenchel certs"
         )
     return str(names[0].value)
 

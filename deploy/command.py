@@ -87,10 +87,7 @@ def main() -> NoReturn:
     except FenchelError as error:
         _complain(str(error))
         code = error.exit_code
-    except typer.Abort:
-        code = INTERRUPTED
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        _complain("interrupted")
+    except (typer.Abort, KeyboardInterrupt, asyncio.CancelledError):
         code = INTERRUPTED
     except Exception as error:
         # typer's own usage errors know how to show themselves.
@@ -98,6 +95,8 @@ def main() -> NoReturn:
             raise
         error.show()
         code = 2
+    if code == INTERRUPTED:  # of a Ctrl-C typer tells only the code
+        _complain("interrupted")
     sys.exit(code or 0)
 
 

@@ -88,7 +88,7 @@ class _ClientProcess:
 
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return "\n".join(lines[-8:]) or "it said nothing"
+        return "\n".join(lines[-8:]) or ("it said nothing, as where the disk is full or the memory used up")
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,35 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry)
 
 
+class RunLog(logging.FileHandler):
+    """A log file whose disk may fill up: the run does not fail of that, and people hear of it, once."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say that a record could not be written."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            self._tell(error)
+        else:
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file; what is still to be written may find no room."""
+        try:
+            super().close()
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            sys.stderr.write(
+                f"WARNING {self.baseFilename}: the log cannot be written ({error.strerror}); what is missing there "
+                "is lost, the run itself is not. Make room on the disk\n"
+            )
+
+
 def log_to_terminal(level: int) -> None:
     """Send Fenchel's records of at least ``level`` to standard error."""
     handler = logging.StreamHandler()
@@ -41,7 +71,7 @@ def log_to_terminal(level: int) -> None:
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Also append Fenchel's records to a file, for the duration of a ``with`` block."""
-    handler = logging.FileHandler(path)
+    handler = RunLog(path)
     handler.setFormatter(JsonLines())
     logger = logging.getLogger("fenchel")
     logger.addHandler(handler)

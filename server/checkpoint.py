@@ -196,6 +196,9 @@ def _write(path: Path, checkpoint: Checkpoint, *, previous: Path | None = None, 
     store.write(path, {"about": json.dumps(about), **checkpoint.values}, previous=previous, sync=sync)
 
 
+_NOT_LEFT = "no other checkpoint of this run is left: put one back from a copy, or begin a new run"
+
+
 def newest(folder: RunFolder) -> Checkpoint:
     """Return the last checkpoint of a run, or the one before it if the last one is damaged.
 
@@ -207,10 +210,17 @@ def newest(folder: RunFolder) -> Checkpoint:
     try:
         return load(folder.checkpoint)
     except CheckpointError as damage:
+        if not folder.checkpoint.exists() and not folder.previous_checkpoint.exists():
+            raise CheckpointError(
+                f"{folder.path}: no checkpoint was written, so there is nothing to go on from; begin a new run"
+            ) from None
         if not folder.previous_checkpoint.exists():
-            raise
+            raise CheckpointError(f"{damage}; {_NOT_LEFT}") from damage
         log.error("%s; the checkpoint before it is tried", damage)
-        return before_last(folder)
+        try:
+            return before_last(folder)
+        except CheckpointError as also:
+            raise CheckpointError(f"{also}; {_NOT_LEFT}") from also
 
 
 def before_last(folder: RunFolder) -> Checkpoint:

@@ -15,6 +15,7 @@ from common.payload import body_bytes, decode, float_spans
 from common.settings.run import Network
 from common.stream import Stream
 from common.text import plain
+from common.version import SAME_VERSION
 from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.disclosures import Direction, Disclosures
@@ -88,7 +89,7 @@ class Conversation:
             return
         hello = parse(data).head
         if not isinstance(hello, pb.Hello):
-            raise WireError("a client did not begin with a hello")
+            raise WireError(f"a client did not begin with a hello{SAME_VERSION}")
         self._note("up", hello)
         answer = await admit(hello)
         if isinstance(answer, pb.Welcome):
@@ -179,7 +180,7 @@ class Conversation:
             frame = parse(data)
             if frame.head is not None:
                 if not isinstance(frame.head, pb.Reply) or reply is not None:
-                    raise WireError("a client sent a message that does not belong here")
+                    raise WireError(f"a client sent a message that does not belong here{SAME_VERSION}")
                 reply = frame.head
                 call = self._member.outstanding.get(reply.sequence)
                 assembly = self._opened(reply, len(frame.chunk), awaited=call is not None)
@@ -201,7 +202,7 @@ class Conversation:
                         await call.exchange.arriving(call, assembly.size)
                         call.held_ns = time.perf_counter_ns() - call.first_received_ns
             elif reply is None:
-                raise WireError("a client sent data that belongs to no reply")
+                raise WireError(f"a client sent data that belongs to no reply{SAME_VERSION}")
             if call is None:
                 await self._slow(reply, self._stray_frames, "stray_frames_per_second")
                 assembly.discard(frame.chunk)  # too late to count: not worth the memory

@@ -221,9 +221,10 @@ class Coordinator:
             With a reason for the person who started the client.
         """
         if request.own_data != self.settings.own_data:
-            wanted = "its own data file (--data)" if self.settings.own_data else "no data file of its own"
             raise JoinRefusedError(
-                f"this run wants each client to bring {wanted}; see data.name in the settings"
+                "this run wants each client to bring its own data file: start this client with --data FILE"
+                if self.settings.own_data
+                else "the data of this run come from its settings (data.name): start this client without --data"
             )
         member = self.members.get(request.client)
         assignment = await self.enrolment.join(request, member is not None and member.connected)

@@ -280,8 +280,10 @@ async def listening(
         else:
             port = server.add_secure_port(address, credentials.for_server())
     except RuntimeError as error:
+        log.debug("%s", error)  # gRPC's own words, for who debugs gRPC
         raise UnreachableError(
-            f"cannot listen on {address}: {error}; is the port in use, or the name unknown?"
+            f"cannot listen on {address}: another program has the port, or this machine has no such address (expected "
+            "HOST:PORT); choose another with --listen, or end that program"
         ) from None
     await server.start()
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)

@@ -391,7 +391,10 @@ class HyFDCAClient(ClientAlgorithm):
         """z_i = x_i^T w_0, shape (N_k,), from what the server summed, or from w_0 where whole samples are held."""
         if scores is None:
             if primal is None:
-                raise PayloadError("neither scores nor the primal to compute them from arrived")
+                raise PayloadError(
+                    "neither scores nor the model to compute them from arrived; do both sides run "
+                    "the same version of Fenchel?"
+                )
             own: Vector = (self._problem.features @ self._primal(primal))[self.state.order]
             return own
         z = np.zeros(len(self.state.dual))

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from common.data.compressed import opened
+from common.data.compressed import missing, opened
 from common.data.samples import DataSet, samples
 from common.errors import DataError
 
@@ -97,7 +97,7 @@ def read_parquet(
         If the file is not a Parquet table of numbers; the text names the row or column.
     """
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise missing(path)
     try:
         # Not read_table, which would take a path such as year=2024/x.parquet for a partitioned data set.
         table = pyarrow.parquet.ParquetFile(path).read()

@@ -22,6 +22,12 @@ COMPRESSIONS = tuple(_OPENERS)
 """Suffixes of compressed files."""
 
 
+def missing(path: Path) -> DataError:
+    """Return the error of a data file that is not there."""
+    seen = "" if path.is_absolute() else f" in {Path.cwd()}"
+    return DataError(f"{path}: there is no such file{seen}; check data.file, or the --data of a client")
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file for reading bytes, decompressing it as its suffix says.
@@ -35,9 +41,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as stream:
             yield cast(BinaryIO, stream)
     except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such file") from error
+        raise missing(path) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"{path}: cannot be read: {reason}") from error
 
 
 def plain_name(path: Path) -> str:

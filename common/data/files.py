@@ -76,7 +76,7 @@ def read_file(
         first = stream.readline(100_000)
     if first.strip() and _LIBSVM_LINE.match(first):
         return DataSet(read_libsvm(path, features))
-    raise DataError(f"{path}: of no known form; expected {FORMS}")
+    raise DataError(f"{path}: of no known form; expected {FORMS}; a spreadsheet can be saved as CSV")
 
 
 def read_files(files: Sequence[Path], label: str | None = None) -> DataSet:

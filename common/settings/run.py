@@ -32,7 +32,7 @@ from common.settings.link import Links
 from common.settings.objective import ObjectiveSettings
 from common.settings.participation import Cyclic, FixedSize, Participation, Weighted
 from common.settings.privacy import DifferentialPrivacy
-from common.settings.section import Section, settings_error, yaml_value
+from common.settings.section import RUN_NAME, Section, settings_error, yaml_value
 from common.settings.uplink import Downlink, Uplink
 
 
@@ -181,9 +181,7 @@ class SecretSource(Section):
 class RunSettings(Section):
     """One training job."""
 
-    name: str = Field(
-        "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="a name for the run folder"
-    )
+    name: str = Field("run", pattern=RUN_NAME, description="a name for the run folder")
     seed: int = Field(
         0, ge=0, lt=1 << 63, description="seed of every random number that privacy does not rest on"
     )
@@ -487,7 +485,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(values, dict):
-        raise SettingsError(f"{path}: expected a mapping of settings, found {type(values).__name__}")
+        found = "nothing" if values is None else "a list" if isinstance(values, list) else "a single value"
+        raise SettingsError(f"{path}: expected a mapping of settings, found {found}")
     for override in overrides:
         _override(values, override)
     return validate(values, str(path))

@@ -7,8 +7,12 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from common.errors import SettingsError
+
+# The name of a run or a search, which its folder is called after; the schema shows it, too.
+RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 class Section(BaseModel):
@@ -45,9 +49,53 @@ def _place(location: tuple[int | str, ...], values: Any) -> str:
     return ".".join(key)
 
 
+_FORMS = {  # what a pattern asks for
+    RUN_NAME: "1 to 64 letters, digits, dots, dashes or underscores, the first a letter or digit",
+}
+_YAML_WORDS = {None: "null", True: "true", False: "false"}
+
+
 def _given(value: Any) -> str:
-    text = repr(value)
+    text = _YAML_WORDS[value] if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _number(limit: float) -> str:
+    return f"{limit:g}" if isinstance(limit, float) else str(limit)
+
+
+def _expected(problem: ErrorDetails) -> str:
+    """Say in plain words what a value must be; pydantic speaks to programmers."""
+    limits = problem.get("ctx", {})
+    match problem["type"]:
+        case "int_type" | "int_parsing" | "int_from_float":
+            return "a whole number"
+        case "float_type" | "float_parsing":
+            return "a number"
+        case "bool_type" | "bool_parsing":
+            return "true or false"
+        case "string_type":
+            return "text"
+        case "string_pattern_mismatch":
+            return _FORMS.get(limits["pattern"], f"text of the form {limits['pattern']}")
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "a section with keys"
+        case "tuple_type" | "list_type":
+            return "a list"
+        case "greater_than":
+            return f"more than {_number(limits['gt'])}"
+        case "greater_than_equal":
+            return f"{_number(limits['ge'])} or more"
+        case "less_than":
+            return f"less than {_number(limits['lt'])}"
+        case "less_than_equal":
+            return f"{_number(limits['le'])} or less"
+        case "too_short":
+            return f"a list of {limits['min_length']} or more"
+        case "too_long":
+            return f"a list of {limits['max_length']} or fewer"
+        case _:
+            return problem["msg"].removeprefix("Input should be ")
 
 
 def settings_error(error: ValidationError, values: Mapping[str, Any], source: str) -> SettingsError:
@@ -67,12 +115,16 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
     SettingsError
         One line for each key: the key, what was given, what is allowed.
     """
-    lines = []
+    lines: list[str] = []
+    # By key and what was given: a value may be of several kinds.
+    alternatives: dict[tuple[str, str], list[str]] = {}
     for problem in error.errors():
-        key = _place(problem["loc"], values)
+        key, given = _place(problem["loc"], values), problem["input"]
+        details = problem.get("ctx", {})
         if problem["type"] == "extra_forbidden":
             lines.append(
-                f"{key}: unknown key (given {_given(problem['input'])}); check its spelling and its place"
+                f"{key}: unknown key (given {_given(given)}); check its spelling and its place (docs/settings.md has "
+                "all keys)"
             )
         elif problem["type"] == "missing":
             lines.append(f"{key}: required, but not given")
@@ -80,6 +132,17 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
             # A check of our own: its words say what was given.
             own = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{key}: {own}" if key else own)
+        elif problem["type"] == "union_tag_not_found":
+            chosen = details["discriminator"].strip("'")
+            lines.append(f"{key}.{chosen}: required, but not given".removeprefix("."))
+        elif problem["type"] == "union_tag_invalid":
+            chosen = details["discriminator"].strip("'")
+            allowed = f"expected one of {details['expected_tags']} (given {_given(details['tag'])})"
+            lines.append(f"{key}.{chosen}: {allowed}".removeprefix("."))
         else:
-            lines.append(f"{key}: {problem['msg']} (given {_given(problem['input'])})")
-    return SettingsError(f"{source}: " + "\n  ".join(lines if len(lines) == 1 else ["", *lines]))
+            alternatives.setdefault((key, _given(given)), []).append(_expected(problem))
+    for (key, shown), kinds in alternatives.items():
+        lines.append(f"{key}: expected {', or '.join(dict.fromkeys(kinds))} (given {shown})")
+    return SettingsError(
+        f"{source}:" + "".join(f" {line}" if len(lines) == 1 else f"\n  {line}" for line in lines)
+    )

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from common.errors import SettingsError
-from common.settings.section import Section, settings_error, yaml_value
+from common.settings.section import RUN_NAME, Section, settings_error, yaml_value
 
 Bounds: TypeAlias = tuple[float, float]
 
@@ -152,9 +152,7 @@ class TuningSettings(Section):
     """A random search over the settings of a run."""
 
     settings: Path = Field(description="settings file of the run, relative to this file")
-    name: str = Field(
-        "tuning", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="a name for the tuning folder"
-    )
+    name: str = Field("tuning", pattern=RUN_NAME, description="a name for the tuning folder")
     seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the draws; the runs keep their own")
     trials: PositiveInt = Field(description="how many runs are done")
     overrides: dict[str, Any] = Field(

@@ -67,7 +67,9 @@ def _about(file: Path) -> dict[str, str | int]:
     try:
         private = looks_private(file.read_text(errors="replace"))
     except OSError as error:
-        raise CredentialError(f"{file}: cannot be read ({error.strerror})") from None
+        raise CredentialError(
+            f"{file}: cannot be read ({error.strerror}); give clients.secret or server.public, which fenchel keys made"
+        ) from None
     if private:
         secrets = Secrets.load(file)
         public, kind = secrets.private_key.public, "secrets that clients share; never for the server"

@@ -126,14 +126,26 @@ def _interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def _kept_if_begun(folder: RunFolder, resumed: bool) -> Iterator[None]:
-    """Write a run's log, and remove the folder of a run that was refused before it could begin."""
+    """Write a run's log; of a run that ends early say what is saved, or remove its folder if it never began."""
     try:
         with log_to_file(folder.log):
             yield
     except FenchelError:
-        if not resumed and not folder.summary.exists():
+        # On a full disk the summary is missing, too, and the checkpoint is what the run goes on from.
+        if not (resumed or folder.summary.exists() or folder.checkpoint.exists()):
             shutil.rmtree(folder.path)
+        _tell_what_is_saved(folder)
         raise
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _tell_what_is_saved(folder)
+        raise
+
+
+def _tell_what_is_saved(folder: RunFolder) -> None:
+    if folder.checkpoint.exists():
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
+            f"the run is saved up to its last checkpoint; go on with --resume {folder.path}"
+        )
 
 
 def _warn(settings: RunSettings) -> None:
@@ -280,6 +292,8 @@ def server(
     credentials = None if certs is None else Credentials.load(certs)
     if credentials is not None:
         check_pair(credentials)
+        if credentials.key_is_open:
+            _caution(f"{certs}: other users of this machine can read key.pem; run: chmod 600 key.pem")
     chosen = _without_links(chosen)
     _warn(chosen)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
@@ -297,6 +311,8 @@ def server(
 
         def listening(port: int) -> None:
             display.say(f"listening on {listen.rpartition(':')[0]}:{port}; waiting for clients")
+            if checkpoint is not None and checkpoint.round >= chosen.rounds:
+                display.say("all rounds are done: what is left is to tell clients that have not heard so")
 
         summary = _interruptible(serve(coordinator, listen, credentials, listening))
     _finished(console, folder, summary, as_json)
@@ -483,6 +499,11 @@ def _identities(
     elif certs is not None:
         credentials = Credentials.load(certs)
         identities[common_name(credentials)] = credentials
+        if name is not None and name not in identities:
+            raise SettingsError(
+                f"--name {name}: with --certs a client has the name in its certificate, which is "
+                f"{common_name(credentials)}; leave --name out, or give the folder of that identity"
+            )
     elif name is not None:
         identities[name] = None
     else:
@@ -490,4 +511,8 @@ def _identities(
     for pair in identities.values():
         if pair is not None:
             check_pair(pair)
+            if pair.key_is_open:
+                _caution(
+                    f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem"
+                )
     return identities

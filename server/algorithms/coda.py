@@ -134,7 +134,7 @@ class Coda(CodaPlus):
                 raise PayloadError(
                     f"it reports scores of {count} samples that add up to {total:g}, but with objective.output: "
                     f"{self.objective.output} the sum is from {low:g} to {high:g}: either the model has diverged (take "
-                    "smaller steps), or the client lies"
+                    "smaller steps), or the reply is wrong"
                 )
 
     def _moments(self, client: str, reply: Mapping[str, Any]) -> Moments:

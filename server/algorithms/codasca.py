@@ -126,7 +126,10 @@ class Codasca(Staged):
         if parted and not self.is_compact:  # the compact wire needs everybody, and stops
             self.state.control = np.zeros_like(self.state.control)
             await self.fleet.all().tell("forget_control")
-            log.warning("nobody knows their control variates any more, so all begin at 0 again")
+            log.warning(
+                "the control variates of lost clients are not known any more, so those of all clients begin at 0 "
+                "again; the run goes on, for some rounds as if it had just begun"
+            )
         return parted
 
     def _sent_control(self) -> Vector:

@@ -118,8 +118,8 @@ class DRDM(SampledByWeight):
             self.state.drift = np.zeros_like(self.state.drift)
             await self.fleet.all().tell("forget_drift")
             log.warning(
-                "their drifts are not known with correction: %s, so all drifts begin at 0 again; with correction: "
-                "lambda-table that would not be necessary",
+                "the drifts of lost clients are not known with correction: %s, so all drifts begin at 0 again and the "
+                "run goes on; with correction: lambda-table that would not be necessary",
                 self.settings.correction,
             )
         return parted

@@ -666,8 +666,8 @@ def test_with_models_in_float32_the_mean_of_the_drifts_stays_exact(tmp_path: Pat
         ({"smallest_scale": 0.01}, "with correction: lambda-table they are not"),
         ({"dual_step_size": 0, "first_losses": "asked"}, "with dual_step_size: 0 it takes none"),
         ({"dual_step_size": 0, "dual_batch_size": 2}, "dual_batch_size: 2 is .* with dual_step_size: 0"),
-        ({"dual_step_size": 1e308}, r"dual_step_size.* less than or equal to 1000000000000"),
-        ({"largest_loss": 1e308}, r"largest_loss.* less than or equal to 10{30}"),
+        ({"dual_step_size": 1e308}, r"dual_step_size.* expected 1e[+]12 or less"),
+        ({"largest_loss": 1e308}, r"largest_loss.* 1e[+]30 or less"),
         *(
             (
                 {"regularization": 0, "correction": correction, "sampling": "uniform"},

@@ -163,7 +163,7 @@ async def test_a_server_of_something_else_is_said_to_be_so() -> None:
         return pb.ProbeReply()
 
     async with serving(answer=answer, method="Other") as address:
-        with pytest.raises(UnreachableError, match="not one of Fenchel"):
+        with pytest.raises(UnreachableError, match="not one of Fenchel's servers"):
             await probe(address, None, "north")
 
 

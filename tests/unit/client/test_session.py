@@ -161,7 +161,7 @@ def test_a_restart_at_any_moment_changes_nothing(make_session: MakeSession, rest
         ("talkative", pb.TELL, "was told, not asked"),
         ("unknown", pb.ASK, "answers no phase 'unknown'"),
         ("add", pb.ASK, r"takes \['amount'\], got \[\]"),
-        ("nothing.of.this", pb.INSPECT, "knows no inspection"),
+        ("nothing.of.this", pb.INSPECT, "does not know"),
         (EVALUATE, pb.INSPECT, "takes an array named 'model'"),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_body_that_cannot_be_decoded_is_a_failure(session: Session) -> None:
     encoded = encode({"amount": np.ones(3)})
     instruction = pb.Instruction(payload=encoded.descriptor, phase="add", kind=pb.ASK, sequence=1)
     answer = session.handle(instruction, encoded.joined()[:-8], pb.Timing())
-    assert "were declared" in answer.head.failure
+    assert "but announced" in answer.head.failure
 
 
 def test_what_lies_before_the_reach_is_forgotten(session: Session) -> None:

@@ -125,7 +125,7 @@ def test_a_disk_without_room_is_told_and_nothing_is_left_behind(written: Path) -
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
         with pytest.raises(
-            StorageError, match=f"{written}: cannot be written .*nothing that counted is lost"
+            StorageError, match=f"{written}: cannot be written .*--resume RUN.*nothing that counted is lost"
         ):
             store.write(written, {"model": np.zeros(100_000)}, previous=written.with_name("previous"))
     finally:

@@ -94,7 +94,7 @@ def test_settings_written_as_yaml_are_read_as_the_same(tmp_path: Path) -> None:
         ("{uniform: [2, 2]}", "uniform: the first bound must be below"),
         ("{uniform: [0.5, 2], integer: true}", "both bounds must be whole"),
         ("{uniform: [0, .inf]}", "finite"),
-        ("{choice: []}", "at least 1"),
+        ("{choice: []}", "1 or more"),
         ("{normal: [0, 1]}", r"expected one of \{uniform"),
         ("{uniform: [0, 1], choice: [1]}", r"expected one of \{uniform"),
         ("0.1", r"expected one of \{uniform"),
@@ -114,7 +114,7 @@ def test_a_distribution_that_cannot_be_drawn_from_is_refused(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("settings: run.yaml\ntrials: 1\nparameters: {}\n", "parameters.*at least 1"),
+        ("settings: run.yaml\ntrials: 1\nparameters: {}\n", "parameters.*1 or more"),
         ("settings: run.yaml\ntrials: 1\nparameters: {name: {choice: [a]}}\n", "name is not a parameter"),
         ("name: x\nrounds: 1\nalgorithm: {name: fedavg}\n", "these are the settings of a run"),
         ("[]", "expected a mapping"),

@@ -347,7 +347,7 @@ def test_the_map_is_of_the_best_steps_or_of_one_runs_energy(
     ("values", "reason"),
     [
         ({"kappa": 1}, "kappa: unknown key"),
-        ({"frequency": 0}, "frequency: .* greater than 0"),
+        ({"frequency": 0}, "frequency: .* more than 0"),
         ({"clients": {"a": {"frequency": "fast"}}}, "device of a: frequency"),
         ({"clients": [1]}, "expected constants for each client"),
     ],

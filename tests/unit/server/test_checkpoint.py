@@ -201,9 +201,14 @@ def test_two_damaged_checkpoints_are_refused_and_left_as_they_are(written: RunFo
     spoil(written.checkpoint)
     spoil(written.previous_checkpoint)
     before = {path: path.read_bytes() for path in written.checkpoint.parent.iterdir()}
-    with pytest.raises(CheckpointError, match=r"previous: damaged"):
+    with pytest.raises(CheckpointError, match=r"previous: damaged.*begin a new run"):
         newest(written)
     assert {path: path.read_bytes() for path in written.checkpoint.parent.iterdir()} == before
+
+
+def test_a_run_that_never_saved_has_nothing_to_go_on_from(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint was written.*begin a new run"):
+        newest(RunFolder.create(tmp_path, "run"))
 
 
 def test_without_another_one_a_damaged_checkpoint_is_refused(
@@ -212,7 +217,7 @@ def test_without_another_one_a_damaged_checkpoint_is_refused(
     folder = folder_of(tmp_path)
     save(folder, take("run-1", 4, 0, state(), members), sync=False)
     spoil(folder.checkpoint)
-    with pytest.raises(CheckpointError, match=r"latest: damaged"):
+    with pytest.raises(CheckpointError, match=r"latest: damaged.*begin a new run"):
         newest(folder)
 
 

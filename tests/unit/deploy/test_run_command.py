@@ -1,0 +1,68 @@
+"""What a person is told of a run that ends early: what is saved, and how to go on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from common.credentials import KEY
+from common.errors import FenchelError, RunStoppedError, SettingsError, StorageError
+from common.run_folder import RunFolder
+from deploy.certificates import make_all
+from deploy.commands.run import _identities, _kept_if_begun
+
+
+def ended(folder: RunFolder, how: BaseException, *, resumed: bool = False) -> None:
+    with _kept_if_begun(folder, resumed):
+        raise how
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt(), asyncio.CancelledError(), RunStoppedError("too few")])
+def test_a_run_with_a_checkpoint_says_how_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: BaseException
+) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    folder.checkpoint.write_bytes(b"saved")
+    folder.summary.write_text("{}")
+    with pytest.raises(type(how)):
+        ended(folder, how)
+    assert f"go on with --resume {folder.path}" in capsys.readouterr().err
+    assert folder.path.exists()
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt(), RunStoppedError("nobody came")])
+def test_a_run_without_one_promises_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: BaseException
+) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    with pytest.raises(type(how)):
+        ended(folder, how)
+    assert "--resume" not in capsys.readouterr().err
+    assert folder.path.exists() != isinstance(how, FenchelError)
+
+
+def test_a_full_disk_takes_no_folder_away_that_has_a_checkpoint(tmp_path: Path) -> None:
+    """On a full disk the summary is missing, and the checkpoint is all that there is."""
+    folder = RunFolder.create(tmp_path, "run")
+    folder.checkpoint.write_bytes(b"saved")
+    with pytest.raises(StorageError):
+        ended(folder, StorageError("no room"))
+    assert folder.checkpoint.exists()
+
+
+def test_a_certificate_and_another_name_do_not_go_together(tmp_path: Path) -> None:
+    make_all(tmp_path, ["localhost"], ["north", "south"])
+    assert list(_identities(tmp_path / "north", None, None, 0, "north")) == ["north"]
+    with pytest.raises(SettingsError, match="--name south: .* which is north; leave --name out"):
+        _identities(tmp_path / "north", None, None, 0, "south")
+
+
+def test_a_key_that_others_can_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_all(tmp_path, ["localhost"], ["north"])
+    _identities(tmp_path / "north", None, None, 0, None)
+    assert capsys.readouterr().err == ""
+    (tmp_path / "north" / KEY).chmod(0o640)
+    _identities(tmp_path / "north", None, None, 0, None)
+    assert "chmod 600 key.pem" in capsys.readouterr().err
