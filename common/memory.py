@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,13 @@ class Recycler:
         self._kept_bytes = kept_bytes
         self._buffers: deque[NDArray[np.uint8]] = deque()
         self._total = 0
+        # How many references a buffer has that nobody looks at differs between versions of Python.
+        lent = [np.empty(1, np.uint8)]
+        (self._idle,) = _references(lent)
+        view = lent[0].data
+        if _references(lent) <= [self._idle]:
+            self._kept_bytes = 0  # nothing is used again where Python does not tell
+        del view
 
     def take(self, size: int) -> memoryview:
         """Return a buffer of ``size`` bytes with arbitrary contents; fresh pages come when they are written.
@@ -52,9 +60,8 @@ class Recycler:
         MemoryError
             There is not so much memory.
         """
-        for buffer in self._buffers:
-            # Every array and memoryview of a buffer holds a reference to it; three are this class's own.
-            if buffer.size == size and sys.getrefcount(buffer) <= 3:
+        for buffer, references in zip(self._buffers, _references(self._buffers), strict=True):
+            if buffer.size == size and references <= self._idle:
                 return buffer.data
         buffer = np.empty(size, np.uint8)
         if size <= min(_BLOCK_BYTES, self._kept_bytes):
@@ -63,3 +70,8 @@ class Recycler:
             while self._total > self._kept_bytes:
                 self._total -= self._buffers.popleft().size
         return buffer.data
+
+
+def _references(buffers: Iterable[NDArray[np.uint8]]) -> list[int]:
+    """Return how many references there are to each buffer: every array and memoryview of it holds one."""
+    return [sys.getrefcount(buffer) for buffer in buffers]

@@ -259,6 +259,13 @@ def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
     assert len(recycler.take(1200)) == 1200
 
 
+def test_no_memory_is_used_again_where_references_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.memory._references", lambda buffers: [3 for _ in buffers])
+    recycler = Recycler()
+    held = [recycler.take(1 << 20) for _ in range(3)]
+    assert len({np.frombuffer(each, np.uint8).ctypes.data for each in held}) == 3
+
+
 def test_idle_memory_is_bounded_however_many_use_it() -> None:
     recycler = Recycler(8 << 20)
     tracemalloc.start()
