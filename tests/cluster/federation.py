@@ -54,6 +54,7 @@ class Federation:
     server: subprocess.Popen[bytes] | None = None
     clients: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.names = client_names(self.settings["clients"])
@@ -74,7 +75,7 @@ class Federation:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+                env=os.environ | {"PYTHONPATH": str(Path.cwd())} | dict(self.environment),
             )
         self.started.append(process)
         return process

@@ -2,7 +2,8 @@
 
 Ten kills for each algorithm. Besides random moments there are the two at which a half-done file or an answer that
 was written and not sent could do harm: in the middle of a checkpoint or a journal entry (its new file is there, and
-not yet renamed), and just after a journal entry (the reply may not have left).
+not yet renamed), and just after a journal entry (the reply has not left). For these a process ends itself, by
+:mod:`tests.faults.dying.sitecustomize`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +30,13 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 KILLS = 10
 KEY_BITS = 2048
+DYING = Path(__file__).parent / "dying"
+PATIENCE = 5.0
+"""Seconds in which a moment comes, unless the client is not asked meanwhile."""
 
 Moment: TypeAlias = Literal["any", "checkpoint", "journal", "reply"]
 MOMENTS: tuple[Moment, ...] = ("any", "checkpoint", "any", "journal", "any", "reply")
+WITHOUT_JOURNAL: tuple[Moment, ...] = ("any", "checkpoint")
 
 WHOLE = {"name": "breast_cancer", "scale": "standard", "partition": {"kind": "dirichlet", "alpha": 0.5}}
 SPLIT = {
@@ -114,10 +120,13 @@ class Sharing(Federation):
 
 def federation_of(folder: Path, case: str) -> Federation:
     settings = settings_of(case)
+    orders = folder / "orders"
+    orders.mkdir(parents=True)
+    environment = {"PYTHONPATH": f"{Path.cwd()}:{DYING}", "FENCHEL_TEST_ORDERS": str(orders)}
     if not case.startswith("hyfdca"):  # which aligns samples by a key that clients share
-        return Federation(folder, settings)
+        return Federation(folder, settings, environment=environment)
     make_keys(folder / "keys", KEY_BITS)
-    return Sharing(folder, settings)
+    return Sharing(folder, settings, environment=environment)
 
 
 def quiet(folder: Path, case: str) -> str:
@@ -127,16 +136,6 @@ def quiet(folder: Path, case: str) -> str:
     shared = folder.parent / "keys/clients.secret"
     asyncio.run(run_in_process(settings, run, secrets=Secrets.load(shared) if shared.exists() else None))
     return digest(run.model)
-
-
-def appears(folder: Path, pattern: str, patience: float) -> bool:
-    """Wait, without a pause, until a file appears below a folder."""
-    known = set(folder.rglob(pattern))
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if set(folder.rglob(pattern)) - known:
-            return True
-    return False
 
 
 @contextmanager
@@ -149,39 +148,59 @@ def started(federation: Federation) -> Iterator[None]:
         federation.end()
 
 
-def strike(federation: Federation, moment: Moment, chance: random.Random) -> str | None:
-    """Kill somebody at such a moment; return who, or ``None`` if the run ended before."""
-    who = "server" if moment == "checkpoint" else chance.choice(["server", *federation.names])
-    if moment in ("journal", "reply") and who == "server":
-        who = chance.choice(federation.names)
+def strike(federation: Federation, moment: Moment, chance: random.Random) -> tuple[str | None, bool]:
+    """Kill somebody at such a moment.
+
+    Returns who it was, or ``None`` if the run ended before; and whether it was that moment, which may not come.
+    """
     assert federation.server is not None
-    if moment == "checkpoint":
-        appears(federation.run_folder / "checkpoint", "latest.new", 1.0)
-    elif moment == "journal":
-        appears(federation.folder / "state" / who, "*.state.new", 1.0)
-    elif moment == "reply":
-        appears(federation.folder / "state" / who, "*.state", 1.0)
-    else:
+    if moment == "any":
+        who = chance.choice(["server", *federation.names])
         time.sleep(chance.uniform(0.0, 0.5))
-    if federation.server.poll() is not None:
-        return None
+        hit = True
+    else:
+        who = "server" if moment == "checkpoint" else chance.choice(federation.names)
+        hit = obeyed(federation, who, moment)
+    if federation.server.poll() is not None and not (who == "server" and hit):
+        return None, False
     federation.kill(who)
-    return who
+    return who, hit
+
+
+def obeyed(federation: Federation, who: str, moment: Moment) -> bool:
+    """Order a process to end itself when it next writes such a file; return whether it did."""
+    order = federation.folder / "orders" / f"{who}.{moment}"
+    done = order.with_name(f"{order.name}.done")
+    done.unlink(missing_ok=True)
+    order.touch()
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and not done.exists():
+        assert federation.server is not None
+        if federation.server.poll() is not None and who != "server":
+            break  # the run is over
+        time.sleep(0.002)
+    order.unlink(missing_ok=True)
+    return done.exists()
 
 
 @pytest.mark.parametrize("case", ALGORITHMS)
 def test_kills_change_no_bit_of_the_model(case: str, tmp_path: Path) -> None:
     chance = random.Random(f"kills of {case}")
     killed: list[str] = []
+    hits: Counter[Moment] = Counter()
     models = set()
     for attempt in range(KILLS):  # a run may be over before all kills: then there is another
         federation = federation_of(tmp_path / f"run-{attempt}", case)
         with started(federation):
+            remembers = any((federation.folder / "state").rglob("*.state"))
+            moments = MOMENTS if remembers else WITHOUT_JOURNAL
             while len(killed) < KILLS:
-                who = strike(federation, MOMENTS[len(killed) % len(MOMENTS)], chance)
+                moment = moments[len(killed) % len(moments)]
+                who, hit = strike(federation, moment, chance)
                 if who is None:
                     break
                 killed.append(who)
+                hits[moment] += hit
                 time.sleep(chance.uniform(0.0, 0.2))
                 federation.restart(who)
                 time.sleep(chance.uniform(0.0, 1.0))
@@ -190,4 +209,7 @@ def test_kills_change_no_bit_of_the_model(case: str, tmp_path: Path) -> None:
         if len(killed) == KILLS:
             break
     assert len(killed) == KILLS
+    print(f"{case}: {dict(hits)}")
+    assert hits["checkpoint"]
+    assert hits["journal"] + hits["reply"] > 0 or not remembers
     assert models == {quiet(tmp_path / "run-0" / "reference", case)}
