@@ -57,7 +57,9 @@ class Worker:
         Who does the work.
     executor
         Where it is done, so that the event loop stays free; ``None``: on the event loop (an in-process fleet).
-        Phases that have been short so far are done there in any case, since the hop would take longer than they do.
+    short_here
+        Do phases that have been short so far on the event loop all the same: the hop would take longer than they do.
+        For a process whose event loop serves nobody but clients.
     on_instruction
         Called with each instruction before it is handled (progress for people).
     on_answer
@@ -66,6 +68,7 @@ class Worker:
 
     session: Session
     executor: Executor | None = None
+    short_here: bool = False
     on_instruction: Callable[[pb.Instruction], None] | None = None
     on_answer: Callable[[pb.Instruction, pb.Reply, int], None] = lambda instruction, reply, size: None
     _partial: _Arrived | None = None
@@ -216,7 +219,8 @@ class Worker:
                 self._longest_ns[head.phase] = max(took, 0.9 * self._longest_ns.get(head.phase, 0.0))
             return answer
 
-        if self.executor is None or self._longest_ns.get(head.phase, math.inf) < _SHORT_NS:
+        short = self.short_here and self._longest_ns.get(head.phase, math.inf) < _SHORT_NS
+        if self.executor is None or short:
             return handle()
         self._running = asyncio.get_running_loop().run_in_executor(self.executor, handle)
         return await asyncio.shield(self._running)

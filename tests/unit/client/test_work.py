@@ -123,7 +123,7 @@ async def test_phases_that_have_been_short_so_far_need_no_other_thread(
 ) -> None:
     monkeypatch.setattr("client.work._SHORT_NS", short)
     with Counting() as executor:
-        worker.executor = executor
+        worker.executor, worker.short_here = executor, True
         asked = [
             instruction(sequence, phase, values, base=sequence - 1)
             for sequence, (phase, values) in enumerate(
@@ -140,7 +140,7 @@ async def test_a_phase_that_took_long_goes_back_to_the_other_thread(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Counting() as executor:
-        worker.executor = executor
+        worker.executor, worker.short_here = executor, True
         for sequence, short in enumerate([10**12, 10**12, 0, 0], start=1):
             monkeypatch.setattr("client.work._SHORT_NS", short)
             asked = instruction(sequence, "add", {"amount": 1.0}, base=sequence - 1)
