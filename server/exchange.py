@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from common.errors import TooFewRepliesError
 from common.expectation import Form
 from common.payload import Value
+from common.text import plain
 from server.calls import Call
 from server.punctuality import ANY
 from server.quorum import Shortfall
@@ -79,8 +81,8 @@ class Exchange:
         Raises ``PayloadError`` for a reply that is not what was asked for; told the client, its values,
         and whether they are known to be finite.
     deadline
-        Seconds. A reply that has begun to arrive by then still counts: holding it back may have been
-        the server's own doing.
+        Seconds. A reply that has begun to arrive by then has as much time again, from when there is room for it:
+        holding it back was the server's own doing.
     largest
         Told the client: how many bytes its reply can have at most, or ``None`` where that is open.
     forms
@@ -122,6 +124,8 @@ class Exchange:
         self._deadline = deadline
         self._waiting: dict[str, tuple[Member, Call]] = {}
         self._arriving: set[str] = set()
+        self._room_since: dict[str, float] = {}  # also of a reply that broke off: its room is kept
+        self._late_from = 0.0  # from this moment on, replies that are arriving have as much time again
         self._changed = asyncio.Event()
         self._patience = patience
         self._lacks = lacks
@@ -140,7 +144,7 @@ class Exchange:
         if punctuality.missed:
             if punctuality.returned(member.streams):
                 log.info("client %s has come back: it is waited for again", member.name)
-            elif not punctuality.awaited(self.phase):
+            if not punctuality.awaited(self.phase):
                 self._overlooked.add(member.name)
 
     def is_open_for(self, call: Call) -> bool:
@@ -162,6 +166,10 @@ class Exchange:
             if self._overlooked or not self._in_time:
                 self._changed.set()  # perhaps nobody else is awaited now
             await self._collector.admit(call.client, size)
+        if self.is_open_for(call):
+            self._room_since.setdefault(call.client, time.monotonic())
+            if not self._in_time:
+                self._changed.set()
 
     def interrupted(self, client: str) -> None:
         """Note that a reply stopped arriving (its stream broke)."""
@@ -193,6 +201,7 @@ class Exchange:
 
     def fail(self, call: Call, reason: str) -> None:
         """Note that a client could not answer."""
+        reason = plain(reason)
         log.warning("round %d, phase %r: client %s failed: %s", self.round, self.phase, call.client, reason)
         self.failures[call.client] = reason
         waiting = self._waiting.get(call.client)
@@ -226,15 +235,11 @@ class Exchange:
         asked = len(self._waiting) + len(self.answered) + len(self.failures)
         self._needed = max(min(min_replies, asked), 1) if min_replies else 0
         self.posted_ns = time.perf_counter_ns()
-        if not await self._quiet():
+        if not await self._quiet(self._deadline):
             self._in_time = False
             if self._lacks is not None:
                 await self._quorum(partial(self._lacks, self), asked, setting)
-            self._closing = True
-            self._give_up(self._waiting.keys() - self._arriving)
-            # What has begun to arrive gets as much time again, and no more: its sender may have stalled.
-            if not await self._quiet():
-                self._give_up(self._waiting.keys())
+            await self._close()
         self.ended_ns = time.perf_counter_ns()
         if len(self.answered) < self._needed:
             raise TooFewRepliesError(self._too_few(asked, setting))
@@ -242,15 +247,16 @@ class Exchange:
 
     async def _quorum(self, lacks: Callable[[Shortfall, bool], None], asked: int, setting: str) -> None:
         """Wait, however long, until enough have answered, or no longer can."""
-        began = time.monotonic() - self._deadline
+        self._late_from = time.monotonic()
+        began = self._late_from - self._deadline
         # What has begun to arrive may be all that lacks: then nobody need hear of it yet.
         pause = self._deadline
         enough = len(self.answered) + len(self._arriving) >= self._needed
         tell_at = time.monotonic() + pause if enough else 0.0
         while len(self.answered) < self._needed <= len(self.answered) + len(self._waiting):
-            if len(self.answered) + len(self._arriving) >= self._needed and self._collector.holds_back():
-                self._give_up(self._waiting.keys() - self._arriving)  # the others wait for their turn
             now = time.monotonic()
+            if self._collector.holds_back() and self._go_on_with_held(now):
+                tell_at = max(tell_at, now + pause)  # what was held comes now
             shortfall = Shortfall(
                 self.phase,
                 self.round,
@@ -267,8 +273,55 @@ class Exchange:
                 pause = min(2 * pause, max(self._deadline, _SAID_EVERY))
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(tell_at - now):
+                ends = (self._ends(client) for client in self._arriving)
+                async with asyncio.timeout(min([tell_at, *(end for end in ends if end > now)]) - now):
                     await self._changed.wait()
+
+    def _go_on_with_held(self, now: float) -> bool:
+        """Give up who keeps others from their turn, if these are enough for the quorum; return whether somebody was.
+
+        At once those that are away, and those that have stalled when their time is over.
+        """
+        away = self._waiting.keys() - self._arriving
+        stalled = {client for client in self._arriving if self._ends(client) <= now}
+        for gone in (away | stalled, away):
+            if len(self.answered) + len(self._waiting) - len(gone) >= self._needed:
+                self._give_up(gone)
+                return bool(gone)
+        return False
+
+    async def _close(self) -> None:
+        """Wait for what has begun to arrive: each reply has a deadline from when there is room for it, and no more."""
+        self._closing = True
+        self._give_up(self._waiting.keys() - self._arriving)
+        self._late_from = time.monotonic()
+        while self._waiting:
+            now, admitted = time.monotonic(), len(self._room_since)
+            end = min(map(self._ends, self._waiting))
+            nobody_has_room = end == math.inf
+            if await self._quiet(self._deadline if nobody_has_room else max(end - now, 0.0)):
+                return
+            if nobody_has_room and len(self._room_since) == admitted:
+                self._leave_without_room()
+            now = time.monotonic()
+            self._give_up([client for client in self._waiting if self._ends(client) <= now])
+
+    def _ends(self, client: str) -> float:
+        """Return when the time of a reply that is arriving is over; not before there is room for it."""
+        return max(self._room_since.get(client, math.inf), self._late_from) + self._deadline
+
+    def _leave_without_room(self) -> None:
+        """Go on without replies that other phases have kept out all the time; their clients are not late."""
+        for client in sorted(self._waiting):
+            log.warning(
+                "round %d, phase %r: for the reply of client %s there was no room within %g s, as other phases that "
+                "began before hold it (network.in_flight_bytes)",
+                self.round,
+                self.phase,
+                client,
+                self._deadline,
+            )
+            self._leave(client)
 
     def _too_few(self, asked: int, setting: str) -> str:
         """Tell people why too few replies count: clients were away, or what they answered could not be used."""
@@ -295,10 +348,10 @@ class Exchange:
             f"Everything up to the last checkpoint is saved; {remedy}.{reasons}"
         )
 
-    async def _quiet(self) -> bool:
-        """Wait until nobody is awaited any more; return whether that was so before the deadline."""
+    async def _quiet(self, seconds: float) -> bool:
+        """Wait until nobody is awaited any more; return whether that was so within some time."""
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(seconds):
                 while self._waiting:
                     if self._overlooked:
                         self._go_on_without_late()
@@ -318,7 +371,10 @@ class Exchange:
         # Only where so few are left is it worth looking who they are.
         if len(self._waiting) - len(self._arriving) > len(self._overlooked):
             return
-        if self._waiting.keys() - self._arriving <= self._overlooked and len(self.answered) >= self._needed:
+        enough = len(self.answered) >= self._needed
+        if not enough and self._collector.holds_back():
+            enough = len(self.answered) + len(self._arriving - self._overlooked) >= self._needed
+        if enough and self._waiting.keys() - self._arriving <= self._overlooked:
             for client in sorted(self._waiting.keys() & self._overlooked):
                 self._leave(client)
 

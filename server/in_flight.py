@@ -98,9 +98,14 @@ class Room:
         )
 
     async def claim(self, client: str, size: int) -> None:
-        """Return when there is room for a client's reply; at once if it has some, or if the phase is over."""
-        if not self._open or client in self._claims:
+        """Return when there is room for a client's reply; at once if it has that room, or if the phase is over.
+
+        A client that comes back with a reply of another size gives up its room, and waits for other room.
+        """
+        if not self._open or self._claims.get(client) == size:
             return
+        if client in self._claims:
+            self.release(client)
         if not self._waiting and size <= self._in_flight.free_for(self):
             self._give(client, size)
             return

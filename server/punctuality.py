@@ -16,22 +16,26 @@ class Punctuality:
     """How one client keeps deadlines.
 
     Misses are counted for all phases together, and for each: who is slow in one phase may be quick in another. A client
-    is waited for again once it answers in time or comes back on a new connection. Otherwise it gets another chance now
-    and then, for which at most a twentieth of the time is spent: it may long be well, and only slower than the others.
+    is waited for again once it answers in time or comes back on a new connection: coming back speaks for it once, until
+    it answers in time, as anybody can come back before every deadline. Otherwise it gets another chance now and then,
+    for which at most a twentieth of the time is spent: it may long be well, and only slower than the others.
 
     Attributes
     ----------
     missed
-        Deadlines missed in a row on one stream, by phase, and of :data:`ANY`.
+        Deadlines missed in a row, by phase, and of :data:`ANY`; since the client came back, where that spoke for it.
     overlooked
         Phases that do not wait for the client; :data:`ANY`: none does.
     stream
-        The stream on which they were missed, by number.
+        On which the client was seen last, by number.
     """
 
     missed: dict[str, int] = field(default_factory=dict)
     overlooked: set[str] = field(default_factory=set)
     stream: int = 0
+    _trusted: set[str] = field(
+        default_factory=set
+    )  # where coming back spoke for it since its last answer in time
     _chance_from: float = 0.0
 
     def miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
@@ -49,7 +53,6 @@ class Punctuality:
             Seconds that were waited.
         """
         self.returned(stream)
-        self.stream = stream
         news = []
         for which in (ANY, phase):
             self.missed[which] = self.missed.get(which, 0) + 1
@@ -65,16 +68,20 @@ class Punctuality:
         for which in (ANY, phase):
             self.missed.pop(which, None)
             self.overlooked.discard(which)
+            self._trusted.discard(which)
         return was
 
     def returned(self, stream: int) -> bool:
-        """Begin anew if the client has come back since its last miss; return whether it was overlooked."""
+        """Overlook the client no longer where it has come back and that speaks for it; return whether it does."""
         if stream == self.stream:
             return False
-        was = bool(self.overlooked)
-        self.missed.clear()
-        self.overlooked.clear()
-        return was
+        self.stream = stream
+        again = self.overlooked - self._trusted
+        for which in again:
+            self.missed[which] = 0  # kept: an answer in time must be noted
+        self.overlooked -= again
+        self._trusted |= again
+        return bool(again)
 
     def awaited(self, phase: str) -> bool:
         """Whether a phase that begins now waits for the client."""

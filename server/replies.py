@@ -166,7 +166,10 @@ class InOrder(ABC):
         """Return when the reply may be received: it is next, or there is room in the buffer."""
         if size <= _SMALL_BYTES:
             return
-        if client not in self._held:
+        if self._held.get(client) != size:
+            if self._held.pop(client, None) is not None and self._room is not None:
+                # It comes back with a reply of another size, which waits for its turn like any.
+                self._room.release(client)
             await self._turn(client, size)
         if self._room is not None and client in self._held:
             await self._room.claim(client, size)

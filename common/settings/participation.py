@@ -91,8 +91,8 @@ class Participation(Section):
     )
     patience: PositiveInt | None = Field(
         3,
-        description="deadlines that a client may miss in a row, on one connection, before phases that have enough "
-        "replies no longer wait for it. It is still asked; null: every phase waits for everybody",
+        description="deadlines that a client may miss in a row before phases that have enough replies no longer "
+        "wait for it. It is still asked; null: every phase waits for everybody",
     )
     phases: dict[str, PhaseTerms] = Field(
         {},

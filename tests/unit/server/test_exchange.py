@@ -15,6 +15,7 @@ from common.payload import Value, Values
 from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.exchange import Exchange
+from server.in_flight import InFlight, Size
 from server.member import Member
 from server.quorum import Shortfall
 from server.replies import Gathered, Visited
@@ -378,6 +379,138 @@ def test_people_hear_who_is_missing_what_happens_and_what_they_can_do(make_membe
     )
 
 
+# Replies that are held back
+
+
+class Stalled:
+    """Clients whose replies, 2 MiB each, are taken in order; the first one begins its reply and stalls.
+
+    ``buffer`` is that of replies before their turn, in MiB; ``link`` the seconds that a reply is on its way once there
+    is room for it; ``away`` never answer.
+    """
+
+    def __init__(
+        self,
+        make_member: MakeMember,
+        deadline: float,
+        buffer: int = 1,
+        *,
+        link: float = 0.0,
+        away: Sequence[str] = (),
+        stalls: bool = True,
+        after: Stalled | None = None,
+    ) -> None:
+        self.names = [f"client-{index}" for index in range(5)]
+        self.told: list[Shortfall] = []
+        self.taken: list[str] = []
+        collector = Visited(self.names, buffer << 20, lambda client, values: self.taken.append(client))
+        self.exchange = Exchange(
+            "train",
+            4,
+            collector,
+            accept,
+            deadline,
+            patience=2,
+            lacks=lambda exchange, shortfall, tell: self.told.append(shortfall) if tell else None,
+        )
+        self.members: dict[str, Member] = {} if after is None else after.members
+        if after is None:
+            self.members = {name: make_member(name, index) for index, name in enumerate(self.names)}
+        self._link, self._away, self._stalls = link, away, stalls
+
+    async def finish(self, min_replies: int, limit: float = PATIENCE) -> Sequence[str]:
+        replies = []
+        for name, member in self.members.items():
+            call = member.post("train", 4, pb.ASK, body(), self.exchange)
+            self.exchange.expect(member, call)
+            if name not in self._away:
+                replies.append(asyncio.create_task(self._reply(name, call)))
+        try:
+            async with asyncio.timeout(limit):
+                return await self.exchange.finish(min_replies)
+        finally:
+            for each in replies:
+                each.cancel()
+
+    async def _reply(self, name: str, call: Call) -> None:
+        await self.exchange.arriving(call, 2 << 20)
+        if self._stalls and name == self.names[0]:
+            return
+        await asyncio.sleep(self._link)
+        if self.exchange.is_open_for(call):
+            self.exchange.receive(call, {"x": 1.0})
+            self.members[name].settle(call)
+
+    def late(self) -> list[str]:
+        return [name for name, member in self.members.items() if member.punctuality.missed]
+
+
+@pytest.mark.parametrize("buffer", [1, 5])  # for no reply before its turn, and for two
+async def test_who_stalls_when_it_is_its_turn_does_not_hold_the_run(
+    make_member: MakeMember, buffer: int
+) -> None:
+    stalled = Stalled(make_member, 0.1, buffer)
+    assert await stalled.finish(4) == stalled.names[1:]
+    assert stalled.taken == stalled.names[1:]
+    assert stalled.late() == ["client-0"], "it kept the others from answering"
+    assert stalled.told == [], "nobody need hear of it: what had begun to arrive was enough"
+
+
+async def test_who_stalls_is_waited_for_where_the_quorum_needs_it(make_member: MakeMember) -> None:
+    stalled = Stalled(make_member, 0.05)
+    with pytest.raises(TimeoutError):
+        await stalled.finish(5, limit=0.4)
+    assert stalled.late() == []
+    assert stalled.told[-1].missing[0].name == "client-0"
+
+
+async def test_who_stalls_costs_the_others_nothing_where_one_more_is_away(make_member: MakeMember) -> None:
+    stalled = Stalled(make_member, 0.1, away=["client-1"])
+    assert await stalled.finish(3) == stalled.names[2:]
+    assert stalled.late() == ["client-0", "client-1"]
+
+
+async def test_who_stalls_again_and_again_costs_no_deadline_any_more(make_member: MakeMember) -> None:
+    stalled = None
+    for _ in range(2):
+        stalled = Stalled(make_member, 0.05, after=stalled)
+        assert await stalled.finish(4) == stalled.names[1:]
+    following = Stalled(make_member, PATIENCE, after=stalled)
+    assert await following.finish(4, limit=PATIENCE / 2) == following.names[1:]
+    assert following.late() == ["client-0"]
+
+
+async def test_who_was_held_back_has_a_deadline_from_when_there_is_room(make_member: MakeMember) -> None:
+    slow = Stalled(make_member, 0.25, link=0.15, stalls=False)  # 0.75 s for all of them, one after the other
+    assert await slow.finish(1) == slow.names
+    assert slow.late() == []
+
+
+async def test_who_stalls_is_given_up_when_the_phase_closes_and_the_others_are_not(
+    make_member: MakeMember,
+) -> None:
+    stalled = Stalled(make_member, 0.2, buffer=2, link=0.15)
+    assert await stalled.finish(0) == stalled.names[1:]
+    assert stalled.late() == ["client-0"]
+
+
+async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_own_phase(
+    make_member: MakeMember, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_flight = InFlight(10 << 20)
+    held = Stalled(make_member, 0.05, stalls=False)
+    collector = Gathered()
+    held.exchange = Exchange("train", 4, collector, accept, 0.05, patience=1)
+    with in_flight.room("an older phase", {"client-9": Size(1, None)}):
+        room = in_flight.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
+        collector.enter(room)
+        with room:
+            assert await held.finish(0) == []
+    assert held.late() == []
+    assert "for the reply of client client-3 there was no room within 0.05 s" in caplog.text
+    assert "did not answer" not in caplog.text
+
+
 # Always late
 
 
@@ -464,6 +597,27 @@ async def test_who_comes_back_is_waited_for_again(
     await asyncio.sleep(0.02)
     assert asked.open() == ["client-2"]
     assert "client client-2 has come back" in caplog.text
+    await finishing
+
+
+@pytest.mark.parametrize("in_time", [False, True])
+async def test_coming_back_again_speaks_for_a_client_only_if_it_has_answered_in_time(
+    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture, in_time: bool
+) -> None:
+    asked = await always_late(make_asked, caplog)
+    asked.members["client-2"].streams += 1
+    for answers in [True, False, False] if in_time else [False, False]:
+        asked = make_asked(0.05, after=asked)
+        for name in NAMES if answers else NAMES[:2]:
+            asked.reply(name)
+        await asked.exchange.finish(1)
+    asked.members["client-2"].streams += 1
+    following = make_asked(0.05, after=asked)
+    finishing = asyncio.create_task(following.exchange.finish(1))
+    following.reply("client-0")
+    following.reply("client-1")
+    await asyncio.sleep(0.02)
+    assert following.open() == (["client-2"] if in_time else [])
     await finishing
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +122,11 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
         async def arrive(client: str) -> None:
             for _ in range(chance.randint(0, 5)):
                 await asyncio.sleep(0)
+            if chance.random() < 0.3:  # it says another size, breaks off, and comes back
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(
+                        collector.admit(client, chance.randint(1, sizes[client] // MIB) * MIB), 1e-4
+                    )
             await collector.admit(client, sizes[client])
             assert shared.held <= limit
             assert shared.held == sum(open_room.held for open_room in shared.rooms)
@@ -192,6 +199,42 @@ async def test_who_waits_is_let_go_when_the_phase_is_over_and_who_comes_back_has
         assert second.held == 0
         await second.claim("b", 2 * MIB)
         assert second.held == 0, "its phase is over"
+
+
+async def test_who_comes_back_with_another_size_gives_up_its_room_and_waits_for_other() -> None:
+    shared = InFlight(10 * MIB)
+    room = shared.room("visit", {"a": Size(0, 8 * MIB), "b": Size(0, 8 * MIB)}, 10 * MIB)
+    with room:
+        await room.claim("a", 6 * MIB)
+        await room.claim("b", MIB)
+        larger = asyncio.create_task(room.claim("b", 8 * MIB))
+        await settled()
+        assert not larger.done()
+        assert room.held == 6 * MIB
+        room.release("a")
+        await larger
+        assert room.held == 8 * MIB
+        await room.claim("b", 2 * MIB)
+        assert room.held == 2 * MIB
+
+
+async def test_nobody_passes_the_limit_by_saying_less_first() -> None:
+    shared, names = InFlight(200 * MIB), [f"client-{number}" for number in range(10)]
+    room = shared.room("round 1, phase 'look'", dict.fromkeys(names, Size(1, 100 * MIB)), 20 * MIB)
+    collector = Visited(names, 20 * MIB, lambda client, values: None)
+    collector.enter(room)
+    with room:
+        for name in names[1:]:
+            await collector.admit(name, MIB + 1)
+        returned = {name: asyncio.create_task(collector.admit(name, 100 * MIB)) for name in names[1:]}
+        await settled()
+        assert not any(task.done() for task in returned.values())
+        assert room.held == 0, "what they had is given up"
+        await collector.admit(names[0], 100 * MIB)
+        for name, following in pairwise(names):
+            assert room.held == 100 * MIB
+            collector.add(name, {})
+            await asyncio.wait_for(returned[following], 5)
 
 
 async def test_a_sum_gives_room_back_as_it_goes_and_a_collection_at_its_end() -> None:

@@ -19,11 +19,21 @@ EVENTS = st.lists(
 )
 
 
-def in_a_row(history: list[Event], phase: str) -> int:
-    """Deadlines missed since the client came back last, or answered in time: in this phase, or in any."""
-    since_return = list(takewhile(lambda event: event[0] != "returned", reversed(history)))
-    concerned = [event for event in since_return if phase in (ANY, event[1])]
-    return len(list(takewhile(lambda event: event[0] == "missed", concerned)))
+def in_a_row(history: list[Event], phase: str, patience: int | None) -> int:
+    """Deadlines missed since the client answered in time, in this phase or in any; or came back when overlooked."""
+    concerned = [what for what, which in history if what == "returned" or phase in (ANY, which)]
+    row = list(takewhile(lambda what: what != "kept", reversed(concerned)))[::-1]
+    misses = [place for place, what in enumerate(row) if what == "missed"]
+    if patience is not None and len(misses) >= patience:
+        overlooked = misses[patience - 1]
+        if "returned" in row[overlooked:]:
+            row = row[row.index("returned", overlooked) :]
+    return row.count("missed")
+
+
+def overlooked(history: list[Event], patience: int | None) -> set[str]:
+    """Phases that do not wait for the client."""
+    return {each for each in (*PHASES, ANY) if patience and in_a_row(history, each, patience) >= patience}
 
 
 @given(EVENTS, st.one_of(st.none(), st.integers(1, 4)))
@@ -33,23 +43,20 @@ def test_a_phase_overlooks_who_has_missed_so_many_deadlines_of_it_or_of_all_in_a
     client, stream = Punctuality(), 1
     history: list[Event] = []
     for what, phase in events:
-        before = {each for each in (*PHASES, ANY) if patience and in_a_row(history, each) >= patience}
+        before = overlooked(history, patience)
         history.append((what, phase))
+        after = overlooked(history, patience)
         if what == "returned":
             stream += 1
-            assert client.returned(stream) == bool(before)
+            assert client.returned(stream) == (before != after)
         elif what == "kept":
             assert client.keep(phase) == bool({ANY, phase} & before)
         else:
             news = client.miss(phase, stream, patience, 60.0)
-            assert (
-                set(news)
-                == {each for each in (ANY, phase) if patience and in_a_row(history, each) >= patience}
-                - before
-            )
+            assert set(news) == after - before
+        assert client.overlooked == after
         for each in PHASES:
-            late = max(in_a_row(history, each), in_a_row(history, ANY))
-            assert client.awaited(each) == (patience is None or late < patience)
+            assert client.awaited(each) == after.isdisjoint({each, ANY})
 
 
 def test_who_is_away_is_overlooked_in_a_phase_that_it_never_missed() -> None:
@@ -66,6 +73,27 @@ def test_who_is_slow_in_one_phase_alone_is_awaited_in_the_others() -> None:
     assert news == ["train"]
     assert not client.awaited("train")
     assert client.awaited("loss")
+
+
+def test_coming_back_speaks_for_a_client_once_until_it_has_answered_in_time() -> None:
+    client = Punctuality()
+    waited = []
+    for stream in range(1, 10):  # on another connection in each phase
+        client.returned(stream)
+        waited.append(client.awaited("train"))
+        client.miss("train", stream, 2, 60.0)
+    assert waited == [True, True, True, True, False, False, False, False, False]
+    client.keep("train")
+    for stream in range(10, 12):
+        client.miss("train", stream, 2, 60.0)
+    assert not client.awaited("train")
+    assert client.returned(12)
+    assert client.awaited("train")
+
+
+def test_coming_back_between_two_misses_does_not_hide_them() -> None:
+    client = Punctuality()
+    assert [client.miss("train", stream, 3, 60.0) for stream in (1, 2, 3)] == [[], [], [ANY, "train"]]
 
 
 def test_it_gets_another_chance_when_a_deadline_is_a_twentieth_of_the_time(
