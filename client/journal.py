@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,18 @@ class Journal:
 
     def forget_before(self, reach: int) -> None:
         """Drop the entries of instructions before ``reach``: no checkpoint can lead back to them."""
-        for sequence in [sequence for sequence in self._entries if sequence < reach]:
+        self._forget(sequence for sequence in self._entries if sequence < reach)
+
+    def forget_between(self, base: int, sequence: int) -> None:
+        """Drop the entries of instructions after ``base`` and before ``sequence``, whose base that is.
+
+        None of them counted when ``sequence`` was sent, or it would be the base; and none can count any more, since
+        no question is sent while another is open. All that checkpoints lead back to lies at the base or before it.
+        """
+        self._forget(between for between in self._entries if base < between < sequence)
+
+    def _forget(self, sequences: Iterable[int]) -> None:
+        for sequence in list(sequences):
             del self._entries[sequence]
             if self._folder is not None:
                 _path(self._folder, sequence).unlink(missing_ok=True)

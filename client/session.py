@@ -193,6 +193,7 @@ class Session:
         if self._begun is not None:
             lap = _stopwatch()
             self._begun.journal.forget_before(instruction.reach)
+            self._begun.journal.forget_between(instruction.base, instruction.sequence)
             timing.journal_ns = lap()
         stored = self._stored(instruction.sequence)
         if stored is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from common.frames import Assembly, Body
@@ -104,9 +104,13 @@ class Member:
         return call
 
     def count(self, call: Call) -> None:
-        """Let the effect of an answered instruction count."""
+        """Let the effect of an answered question count.
+
+        Its answer builds on all promises, and so proves them kept, confirmed or not: none was made since it was asked.
+        """
         if call.kind == pb.ASK:
             self.base = call.sequence
+            self._kept(self.tells())
 
     def settle(self, call: Call) -> None:
         """Stop waiting for an instruction: it was answered, or its deadline has passed."""
@@ -137,7 +141,10 @@ class Member:
         """
         tells = list(self.tells())
         held = [place for place, call in enumerate(tells) if call.sequence in hello.snapshots]
-        for call in tells[: held[-1] if held else 0]:
+        self._kept(tells[: held[-1] if held else 0])
+
+    def _kept(self, tells: Iterable[Call]) -> None:
+        for call in list(tells):
             call.outcome = "told"
             self.settle(call)
 

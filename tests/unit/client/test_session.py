@@ -149,7 +149,7 @@ def test_a_restart_at_any_moment_changes_nothing(make_session: MakeSession, rest
             session = make_session()
         last = step(session)
     assert last == 4.5
-    assert session.hello().snapshots == [2, 3, 4, 5]
+    assert session.hello().snapshots == [2, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,23 @@ def test_what_lies_before_the_reach_is_forgotten(session: Session) -> None:
         add(session, 1.0, sequence=sequence, base=sequence - 1)
     add(session, 1.0, sequence=5, base=4, reach=3)
     assert session.hello().snapshots == [3, 4, 5]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_client_whose_answers_never_count_keeps_only_the_last(
+    make_session: MakeSession, tmp_path: Path, restart: bool
+) -> None:
+    session = make_session()
+    add(session, 1.0, sequence=1, base=0)
+    double(session, sequence=2, base=1)
+    for late in range(3, 503):
+        assert add(session, 100.0, sequence=late, base=2, reach=1) == 102.0
+        assert session.hello().snapshots == [1, 2, late]
+        if restart and late % 50 == 0:
+            session = make_session()
+    assert len(list((tmp_path / "journal").iterdir())) == 3
+    assert add(session, 0.5, sequence=503, base=2, reach=1) == 2.5
+    assert add(session, 0.5, sequence=1 << 32, base=1) == 1.5, "the server went back to an older checkpoint"
 
 
 @pytest.mark.parametrize("least", [None, 1])

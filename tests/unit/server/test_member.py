@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,10 +12,16 @@ from common.errors import PayloadError
 from common.payload import Values
 from proto import fenchel_pb2 as pb
 from server.calls import Call
+from server.checkpoint import take
 from server.exchange import Exchange
 from server.member import Member
 from server.replies import Gathered
 from tests.unit.server.conftest import body
+
+
+@dataclass
+class Nothing:
+    """The state of an algorithm that has none."""
 
 
 def accept(client: str, values: Values, finite: bool) -> None:
@@ -141,6 +148,39 @@ def test_a_promise_in_the_journal_proves_those_before_it_kept(
     assert member.can_restore(hello(*snapshots)) == possible
     member.confirm(hello(*snapshots))
     assert list(member.outstanding) == left
+
+
+def test_an_answer_that_counts_proves_the_promises_before_it_kept(member: Member) -> None:
+    told = []
+    for _ in range(40):  # a client that answers, and never confirms
+        told.append(tell(member))
+        answered(member, ask(member))
+        assert not member.outstanding
+    assert [(call.outcome, call.body) for call in told] == [("told", None)] * 40
+    later = tell(member)
+    assert list(member.tells()) == [later]
+
+
+def test_an_answer_proves_also_what_was_promised_before_the_server_was_restarted(member: Member) -> None:
+    answered(member, ask(member))
+    told = [tell(member), tell(member)]
+    again = take("run", 1, 0, Nothing(), {member.name: member}).restore()[member.name]
+    assert [call.sequence for call in again.tells()] == [call.sequence for call in told]
+    answered(again, ask(again))
+    assert not again.outstanding
+
+
+def test_what_proves_no_state_settles_no_promise(member: Member) -> None:
+    promise = tell(member)
+    answered(member, ask(member, kind=pb.INSPECT))
+    failed = ask(member)
+    assert failed.exchange is not None
+    failed.exchange.fail(failed, "no")
+    late = ask(member)
+    member.settle(late)
+    assert list(member.tells()) == [promise]
+    assert promise.outcome == "promised"
+    assert promise.body is not None
 
 
 def test_a_client_without_state_can_always_come_back(member: Member) -> None:
