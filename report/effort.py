@@ -115,7 +115,7 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
         )
     calls = digest.own_calls(run.calls_table)
     if not calls.num_rows:
-        raise CheckpointError(f"run {run.id} has no round yet")
+        raise CheckpointError(run.why_empty)
     if rounds is not None:
         calls = calls.filter(digest.column(calls, "round") <= rounds)
     shards = run.shards

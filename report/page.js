@@ -3,7 +3,7 @@
 (() => {
   let data = JSON.parse(document.getElementById("data").textContent);
   const several = data.runs.length > 1;
-  const state = { x: "round", y: "linear", split: "test", layer: "wire", map: "took", hidden: new Set() };
+  const state = { x: "round", y: "linear", split: "test", layer: "wire", map: "waited", hidden: new Set() };
   const dashes = ["solid", "dash", "dot", "dashdot"];
   const formats = { round: "d", seconds: ".4~g", bytes: ".3s", socket: ".3s", epsilon: ".3g" };
   const dependent = { // charts to draw anew when a switch is turned
@@ -165,8 +165,14 @@
   }
 
   function heat(chart, { clients, rounds, maps, missed }) {
-    const values = maps[state.map] || [];
-    const known = values.flat().filter((value) => value !== null).sort((a, b) => a - b);
+    const map = maps[state.map] ? state.map : "took"; // older tables do not say who waited
+    const titles = { waited: "Waiting for slower clients, by client and round", took: "How long answers took, by client and round" };
+    chart.closest("figure").querySelector("h3").textContent = titles[map];
+    const values = maps[map] || [];
+    // What is done once before the first round (round 0) takes longer than any round, and would bleach them all.
+    const learns = rounds.some((t) => parseInt(t, 10) >= 1);
+    const scaled = values.map((row) => row.filter((_, at) => !learns || parseInt(rounds[at], 10) >= 1));
+    const known = scaled.flat().filter((value) => value !== null).sort((a, b) => a - b);
     const names = clients.map(escaped);
     const narrow = chart.clientWidth < 500;
     chart.style.height = `${Math.min(Math.max(clients.length * 20, 60), 520) + (narrow ? 120 : 60)}px`;

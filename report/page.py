@@ -218,14 +218,14 @@ def _details(run: Run, index: int) -> str:
 
 
 def _clients(clients: Sequence[Costs], index: int) -> str:
-    switch = _switch("map", "Seconds until", {"took": "Answer took", "waited": "Waited for others"})
+    switch = _switch("map", "Seconds that", {"waited": "Waited for others", "took": "Answer took"})
     return (
         f"{_run_chart('Mean seconds of a call, the slowest client first', 'clients', index)}"
         f"{fragments.clients(clients)}"
-        f"{_run_chart('Waiting, by client and round', 'waiting', index, switch)}"
-        "<p class='note'>How long each client's answers took, and how long it then waited for slower clients. "
-        "Colours end at the 99th percentile. A cross is an answer that did not come or did not count; where a "
-        "client was not asked there is nothing.</p>"
+        f"{_run_chart('Waiting for slower clients, by client and round', 'waiting', index, switch)}"
+        "<p class='note'>How long each client waited for slower clients, or how long its answers took. "
+        "Colours end at the 99th percentile of the rounds; round 0 is the setup. A cross is an answer that did not "
+        "come or did not count; where a client was not asked there is nothing.</p>"
     )
 
 

@@ -34,6 +34,8 @@ _COLORS = {
     "from clients": "#7fabd9",
 }
 _CLIENTS = 40  # bars with a name each; beyond them the slowest are drawn
+_ENTRY = 24  # letters of a legend's entry of which four fit beside each other
+_PHASES = 6  # with two lines each
 _MAP = (200, 400)
 
 
@@ -77,7 +79,9 @@ def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) 
         axes.set_title(f"{drawing(run, axes)}, {name}")
         handles, labels = axes.get_legend_handles_labels()
         if handles:
-            picture.legend(handles, labels, loc="outside lower left", ncols=8, frameon=False)
+            # What does not fit into the picture's width would be cut.
+            columns = 4 if max(map(len, labels)) <= _ENTRY else 2
+            picture.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         picture.savefig(path, format="png", dpi=200, metadata={"Software": None})
     return path
@@ -104,8 +108,19 @@ def _time_by_client(run: Run, axes: Axes) -> str:
 
 
 def _latency(run: Run, axes: Axes) -> str:
-    for index, one in enumerate(histograms(run.calls_table)):
-        color = figure.COLORS[index // 2 % len(figure.COLORS)]
+    found = histograms(run.calls_table)
+    phases = list(dict.fromkeys(one.phase for one in found))
+    took = {
+        costs.name: costs.answered * (costs.mean.total - costs.mean.waiting)
+        for costs in digest.costs_by(run.calls_table, "phase")
+        if costs.answered
+    }
+    largest = set(sorted(phases, key=lambda phase: -took.get(phase, 0.0))[:_PHASES])
+    shown = [phase for phase in phases if phase in largest]
+    for one in found:
+        if one.phase not in largest:
+            continue
+        color = figure.COLORS[shown.index(one.phase) % len(figure.COLORS)]
         style = "-" if one.what == "total" else "--"
         axes.stairs(
             one.counts,
@@ -118,18 +133,22 @@ def _latency(run: Run, axes: Axes) -> str:
     axes.set_xscale("log")
     axes.set_ylabel("calls")
     _unit(axes.xaxis, "s")
-    return "Latency by phase"
+    some = f"the {len(shown)} of {len(phases)} phases that took most time"
+    return f"Latency, {some}" if len(shown) < len(phases) else "Latency by phase"
 
 
 def _waiting(run: Run, axes: Axes) -> str:
     from matplotlib.ticker import EngFormatter
 
     shown = thinned(waiting_of(run.calls_table), *_MAP)
-    known = shown.took[np.isfinite(shown.took)]
-    highest = float(np.quantile(known, 0.99)) if known.size else 1.0
-    image = axes.imshow(
-        shown.took, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=highest
-    )
+    told = bool(np.isfinite(shown.waited).any())  # older tables do not say who waited
+    seconds = shown.waited if told else shown.took
+    # What is done once before the first round (round 0) takes longer than any round, and would bleach them all.
+    rounds = [place for place, name in enumerate(shown.rounds) if int(name.split("–")[0]) >= 1]
+    scaled = seconds[:, rounds] if rounds else seconds
+    known = scaled[np.isfinite(scaled)]
+    highest = (float(np.quantile(known, 0.99)) if known.size else 0.0) or 1.0
+    image = axes.imshow(seconds, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=highest)
     row, column = np.nonzero(shown.missed)
     axes.plot(column, row, "x", color="#a02c1c", markersize=3, linestyle="none")
     places = np.unique(np.linspace(0, len(shown.rounds) - 1, min(len(shown.rounds), 12)).astype(int))
@@ -144,7 +163,7 @@ def _waiting(run: Run, axes: Axes) -> str:
     picture = axes.get_figure()
     assert picture is not None
     picture.colorbar(image, ax=axes, format=EngFormatter(unit="s"), extend="max", pad=0.02)
-    return "How long each client's answers took"
+    return "How long each client waited for slower ones" if told else "How long each client's answers took"
 
 
 def _bytes_by_client(run: Run, axes: Axes) -> str:

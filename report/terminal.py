@@ -19,12 +19,16 @@ from report.run import Run
 from report.wording import UNKNOWN, bytes_text, count_text, figure_text, plain, seconds_text
 
 _SLOWEST = 5  # clients shown for one run
+_DIFFERING = 3  # settings shown of several runs; the page shows all
+_SHORT = 14  # letters of a setting that is shown
+_NAME = 32  # letters of a run's name that stay in one line
+_ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
 _STYLES = {"completed": "green", "stopped": "red", "unfinished": "yellow"}
 
 
 def show(runs: Sequence[Run], console: Console) -> None:
     """Print one run in detail, or several as a table with a row each."""
-    console.print(_one(runs[0]) if len(runs) == 1 else _several(runs))
+    console.print(_one(runs[0]) if len(runs) == 1 else _several(runs, console))
 
 
 def as_json(runs: Sequence[Run]) -> dict[str, Any]:
@@ -128,30 +132,55 @@ def _costs(heading: str, rows: Sequence[Costs]) -> Table:
     return table
 
 
-def _several(runs: Sequence[Run]) -> Table:
+def _several(runs: Sequence[Run], console: Console) -> Table:
+    """Return the table with as many settings and figures as the terminal has room for."""
     differing = digest.differing_settings(runs)
+    settings = _telling(differing)
     known = {name for run in runs for name in run.figures}
     # All losses and accuracies of several runs do not fit beside each other.
     worst = "client_accuracy_worst"
     other = worst if worst in known else "train_accuracy"
     wanted = (columns.objective(known), "gap", "test_accuracy", "test_auc", other)
     shown = [name for name in wanted if name in known]
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, caption=count_text(len(runs), "run"), caption_justify="left"
-    )
+    while True:
+        table = _compared(runs, {key: differing[key] for key in settings}, shown, len(differing))
+        if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
+            return table
+        if not settings and not shown:
+            return table
+        # The last to go are the first setting and the first figure: they tell most.
+        (settings if len(settings) > 1 else shown if len(shown) > 1 else settings or shown).pop()
+
+
+def _telling(differing: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the keys of a few settings that tell the runs apart: short, and known of as many runs as possible."""
+    short = [key for key, values in differing.items() if all(len(setting_text(v)) <= _SHORT for v in values)]
+    short.sort(key=lambda key: (key != "algorithm.name", differing[key].count(None)))
+    return short[:_DIFFERING]
+
+
+def _compared(
+    runs: Sequence[Run], settings: Mapping[str, Sequence[Any]], shown: Sequence[str], differing: int
+) -> Table:
+    """Return a table with a row a run, of some of the settings that differ and some of the figures."""
+    more = differing - len(settings)
+    other = f"; +{count_text(more, 'differing setting')}, on the page" if more else ""
+    caption = f"{count_text(len(runs), 'run')}{other}"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
+    labels = [plain(label) for label in digest.labels(runs)]
     # A narrow terminal must not squeeze away what tells the rows apart.
-    table.add_column("run", overflow="fold", min_width=12)
-    table.add_column("state", min_width=9)
-    for key in differing:
-        table.add_column(Text(plain(key).replace(".", ".\n")), style="cyan", overflow="fold", min_width=6)
+    table.add_column("run", overflow="fold", min_width=min(max(map(len, labels)), _NAME), max_width=_NAME)
+    table.add_column("state", no_wrap=True)
+    for key in settings:
+        table.add_column(Text(plain(key).replace(".", ".\n")), style="cyan", no_wrap=True)
     for heading in ("done", *(columns.title(name).lower() for name in shown), "time", "down", "up"):
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
-    for index, (run, label) in enumerate(zip(runs, digest.labels(runs), strict=True)):
+    for index, (run, label) in enumerate(zip(runs, labels, strict=True)):
         traffic = digest.traffic(run.metrics_table)
         table.add_row(
-            Text(plain(label)),
+            Text(label),
             _state(run),
-            *(Text(plain(setting_text(values[index]))) for values in differing.values()),
+            *(Text(plain(setting_text(values[index]))) for values in settings.values()),
             f"{run.rounds:,}",
             *(figure_text(name, run.figures.get(name, math.nan)) for name in shown),
             seconds_text(digest.time_split(run.metrics_table).total),

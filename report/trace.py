@@ -50,7 +50,7 @@ def events(run: Run) -> Iterator[Event]:
     """
     calls, metrics = run.calls_table, run.metrics_table
     if not calls.num_rows:
-        raise CheckpointError(f"run {run.id} has no round yet")
+        raise CheckpointError(run.why_empty)
     if "arrived_s" not in calls.column_names or "started_unix" not in metrics.column_names:
         raise CheckpointError(
             f"run {run.id} was recorded by an earlier version, which did not note when clients had instructions"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect as introspection
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +20,9 @@ from rich.table import Table
 from common.errors import SettingsError
 from common.settings.run import json_schema, load
 from deploy.commands.run import InsecureOption, JsonOption, SetOption
+
+_ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
+_FILE_WIDTH = 160  # columns of a table in a file or a pipe
 
 
 def register(app: typer.Typer) -> None:
@@ -151,7 +156,7 @@ def report(
     if as_json:
         print(json.dumps(described(found), indent=2))  # noqa: T201
         return
-    console = Console()
+    console = _wide(Console())
     show(found, console)
     page = write_report(found, output or found[0].path / "report.html", optimum)
     for kind, path in [("page", page), *((path.suffix[1:], path) for path in written)]:
@@ -182,9 +187,26 @@ def probe(
     if as_json:
         print(json.dumps([asdict(result) for result in results], indent=2))  # noqa: T201
         return
+    _show_probes([result.cells() for result in results], Console(highlight=False))
+
+
+def _show_probes(rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print a row a client; of one client, or where they are too wide, a row a figure, so that no unit is cut."""
+    titles = ("client", "p50", "p90", "p99", "jitter", "clock offset", "up", "down")
     table = Table(box=None, header_style="dim", pad_edge=False)
-    for title in ("client", "p50", "p90", "p99", "jitter", "clock offset", "up", "down"):
+    for title in titles:
         table.add_column(title, justify="left" if title == "client" else "right", no_wrap=True)
-    for result in results:
-        table.add_row(*result.cells())
-    Console(highlight=False).print(table)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    everything = console.options.update(width=_ANY_WIDTH)
+    if len(rows) > 1 and console.measure(table, options=everything).maximum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        for title, cell in zip(titles, row, strict=True):
+            console.print(f"{title:12}  {escape(cell)}", soft_wrap=True)
+
+
+def _wide(console: Console) -> Console:
+    """Return a console with room for a table where there is no terminal, and nobody said how wide it is."""
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_FILE_WIDTH)

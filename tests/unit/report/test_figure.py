@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from report import pictures
 from report.figure import draw
 from report.pictures import write_pictures
 from report.run import Run
@@ -60,6 +62,50 @@ def test_the_same_runs_give_the_same_picture(tmp_path: Path, finished: Run) -> N
     assert (
         draw([finished], tmp_path / "a.png").read_bytes() == draw([finished], tmp_path / "b.png").read_bytes()
     )
+
+
+def test_the_legend_of_latencies_has_few_phases_and_lies_within_the_picture(
+    tmp_path: Path, altered: Callable[..., Run], finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Figure] = []
+    save = Figure.savefig
+
+    def saved(self: Figure, *words: object, **more: object) -> None:
+        kept.append(self)
+        save(self, *words, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    rows = finished.calls_table.num_rows
+    for prefix in ("phase", "a_phase_with_a_very_long_name"):
+        calls = {
+            "phase": [f"{prefix}_{i % 10}" for i in range(rows)],
+            "total_s": [1.0 + i % 10 for i in range(rows)],
+        }
+        run = altered(prefix, calls=calls)
+        pictures._draw(run, "x", pictures._latency, tmp_path / f"{prefix}.png")
+        (legend,) = kept[-1].legends
+        named = {text.get_text().split(",")[0] for text in legend.get_texts()}
+        assert named == {f"{prefix}_{i}" for i in range(4, 10)}
+        box = legend.get_window_extent()
+        assert 0 <= box.x0 <= box.x1 <= kept[-1].bbox.width
+
+
+def test_the_picture_of_waiting_shows_waiting_in_the_colours_of_the_rounds(
+    altered: Callable[..., Run], finished: Run
+) -> None:
+    rows = finished.calls_table
+    waited = [1000.0 if t == 1 else 1.0 for t in rows["round"].to_pylist()]
+    setup = [t - 1 for t in rows["round"].to_pylist()]  # the first round becomes round 0
+    axes = Figure().subplots()
+    title = pictures._waiting(altered("setup", calls={"round": setup, "waiting_s": waited}), axes)
+    assert title == "How long each client waited for slower ones"
+    (image,) = axes.get_images()
+    drawn = image.get_array()
+    assert drawn is not None
+    assert np.nanmax(drawn) == 1000.0
+    assert image.get_clim() == (0.0, 1.0)
+    older = altered("older", calls=rows.drop_columns(["waiting_s"]))
+    assert "answers took" in pictures._waiting(older, Figure().subplots())
 
 
 def _empty(parent: Path) -> Path:

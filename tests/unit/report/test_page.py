@@ -226,3 +226,10 @@ def test_the_same_runs_give_the_same_page(tmp_path: Path, finished: Run) -> None
     first = write_report([finished], tmp_path / "a.html")
     second = write_report([Run(finished.path)], tmp_path / "b.html")
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_map_of_clients_opens_on_the_waiting_that_its_title_names(tmp_path: Path, finished: Run) -> None:
+    page = write_report([finished], tmp_path / "report.html").read_text()
+    assert '<button type="button" data-value="waited" aria-pressed="true">' in page
+    assert '<button type="button" data-value="took" aria-pressed="false">' in page
+    assert "Waiting for slower clients, by client and round" in page

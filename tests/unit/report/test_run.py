@@ -6,17 +6,22 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from rich.console import Console
 
 from common.errors import CheckpointError, SettingsError
 from common.objectives.metrics import FIGURES
-from report import columns
+from report import columns, terminal
+from report.course import Course
+from report.page import render
 from report.run import Run
+from report.trace import events
 
 UNPROTECTED = {"name": "hyfdca", "privacy": "none"}
 
@@ -149,3 +154,41 @@ def test_a_notebook_shows_a_run_without_interpreting_its_texts(altered: Callable
 
 def test_the_model_of_a_run_is_finite(finished: Run) -> None:
     assert np.isfinite(finished.model).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("calls.parquet", "metrics.parquet has rows"),
+        ("metrics.parquet", "calls.parquet has rows"),
+        ("summary.json", "tables are complete"),
+    ],
+)
+def test_a_file_that_is_missing_is_warned_of(altered: Callable[..., Run], name: str, said: str) -> None:
+    run = altered()
+    (run.path / name).unlink()
+    (warning,) = run.warnings
+    assert f"{name} is missing" in warning
+    assert said in warning
+    console = Console(file=StringIO(), width=400)
+    terminal.show([run], console)
+    assert isinstance(console.file, StringIO)
+    assert f"{name} is missing" in console.file.getvalue()
+    assert f"{name} is missing" in render([run])
+
+
+def test_a_run_that_goes_on_or_was_killed_misses_nothing(killed: Run, tmp_path: Path) -> None:
+    assert killed.missing == ()
+    young = tmp_path / "young"
+    young.mkdir()
+    (young / "settings.yaml").write_text("name: young\n")
+    assert Run(young).missing == ()
+
+
+def test_a_missing_table_is_not_taken_for_a_run_without_a_round(altered: Callable[..., Run]) -> None:
+    run = altered()
+    (run.path / "calls.parquet").unlink()
+    with pytest.raises(CheckpointError, match=r"calls\.parquet is missing"):
+        list(events(run))
+    with pytest.raises(CheckpointError, match=r"calls\.parquet is missing.*nothing to project"):
+        Course.of(run)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from io import StringIO
 
 import pytest
+import yaml
 from rich.console import Console
 
 from report import terminal
@@ -91,3 +93,23 @@ def test_what_is_not_known_is_null_in_the_json(altered: Callable[..., Run], fini
     calls = {"outcome": ["unanswered"] * finished.calls_table.num_rows}
     (described,) = terminal.as_json([altered(calls=calls)])["runs"]
     assert described["clients"][0]["total_p50"] is None
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_runs_that_differ_in_much_are_told_apart_in_a_narrow_terminal(
+    altered: Callable[..., Run], finished: Run, width: int
+) -> None:
+    def other(text: str) -> str:
+        values = yaml.safe_load(text)
+        values["name"] = "another-algorithm-here"
+        values["algorithm"] = {"name": "other"} | {f"own_setting_{i}": "x" * i for i in range(1, 40)}
+        return yaml.safe_dump(values)
+
+    text = shown(finished, altered(settings=other), width=width)
+    assert "…" not in text
+    told = ("fedavg", "other") if width == 120 else ()  # the algorithm is the last setting to go
+    for part in ("another-algorithm-here", "tiny", "completed", *told):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= width
+    assert re.search(r"\+\d\d differing settings, on the page", " ".join(text.split()))
+    assert sum(f"own_setting_{i}" in text for i in range(4, 40)) == 0

@@ -1,0 +1,58 @@
+"""What is looked at is printed so that nothing of it is cut."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from client.probe import ProbeResult
+from deploy.commands import inspect
+
+
+def measured(client: str) -> ProbeResult:
+    return ProbeResult(
+        client=client,
+        server="somewhere:7443",
+        pings=50,
+        rtt_p50=0.25751,
+        rtt_p90=0.26001,
+        rtt_p99=1.31234,
+        jitter=0.01234,
+        clock_offset=-1234.5678,
+        clock_uncertainty=0.12345,
+        upload=12.34e6,
+        download=567.8e6,
+    )
+
+
+def printed(*clients: str, width: int) -> str:
+    console = Console(file=StringIO(), width=width, highlight=False)
+    inspect._show_probes([measured(client).cells() for client in clients], console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("clients", [("hospital-north",), ("hospital-north", "[red]hospital", "x" * 60)])
+def test_no_number_of_a_probe_loses_its_unit(clients: tuple[str, ...], width: int) -> None:
+    text = printed(*clients, width=width)
+    for client in clients:
+        for cell in measured(client).cells():
+            assert text.count(cell) >= 1
+    assert "…" not in text
+    assert text.count("257.51 ms") == len(clients)
+
+
+def test_several_clients_have_a_row_each_where_there_is_room() -> None:
+    assert len(printed("one", "two", width=200).splitlines()) == 3
+    assert len(printed("one", width=200).splitlines()) == 8
+
+
+def test_a_pipe_has_room_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    pipe = Console(file=StringIO(), force_terminal=False)
+    assert inspect._wide(pipe).width == 160
+    monkeypatch.setenv("COLUMNS", "90")
+    assert inspect._wide(pipe) is pipe
