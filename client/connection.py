@@ -240,6 +240,7 @@ class Connection:
         own = who.holdings.own
         settings = who.consent.settings(reply.settings, None if own is None else own.path)
         holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)
+        who.consent.check_model(settings, holding.shard)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
         ceremony = self._ceremony(reply.run, settings, folder)
         session = Session(
@@ -254,7 +255,7 @@ class Connection:
             who.policy,
         )
         answered = partial(self.observer.answered, who.name)
-        return Worker(session, self.executor, self.on_instruction, answered)
+        return Worker(session, self.executor, True, self.on_instruction, answered)
 
     def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> Ceremony | None:
         """Return this client's part in the sealed exchange, if there is one."""

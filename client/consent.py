@@ -14,16 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel
 
 from client.algorithms import require_allowed
 from common.data.catalogue import CATALOGUE, UNPUBLISHED
 from common.data.extractor import VARIABLE
+from common.data.shard import Shard
 from common.errors import SettingsError, WireError
+from common.objectives.factory import dimension_of
+from common.settings.objective import BinarySettings, MlpScorer, MlpSettings, OwnSettings
 from common.settings.run import RunSettings, from_json, outside_code, raw
 
 MESSAGE_BYTES = 8 << 30
-"""The largest messages that a run may have, if nobody agreed to larger ones."""
+"""The largest messages that a run may have, and the largest model, if nobody agreed to larger ones."""
 
 LEAST_GROUP = 5
 """How many samples share a group of scores at least, if nobody agreed to fewer."""
@@ -45,7 +49,7 @@ class Consent:
     data
         Data sets of this machine that may be used; ``None``: those that are public.
     message_bytes
-        The largest messages that a run may have.
+        The largest messages that a run may have, and the largest model.
     least_group
         How many samples must share a group at least, where scores are told in groups.
     """
@@ -93,6 +97,41 @@ class Consent:
             )
         self._check_groups(settings)
         return settings
+
+    def check_model(self, settings: RunSettings, shard: Shard) -> None:
+        """Refuse a model that takes more memory than anybody agreed to, before it is built.
+
+        Of an objective from outside the project, whoever agreed to the code agreed to its model.
+
+        Parameters
+        ----------
+        settings
+            Of the run.
+        shard
+            What the client would train on.
+
+        Raises
+        ------
+        SettingsError
+            The model is larger than the largest message, or cannot be had on these data.
+        MissingDependencyError
+            The model needs torch, and torch is not installed.
+        """
+        objective = settings.objective
+        if isinstance(objective, OwnSettings):
+            return
+        network = objective.scorer if isinstance(objective, BinarySettings) else objective
+        itemsize = np.dtype(objective.dtype).itemsize
+        # Each unit has a weight at least; torch itself fails on numbers that are too long.
+        parameters = network.hidden if isinstance(network, MlpSettings | MlpScorer) else 0
+        if parameters * itemsize <= self.message_bytes:
+            parameters = dimension_of(objective, shard.features.shape[1], shard.classes)
+        if parameters * itemsize > self.message_bytes:
+            raise SettingsError(
+                f"the server's settings ask for a model of {parameters:,} parameters or more (objective), which take "
+                f"{parameters * itemsize:,} bytes, and this client takes {self.message_bytes:,} at most; if it has "
+                "several times that memory, start it with a larger --max-message-bytes"
+            )
 
     def _check_groups(self, settings: RunSettings) -> None:
         histograms = settings.evaluation.histograms

@@ -19,6 +19,7 @@ from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import wire_problem
 from common.payload import ALIGNMENT, Array, Ciphertexts, SparseVector, Value, Values
+from common.text import plain
 
 Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
 """What a reader can take from an array that is no ciphertext: its bytes do not show it, so who asks for it says it."""
@@ -26,6 +27,8 @@ Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
 
 ABSURD = 1e30
 """Beyond this no loss and no score of a model means anything; products of such numbers are numbers still."""
+
+_NAME, _NAMES = 80, 400  # characters of a name, and of all of them, in an error
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def check(values: Values, expectation: Expectation, source: str, *, finite: bool
     """
     if values.keys() != expectation.keys():
         raise PayloadError(
-            f"{source}: got values named {sorted(values)}, expected {sorted(expectation)}; "
+            f"{source}: got values named {_names(values)}, expected {sorted(expectation)}; "
             "do both sides run the same version of the algorithm?"
         )
     for name, expected in expectation.items():
@@ -255,6 +258,11 @@ def _number_difference(value: Value, expected: NumberSpec) -> str | None:
 def _told(number: float) -> str:
     """Return a number as people write it: 153, 0.5, 1e+100."""
     return str(number) if isinstance(number, int) else f"{number:.15g}"
+
+
+def _names(values: Values) -> str:
+    """Return names that somebody else chose, as far as people want to read them."""
+    return plain(str(sorted(plain(name, _NAME) for name in values)), _NAMES)
 
 
 def _described(value: Value) -> str:

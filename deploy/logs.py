@@ -8,8 +8,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from common.text import plain
 
 _FORMAT = "%(levelname)s %(message)s"
+_LONGEST = 8000
+"""Characters of a message, whoever wrote what is in it; and of each line of a stack trace."""
+_TRACE_LINES = 500
+
+
+class Lines(logging.Formatter):
+    """One line a record, for a terminal, and the stack trace of a defect."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line: nothing in it moves the cursor, or begins a line that looks like another record."""
+        return plain(super().formatMessage(record), _LONGEST)
+
+    def formatException(self, ei: Any) -> str:
+        """Return a stack trace; the text of an error may be from outside, too."""
+        return _trace(super().formatException(ei))
 
 
 class JsonLines(logging.Formatter):
@@ -21,10 +39,10 @@ class JsonLines(logging.Formatter):
             "unix": record.created,
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": plain(record.getMessage(), _LONGEST),
         }
         if record.exc_info:
-            entry["trace"] = self.formatException(record.exc_info)
+            entry["trace"] = _trace(self.formatException(record.exc_info))
         return json.dumps(entry)
 
 
@@ -61,7 +79,7 @@ def log_to_terminal(level: int) -> None:
     """Send Fenchel's records of at least ``level`` to standard error."""
     handler = logging.StreamHandler()
     handler.setLevel(level)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(Lines(_FORMAT))
     logger = logging.getLogger("fenchel")
     logger.setLevel(logging.INFO)
     logger.handlers = [handler]
@@ -82,3 +100,8 @@ def log_to_file(path: Path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
+
+
+def _trace(text: str) -> str:
+    """Return a stack trace, its lines fit for a terminal."""
+    return "\n".join(plain(line, _LONGEST) for line in text.split("\n")[-_TRACE_LINES:])

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from common.algorithms import keeps_no_state
 from common.data.shard import Shard
 from common.data.source import DataSource
 from common.errors import (
@@ -51,9 +52,13 @@ from server.member import Member
 from server.newcomers import Newcomers, check_late_joiners
 from server.privacy import Spending
 from server.recorder import Recorder
+from server.remarks import Remarks
 from server.rounds import Rounds, Row
 
 log = logging.getLogger("fenchel.server")
+
+_CLASS_NAMES = 10_000  # that a client may have
+_CLASS_NAME = 200  # characters of each
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,8 @@ class Coordinator:
         self._resume = resume
         self._epoch = 0 if resume is None else resume.epoch + 1
         self._half = server_half(settings.algorithm.name)
+        self._stateless = keeps_no_state(settings.algorithm)
+        self._remarks = Remarks()
         self._source = (
             None if settings.own_data else DataSource.open(settings.data, settings.seed, settings.positive)
         )
@@ -278,15 +285,16 @@ class Coordinator:
             return await self._admit_late(member, hello)
         refusal = self._misfit(member, hello.shard)
         if refusal:
-            log.error("client %s is refused: %s", member.name, refusal)
-            return pb.Farewell(reason=refusal)
+            return self._refused(member, refusal)
         if member.shard is None:
             member.shard = hello.shard
-        if not member.can_restore(hello):
-            member.lose(
-                "its journal of this run is gone or damaged, so what it contributed cannot be restored; if it is only "
-                "the last entry, --resume RUN --previous goes back behind it"
-            )
+        # A client's word cannot make a state of which there is none: it would be lost, and might end the run.
+        if not (self._stateless or member.can_restore(hello)):
+            if member.lost is None:
+                member.lose(
+                    "its journal of this run is gone or damaged, so what it contributed cannot be restored; if it is "
+                    "only the last entry, --resume RUN --previous goes back behind it"
+                )
             return pb.Farewell(reason=f"this client's journal of run {self.folder.id} is gone or damaged")
         described = sum(other.shard is not None for other in self.members.values())
         self._observer.joined(described, len(self.members))
@@ -303,8 +311,7 @@ class Coordinator:
         instance = self.enrolment.instances[member.name]
         refusal = self._newcomers.refusal(member.name, instance) or self._misfit(member, hello.shard)
         if refusal:
-            log.error("client %s is refused: %s", member.name, refusal)
-            return pb.Farewell(reason=refusal)
+            return self._refused(member, refusal)
         member.shard = hello.shard
         log.info("client %s has joined and waits for the next round", member.name)
         await self._newcomers.wait(member)
@@ -313,21 +320,43 @@ class Coordinator:
             return pb.Farewell(reason=late)
         return pb.Welcome()
 
+    def _refused(self, member: Member, refusal: str) -> pb.Farewell:
+        self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {refusal}")
+        return pb.Farewell(reason=refusal)
+
     def _misfit(self, member: Member, shard: pb.ShardDescription) -> str:
-        """Say why a client's data does not fit the run; empty if it does."""
+        """Say why a client's data does not fit the run; empty if it does. Names of classes are never told."""
+        if len(shard.class_names) > _CLASS_NAMES or any(
+            len(name) > _CLASS_NAME for name in shard.class_names
+        ):
+            return (
+                f"client {member.name} has more than {_CLASS_NAMES:,} names of classes, or one of more than "
+                f"{_CLASS_NAME} characters; shorten them in its data file"
+            )
         if shard.samples == 0 or shard.features_held == 0:
             return f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"
+        if self._source is not None:  # the server knows the data, and need not believe who came first
+            problem = self._source.problem
+            for name, mine, ours in (
+                ("features", shard.features, problem.features),
+                ("classes", shard.classes, problem.classes),
+            ):
+                if mine != ours:
+                    return (
+                        f"client {member.name} has {name} {mine}, but the data of this run have {ours}; does that "
+                        "machine have the same data set as the server?"
+                    )
+            return ""
+        remedy = "all clients need the same (list the classes in data.classes, and give every file the same columns)"
         others = [other for other in self.members.values() if other.shard is not None and other is not member]
         for other in others[:1]:
             assert other.shard is not None
-            for name in ("features", "classes", "class_names"):
+            for name in ("features", "classes"):
                 mine, theirs = getattr(shard, name), getattr(other.shard, name)
                 if mine != theirs:
-                    return (
-                        f"client {member.name} has {name.replace('_', ' ')} {_shown(mine)}, but client {other.name} "
-                        f"has {_shown(theirs)}; all clients need the same (list the classes in data.classes, and "
-                        "give every file the same columns)"
-                    )
+                    return f"client {member.name} has {name} {mine}, but client {other.name} has {theirs}; {remedy}"
+            if shard.class_names != other.shard.class_names:
+                return f"client {member.name} has other names of classes than client {other.name}; {remedy}"
         return ""
 
     def _shape(self) -> tuple[int, int]:
@@ -563,7 +592,3 @@ def _empty(features: int, classes: int) -> Shard:
         features,
         np.empty(0, np.int64),
     )
-
-
-def _shown(value: object) -> str:
-    return str(list(value)) if not isinstance(value, int) else str(value)  # type: ignore[call-overload]

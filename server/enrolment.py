@@ -7,9 +7,11 @@ import time
 from typing import Literal
 
 from common.errors import IdentityInUseError, JoinRefusedError, RunStoppedError
+from common.text import plain
 from common.version import PROTOCOL
 from proto import fenchel_pb2 as pb
 
+_SOFTWARE = 80  # characters of what a client calls its software, in an error
 _POLL_SECONDS = 10.0  # a client whose fleet is not complete is answered after so long, and asks again
 
 
@@ -72,8 +74,9 @@ class Enrolment:
         """
         if request.protocol != PROTOCOL:
             raise JoinRefusedError(
-                f"this server speaks protocol {PROTOCOL}, client {request.client!r} ({request.software}) speaks "
-                f"{request.protocol}; install the same version of Fenchel on both sides"
+                f"this server speaks protocol {PROTOCOL}, client {request.client!r} "
+                f"({plain(request.software, _SOFTWARE)}) speaks {request.protocol}; install the same version of "
+                "Fenchel on both sides"
             )
         name = request.client
         known = self.instances.get(name)

@@ -21,12 +21,14 @@ from common.frames import FRAME_BYTES
 from common.memory import keep_freed_memory
 from common.revocation import Revocations
 from common.settings.run import Network
+from common.text import plain
 from common.transport import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
 from proto import fenchel_pb2 as pb
 from server.coordinator import Coordinator, Summary
 from server.entrance import Entrance, Note, noted, who_calls
 from server.gate import CrowdedError, Gate
 from server.guard import Guard, RevokedError
+from server.remarks import Remarks
 from server.sockets import Crossed, Sockets
 
 log = logging.getLogger("fenchel.server")
@@ -34,7 +36,6 @@ log = logging.getLogger("fenchel.server")
 _NAME = "fenchel.v1.Coordinator"
 _INSTANCE_BYTES = 64
 _SOFTWARE_LENGTH = 200
-_REMEMBERED = 10_000  # clients of which it is known what the log says of them
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -89,7 +90,7 @@ class Service:
         self._secure = secure
         self._note = note
         self._sockets = Sockets()
-        self._told: dict[str, str] = {}
+        self._remarks = Remarks()
         self._limits = limits or Network()
         self._gate = Gate(self._limits)
 
@@ -146,13 +147,8 @@ class Service:
         return names[0].decode(errors="replace") if names else ""
 
     def _tell(self, client: str, what: str) -> None:
-        """Note in the log what is wrong with a client's call; the same thing once only, however often it calls."""
-        if self._told.get(client) == what:
-            return
-        if len(self._told) >= _REMEMBERED:
-            self._told.clear()
-        self._told[client] = what
-        log.warning("client %r: %s", client, what)
+        """Note in the log what is wrong with a client's call, at the pace of :class:`Remarks`."""
+        self._remarks.add(logging.WARNING, client, f"client {client!r}: {plain(what)}")
 
     async def _join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:
         await self._identity(context, request.client)

@@ -34,6 +34,9 @@ class AlgorithmSettings(Section):
         Whether clients send their vectors through the uplink, and take the model from the downlink.
     asks
         The phases that the server half asks. For an algorithm from outside the project its client half says it.
+    stateless
+        Whether the client half keeps nothing from one instruction to the next. For an algorithm from outside the
+        project its client half says it.
     """
 
     splits_features: ClassVar[bool] = False
@@ -41,6 +44,7 @@ class AlgorithmSettings(Section):
     treats_regularizer: ClassVar[bool] = False
     treats_nonconvex: ClassVar[bool] = False
     asks: ClassVar[tuple[str, ...]] = ()
+    stateless: ClassVar[bool] = False
 
     name: str = Field(description="the algorithm")
 
@@ -175,6 +179,15 @@ def asked_phases(settings: AlgorithmSettings) -> tuple[str, ...]:
     half = attribute(settings.name + "Client")
     marks = (getattr(getattr(half, name), "answers_phase", None) for name in dir(half))
     return tuple(sorted(mark for mark in marks if mark is not None))
+
+
+def keeps_no_state(settings: AlgorithmSettings) -> bool:
+    """Whether the client half of an algorithm keeps no state, as far as it is known here without a client's word."""
+    if not is_outside(settings.name):
+        return settings.stateless
+    module_name, _, name = settings.name.partition(":")
+    half = getattr(importlib.import_module(module_name), f"{name}Client", None)
+    return half is not None and bool(half.stateless())
 
 
 def builtin_settings() -> dict[str, type[AlgorithmSettings]]:

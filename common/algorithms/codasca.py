@@ -472,6 +472,7 @@ class NaiveSettings(StagedSettings):
     """The naive parallel algorithm: one averaged gradient a round (appendix C of the paper)."""
 
     asks: ClassVar[tuple[str, ...]] = ("count", "gradient")
+    stateless: ClassVar[bool] = True
 
     name: Literal["npa"] = "npa"
     output: Literal["average", "last"] = Field(

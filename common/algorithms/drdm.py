@@ -217,6 +217,8 @@ class DRDMSettings(SampledByWeightSettings):
 class DRFASettings(SampledByWeightSettings):
     """Distributionally robust federated averaging (Deng, Kamani, Mahdavi 2020), as the DRDM paper describes it."""
 
+    stateless: ClassVar[bool] = True
+
     name: Literal["drfa"] = "drfa"
 
 

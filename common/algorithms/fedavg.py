@@ -119,6 +119,7 @@ class FedAvgSettings(WeightedAverageSettings):
 
     uses_uplink: ClassVar[bool] = True
     treats_regularizer: ClassVar[bool] = True
+    stateless: ClassVar[bool] = True
 
     name: Literal["fedavg"] = "fedavg"
     regularizer_step: Literal["subgradient", "prox"] = Field(

@@ -14,6 +14,7 @@ class FedProxSettings(WeightedAverageSettings):
 
     uses_uplink: ClassVar[bool] = True
     treats_regularizer: ClassVar[bool] = True
+    stateless: ClassVar[bool] = True
 
     name: Literal["fedprox"] = "fedprox"
     proximity: NonNegativeFloat = Field(

@@ -33,4 +33,6 @@ class LocalDescentSettings(AlgorithmSettings):
 class HybridFedAvgSettings(LocalDescentSettings):
     """FedAvg extended to data split by samples and features (Overman et al. 2022)."""
 
+    stateless: ClassVar[bool] = True
+
     name: Literal["hybrid-fedavg"] = "hybrid-fedavg"

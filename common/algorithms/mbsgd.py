@@ -14,6 +14,7 @@ class MiniBatchSGDSettings(WeightedSumSettings):
 
     treats_regularizer: ClassVar[bool] = True
     asks: ClassVar[tuple[str, ...]] = ("gradient",)
+    stateless: ClassVar[bool] = True
 
     name: Literal["mb-sgd"] = "mb-sgd"
     step_size: PositiveFloat = Field(0.1, description="learning rate of the server's step (eta)")

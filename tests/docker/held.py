@@ -71,7 +71,7 @@ class HeldClient(LedgerClient):
         if gates.is_dir():
             with (gates / f"{self.client}.{t}.began").open("a") as began:
                 began.write(f"{time.time()}\n")
-        time.sleep(0.01)  # or a client would take this phase for short, and be busy with nothing else meanwhile
+        time.sleep(0.01)  # a phase that is always short is computed where the client listens
         while (gates / f"{self.client}.{t}.closed").exists():
             time.sleep(0.02)
         length = load_of(self.settings, self.client, t)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import resource
 import socket
@@ -271,6 +272,58 @@ async def half_open(offender: Offender, channel: grpc.aio.Channel) -> None:
             connection.close()
 
 
+async def said_hello(offender: Offender, channel: grpc.aio.Channel, hello: pb.Hello) -> Call:
+    call = offender.work(channel)
+    for frame in frames(hello):
+        await call.write(frame)
+    return call
+
+
+def described(**changes: Any) -> pb.ShardDescription:
+    return pb.ShardDescription(
+        **({"samples": 40, "features": 64, "classes": 10, "features_held": 64} | changes)
+    )
+
+
+async def names_of_megabytes(offender: Offender, channel: grpc.aio.Channel) -> None:
+    await offender.asked(await offender.introduced(channel))
+    hello = pb.Hello(shard=described(class_names=["A" * 1_000_000]), stateless=True)
+    while True:
+        call = await said_hello(offender, channel, hello)
+        await offender.tried(call.read())
+        call.cancel()
+
+
+async def two_errors_in_turn(offender: Offender, channel: grpc.aio.Channel) -> None:
+    await offender.asked(await offender.introduced(channel))
+    broken = (bytes([0x0A, 0x7F]), pb.Frame(chunk=b"x").SerializeToString())
+    for number in itertools.count():
+        call = offender.work(channel)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await call.write(broken[number % 2])
+            await call.read()
+        call.cancel()
+
+
+async def a_state_that_never_was(offender: Offender, channel: grpc.aio.Channel) -> None:
+    """FedAvg's clients keep nothing: nothing can be lost, whatever this one says."""
+    call = await offender.introduced(channel)
+    await offender.asked(call)
+    call.cancel()
+    again = await said_hello(offender, channel, pb.Hello(shard=described(), stateless=False))
+    await offender.asked(again)  # it is welcome, and asked once more
+    await asyncio.sleep(3600)
+
+
+async def another_shape_first(offender: Offender, channel: grpc.aio.Channel) -> None:
+    """What the first client says of a named data set is no measure for the others."""
+    hello = pb.Hello(shard=described(features=65), stateless=True)
+    head = parse(await (await said_hello(offender, channel, hello)).read()).head
+    assert isinstance(head, pb.Farewell)
+    assert "features 65, but the data of this run have 64" in head.reason
+    await silence(offender, channel)
+
+
 ATTACKS: dict[str, tuple[Attack, str]] = {
     "a gigabyte where five kilobytes were asked for": (gigabytes, "what was asked for has 5,120 at most"),
     "drops without end": (drops, "in the middle of a message"),
@@ -293,6 +346,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         calling(lambda channel, offender: health_check(channel), 15),
         "begins more calls than it may (network.calls_per_second)",
     ),
+    "names of classes of a megabyte": (names_of_megabytes, "names of classes"),
+    "a value's name of a megabyte": (saying({"A" * 900_000: 1.0}), "got values named"),
+    "two errors in turn without end": (two_errors_in_turn, "did not begin with a hello"),
+    "a state that never was": (a_state_that_never_was, f"client {OFFENDER} did not answer"),
+    "another shape of the data": (another_shape_first, "is refused: "),
     "never reading": (never_reading, f"client {OFFENDER} did not answer"),
     "a thousand streams": (a_thousand_streams, "calls open and is refused more"),
     "joins without end": (
@@ -399,3 +457,4 @@ def test_the_run_of_the_others_ends_with_the_right_bits(
     said = [record.getMessage() for record in caplog.records if record.name == "fenchel.server"]
     assert [line for line in said if told in line and OFFENDER in line], said
     assert len(said) < 30, "an attack does not fill the log"
+    assert sum(map(len, said)) < 20_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from client.consent import Consent, named_files
 from client.holdings import Holdings, OwnFile
 from common.credentials import Credentials
 from common.data.extractor import VARIABLE
+from common.data.shard import Shard
 from common.errors import CredentialError, FenchelError, SettingsError, WireError
 from common.frames import SMALLEST_PIECE, frames
 from common.settings.run import RunSettings, validate
@@ -290,6 +292,39 @@ async def test_messages_larger_than_this_client_takes_are_refused_before_they_co
     with pytest.raises(SettingsError, match="network.max_message_bytes.*--max-message-bytes"):
         await visit(settings)
     assert len((await visit(settings, consent=Consent(message_bytes=1 << 60))).heard) == 1
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {"kind": "mlp", "hidden": 2_000_000},
+        {"kind": "mlp", "hidden": 2_000_000_000},
+        {"kind": "mlp", "hidden": 10**30},
+        {"kind": "binary", "positive": [1], "scorer": {"kind": "mlp", "hidden": 2_000_000}},
+    ],
+    ids=["a gigabyte", "terabytes", "absurd", "scorer"],
+)
+async def test_a_model_larger_than_this_client_takes_is_refused_before_it_is_built(
+    objective: dict[str, Any], visit: Visit
+) -> None:
+    pytest.importorskip("torch")
+    small = {"network": {"max_message_bytes": 1 << 28}}
+    consent = Consent(message_bytes=1 << 28)
+    await visit(SETTINGS | small | {"objective": {"kind": "mlp", "hidden": 32}}, consent=consent)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(SettingsError, match=r"a model of .* parameters.*--max-message-bytes"):
+        await visit(SETTINGS | small | {"objective": objective}, consent=consent)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "kilobytes"
+
+
+async def test_a_linear_model_of_many_classes_is_measured_too(visit: Visit) -> None:
+    tiny = SETTINGS | {"network": {"max_message_bytes": 1 << 20}}
+    assert len((await visit(tiny, consent=Consent(message_bytes=1 << 20))).heard) == 1
+    least = validate(tiny)
+    shard = Shard(np.empty((0, 64)), np.empty(0, np.int64), 10, 64, np.empty(0, np.int64))
+    Consent(message_bytes=64 * 10 * 8).check_model(least, shard)
+    with pytest.raises(SettingsError, match="640 parameters"):
+        Consent(message_bytes=64 * 10 * 8 - 1).check_model(least, shard)
 
 
 @pytest.mark.parametrize("piece", [0, 1, SMALLEST_PIECE - 1])

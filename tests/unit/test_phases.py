@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from client.algorithms import client_half
-from common.algorithms import asked_phases, builtin_settings
+from common.algorithms import algorithm_settings, asked_phases, builtin_settings, keeps_no_state
 from common.errors import SettingsError
 from common.settings.run import validate
 from tests.algorithms.balance import NAME as BALANCE
@@ -22,6 +22,12 @@ def test_an_algorithm_asks_the_phases_whose_handlers_return_something(name: str)
         if phase is not None and function.__annotations__["return"] != "None":
             found.add(phase)
     assert set(builtin_settings()[name].asks) == found
+
+
+@pytest.mark.parametrize("name", [*builtin_settings(), BALANCE])
+def test_whether_clients_keep_a_state_is_known_without_their_word(name: str) -> None:
+    settings = algorithm_settings(name).model_construct(name=name)
+    assert keeps_no_state(settings) == client_half(name, [name]).stateless()
 
 
 def test_the_phases_of_an_algorithm_from_outside_are_those_of_its_client_half() -> None:

@@ -147,6 +147,14 @@ def test_no_name_may_be_missing_or_new(names: tuple[str, ...]) -> None:
         check(dict.fromkeys(names, 1.0), expectation, "client-1")
 
 
+def test_names_that_somebody_else_chose_are_told_in_short() -> None:
+    names = {"\x1b[31m\n" + "A" * 900_000: 1.0} | {f"name {number}": 1.0 for number in range(10_000)}
+    with pytest.raises(PayloadError, match="got values named") as caught:
+        check(names, {"loss": float}, "client a")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_finite_values_whose_squares_overflow_are_finite(dtype: str) -> None:
     array = np.full(9, np.finfo(dtype).max, dtype)

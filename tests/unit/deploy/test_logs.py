@@ -1,14 +1,15 @@
-"""A log on a full disk: people hear of it once, nothing else fails of it, and no stack trace is shown."""
+"""A full disk is told once and fails nothing else; words of others in a log are short, and forge no line."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deploy.logs import log_to_file
+from deploy.logs import log_to_file, log_to_terminal
 
 FULL = Path("/dev/full")  # every write to it fails as on a full disk
 
@@ -43,3 +44,58 @@ def test_a_log_with_room_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "cannot be written" not in capsys.readouterr().err
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["message"] for line in lines] == ["one"]
+
+
+FORGED = "\x1b]0;owned\x07\x1b[31m\nERROR client b is lost"
+
+
+@pytest.fixture
+def fenchels() -> Iterator[None]:
+    """Puts Fenchel's logger back as it was."""
+    logger = logging.getLogger("fenchel")
+    before = logger.handlers, logger.level, logger.propagate
+    yield
+    logger.handlers, logger.level, logger.propagate = before
+
+
+@pytest.mark.usefixtures("fenchels")
+def test_words_of_others_move_no_cursor_and_forge_no_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to_terminal(logging.WARNING)
+    with log_to_file(tmp_path / "log.jsonl"):
+        log.warning("client a (%s) is refused", FORGED)
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert shown.rstrip("\n").isprintable()
+    assert shown.startswith("WARNING client a (")
+    (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert json.loads(line)["message"].isprintable()
+
+
+@pytest.mark.usefixtures("fenchels")
+def test_a_message_of_megabytes_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_terminal(logging.WARNING)
+    with log_to_file(tmp_path / "log.jsonl"):
+        log.error("client a: %s", "A" * 1_000_000)
+    assert len(capsys.readouterr().err) < 10_000
+    assert (tmp_path / "log.jsonl").stat().st_size < 10_000
+
+
+@pytest.mark.usefixtures("fenchels")
+def test_the_stack_trace_of_a_defect_stays_readable_whatever_the_error_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to_terminal(logging.WARNING)
+    with log_to_file(tmp_path / "log.jsonl"):
+        try:
+            raise ValueError("\x1b[31m" + "A" * 1_000_000)
+        except ValueError:
+            log.exception("a defect")
+    shown = capsys.readouterr().err
+    (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
+    for trace in (shown, json.loads(line)["trace"]):
+        assert "Traceback (most recent call last):\n  File" in trace
+        assert "ValueError:" in trace
+        assert "\x1b" not in trace
+        assert len(trace) < 20_000

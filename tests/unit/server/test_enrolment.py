@@ -143,3 +143,12 @@ async def test_a_run_that_is_over_refuses_everybody_and_says_so() -> None:
     enrolment.end("the run is over")
     with pytest.raises(JoinRefusedError, match="the run is over"):
         await waiting
+
+
+async def test_what_a_client_calls_its_software_forges_no_line() -> None:
+    stranger = request("a", protocol=PROTOCOL + 1)
+    stranger.software = "\x1b]0;owned\x07\nround 7  all is well" + "x" * 200
+    with pytest.raises(JoinRefusedError, match="round 7  all is well") as caught:
+        await Enrolment(1, SETTLE).join(stranger, False)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
