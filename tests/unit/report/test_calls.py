@@ -118,7 +118,8 @@ def test_the_stages_of_a_call_and_the_remainder_are_the_whole(finished: Run) -> 
         assert one.whole == pytest.approx(whole)
         assert one.seconds["compute_s"] == pytest.approx(mine["compute_s"].mean())
         assert sum(one.seconds[stage] for stage in STAGES) + one.remainder == pytest.approx(whole)
-        assert abs(one.remainder) < 0.5 * whole  # the stages are most of it
+        # The stages are most of it; a busy machine may put a process aside for some milliseconds.
+        assert abs(one.remainder) < 0.5 * whole + 0.005
 
 
 def test_bytes_by_phase_are_the_sums_of_the_table(finished: Run) -> None:
