@@ -43,6 +43,11 @@ def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIE
         time.sleep(0.02)
 
 
+def _hear_interrupts() -> None:
+    """Take Ctrl-C as a terminal's process does: what runs in the background of a shell may ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass
 class Federation:
     """A server and its clients as processes of this machine."""
@@ -76,6 +81,7 @@ class Federation:
                 stdout=output,
                 stderr=output,
                 env=os.environ | {"PYTHONPATH": str(Path.cwd())} | dict(self.environment),
+                preexec_fn=_hear_interrupts,
             )
         self.started.append(process)
         return process
