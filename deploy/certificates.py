@@ -584,7 +584,13 @@ def _certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
             void = certificate.subject, certificate.extensions, _public(certificate)
             del void
         return certificates
-    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
+    except (
+        ValueError,
+        UnsupportedAlgorithm,
+        x509.InvalidVersion,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+    ):
         raise CredentialError(f"{where}: not a certificate in PEM form, or a damaged one") from None
 
 

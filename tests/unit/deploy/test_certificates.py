@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import shutil
+import ssl
 import stat
 from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
@@ -14,6 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -235,6 +238,18 @@ def test_an_expired_authority_cannot_sign(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 # Whether what a folder holds fits together
+
+
+def test_a_certificate_that_names_an_extension_twice_is_damaged(tmp_path: Path, made: Path) -> None:
+    shutil.copytree(made / "server", tmp_path / "server")
+    path = tmp_path / "server" / "certificate.pem"
+    content = x509.load_pem_x509_certificate(path.read_bytes()).public_bytes(serialization.Encoding.DER)
+    key_usage, basic_constraints = bytes.fromhex("0603551d0f"), bytes.fromhex("0603551d13")
+    assert key_usage in content
+    twice = content.replace(basic_constraints, key_usage)
+    path.write_text(ssl.DER_cert_to_PEM_cert(twice))
+    with pytest.raises(CredentialError, match="not a certificate in PEM form, or a damaged one"):
+        certificates.describe(tmp_path / "server")
 
 
 def test_certificate_key_and_authority_of_one_folder_fit(made: Path) -> None:
