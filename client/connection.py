@@ -255,7 +255,13 @@ class Connection:
             who.policy,
         )
         answered = partial(self.observer.answered, who.name)
-        return Worker(session, self.executor, True, self.on_instruction, answered)
+        return Worker(
+            session,
+            self.executor,
+            short_here=True,
+            on_instruction=self.on_instruction,
+            on_answer=answered,
+        )
 
     def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> Ceremony | None:
         """Return this client's part in the sealed exchange, if there is one."""

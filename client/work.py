@@ -214,7 +214,8 @@ class Worker:
             instruction.begun_ns = time.perf_counter_ns()
             answer = self.session.handle(head, body, pb.Timing(), instruction.assembly.finite)
             instruction.done_ns = time.perf_counter_ns()
-            if not answer.head.failure:  # a phase that there is not would only fill the memory
+            # Not of a stored answer, which takes no time; and a phase that there is not would only fill the memory.
+            if answer.head.timing.compute_ns and not answer.head.failure:
                 took = instruction.done_ns - instruction.begun_ns
                 self._longest_ns[head.phase] = max(took, 0.9 * self._longest_ns.get(head.phase, 0.0))
             return answer

@@ -148,6 +148,22 @@ async def test_a_phase_that_took_long_goes_back_to_the_other_thread(
     assert executor.count == 3
 
 
+async def test_an_answer_that_was_stored_does_not_make_a_phase_short(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.work._SHORT_NS", 10**12)
+    asked = [*instruction(1, "add", {"amount": 1.0})]
+    await conversed(worker, WELCOME, *asked, answers=1)
+    session, again = worker.session, Worker(worker.session, short_here=True)
+    session._last = None  # as after a restart: the answer comes from the journal
+    with Counting() as executor:
+        again.executor = executor
+        await conversed(again, WELCOME, *asked, answers=1)
+        await conversed(again, WELCOME, *instruction(2, "add", {"amount": 1.0}, base=1), answers=1)
+    assert TallyClient.computed == ["add", "add"]
+    assert executor.count == 2
+
+
 async def test_a_farewell_ends_the_work(worker: Worker) -> None:
     stream = MemoryStream()
     for frame in (WELCOME, FAREWELL):
