@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,17 @@ import pytest
 from tests.cluster.federation import Federation
 
 MakeFederation = Callable[..., Federation]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hear_interrupts() -> None:
+    """Let processes take Ctrl-C as a terminal's do: what a shell runs in the background inherits deafness.
+
+    Here and not between fork and exec of each process: code there makes Python fork, in place of
+    vfork, and gRPC's own threads in the test's process do not survive that.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -43,11 +43,6 @@ def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIE
         time.sleep(0.02)
 
 
-def _hear_interrupts() -> None:
-    """Take Ctrl-C as a terminal's process does: what runs in the background of a shell may ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @dataclass
 class Federation:
     """A server and its clients as processes of this machine."""
@@ -80,8 +75,9 @@ class Federation:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=os.environ | {"PYTHONPATH": str(Path.cwd())} | dict(self.environment),
-                preexec_fn=_hear_interrupts,
+                env=os.environ
+                | {"PYTHONPATH": str(Path.cwd()), "PYTHONFAULTHANDLER": "1"}
+                | dict(self.environment),
             )
         self.started.append(process)
         return process
@@ -145,11 +141,24 @@ class Federation:
     def finish(self, patience: float = PATIENCE) -> Path:
         """Wait for the server to end well; return the run folder."""
         assert self.server is not None
-        code = self.server.wait(patience)
-        assert code == 0, self.says("server")
-        for name, process in self.clients.items():
-            assert process.wait(30) == 0, self.says(name)
+        assert self._ends(self.server, patience) == 0, self._account()
+        for process in self.clients.values():
+            assert self._ends(process, 30) == 0, self._account()
         return self.run_folder
+
+    def _ends(self, process: subprocess.Popen[bytes], patience: float) -> int:
+        """Return a process's exit code; where it hangs, have everybody say where first."""
+        try:
+            return process.wait(patience)
+        except subprocess.TimeoutExpired:
+            for each in filter(lambda each: each.poll() is None, [process, *self.started]):
+                each.send_signal(signal.SIGABRT)
+                each.wait()
+            return -signal.SIGABRT
+
+    def _account(self) -> str:
+        """Return what everybody has printed."""
+        return "\n".join(f"--- {who}\n{self.says(who)}" for who in ("server", *self.clients))
 
     def end(self) -> None:
         """Leave no process behind."""
