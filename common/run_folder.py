@@ -9,6 +9,9 @@ from pathlib import Path
 
 from common.errors import SettingsError
 
+BEGINS = "a server begins to conduct this run"
+"""What the log says when one does: at the start, and again after each resumption."""
+
 
 @dataclass(frozen=True)
 class RunFolder:

@@ -10,6 +10,7 @@ import copy
 import json
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from common.payload import Encoded, Value
 from common.run_folder import RunFolder
 from common.state import freeze, thaw
 from proto import fenchel_pb2 as pb
+from server.attendance import Attendance
 from server.calls import Call
 from server.member import EPOCH_BITS, Member
 
@@ -101,6 +103,7 @@ class Checkpoint:
                 base=kept["base"],
                 next_sequence=(self.epoch + 1 << EPOCH_BITS) + 1,
                 lost=kept["lost"],
+                attendance=Attendance(**kept.get("attendance", {})),
             )
         bodies: dict[int, Body] = {}
         for promise in self.promises:
@@ -125,30 +128,96 @@ class Checkpoint:
         return Body(Encoded(pb.Payload.FromString(descriptor.tobytes()), (content.data,), content.nbytes))
 
 
+@dataclass(frozen=True)
+class Border:
+    """The run between two rounds, when no question is open: what a checkpoint is made of, held in memory.
+
+    Taking one costs little more than a copy of the state: everything else is referred to, as it never changes.
+
+    Attributes
+    ----------
+    round
+        The last round that is done.
+    values
+        The algorithm's state (:func:`common.state.freeze`).
+    members
+        What is kept of each client: its id, base, why it is lost, its shard, and how it has answered.
+    promises
+        Unconfirmed ``tell`` instructions, in order, and their bodies.
+    """
+
+    round: int
+    values: dict[str, Value]
+    members: tuple[tuple[str, int, str | None, pb.ShardDescription | None, Attendance], ...]
+    promises: tuple[tuple[Call, Body], ...]
+
+    @classmethod
+    def of(
+        cls, t: int, state: DataclassInstance, members: Iterable[Member], before: Border | None = None
+    ) -> Border:
+        """Take it after round ``t``; a large state (:attr:`Checkpoint.is_large`) is referred to, not copied.
+
+        ``before`` is one that is not needed any more: its memory is used again.
+        """
+        values = freeze(state)
+        if not _is_large(values):
+            values = _copied(values, {} if before is None else before.values)
+        kept, promises = [], []
+        for member in members:
+            kept.append((member.name, member.base, member.lost, member.shard, member.attendance))
+            for call in member.tells():
+                assert call.body is not None, "a promise is kept until it is confirmed"
+                promises.append((call, call.body))
+        return cls(t, values, tuple(kept), tuple(promises))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the state refers to the algorithm's own arrays."""
+        return _is_large(self.values)
+
+    def checkpoint(self, run: str, epoch: int) -> Checkpoint:
+        """Return the checkpoint, with this state as its own."""
+        values = self.values
+        promises: list[_Promise] = []
+        numbers: dict[int, int] = {}
+        for call, body in self.promises:
+            number = numbers.setdefault(id(body), len(numbers))
+            if f"promise/{number}" not in values:
+                values[f"promise/{number}"] = np.frombuffer(body.payload, np.uint8)
+                values[f"promise/{number}/body"] = np.frombuffer(body.content(), np.uint8)
+            promises.append(_Promise(call.client, call.sequence, call.base, call.phase, call.round, number))
+        kept = {
+            name: {
+                "base": base,
+                "lost": lost,
+                "shard": MessageToDict(shard or pb.ShardDescription()),
+                **({"attendance": asdict(attendance)} if attendance.missed else {}),
+            }
+            for name, base, lost, shard, attendance in self.members
+        }
+        return Checkpoint(run, self.round, epoch, values, kept, tuple(promises))
+
+
 def take(run: str, t: int, epoch: int, state: DataclassInstance, members: dict[str, Member]) -> Checkpoint:
     """Take a checkpoint after round ``t``, when no question is open."""
-    values = freeze(state)
-    if not _is_large(values):
-        values = copy.deepcopy(values)
-    promises: list[_Promise] = []
-    numbers: dict[int, int] = {}
-    for member in members.values():
-        for call in member.tells():
-            assert call.body is not None, "a promise is kept until it is confirmed"
-            number = numbers.setdefault(id(call.body), len(numbers))
-            if f"promise/{number}" not in values:
-                values[f"promise/{number}"] = np.frombuffer(call.body.payload, np.uint8)
-                values[f"promise/{number}/body"] = np.frombuffer(call.body.content(), np.uint8)
-            promises.append(_Promise(call.client, call.sequence, call.base, call.phase, call.round, number))
-    kept = {
-        member.name: {
-            "base": member.base,
-            "lost": member.lost,
-            "shard": MessageToDict(member.shard or pb.ShardDescription()),
-        }
-        for member in members.values()
-    }
-    return Checkpoint(run, t, epoch, values, kept, tuple(promises))
+    return Border.of(t, state, members.values()).checkpoint(run, epoch)
+
+
+def _copied(values: dict[str, Value], memory: dict[str, Value]) -> dict[str, Value]:
+    """Copy values, arrays into those of ``memory`` where these fit: fresh pages cost more than filling them."""
+    copies: dict[str, Value] = {}
+    for name, value in values.items():
+        place = memory.get(name)
+        if (
+            isinstance(value, np.ndarray)
+            and isinstance(place, np.ndarray)
+            and (place.shape, place.dtype, place.strides) == (value.shape, value.dtype, value.strides)
+        ):
+            np.copyto(place, value)
+            copies[name] = place
+        else:
+            copies[name] = copy.deepcopy(value)
+    return copies
 
 
 def _is_large(values: dict[str, Value]) -> bool:

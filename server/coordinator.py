@@ -30,7 +30,7 @@ from common.objectives.factory import build_objective, dimension_of, initial_mod
 from common.paillier.key import PublicKey
 from common.privacy.accountant import require_library
 from common.privacy.claim import check_claim
-from common.run_folder import RunFolder
+from common.run_folder import BEGINS, RunFolder
 from common.settings.run import RunSettings
 from common.store import writing
 from common.stream import Stream
@@ -313,7 +313,12 @@ class Coordinator:
         if refusal:
             return self._refused(member, refusal)
         member.shard = hello.shard
-        log.info("client %s has joined and waits for the next round", member.name)
+        pause = self._newcomers.pause(member.name)
+        log.info(
+            "client %s has joined and waits for the next round%s",
+            member.name,
+            f" after {pause:.0f} s, as it could not be taken in before" if pause else "",
+        )
         await self._newcomers.wait(member)
         if self._over is not None:
             late = f"run {self.folder.id} ended before client {member.name} could take part in it"
@@ -385,6 +390,7 @@ class Coordinator:
         for warning in self.settings.algorithm.warnings:
             log.warning("%s", warning)
         self._observer.conducting(self)
+        log.info(BEGINS)
         started = time.perf_counter()
         rounds: Rounds | None = None
         reason = "an unexpected error; see the log"
@@ -492,9 +498,14 @@ class Coordinator:
         )
 
     async def _admission(self, fleet: Fleet, algorithm: Algorithm) -> bool:
-        """Take those who wait into the fleet, one after the other; return whether it has grown."""
+        """Take those who wait into the fleet, one after the other; return whether it has grown.
+
+        Where one fails, the others wait for the next border: nobody can hold up a round for longer than it takes to
+        find out about one client.
+        """
         before = len(fleet.members)
         while (newcomer := self._newcomers.call()) is not None:
+            began = time.monotonic()
             cohort = fleet.admit(newcomer)
             fleet.admitting = True
             try:
@@ -503,8 +514,9 @@ class Coordinator:
                 fleet.dismiss(newcomer)
                 log.error("client %s could not be taken in: %s", newcomer.name, error)
                 instance = self.enrolment.instances[newcomer.name]
-                self._newcomers.turn_away(newcomer, instance, f"it could not be taken into the run: {error}")
-                continue
+                reason = f"it could not be taken into the run: {error}"
+                self._newcomers.turn_away(newcomer, instance, reason, time.monotonic() - began)
+                break
             finally:
                 fleet.admitting = False
             log.info(

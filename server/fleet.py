@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -19,13 +19,14 @@ from common.payload import Value, Values, encode
 from common.randomness import generator
 from common.settings.participation import AllClients, Participation, PhaseTerms, Sampler
 from proto import fenchel_pb2 as pb
+from server.attendance import Attendance
 from server.calls import Call
 from server.exchange import Collector, Exchange
 from server.in_flight import InFlight, Size
 from server.member import Member
 from server.quorum import Shortfall
 from server.replies import Gathered, Reduced, Replies, Visited
-from server.sampling import Shortage, draw
+from server.sampling import Shortage, draw, has_places
 
 log = logging.getLogger("fenchel.server")
 
@@ -43,6 +44,10 @@ def _for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
     return {
         name: value.values[client] if isinstance(value, Each) else value for name, value in values.items()
     }
+
+
+async def _nothing_to_save() -> None:
+    """Stand in for who saves the run, where nobody does."""
 
 
 @dataclass
@@ -67,6 +72,8 @@ class Fleet:
         Told in a few words what the run waits for beyond a deadline; empty: nothing any more.
     saved
         The round after which the last checkpoint was written; ``None``: there is none yet.
+    secure
+        Called when the run waits beyond a deadline: saves it as it was between the last two rounds.
     admitting
         Whether a newcomer is being taken in. The run does not wait for one beyond a deadline: it may come again.
     """
@@ -81,14 +88,25 @@ class Fleet:
     in_flight: InFlight = field(default_factory=InFlight)
     waits: Callable[[str], None] = lambda words: None
     saved: int | None = None
+    secure: Callable[[], Awaitable[None]] = _nothing_to_save
     admitting: bool = False
     _lacking: dict[Exchange, Shortfall] = field(default_factory=dict)
+    _telling: set[asyncio.Task[None]] = field(default_factory=set)
     _shortage: Shortage = field(default_factory=Shortage)
 
     @property
     def present(self) -> list[Member]:
         """Members that are not lost, in order of ids."""
         return [member for member in self.members.values() if member.lost is None]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the next phase will have to wait: fewer clients are connected than the settings want replies."""
+        if self.participation.on_shortage == "stop":
+            return False
+        present = self.present
+        _, needed = self.participation.most_replies()
+        return sum(member.connected for member in present) < min(needed, len(present))
 
     async def kept_promises(self, patience: float) -> None:
         """Wait until every client that is connected has done what it was told, or ``patience`` has passed."""
@@ -131,6 +149,30 @@ class Fleet:
                     "clients would no longer add up; set participation.on_lost_state: continue to go on without it"
                 )
 
+    def note_attendance(self, calls: Iterable[Call]) -> None:
+        """Note who has answered in this round, and who was asked and has not, as its record says.
+
+        Who answered but could not do what it was asked is not away.
+        """
+        asked = [call for call in calls if call.kind == pb.ASK and call.round == self.round]
+        answered = {call.client for call in asked if call.outcome in ("counted", "failed")}
+        for client in answered:
+            if self.members[client].attendance.missed:
+                self.members[client].attendance = Attendance()
+        patience = self.participation.patience
+        for client in {call.client for call in asked} - answered:
+            member = self.members[client]
+            member.attendance = member.attendance.after(self.round, patience)
+            if member.attendance.missed == patience and has_places(self.participation.sampler):
+                log.warning(
+                    "client %s has not answered in %d rounds in a row that asked it (participation.patience): its "
+                    "place in cohorts goes to others, as far as there are enough, until round %d, and then again for "
+                    "ever longer, until it answers",
+                    client,
+                    patience,
+                    member.attendance.back,
+                )
+
     async def finish(self, exchange: Exchange, min_replies: int, setting: str) -> Sequence[str]:
         """Wait for the replies of an exchange, and say so where that takes longer than its deadline.
 
@@ -145,10 +187,19 @@ class Fleet:
     def lacks(self, exchange: Exchange, shortfall: Shortfall, tell: bool) -> None:
         """Note that an exchange waits for its quorum; ``tell``: it is time to say so in the log."""
         self.check_lost()
-        if tell:
-            log.warning("%s", shortfall.warning(self.saved))
         self._lacking[exchange] = shortfall
+        if tell:
+            telling = asyncio.create_task(self._save_and_tell(exchange))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
         self._say_what_lacks()
+
+    async def _save_and_tell(self, exchange: Exchange) -> None:
+        """Say in the log that the run waits, and what is saved; nothing, if it goes on meanwhile."""
+        await self.secure()
+        shortfall = self._lacking.get(exchange)
+        if shortfall is not None:
+            log.warning("%s", shortfall.warning(self.saved))
 
     def _say_what_lacks(self) -> None:
         self.waits("; ".join(shortfall.status for shortfall in self._lacking.values()))
@@ -187,7 +238,8 @@ class Fleet:
             values = [weights[member.name] for member in present]
         random = generator(self.seed, "server", self.round, draw_name)
         lost = len(self.members) - len(present)
-        drawn = draw(sampler, np.array(values), self.round, random, lost=lost)
+        absent = [i for i, member in enumerate(present) if member.attendance.is_out(self.round)]
+        drawn = draw(sampler, np.array(values), self.round, random, lost=lost, absent=absent)
         self._shortage.tell(sampler, len(present), lost, self.round)
         return Cohort(self, tuple(present[i].name for i in drawn))
 

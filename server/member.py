@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from common.frames import Assembly, Body
 from proto import fenchel_pb2 as pb
+from server.attendance import Attendance
 from server.calls import Call
 from server.clocks import Clock
 from server.exchange import Exchange
@@ -67,6 +68,8 @@ class Member:
     """Questions whose deadline has passed, until the next one is asked."""
     punctuality: Punctuality = field(default_factory=Punctuality)
     """How it keeps deadlines."""
+    attendance: Attendance = field(default_factory=Attendance)
+    """In which rounds it has not answered lately."""
     partial: tuple[int, Assembly] | None = None
     """Sequence and beginning of a reply whose stream broke."""
     clock: Clock = field(default_factory=Clock)
@@ -75,6 +78,9 @@ class Member:
     throughput_up: Throughput = field(default_factory=Throughput)
     carried: Crossed = NOTHING
     """What crossed the client's connections and belongs to calls that are not answered yet."""
+
+    def __post_init__(self) -> None:
+        self.punctuality.client = self.name
 
     @property
     def connected(self) -> bool:

@@ -1,17 +1,21 @@
 """Clients that join after the run has begun, and wait for the border of the next round.
 
-Between two rounds no question is open, so nobody's work is disturbed when the fleet grows there.
+Between two rounds no question is open, so nobody's work is disturbed when the fleet grows there. But everybody waits
+for one that has to be asked first: where that came to nothing, it must wait in turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field, fields
 
 from common.errors import JoinRefusedError, SettingsError
 from common.settings.run import RunSettings
 from server.algorithm import Algorithm
 from server.member import EPOCH_BITS, Member
+
+_SHARE = 0.05  # of the time, that the attempts to take one client in may take at most
 
 
 @dataclass
@@ -47,6 +51,8 @@ class Newcomers:
         self._waiting: dict[str, _Newcomer] = {}
         self._turned_away: dict[str, tuple[bytes | None, str]] = {}
         self._next_sequences: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        self._next_chance: dict[str, float] = {}
 
     def member(self, name: str) -> Member:
         """Return the record of a client that is not in the fleet yet."""
@@ -80,17 +86,36 @@ class Newcomers:
             newcomer.streams -= 1
 
     def call(self) -> Member | None:
-        """Return the first client by id that waits now, and let it come; ``None``: nobody waits."""
+        """Return the first client by id that waits now and may come, and let it; ``None``: there is none."""
         for name in sorted(self._waiting):
             newcomer = self._waiting[name]
-            if newcomer.streams:
+            if newcomer.streams and not self.pause(name):
                 del self._waiting[name]
                 newcomer.called.set()
                 return newcomer.member
         return None
 
-    def turn_away(self, member: Member, instance: bytes | None, reason: str) -> None:
-        """End the part of a client that was called and could not be taken in; when it comes back it hears why."""
+    def pause(self, name: str) -> float:
+        """Return in how many seconds a client may be called, as it could not be taken in before; 0: now."""
+        return max(self._next_chance.get(name, 0.0) - time.monotonic(), 0.0)
+
+    def turn_away(self, member: Member, instance: bytes | None, reason: str, seconds: float) -> None:
+        """End the part of a client that was called and could not be taken in; when it comes back it hears why.
+
+        A new process of it is not called before twenty times as long has passed as this has taken, after the next
+        failure forty times, and so on: whoever comes and goes can take a twentieth of the time at most.
+
+        Parameters
+        ----------
+        member, instance
+            The client, and which process of it.
+        reason
+            Why not.
+        seconds
+            How long everybody has waited for it.
+        """
+        failures = self._failures[member.name] = self._failures.get(member.name, 0) + 1
+        self._next_chance[member.name] = time.monotonic() + seconds / _SHARE * 2.0 ** min(failures - 1, 30)
         self._next_sequences[member.name] = member.next_sequence
         self._turned_away[member.name] = instance, reason
         if member.serving is not None:

@@ -19,7 +19,7 @@ from common.settings.run import RunSettings
 from common.store import writing
 from server import checkpoint as checkpoints
 from server.algorithm import Algorithm
-from server.checkpoint import Checkpoint
+from server.checkpoint import Border, Checkpoint
 from server.disclosures import Disclosures
 from server.evaluation import Evaluator
 from server.fleet import Fleet
@@ -29,6 +29,7 @@ from server.recorder import Recorder
 log = logging.getLogger("fenchel.server")
 
 _SAVING_SHARE = 0.05
+_KEEPING_SHARE = 0.01
 _ZIP64_BYTES = 1 << 30  # above, the archive needs a wider format, whose bytes depend on Python's version
 
 Row: TypeAlias = Mapping[str, float]
@@ -79,6 +80,9 @@ class Rounds:
     _saving: asyncio.Task[None] | None = None
     _bases: dict[str, int] = field(default_factory=dict)  # of each client, in the last checkpoint
     _save_from: float = 0.0  # before this moment another save would take too large a share of the time
+    _kept: Border | None = None  # what is written if the run has to wait
+    _keep_from: float = 0.0  # as for saving
+    _covered: int = -1  # the last round after which the run was saved or kept
 
     async def go(self, *, fresh: bool) -> None:
         """Do the rounds that are left, and save the final model.
@@ -88,6 +92,7 @@ class Rounds:
         fresh
             Whether the algorithm must still be set up.
         """
+        self.fleet.secure = self._secure
         if fresh:
             await self.algorithm.start()
         await self._save(wait=True, again=not fresh)
@@ -119,6 +124,8 @@ class Rounds:
         if await self.admission(fleet, self.algorithm):
             await self._enrol()
             await self._save(wait=True)  # a server that is resumed must know its clients
+        elif self._covered < self.done and fleet.is_short:
+            await self._save(wait=True)
         started = time.perf_counter()
         fleet.round = t
         self.on_begin(t)
@@ -132,6 +139,7 @@ class Rounds:
             self.figures = figures
             evaluation_seconds = time.perf_counter() - started - seconds
         calls, fleet.calls = fleet.calls, []
+        fleet.note_attendance(calls)
         spent: dict[str, float] = {}
         if self.spending is not None:
             self.spending.count(calls)
@@ -151,6 +159,8 @@ class Rounds:
             self.disclosures.save_news()
         if t % self.settings.checkpoint.every == 0:
             await self._save(wait=False)
+        if self._covered < t:
+            self._keep()
         self.on_row(row)
 
     async def _finish(self) -> None:
@@ -177,15 +187,56 @@ class Rounds:
         """
         if not wait and (time.perf_counter() < self._save_from or self._is_saving()):
             return
+        await self._saved()
         if self._saving is not None:
-            await self._saving
+            self._saving.result()
         started = time.perf_counter()
         checkpoint = checkpoints.take(
             self.folder.id, self.done, self.epoch, self.algorithm.state, self.fleet.members
         )
         self._saving = asyncio.create_task(self._write(checkpoint, started, again))
+        self._covered, self._kept = self.done, None
         if wait or checkpoint.is_large:
             await self._saving
+
+    def _keep(self) -> None:
+        """Hold on to the run as it is now, between two rounds, for :meth:`_secure`.
+
+        Only where runs wait and the state is not too large to be copied, and for at most a hundredth of the time:
+        the rounds that are done meanwhile take no longer than a hundred copies.
+        """
+        if self.settings.participation.on_shortage == "stop" or time.perf_counter() < self._keep_from:
+            return
+        began = (
+            time.thread_time()
+        )  # on a busy machine others take their time meanwhile, which is not its cost
+        border = Border.of(self.done, self.algorithm.state, self.fleet.members.values(), self._kept)
+        self._kept = None if border.is_large else border
+        self._covered = self._covered if border.is_large else self.done
+        spent = time.thread_time() - began
+        self._keep_from = time.perf_counter() + spent * (1 / _KEEPING_SHARE - 1)
+
+    async def _secure(self) -> None:
+        """Write what was kept between two rounds, as the run may wait for long now; the log says if that fails."""
+        await self._saved()
+        border, self._kept = self._kept, None
+        if border is not None and not self._saving_failed():
+            checkpoint = border.checkpoint(self.folder.id, self.epoch)
+            self._saving = asyncio.create_task(self._write(checkpoint, time.perf_counter(), again=False))
+            await self._saved()
+        if error := self._saving_failed():
+            log.error("%s", error)  # and the next save ends the run
+
+    async def _saved(self) -> None:
+        """Wait until nothing is being written any more: there is one file that is written first."""
+        while self._saving is not None and not self._saving.done():
+            await asyncio.wait([self._saving])
+
+    def _saving_failed(self) -> BaseException | None:
+        """Return why the last save failed; ``None`` if it did not."""
+        if self._saving is None or not self._saving.done() or self._saving.cancelled():
+            return None
+        return self._saving.exception()
 
     def _is_saving(self) -> bool:
         return self._saving is not None and not self._saving.done()
@@ -194,7 +245,7 @@ class Rounds:
         self.recorder.flush()
         if self.disclosures is not None:
             self.disclosures.save()
-        sync = self.settings.checkpoint.sync
+        sync = again or self.settings.checkpoint.sync  # with a lost epoch numbers would be given out twice
         write = checkpoints.renew if again else checkpoints.save
         await asyncio.to_thread(write, self.folder, checkpoint, sync=sync)
         self.fleet.saved = checkpoint.round

@@ -1,12 +1,16 @@
-"""How a cohort is drawn. Each draw depends on the run's seed and the round, and on nothing else."""
+"""How a cohort is drawn.
+
+Each draw depends on the run's seed and the round, and on who is lost or has not answered for long (``attendance.py``).
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.arrays import Vector
 from common.errors import SettingsError
@@ -24,12 +28,21 @@ log = logging.getLogger("fenchel.server")
 
 
 def draw(
-    sampler: Sampler, weights: Vector, t: int, random: np.random.Generator, *, lost: int = 0
+    sampler: Sampler,
+    weights: Vector,
+    t: int,
+    random: np.random.Generator,
+    *,
+    lost: int = 0,
+    absent: Collection[int] = (),
 ) -> Sequence[int]:
     """Draw the positions of a round's clients.
 
     Where the settings want more clients than there are, that is a mistake, unless there were enough before some of
     them were lost: then all that are left take part.
+
+    Where clients compete for places (:class:`FixedSize`, :class:`Fraction`, :class:`Weighted`), those that are absent
+    get the places that the others leave. Elsewhere they take nobody's.
 
     Parameters
     ----------
@@ -43,6 +56,8 @@ def draw(
         Source of the draw.
     lost
         How many other clients the run had before they were lost (``participation.on_lost_state: continue``).
+    absent
+        Positions of those that have not answered for long.
 
     Returns
     -------
@@ -65,14 +80,23 @@ def draw(
         count = _at_most("groups", sampler.groups, n, lost)
         groups = np.array_split(np.arange(n), count)
         return [int(position) for position in groups[(t - 1) % count]]
+    here = np.ones(n, bool)
+    here[list(absent)] = False
     if isinstance(sampler, Weighted):
-        return _sorted(_weighted(sampler, weights, random, lost))
+        return _sorted(_weighted(sampler, weights, random, lost, here))
     size = (
         _at_most("size", sampler.size, n, lost)
         if isinstance(sampler, FixedSize)
         else fraction_size(sampler, n)
     )
-    return _sorted(random.choice(n, size, replace=False))
+    first = random.choice(np.flatnonzero(here), min(size, int(here.sum())), replace=False)
+    others = random.choice(np.flatnonzero(~here), size - first.size, replace=False)
+    return _sorted(np.concatenate([first, others]))
+
+
+def has_places(sampler: Sampler) -> bool:
+    """Whether there is a number of places, so that who is drawn keeps somebody else out."""
+    return isinstance(sampler, FixedSize | Fraction | Weighted)
 
 
 def fraction_size(sampler: Fraction, n: int) -> int:
@@ -113,13 +137,25 @@ class Shortage:
             )
 
 
-def _weighted(sampler: Weighted, weights: Vector, random: np.random.Generator, lost: int) -> np.ndarray:
+def _weighted(
+    sampler: Weighted, weights: Vector, random: np.random.Generator, lost: int, here: NDArray[np.bool_]
+) -> np.ndarray:
     n = len(weights)
     positive = int(np.count_nonzero(weights > 0))
     if not np.isfinite(weights).all() or (weights < 0).any() or not positive:
         raise SettingsError("weights for sampling must be finite, not negative, and not all zero")
     size = sampler.size if sampler.replacement else _at_most("size", sampler.size, positive, lost)
-    return random.choice(n, size, replace=sampler.replacement, p=weights / weights.sum())
+    first = np.where(here, weights, 0.0)
+    if sampler.replacement:
+        p = first if first.any() else weights
+        return random.choice(n, size, p=p / p.sum())
+    drawn = np.empty(0, np.int64)
+    for part in (first, weights - first):
+        places = min(size - drawn.size, int(np.count_nonzero(part)))
+        if places:
+            chosen = random.choice(n, places, replace=False, p=part / part.sum())
+            drawn = np.concatenate([drawn, chosen])
+    return drawn
 
 
 def _at_most(key: str, wanted: int, left: int, lost: int) -> int:

@@ -92,7 +92,8 @@ class Participation(Section):
     patience: PositiveInt | None = Field(
         3,
         description="deadlines that a client may miss in a row before phases that have enough replies no longer "
-        "wait for it. It is still asked; null: every phase waits for everybody",
+        "wait for it; it is still asked. Also rounds in a row without an answer, before its place in cohorts goes to "
+        "others; null: every phase waits for everybody, and everybody is drawn",
     )
     phases: dict[str, PhaseTerms] = Field(
         {},

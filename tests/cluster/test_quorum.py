@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
+from common.run_folder import RunFolder
 from common.tables import read
+from server import checkpoint as checkpoints
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, digest, wait_until
 from tests.cluster.test_kills import LEDGER, undisturbed
@@ -39,6 +42,11 @@ def settings(**participation: Any) -> dict[str, Any]:
 
 def waits(federation: Federation, times: int = 1) -> bool:
     return federation.says("server").count("The run waits for") >= times
+
+
+def rounds_done(federation: Federation) -> list[int]:
+    """Return the rounds that the server has shown, of all of its processes."""
+    return [int(t) for t in re.findall(r"^round (\d+) ", federation.says("server"), re.MULTILINE)]
 
 
 def stopped(federation: Federation, how: signal.Signals) -> float:
@@ -86,6 +94,33 @@ def test_a_run_that_waits_can_be_stopped_and_resumed_with_the_same_bits(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+def test_a_run_that_waits_has_saved_all_rounds_before(
+    how: signal.Signals, federate: MakeFederation, tmp_path: Path
+) -> None:
+    """Regular checkpoints are none: they would come after the end of the run."""
+    federation = federate(settings() | {"checkpoint": {"every": 10 * ROUNDS}}, allow=LEDGER)
+    federation.start()
+    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.kill(AWAY)
+    wait_until(lambda: waits(federation), "the run to wait")
+    done = rounds_done(federation)
+    assert done[-1] >= 5
+    assert checkpoints.load(RunFolder(federation.run_folder).checkpoint).round == done[-1]
+    assert f"Everything up to round {done[-1]} is saved" in " ".join(federation.says("server").split())
+    if how == signal.SIGKILL:
+        federation.kill("server")
+        federation.restart("server")
+        federation.restart(AWAY)
+    else:
+        stopped(federation, how)
+        federation.start()
+    run = federation.finish()
+    assert rounds_done(federation) == list(range(1, ROUNDS + 1)), "no round is done twice"
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.timeout(300)
 def test_a_federation_of_one_command_with_a_frozen_client_can_be_stopped_and_resumed(
     federate: MakeFederation, tmp_path: Path
 ) -> None:
@@ -129,3 +164,31 @@ def test_a_frozen_client_costs_as_many_deadlines_as_the_run_is_patient(federate:
     # A round with a deadline takes a second and more; there is another chance when twenty have passed.
     assert 2 <= sum(row["seconds"] >= 1.0 for row in rows) <= 4
     assert [row["counted"] < row["asked"] for row in rows[-10:]] == [True] * 10, "it is still asked"
+
+
+@pytest.mark.timeout(300)
+def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(
+    federate: MakeFederation,
+) -> None:
+    """Also after a kill of the server, which must know how long it has been away."""
+    without = settings(min_replies=1, patience=2, deadline=0.5)
+    without["algorithm"] |= {"check": False}
+    federation = federate(without, allow=LEDGER)
+    federation.start()
+    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.kill(AWAY)
+    wait_until(
+        lambda: "its place in cohorts goes to others" in federation.says("server"), "it to be left out"
+    )
+    wait_until(lambda: "round 25 " in federation.says("server"), "round 25")
+    federation.kill("server")
+    federation.restart("server")
+    assert federation.server is not None
+    assert federation.server.wait(120) == 0, federation.says("server")
+    assert federation.says("server").count("its place in cohorts goes to others") == 1
+    rows = read(federation.run_folder / "calls.parquet").to_pylist()
+    asked = [
+        {row["client"] for row in rows if row["round"] == t and row["kind"] == "ask"} for t in range(20, 41)
+    ]
+    assert {len(cohort) for cohort in asked} == {2}
+    assert sum(AWAY in cohort for cohort in asked) <= 6, "and 14 of 21 without this"

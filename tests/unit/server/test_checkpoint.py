@@ -17,7 +17,7 @@ from common.payload import Values, encode
 from common.run_folder import RunFolder
 from proto import fenchel_pb2 as pb
 from server import checkpoint as module
-from server.checkpoint import Checkpoint, before_last, load, newest, renew, save, take
+from server.checkpoint import Border, Checkpoint, before_last, load, newest, renew, save, take
 from server.member import EPOCH_BITS, Member
 from tests.unit.server.conftest import MakeMember
 
@@ -126,6 +126,40 @@ def test_a_checkpoint_does_not_change_with_the_state_after_it(members: dict[str,
     current.model += 100
     assert not checkpoint.is_large
     np.testing.assert_array_equal(checkpoint.state(State).model, [0.0, 1.0, 2.0])
+
+
+def test_what_is_held_of_a_border_does_not_change_with_the_run_after_it(
+    members: dict[str, Member], tmp_path: Path
+) -> None:
+    current, body = state(), Body(encode({"x": np.arange(4.0)}))
+    promise = members["b"].post("shift", 1, pb.TELL, body)
+    border = Border.of(1, current, members.values())
+    current.model += 100
+    current.trace.append(3.0)
+    members["b"].settle(promise)
+    members["a"].base, members["c"].lost = 7, "its disk broke"
+    back = through_a_file(border.checkpoint("run-1", 0), tmp_path)
+    np.testing.assert_array_equal(back.state(State).model, [0.0, 1.0, 2.0])
+    assert back.state(State).trace == [1.0, 2.0]
+    restored = back.restore()
+    assert [(each.base, each.lost) for each in restored.values()] == [(0, None), (1, None), (0, None)]
+    (kept,) = restored["b"].tells()
+    assert content(kept) == (body.payload, body.content())
+
+
+def test_memory_of_an_earlier_border_is_used_again_where_it_fits(members: dict[str, Member]) -> None:
+    current = state()
+    first = Border.of(1, current, members.values())
+    place = first.values["state/model"]
+    current.model = current.model + 1
+    second = Border.of(2, current, members.values(), first)
+    assert second.values["state/model"] is place
+    np.testing.assert_array_equal(place, current.model)
+    for other in (np.arange(4.0), np.arange(3), np.arange(6.0)[::2]):
+        current.model = other
+        third = Border.of(3, current, members.values(), second)
+        assert third.values["state/model"] is not place
+        np.testing.assert_array_equal(third.values["state/model"], other)
 
 
 def test_a_large_state_is_referred_to_and_says_so(

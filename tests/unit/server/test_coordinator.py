@@ -1,16 +1,24 @@
-"""Whose data fit a run: what a named data set is like the server knows itself; names of classes are nobody else's."""
+"""Whose data fit a run, and how newcomers enter it.
+
+What a named data set is like the server knows itself; names of classes are nobody else's.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from common.errors import TooFewRepliesError
 from common.run_folder import RunFolder
+from common.settings.participation import Participation
 from common.settings.run import validate
 from proto import fenchel_pb2 as pb
+from server.algorithm import Algorithm
 from server.coordinator import Coordinator
+from server.fleet import Cohort, Fleet
 from server.member import Member
 
 SETTINGS: dict[str, Any] = {
@@ -57,3 +65,50 @@ def test_names_of_classes_have_a_limit(names: list[str], tmp_path: Path) -> None
         told = made._misfit(member, shard(class_names=names))
         assert "names of classes, or one of more than 200 characters" in told
         assert len(told) < 200
+
+
+class Waits:
+    """An algorithm that asks newcomers first; some never answer."""
+
+    def __init__(self, silent: set[str]) -> None:
+        self.silent = silent
+        self.asked: list[str] = []
+
+    async def admit(self, cohort: Cohort) -> None:
+        self.asked += cohort.clients
+        await asyncio.sleep(0.01)
+        if self.silent & set(cohort):
+            raise TooFewRepliesError("0 of 1 clients answered")
+
+
+async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_must_wait(
+    tmp_path: Path,
+) -> None:
+    late = {"late_joiners": "admit"}
+    made = Coordinator(
+        validate(SETTINGS | {"data": {"name": "own"}, "participation": late}),
+        RunFolder.create(tmp_path, "run"),
+    )
+    made.members = {"a": Member("a", 0, shard())}
+    fleet = Fleet(made.members, 0, Participation(), 1 << 20)
+    tasks = []
+    for name in ("b", "c", "d"):
+        made.enrolment.instances[name] = name.encode()
+        tasks.append(asyncio.create_task(made._newcomers.wait(made._newcomers.member(name))))
+    await asyncio.sleep(0)
+    waits = Waits({"b", "c"})
+    grown = []
+    for _ in range(4):
+        before = len(waits.asked)
+        grown.append(await made._admission(fleet, cast(Algorithm, waits)))
+        assert len(waits.asked) <= before + 1
+    assert waits.asked == ["b", "c", "d"]
+    assert grown == [False, False, True, False]
+    assert list(fleet.members) == ["a", "d"]
+    tasks.append(asyncio.create_task(made._newcomers.wait(made._newcomers.member("b"))))  # comes again
+    await asyncio.sleep(0)
+    assert not await made._admission(fleet, cast(Algorithm, waits))
+    assert waits.asked == ["b", "c", "d"], "not before its pause is over"
+    assert made._newcomers.pause("b") > 0.1
+    made._newcomers.end()
+    await asyncio.gather(*tasks)

@@ -62,7 +62,7 @@ async def test_instructions_are_numbered_above_all_that_its_journal_may_hold() -
     assert member is not None
     assert member.next_sequence == (3 << EPOCH_BITS) + 1
     member.next_sequence += 5
-    newcomers.turn_away(member, b"process", "no room")
+    newcomers.turn_away(member, b"process", "no room", 0.0)
     assert newcomers.member("a").next_sequence == (3 << EPOCH_BITS) + 6
     assert newcomers.member("a").base == 0
 
@@ -73,11 +73,36 @@ async def test_a_process_that_was_turned_away_hears_why_and_another_may_try() ->
     member = newcomers.call()
     assert member is not None
     assert newcomers.refusal("a", b"first") == ""
-    newcomers.turn_away(member, b"first", "no room")
+    newcomers.turn_away(member, b"first", "no room", 0.0)
     assert newcomers.refusal("a", b"first") == "no room"
     assert newcomers.refusal("a", b"second") == ""
     with pytest.raises(JoinRefusedError, match="must join anew"):
         await newcomers.wait(member)
+
+
+async def test_who_has_kept_all_waiting_in_vain_waits_longer_and_longer_and_holds_up_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 500.0
+    monkeypatch.setattr("server.newcomers.time.monotonic", lambda: now)
+    newcomers = Newcomers(0)
+    for process, pause in enumerate([60.0, 120.0, 240.0]):
+        await waiting(newcomers, "a")
+        member = newcomers.call()
+        assert member is not None
+        assert member.name == "a"
+        newcomers.turn_away(member, bytes([process]), "it did not answer", 3.0)
+        await waiting(newcomers, "a")
+        await waiting(newcomers, "b")
+        assert newcomers.pause("a") == pause
+        assert newcomers.pause("b") == 0
+        other = newcomers.call()
+        assert other is not None
+        assert other.name == "b"
+        now += pause - 1
+        assert newcomers.call() is None
+        now += 1
+    assert newcomers.call() is not None
 
 
 async def test_nobody_waits_for_a_run_that_is_over() -> None:

@@ -178,6 +178,64 @@ def test_losses_do_not_excuse_more_clients_than_there_ever_were(sampler: Sampler
         draw(sampler, np.ones(3), 1, generator(5, "server", 1, "cohort"), lost=2)
 
 
+def drawn_without(
+    absent: list[int], sampler: Sampler, t: int, weights: np.ndarray = WEIGHTS
+) -> tuple[int, ...]:
+    return tuple(draw(sampler, weights, t, generator(5, "server", t, "cohort"), absent=absent))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.kind)
+def test_where_nobody_is_absent_draws_are_those_of_a_plain_choice(sampler: Sampler) -> None:
+    for t in range(1, 30):
+        random = generator(5, "server", t, "cohort")
+        match sampler:
+            case FixedSize() | Fraction():
+                expected = random.choice(4, 2, replace=False)
+            case Weighted():
+                expected = random.choice(4, sampler.size, sampler.replacement, WEIGHTS / WEIGHTS.sum())
+            case _:
+                expected = np.array(drawn(sampler, t))
+        assert drawn_without([], sampler, t) == tuple(sorted(expected.tolist()))
+
+
+def test_the_places_of_the_absent_go_to_the_others_each_as_likely_as_before() -> None:
+    rounds = range(1, DRAWS + 1)
+    counted = Counter(drawn_without([1], FixedSize(size=2), t) for t in rounds)
+    subsets = [(0, 2), (0, 3), (2, 3)]
+    assert set(counted) == set(subsets)
+    assert fits([counted[subset] for subset in subsets], [1.0] * 3)
+    single = Counter(drawn_without([1], Weighted(size=1), t)[0] for t in rounds)
+    assert fits([single[client] for client in (0, 2, 3)], list(WEIGHTS[[0, 2, 3]]))
+    repeated = Counter(drawn_without([1], Weighted(size=1, replacement=True), t)[0] for t in rounds)
+    assert fits([repeated[client] for client in (0, 2, 3)], list(WEIGHTS[[0, 2, 3]]))
+
+
+def test_a_fraction_is_one_of_all_clients_and_the_absent_fill_up_what_the_others_leave() -> None:
+    cohorts = {drawn_without([0, 1, 2], Fraction(fraction=0.5), t) for t in range(1, 60)}
+    assert cohorts == {(0, 3), (1, 3), (2, 3)}
+    assert {drawn_without([0, 1], Weighted(size=3), t) for t in range(1, 60)} == {(0, 2, 3), (1, 2, 3)}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.kind)
+def test_where_all_are_absent_all_are_drawn_as_if_nobody_was(sampler: Sampler) -> None:
+    everybody = Counter(drawn_without([0, 1, 2, 3], sampler, t) for t in range(1, 200))
+    assert {len(cohort) for cohort in everybody} == {len(cohort) for cohort in many(sampler)}
+
+
+@pytest.mark.parametrize("sampler", [AllClients(), Bernoulli(probability=0.4), Cyclic(groups=3)])
+def test_where_there_are_no_places_to_be_taken_nothing_changes(sampler: Sampler) -> None:
+    for t in range(1, 30):
+        assert drawn_without([1, 3], sampler, t) == drawn(sampler, t)
+
+
+def test_one_without_weight_is_not_drawn_for_one_that_is_absent() -> None:
+    weights = np.array([1.0, 0.0, 2.0, 3.0])
+    for t in range(1, 50):
+        assert drawn_without([0], Weighted(size=3), t, weights) == (0, 2, 3)
+        assert 0 not in drawn_without([0], Weighted(size=2), t, weights)
+        assert set(drawn_without([0, 2, 3], Weighted(size=1, replacement=True), t, weights)) <= {0, 2, 3}
+
+
 def test_people_are_told_once_after_each_loss(caplog: pytest.LogCaptureFixture) -> None:
     members = {name: Member(name, index, pb.ShardDescription(samples=2)) for index, name in enumerate("abcd")}
     fleet = Fleet(members, 5, Participation(sampler=FixedSize(size=3), on_lost_state="continue"), 1 << 20)

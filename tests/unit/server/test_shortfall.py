@@ -72,6 +72,35 @@ async def test_a_run_that_waits_for_its_quorum_says_so_and_says_when_it_goes_on(
     assert watched.said[-1] == ""
 
 
+async def test_the_run_is_saved_before_it_says_that_it_waits_and_says_nothing_if_it_goes_on_meanwhile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watched = Watched(deadline=0.01)
+    saving, go_on = asyncio.Event(), asyncio.Event()
+
+    async def secure() -> None:
+        saving.set()
+        await go_on.wait()
+        watched.fleet.saved = 4
+
+    watched.fleet.secure = secure
+    asking = await watched.ask()
+    await asyncio.wait_for(saving.wait(), PATIENCE)
+    assert "The run waits" not in caplog.text
+    go_on.set()
+    await asyncio.sleep(0.01)
+    assert "Everything up to round 4 is saved" in caplog.text
+    caplog.clear()
+    saving.clear()
+    go_on.clear()
+    await asyncio.wait_for(saving.wait(), PATIENCE)  # it is told again now and then
+    watched.answer(*NAMES)
+    await asyncio.wait_for(asking, PATIENCE)
+    go_on.set()
+    await asyncio.sleep(0.01)
+    assert "The run waits" not in caplog.text
+
+
 async def test_of_two_phases_that_wait_the_one_that_goes_on_does_not_hide_the_other() -> None:
     watched = Watched(deadline=0.01)
     alone = [Cohort(watched.fleet, (name,)) for name in NAMES[:2]]

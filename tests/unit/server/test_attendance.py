@@ -1,0 +1,144 @@
+"""Who is away for long leaves its place in cohorts to others: by what the run has recorded, and by nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.arrays import Vector
+from common.run_folder import RunFolder
+from common.settings.participation import FixedSize, Participation
+from proto import fenchel_pb2 as pb
+from server import checkpoint as checkpoints
+from server.attendance import Attendance
+from server.calls import Call, Outcome
+from server.fleet import Fleet
+from server.member import Member
+
+NAMES = tuple("abcdefgh")
+ROUNDS = 400
+
+
+@dataclass
+class State:
+    model: Vector
+
+
+def fleet_of(names: tuple[str, ...] = NAMES, patience: int | None = 3, size: int = 3) -> Fleet:
+    members = {name: Member(name, i, pb.ShardDescription(samples=5)) for i, name in enumerate(names)}
+    return Fleet(members, 7, Participation(sampler=FixedSize(size=size), patience=patience), 1 << 20)
+
+
+def asked(t: int, outcomes: Mapping[str, Outcome], phase: str = "train") -> list[Call]:
+    calls = []
+    for client, outcome in outcomes.items():
+        call = Call(client, t, 0, phase, t, pb.ASK, None)
+        call.outcome = outcome
+        calls.append(call)
+    return calls
+
+
+def course(
+    fleet: Fleet, away: Callable[[str, int], bool], first: int = 1, last: int = ROUNDS
+) -> list[tuple[str, ...]]:
+    """Go through rounds in which some are away; return the cohorts."""
+    cohorts = []
+    for t in range(first, last + 1):
+        fleet.round = t
+        cohort = fleet.sample().clients
+        cohorts.append(cohort)
+        outcomes: dict[str, Outcome] = {name: "unanswered" if away(name, t) else "counted" for name in cohort}
+        fleet.note_attendance(asked(t, outcomes))
+    return cohorts
+
+
+def test_who_is_away_for_good_takes_ever_fewer_places() -> None:
+    cohorts = course(fleet_of(), lambda name, t: name in "ab")
+    taken = [sum(name in "ab" for name in cohort) for cohort in cohorts]
+    assert {len(cohort) for cohort in cohorts} == {3}
+    assert sum(taken[:20]) > 6  # as often as the others, at first
+    assert sum(taken[-100:]) <= 4  # and 75 of 300 places without this
+    assert sum(taken) < 50
+
+
+def test_who_is_back_is_drawn_again_after_a_quarter_of_its_absence_and_then_as_the_others() -> None:
+    left, back = 20, 120
+    fleet = fleet_of(("a", "b", "c", "d"))
+    cohorts = course(fleet, lambda name, t: name == "a" and left <= t < back)
+    again = next(t for t in range(back, ROUNDS) if "a" in cohorts[t - 1])
+    assert again <= back + (back - left) / 4 + 5
+    after = cohorts[again:]
+    assert 0.65 < sum("a" in cohort for cohort in after) / len(after) < 0.85  # three of four
+    assert fleet.members["a"].attendance == Attendance()
+
+
+@given(st.integers(1, ROUNDS - 2), st.integers(1, 2))
+def test_an_absence_shorter_than_the_patience_changes_no_draw(start: int, rounds: int) -> None:
+    away = course(fleet_of(size=7), lambda name, t: start <= t < start + rounds)
+    assert away == course(fleet_of(size=7), lambda name, t: False)
+
+
+def test_without_patience_everybody_is_drawn_as_ever() -> None:
+    away = course(fleet_of(patience=None), lambda name, t: name in "ab")
+    assert away == course(fleet_of(), lambda name, t: False)
+
+
+@pytest.mark.parametrize("border", [7, 60, 211])
+def test_a_server_that_is_resumed_draws_as_it_would_have_drawn(border: int, tmp_path: Path) -> None:
+    def away(name: str, t: int) -> bool:
+        return name == "a" or (name == "b" and 40 < t < 200)
+
+    undisturbed = course(fleet_of(), away)
+    fleet = fleet_of()
+    course(fleet, away, last=border)
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoint.parent.mkdir(parents=True)
+    checkpoint = checkpoints.take("run", border, 0, State(np.zeros(2)), fleet.members)
+    checkpoints.save(folder, checkpoint, sync=False)
+    resumed = fleet_of()
+    resumed.members = checkpoints.load(folder.checkpoint).restore()
+    assert course(resumed, away, first=border + 1) == undisturbed[border:]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "missed"),
+    [
+        ([{"a": "unanswered"}], 1),
+        ([{"a": "late"}], 1),
+        ([{"a": "counted"}, {"a": "unanswered"}], 0),  # of two phases
+        ([{"a": "failed"}], 0),
+        ([{"b": "counted"}], 0),
+    ],
+)
+def test_a_round_is_missed_by_who_was_asked_and_gave_no_answer_in_any_phase(
+    outcomes: list[dict[str, Outcome]], missed: int
+) -> None:
+    fleet = fleet_of()
+    fleet.round = 5
+    fleet.note_attendance([call for each in outcomes for call in asked(5, each)])
+    assert fleet.members["a"].attendance.missed == missed
+
+
+def test_evaluations_promises_and_other_rounds_do_not_count() -> None:
+    fleet = fleet_of()
+    fleet.round = 5
+    evaluation, promise, admission = (asked(t, {"a": "unanswered"})[0] for t in (5, 5, 4))
+    evaluation.kind, promise.kind = pb.INSPECT, pb.TELL
+    fleet.note_attendance([evaluation, promise, admission])
+    assert fleet.members["a"].attendance == Attendance()
+
+
+def test_people_are_told_once_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        course(fleet_of(), lambda name, t: name == "a")
+    (said,) = caplog.messages
+    assert said.startswith(
+        "client a has not answered in 3 rounds in a row that asked it (participation.patience)"
+    )

@@ -1,0 +1,221 @@
+"""What a run that must wait writes down first: the rounds that are done, and nothing of the one that is going on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from common.arrays import Vector
+from common.run_folder import RunFolder
+from common.settings.run import validate
+from server import checkpoint as checkpoints
+from server.algorithm import Algorithm
+from server.checkpoint import Checkpoint
+from server.evaluation import Evaluator
+from server.fleet import Fleet
+from server.member import Member
+from server.recorder import Recorder
+from server.rounds import Rounds
+from tests.unit.server.conftest import MakeMember
+
+MakeRounds = Callable[..., Rounds]
+
+
+@dataclass
+class State:
+    model: Vector
+
+
+class Counting:
+    """An algorithm that asks nobody and counts its rounds, in place."""
+
+    def __init__(self) -> None:
+        self.state = State(np.zeros(3))
+
+    async def round(self, t: int) -> None:
+        self.state.model += 1
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+class Never:
+    """An evaluation that is never due."""
+
+    def is_due(self, t: int) -> bool:
+        return False
+
+
+@pytest.fixture
+def member(make_member: MakeMember) -> Member:
+    """Return a client that is connected."""
+    client = make_member("a")
+    client.queue = asyncio.Queue()
+    return client
+
+
+async def nobody(fleet: Fleet, algorithm: Algorithm) -> bool:
+    return False
+
+
+@pytest.fixture
+def make(tmp_path: Path, member: Member) -> Iterator[MakeRounds]:
+    """Return a function that makes a run of one client whose regular checkpoints never come."""
+    made: list[Rounds] = []
+
+    def make_rounds(**participation: Any) -> Rounds:
+        made.append(rounds_of(tmp_path, member, **participation))
+        return made[-1]
+
+    yield make_rounds
+    for rounds in made:
+        rounds.close(completed=True)
+
+
+def rounds_of(parent: Path, member: Member, **participation: Any) -> Rounds:
+    settings = validate(
+        {
+            "rounds": 100,
+            "clients": 1,
+            "data": {"name": "digits"},
+            "objective": {"kind": "softmax"},
+            "algorithm": {"name": "fedavg"},
+            "participation": participation,
+            "checkpoint": {"every": 1000},
+        }
+    )
+    folder = RunFolder.create(parent, "run")
+    return Rounds(
+        settings,
+        folder,
+        Fleet({member.name: member}, 0, settings.participation, 1 << 20),
+        cast(Algorithm, Counting()),
+        cast(Evaluator, Never()),
+        Recorder(folder, ()),
+        0,
+        lambda row: None,
+        0,
+        nobody,
+    )
+
+
+def saved(rounds: Rounds) -> tuple[int, float]:
+    """Return the round of the checkpoint on disk, and the model in it."""
+    found = checkpoints.load(rounds.folder.checkpoint)
+    return found.round, found.state(State).model[0]
+
+
+async def test_a_run_that_waits_saves_what_was_before_the_round(make: MakeRounds, member: Member) -> None:
+    rounds = make()
+    for t in (1, 2, 3):
+        rounds._keep_from = 0.0
+        await rounds._round(t)
+    member.base = 9
+    rounds.algorithm.state.model += 0.5  # in the middle of round 4
+    await rounds._secure()
+    assert saved(rounds) == (3, 3.0)
+    assert checkpoints.load(rounds.folder.checkpoint).members["a"]["base"] == 0
+    assert rounds.fleet.saved == 3
+    written = rounds.folder.checkpoint.stat().st_mtime_ns
+    await rounds._secure()  # another phase waits, too
+    assert rounds.folder.checkpoint.stat().st_mtime_ns == written
+
+
+async def test_two_checkpoints_are_never_written_at_the_same_time(
+    make: MakeRounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing: list[int] = []
+    order = []
+    save = checkpoints.save
+
+    def slow(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
+        assert not writing
+        writing.append(checkpoint.round)
+        time.sleep(0.02)
+        order.append(writing.pop())
+        save(folder, checkpoint, sync=sync)
+
+    monkeypatch.setattr(checkpoints, "save", slow)
+    rounds = make()
+    await rounds._round(1)
+    first = asyncio.create_task(rounds._save(wait=True))
+    await asyncio.sleep(0)
+    rounds._keep_from = 0.0
+    await rounds._round(2)
+    await asyncio.gather(first, rounds._secure(), rounds._secure(), rounds._save(wait=True))
+    assert order[0] == 1
+    assert set(order) == {1, 2}
+    assert saved(rounds) == (2, 2.0)
+
+
+async def test_what_was_kept_gives_way_to_a_regular_checkpoint(make: MakeRounds) -> None:
+    rounds = make()
+    await rounds._round(1)
+    rounds.done = 2
+    await rounds._save(wait=True)
+    await rounds._secure()
+    assert checkpoints.load(rounds.folder.checkpoint).round == 2
+    assert not rounds.folder.previous_checkpoint.exists()
+
+
+async def test_keeping_takes_a_hundredth_of_the_time_at_most(
+    make: MakeRounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 50.0
+
+    def take_a_second() -> float:
+        nonlocal now
+        now += 1.0
+        return now
+
+    monkeypatch.setattr("server.rounds.time.thread_time", take_a_second)  # between two looks there is one
+    monkeypatch.setattr("server.rounds.time.perf_counter", lambda: now)
+    rounds = make()
+    kept = []
+    for rounds.done in range(1, 500):
+        rounds._keep()
+        kept.append(rounds._covered)
+        now += 1.0
+    assert sorted(set(kept)) == [1, 100, 199, 298, 397, 496]
+
+
+async def test_a_run_that_stops_in_place_of_waiting_keeps_nothing(make: MakeRounds) -> None:
+    rounds = make(on_shortage="stop")
+    await rounds._round(1)
+    await rounds._round(2)
+    await rounds._secure()
+    assert not rounds.folder.checkpoint.exists()
+
+
+async def test_a_disk_that_is_full_is_told_and_the_run_goes_on_waiting(
+    make: MakeRounds, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = make()
+    await rounds._round(1)
+    rounds.folder.checkpoint.with_name("latest.new").mkdir()  # where it would be written first
+    with caplog.at_level(logging.ERROR, "fenchel.server"):
+        await rounds._secure()
+    assert "cannot be written" in caplog.text
+    assert rounds.fleet.saved is None
+
+
+async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_to_wait(
+    make: MakeRounds, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_LARGE_BYTES", 8)
+    rounds = make()
+    for t in (1, 2):
+        await rounds._round(t)
+        await rounds._secure()
+    assert not rounds.folder.checkpoint.exists()
+    member.queue = None  # it has gone away
+    await rounds._round(3)
+    assert saved(rounds) == (2, 2.0)
