@@ -39,7 +39,7 @@ class ClientMetrics:
         )
         self._bytes = made.counter(
             "fenchel_client_payload_bytes_total",
-            "Bytes of arrays from the server (down) and to it (up).",
+            "Bytes of arrays from the server (down) and to it (up), with evaluation.",
             *("client", "direction"),
         )
         self._connected = made.gauge(

@@ -6,19 +6,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from common.errors import MissingDependencyError, SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.trace import Span, SpanKind, Tracer
+
+log = logging.getLogger("fenchel.tracing")
 
 SWITCH = "OTEL_TRACES_EXPORTER"
 _KEY = "traceparent"
+_STATUS = re.compile(r"StatusCode\.(\w+)")
 
 
 class Tracing:
@@ -107,7 +113,7 @@ def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracin
     if wanted != "otlp":
         raise SettingsError(f"{SWITCH}={wanted}: Fenchel exports traces by otlp, or not at all (none)")
     try:
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        exporter = _exporter(endpoint(environment))
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -121,5 +127,48 @@ def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracin
     provider = TracerProvider(
         resource=Resource.create({} if named else {"service.name": service}), shutdown_on_exit=False
     )
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     return Tracing(provider)
+
+
+class _Heard(logging.Handler):
+    """Keeps what the library said last. As long as there is a handler, Python does not print it by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the status that gRPC gave, or else the whole message."""
+        message = record.getMessage()
+        status = _STATUS.search(message)
+        self.words = status[1] if status else message
+
+
+def _exporter(where: str) -> SpanExporter:
+    """Return what sends spans by OTLP, and says in one line of Fenchel's, once, if they do not arrive.
+
+    The library logs each attempt in words of its own. Whoever wants them gives the root logger a handler.
+    """
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    heard = _Heard()
+    logging.getLogger("opentelemetry").addHandler(heard)
+
+    class Exporter(OTLPSpanExporter):
+        told = False
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            result = super().export(spans)
+            if result is not SpanExportResult.SUCCESS and not self.told:
+                self.told = True
+                log.warning(
+                    "traces do not reach %s (%s), and what cannot be sent is lost: does a collector listen there "
+                    "(OTEL_EXPORTER_OTLP_ENDPOINT)? The run itself goes on; this is said once",
+                    where,
+                    heard.words or "no answer",
+                )
+            return result
+
+    return Exporter()

@@ -9,7 +9,7 @@ import numpy as np
 
 from report import columns, digest
 from report.carried import LAYERS, carried_by
-from report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of, known_figures
+from report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of_all, known_figures
 from report.digest import PARTS, Floats
 from report.latency import histograms
 from report.run import Run
@@ -20,20 +20,22 @@ _BARS = 120
 _MAP = (200, 400)  # clients and rounds of the map of waiting
 
 
-def chart_data(runs: Sequence[Run], names: Sequence[str], optimum: float | None = None) -> dict[str, Any]:
+def chart_data(
+    runs: Sequence[Run], names: Sequence[str], optima: Sequence[float | None] = ()
+) -> dict[str, Any]:
     """Return what the page's script draws, as values that JSON knows.
 
     Parameters
     ----------
     names
         A short name for each run.
-    optimum
-        Of the objective; adds the curves of ``optimality_gap``.
+    optima
+        Of each run's objective (:mod:`report.optimum`), or none: adds the curves of ``optimality_gap``.
     """
-    curves = [curves_of(run, optimum) for run in runs]
+    curves = curves_of_all(runs, optima)
     return {
         "axes": axes_of(curves),
-        "panels": panels(runs, optimum),
+        "panels": panels(runs, optima),
         "runs": [
             {
                 "name": name,
@@ -50,12 +52,12 @@ def chart_data(runs: Sequence[Run], names: Sequence[str], optimum: float | None 
     }
 
 
-def panels(runs: Sequence[Run], optimum: float | None = None) -> list[dict[str, Any]]:
+def panels(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[dict[str, Any]]:
     """Return the charts of curves: title, and the figure of each split (or the one figure) that is drawn in it.
 
     Figures that no run knows are left out.
     """
-    known = known_figures([curves_of(run, optimum) for run in runs])
+    known = known_figures(curves_of_all(runs, optima))
     main = columns.objective(known)
     found = [_panel(columns.title(name), {"": name}) for name in (main, OPTIMALITY_GAP) if name in known]
     for kind, heading in columns.KINDS.items():
@@ -92,7 +94,7 @@ def _curves(curves: Curves) -> dict[str, Any]:
 
 def _time(run: Run) -> dict[str, Any]:
     """Return the seconds of each round by what they were spent on, or their means over groups of rounds."""
-    return _rounds(run, _spent(digest.time_columns(run.metrics_table)))
+    return _rounds(run, _spent(digest.time_columns(run.steady.metrics)))
 
 
 def _traffic(run: Run) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def _traffic(run: Run) -> dict[str, Any]:
 
 def _clients(run: Run) -> dict[str, Any]:
     """Return the mean seconds of each client's calls by what they were spent on; the slowest clients come first."""
-    clients = [one for one in digest.costs_by(digest.own_calls(run.calls_table), "client") if one.answered]
+    clients = [one for one in digest.costs_by(digest.own_calls(run.steady.calls), "client") if one.answered]
     clients.sort(key=lambda one: one.mean.waiting - one.mean.total)  # what it does itself
     means = {part: np.array([getattr(one.mean, part) for one in clients], np.float64) for part in PARTS}
     return _bars([one.name for one in clients], _spent(means), " … ")
@@ -165,7 +167,7 @@ def _groups(values: Any) -> list[Any]:
 def _latency(run: Run) -> dict[str, list[dict[str, Any]]]:
     """Return the histograms of each phase: number of calls by seconds, of the whole call and of the network."""
     found: dict[str, list[dict[str, Any]]] = {"total": [], "network": []}
-    for one in histograms(run.calls_table):
+    for one in histograms(run.steady.calls):
         found[one.what].append(
             {
                 "phase": one.phase,
@@ -180,7 +182,7 @@ def _latency(run: Run) -> dict[str, list[dict[str, Any]]]:
 def _waiting(run: Run, runs: int) -> dict[str, Any]:
     """Return the map of waiting; the more runs there are, the coarser."""
     clients, rounds = _MAP
-    shown = thinned(waiting_of(run.calls_table), clients, max(rounds // runs, 50))
+    shown = thinned(waiting_of(run.steady.calls), clients, max(rounds // runs, 50))
     row, column = np.nonzero(shown.missed)
     maps = {"took": shown.took, "waited": shown.waited}
     return {

@@ -2,7 +2,8 @@
 
 Times here are measured ones. What a message took on its way is left out, and so is what an instruction waited for
 because an earlier one of the same client was not done: both follow from the network
-(:mod:`report.projection`).
+(:mod:`report.projection`). Left out is also what it waited for a client that was not back yet, after the server had
+been started again (:mod:`report.resumption`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from common.errors import CheckpointError
 from report import digest
+from report.digest import Floats
 from report.run import Run
 
 _CALLS = (
@@ -202,7 +204,7 @@ class Course:
                 "nothing crosses a network; project a run of fenchel up, or one of fenchel server"
             )
         origin = min(calls["queued_unix"][0].as_py(), metrics["started_unix"][0].as_py())
-        steps = _steps(calls, origin)
+        steps = _steps(calls, origin, run.steady.away)
         started = digest.column(metrics, "started_unix") - origin
         ended = started + digest.column(metrics, "seconds")
         judged = ended + digest.column(metrics, "evaluation_s")
@@ -237,12 +239,12 @@ def _in_one_process(run: Run) -> bool:
     return not logs and not np.isfinite(crossed).any()
 
 
-def _steps(calls: pa.Table, origin: float) -> list[tuple[int, Step]]:
+def _steps(calls: pa.Table, origin: float, away: Floats) -> list[tuple[int, Step]]:
     """Return the steps with their rounds, in the order in which they began."""
     rows = calls.select(_CALLS).to_pylist()
     for row in rows:
         row["queued_unix"] -= origin
-    instructions = _instructions(rows)
+    instructions = _instructions(rows, away)
     steps = []
     for (t, phase, kind, _), group in groupby(
         zip(_occasions(rows), rows, instructions, strict=True),
@@ -283,11 +285,14 @@ def _step(phase: str, kind: str, rows: Sequence[dict[str, Any]], each: Sequence[
     )
 
 
-def _instructions(rows: Sequence[dict[str, Any]]) -> list[Instruction]:
-    """Return each row as an instruction; what it waited for the one before it at the client is taken out."""
+def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruction]:
+    """Return each row as an instruction; what it waited for the one before it at the client is taken out.
+
+    So is the time until its client was back, after the server had been started again.
+    """
     free: dict[str, float] = {}  # when the client's last reply was under way
     found = []
-    for row in rows:
+    for row, absent in zip(rows, away, strict=True):
         arrived, replied = row["queued_unix"] + row["arrived_s"], row["queued_unix"] + row["replied_s"]
         queue = _known(row["client_queue_s"])
         encryption = _known(row["encrypt_s"]) + _known(row["decrypt_s"])
@@ -305,7 +310,7 @@ def _instructions(rows: Sequence[dict[str, Any]]) -> list[Instruction]:
                 queued=row["queued_unix"],
                 down=row["wire_down"],
                 up=row["wire_up"],
-                server_queue=max(_known(row["queue_s"]), 0.0),
+                server_queue=max(_known(row["queue_s"]) - absent, 0.0),
                 client_queue=own_queue,
                 compute=_known(row["compute_s"]),
                 encryption=encryption,

@@ -132,7 +132,7 @@ def criteria(run: Run, loss: str, accuracy: str | None, selection: Selection) ->
     loss, accuracy
         Columns of ``metrics.parquet``.
     """
-    metrics = run.metrics_table
+    metrics = run.steady.metrics
     rounds, seconds = (digest.column(metrics, name) for name in ("round", "seconds"))
     trips = round_trips(run.calls_table, rounds) if selection.round_trips is None else selection.round_trips
     losses = digest.column(metrics, loss)

@@ -65,7 +65,7 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
     optimum
         Of the run's objective, such as ``fenchel solve`` finds; adds the figure ``optimality_gap``.
     """
-    metrics = run.metrics_table
+    metrics = run.steady.metrics
     wire = digest.column(metrics, "wire_down") + digest.column(metrics, "wire_up")
     socket = digest.column(metrics, "socket_down") + digest.column(metrics, "socket_up")
     costs = {
@@ -83,6 +83,11 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
     if optimum is not None and main in figures:
         figures[OPTIMALITY_GAP] = figures[main] - optimum
     return Curves(costs, epsilon, figures)
+
+
+def curves_of_all(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[Curves]:
+    """Return the curves of several runs; ``optima`` has that of each run's objective, or is empty."""
+    return [curves_of(run, optimum) for run, optimum in zip(runs, optima or [None] * len(runs), strict=True)]
 
 
 def axes_of(curves: Sequence[Curves]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from report import columns
-from report.run import Run
+
+if TYPE_CHECKING:
+    from report.run import Run
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +24,7 @@ _DATE = re.compile(r"^\d{8}-\d{6}-")
 _ENCRYPTION = ("encrypt_s", "decrypt_s")
 _CODING = ("client_decode_s", "journal_s", "client_encode_s", "decode_s")
 _QUEUEING = ("queue_s", "client_queue_s", "handover_s", "held_s")
-_ALWAYS = ("computation", "coding", "network", "waiting")  # others are shown where there was some
+_ALWAYS = ("computation", "coding", "network")  # others are shown where there was some
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Split:
         return sum(float(getattr(self, field.name)) for field in fields(self))
 
     def parts(self) -> dict[str, float]:
-        """Return the seconds by name, in order; encryption and the like only where there was some."""
+        """Return the seconds by name, in order; waiting, encryption and the like only where there was some."""
         values = {field.name: float(getattr(self, field.name)) for field in fields(self)}
         return {part: seconds for part, seconds in values.items() if seconds or part in _ALWAYS}
 
@@ -176,6 +178,13 @@ def time_split(metrics: pa.Table) -> Split:
     return Split(**{part: float(values.sum()) for part, values in time_columns(metrics).items()})
 
 
+def idle_seconds(metrics: pa.Table) -> float:
+    """Return how long the average client waited for the slowest one, over all rounds; nan if not known."""
+    waited = column(metrics, "idle_s")
+    known = waited[np.isfinite(waited)]
+    return float(known.sum()) if known.size else math.nan
+
+
 def traffic(metrics: pa.Table) -> Traffic:
     """Return the bytes of all rounds."""
     names = ("bytes_down", "bytes_up", "wire_down", "wire_up")
@@ -254,9 +263,9 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
     The name is left out, since it tells runs apart already; a key that a run does not have is ``None`` there.
     """
-    flat = [_flat(run.settings_values) for run in runs]
-    keys = dict.fromkeys(key for values in flat for key in values)
-    table = {key: [values.get(key) for values in flat] for key in keys if key != "name"}
+    each = [flat(run.settings_values) for run in runs]
+    keys = dict.fromkeys(key for values in each for key in values)
+    table = {key: [values.get(key) for values in each] for key in keys if key != "name"}
     return {key: values for key, values in table.items() if any(value != values[0] for value in values)}
 
 
@@ -285,14 +294,15 @@ def labels(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted keys."""
+    found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{prefix}{key}.")
+            found |= flat(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def _mean(values: Floats) -> float:

@@ -66,7 +66,7 @@ def load_disclosures(run: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: cannot be read ({error.strerror}); is {run} a run folder, and has anybody joined the run?"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from None
     return found
 

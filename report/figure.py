@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from report import columns, digest
-from report.curves import axes_of, curves_of, known_figures, main_figures
+from report.curves import axes_of, curves_of_all, known_figures, main_figures
 from report.run import Run
 from report.wording import plain
 
@@ -37,7 +37,7 @@ STYLE = {
 }
 
 
-def draw(runs: Sequence[Run], path: Path, axis: str = "round", optimum: float | None = None) -> Path:
+def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
     """Draw the objective, the AUC (or accuracy, or loss), the worst client and the gap, as far as they are known.
 
     Parameters
@@ -48,8 +48,8 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optimum: float | 
         Of the PNG file; folders above it are made.
     axis
         What the curves are drawn against, one of :data:`report.curves.AXES`; runs without it are left out.
-    optimum
-        Of the objective; adds how far above it the runs are.
+    optima
+        Of each run's objective (:mod:`report.optimum`), or none: adds how far above it the runs are.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optimum: float | 
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-    curves = [curves_of(run, optimum) for run in runs]
+    curves = curves_of_all(runs, optima)
     shown = main_figures(known_figures([each for each in curves if axis in each.costs]))
     title = axes_of(curves).get(axis, axis)
     lines = [

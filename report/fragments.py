@@ -13,7 +13,8 @@ from report import columns, digest
 from report.carried import LAYERS, Carried
 from report.digest import Costs, Split
 from report.run import Run
-from report.wording import UNKNOWN, bytes_text, count_text, figure_text, plain, seconds_text
+from report.wall import wall_of
+from report.wording import UNKNOWN, bytes_text, count_text, figure_text, part_text, plain, seconds_text
 
 _CLIENTS = 20  # rows of the table of clients
 _BESIDE = 3  # differing settings that fit beside the results
@@ -78,8 +79,10 @@ def tiles(run: Run) -> str:
     """Return the few numbers that matter most."""
     traffic = digest.traffic(run.metrics_table)
     shown = [
-        *((columns.title(name), figure_text(name, run.figures[name])) for name in _main(run.figures)[:4]),
-        ("Time in rounds", seconds_text(digest.time_split(run.metrics_table).total)),
+        *((columns.title(name), figure_text(name, run.figures[name])) for name in _main(run.figures)[:3]),
+        ("Wall time", seconds_text(wall_of(run).total)),
+        ("Time in rounds", seconds_text(digest.time_split(run.steady.metrics).total)),
+        ("Waiting for the slowest", seconds_text(digest.idle_seconds(run.steady.metrics))),
         ("To clients", bytes_text(traffic.wire_down)),
         ("From clients", bytes_text(traffic.wire_up)),
     ]
@@ -107,12 +110,15 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
     heads = ["<th>Run</th><th>State</th>"]
     heads += [f'<th class="set">{_key(key)}</th>' for key in differing]
     heads += [f'<th class="n">{text(columns.title(name))}</th>' for name in shown]
-    heads += [f'<th class="n">{name}</th>' for name in ("Done", "Time", "Bytes")]
+    heads += [
+        f'<th class="n">{name}</th>' for name in ("Done", "Time in rounds", "Wall time", "Bytes in rounds")
+    ]
     rows = []
     for index, (run, name) in enumerate(zip(runs, names, strict=True)):
         traffic = digest.traffic(run.metrics_table)
         numbers = [figure_text(figure, run.figures.get(figure, math.nan)) for figure in shown]
-        numbers += [f"{run.rounds:,}", seconds_text(digest.time_split(run.metrics_table).total)]
+        numbers += [f"{run.rounds:,}", seconds_text(digest.time_split(run.steady.metrics).total)]
+        numbers.append(seconds_text(wall_of(run).total))
         numbers.append(bytes_text(traffic.wire_down + traffic.wire_up))
         values = (UNKNOWN if given[index] is None else given[index] for given in differing.values())
         rows.append(
@@ -160,31 +166,66 @@ def bar(split: Split, scale: float) -> str:
 
 def time_share(run: Run) -> str:
     """Return the bar of a whole run, with its parts named and counted: the legend of the chart below it."""
-    split = digest.time_split(run.metrics_table)
+    split = digest.time_split(run.steady.metrics)
     total = split.total
     if not total:
         return ""
-    serialisation, propagation = digest.network_split(run.metrics_table)
+    serialisation, propagation = digest.network_split(run.steady.metrics)
     more = {}
     if math.isfinite(serialisation):
         more["network"] = (
             f" (serialisation {seconds_text(serialisation)}, propagation {seconds_text(propagation)})"
         )
     words = "".join(
-        f'<li><span class="key {part}"></span>{part}<b>{seconds / total:.0%}</b>'
+        f'<li><span class="key {part}"></span>{part_text(part)}<b>{seconds / total:.0%}</b>'
         f"<span>{seconds_text(seconds)}{more.get(part, '')}</span></li>"
         for part, seconds in split.parts().items()
     )
     return f'<div class="share">{bar(split, total)}<ul>{words}</ul></div>'
 
 
+def wall(run: Run) -> str:
+    """Return the equation of the whole wall-clock time, and how long clients waited for the slowest one."""
+    whole = wall_of(run)
+    if not whole.total:
+        return ""
+    sum_of = " + ".join(f"{name} <b>{seconds_text(seconds)}</b>" for name, seconds in whole.parts().items())
+    idle = digest.idle_seconds(run.steady.metrics)
+    waited = (
+        f" Of the rounds, the average client spent <b>{seconds_text(idle)}</b> ({idle / whole.rounds:.0%}) waiting "
+        "for the slowest one, which worked meanwhile."
+        if math.isfinite(idle) and whole.rounds
+        else ""
+    )
+    return f'<p class="equation">Wall time <b>{seconds_text(whole.total)}</b> = {sum_of}.{waited}</p>'
+
+
+def walls(runs: Sequence[Run], names: Sequence[str]) -> str:
+    """Return the table that compares the equations of several runs' wall-clock times."""
+    found = [wall_of(run) for run in runs]
+    parts = list(dict.fromkeys(part for one in found for part in one.parts()))
+    heads = "<th>Run</th>" + "".join(
+        f'<th class="n">{name}</th>'
+        for name in ("Wall time", *(part.capitalize() for part in parts), "Waiting for the slowest")
+    )
+    rows = []
+    for index, (run, name, one) in enumerate(zip(runs, names, found, strict=True)):
+        seconds = (one.total, *(one.parts().get(part, 0.0) for part in parts))
+        idle = digest.idle_seconds(run.steady.metrics)
+        rows.append(
+            f"<td>{swatch(index)}{text(name)}</td>"
+            + "".join(f'<td class="n">{seconds_text(each)}</td>' for each in (*seconds, idle))
+        )
+    return _table(heads, rows)
+
+
 def times(runs: Sequence[Run], names: Sequence[str]) -> str:
     """Return the table that compares where the time of several runs went, on one scale."""
-    splits = [digest.time_split(run.metrics_table) for run in runs]
+    splits = [digest.time_split(run.steady.metrics) for run in runs]
     longest = max(split.total for split in splits)
     parts = [part for part in digest.PARTS if any(part in split.parts() for split in splits)]
     heads = '<th>Run</th><th class="wide"></th>' + "".join(
-        f'<th class="n"><span class="key {part}"></span>{part}</th>' for part in parts
+        f'<th class="n"><span class="key {part}"></span>{part_text(part)}</th>' for part in parts
     )
     rows = [
         f"<td>{swatch(index)}{text(name)}</td><td>{bar(split, longest)}</td>"

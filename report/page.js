@@ -33,7 +33,7 @@
       key.style.borderTopStyle = { solid: "solid", dash: "dashed", dot: "dotted" }[dash] || "solid";
       const number = document.createElement("b");
       number.textContent = value;
-      if (name) entry.append(key, name);
+      if (name) entry.append(...(line ? [key] : []), name);
       entry.append(number);
       return entry;
     }));
@@ -87,7 +87,9 @@
         if (!several) named.push({ name: split, value: shown(last, panel.share), line: line.color, dash: line.dash });
       });
     });
-    keys(chart, named);
+    // Runs are told apart by the legend above; which of several figures they are compared by is said here.
+    const compared = splits.includes(state.split) ? state.split : splits[0];
+    keys(chart, several && splits.length > 1 ? [{ name: compared, value: "" }] : named);
     const log = panel.log || (state.y === "log" && !panel.share);
     const x = { title: data.axes[state.x], exponentformat: "SI", rangemode: state.x === "round" ? "normal" : "tozero" };
     if (state.x === "round" && traces.every((trace) => trace.x.length < 8)) x.dtick = 1;

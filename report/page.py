@@ -20,7 +20,7 @@ from report.fragments import text
 from report.run import Run
 
 
-def write_report(runs: Sequence[Run], path: Path, optimum: float | None = None) -> Path:
+def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None] = ()) -> Path:
     """Write the page.
 
     Parameters
@@ -29,23 +29,23 @@ def write_report(runs: Sequence[Run], path: Path, optimum: float | None = None) 
         One, shown in detail, or several, compared first and then shown one by one.
     path
         Of the HTML file; folders above it are made.
-    optimum
-        Of the objective, such as ``fenchel solve`` finds; adds a chart of how far above it the runs are.
+    optima
+        Of each run's objective (:mod:`report.optimum`), or none: adds a chart of how far above it the runs are.
 
     Returns
     -------
     Path
         The same ``path``.
     """
-    page = render(runs, optimum)
+    page = render(runs, optima)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8", newline="\n")
     return path
 
 
-def render(runs: Sequence[Run], optimum: float | None = None) -> str:
+def render(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> str:
     """Return the page; the parameters are those of :func:`write_report`."""
-    made, fixed = parts(runs, optimum), fixed_parts()
+    made, fixed = parts(runs, optima), fixed_parts()
     return Template(_part("page.html")).substitute(
         title=made.title,
         policy=_policy(fixed.scripts.values()),
@@ -96,10 +96,10 @@ def fixed_parts() -> Fixed:
     return Fixed(_part("page.css"), {"plotly": get_plotlyjs(), "script": _part("page.js")})
 
 
-def parts(runs: Sequence[Run], optimum: float | None = None) -> Parts:
+def parts(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> Parts:
     """Return what is shown of some runs; the parameters are those of :func:`write_report`."""
     names = digest.labels(runs)
-    numbers = charts.chart_data(runs, names, optimum)
+    numbers = charts.chart_data(runs, names, optima)
     data = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
     several = len(runs) > 1
     curves = _convergence(names, numbers["panels"], numbers["axes"])
@@ -139,7 +139,8 @@ def _several(runs: Sequence[Run], names: Sequence[str], curves: str) -> str:
     return (
         f"<header><p class='kind'>Fenchel runs</p><h1>{len(runs)} runs compared</h1></header>"
         f"{fragments.comparison(runs, names)}{curves}"
-        f"<section><h2>Where the time goes</h2>{_explained()}{fragments.times(runs, names)}</section>"
+        f"<section><h2>Where the time goes</h2>{fragments.walls(runs, names)}{_explained()}"
+        f"{fragments.times(runs, names)}</section>"
         f"<section><h2>Settings that differ</h2>{fragments.differences(runs, names)}</section>"
         f"<section><h2>Run by run</h2>{each}</section>"
     )
@@ -184,11 +185,11 @@ def _switch(name: str, meaning: str, choices: dict[str, str]) -> str:
 
 def _details(run: Run, index: int) -> str:
     parts = []
-    phases = digest.costs_by(run.calls_table, "phase")
-    clients = digest.costs_by(digest.own_calls(run.calls_table), "client")
+    phases = digest.costs_by(run.steady.calls, "phase")
+    clients = digest.costs_by(digest.own_calls(run.steady.calls), "client")
     if run.rounds:
         parts.append(
-            f"<section><h2>Where the time goes</h2>{_explained()}{fragments.time_share(run)}"
+            f"<section><h2>Where the time goes</h2>{fragments.wall(run)}{_explained()}{fragments.time_share(run)}"
             f"{_run_chart('Seconds per round', 'time', index)}</section>"
         )
     if phases:
@@ -208,7 +209,7 @@ def _details(run: Run, index: int) -> str:
             f"{fragments.carried(carried_by(run.calls_table, 'phase'))}"
             "<p class='note'>Payload: the arrays themselves. Wire: the frames that carried them. Socket: all that "
             "crossed the connections, by the operating system's count. The bars of rounds are without the "
-            "evaluation.</p></section>"
+            "evaluation, those of clients with it.</p></section>"
         )
     parts.append(
         f"<section>{fragments.warnings(run)}<details class='settings'><summary>Settings</summary>"
@@ -236,8 +237,8 @@ def text_block(foreign: str) -> str:
 
 def _explained() -> str:
     return (
-        "<p class='note'>A round is as long as the last answer that each of its exchanges waited for; the parts are "
-        "those of these answers. Evaluation is not included.</p>"
+        "<p class='note'>The rounds alone: a round is as long as the last answer that each of its exchanges waited "
+        "for, and the parts are those of these answers. What other clients waited meanwhile is not among them.</p>"
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from report import digest, figure
 from report.carried import carried_by
-from report.curves import axes_of, curves_of
+from report.curves import axes_of, curves_of_all
 from report.digest import Floats
 from report.latency import histograms
 from report.run import Run
@@ -39,15 +39,15 @@ _PHASES = 6  # with two lines each
 _MAP = (200, 400)
 
 
-def write_pictures(runs: Sequence[Run], folder: Path, optimum: float | None = None) -> list[Path]:
+def write_pictures(runs: Sequence[Run], folder: Path, optima: Sequence[float | None] = ()) -> list[Path]:
     """Draw the curves against each cost that is known, and for each run where its time and bytes went.
 
     Parameters
     ----------
     folder
         Made if there is none; files of the same names are replaced.
-    optimum
-        Of the objective; adds how far above it the runs are.
+    optima
+        Of each run's objective (:mod:`report.optimum`), or none: adds how far above it the runs are.
 
     Returns
     -------
@@ -55,8 +55,8 @@ def write_pictures(runs: Sequence[Run], folder: Path, optimum: float | None = No
         The files: ``curves-round.png`` and so on, ``time-by-round.png``, ``time-by-client.png``, ``latency.png``,
         ``waiting.png`` and ``bytes-by-client.png``; of several runs with their number and name in front.
     """
-    axes = axes_of([curves_of(run, optimum) for run in runs]) or {"round": ""}
-    found = [figure.draw(runs, folder / f"curves-{axis}.png", axis, optimum) for axis in axes]
+    axes = axes_of(curves_of_all(runs, optima)) or {"round": ""}
+    found = [figure.draw(runs, folder / f"curves-{axis}.png", axis, optima) for axis in axes]
     for number, (run, name) in enumerate(zip(runs, digest.labels(runs), strict=True), start=1):
         prefix = f"{number}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-" if len(runs) > 1 else ""
         if not run.calls_table.num_rows or not run.rounds:
@@ -88,15 +88,15 @@ def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) 
 
 
 def _time_by_round(run: Run, axes: Axes) -> str:
-    rounds = digest.column(run.metrics_table, "round")
-    _stack(axes, rounds, digest.time_columns(run.metrics_table))
+    rounds = digest.column(run.steady.metrics, "round")
+    _stack(axes, rounds, digest.time_columns(run.steady.metrics))
     axes.set_xlabel("round")
     _unit(axes.yaxis, "s")
     return "Seconds per round"
 
 
 def _time_by_client(run: Run, axes: Axes) -> str:
-    clients = [one for one in digest.costs_by(digest.own_calls(run.calls_table), "client") if one.answered]
+    clients = [one for one in digest.costs_by(digest.own_calls(run.steady.calls), "client") if one.answered]
     clients.sort(key=lambda one: one.mean.waiting - one.mean.total)
     shown = clients[:_CLIENTS]
     parts = {part: np.array([getattr(one.mean, part) for one in shown], np.float64) for part in digest.PARTS}
@@ -108,11 +108,11 @@ def _time_by_client(run: Run, axes: Axes) -> str:
 
 
 def _latency(run: Run, axes: Axes) -> str:
-    found = histograms(run.calls_table)
+    found = histograms(run.steady.calls)
     phases = list(dict.fromkeys(one.phase for one in found))
     took = {
         costs.name: costs.answered * (costs.mean.total - costs.mean.waiting)
-        for costs in digest.costs_by(run.calls_table, "phase")
+        for costs in digest.costs_by(run.steady.calls, "phase")
         if costs.answered
     }
     largest = set(sorted(phases, key=lambda phase: -took.get(phase, 0.0))[:_PHASES])
@@ -140,7 +140,7 @@ def _latency(run: Run, axes: Axes) -> str:
 def _waiting(run: Run, axes: Axes) -> str:
     from matplotlib.ticker import EngFormatter
 
-    shown = thinned(waiting_of(run.calls_table), *_MAP)
+    shown = thinned(waiting_of(run.steady.calls), *_MAP)
     told = bool(np.isfinite(shown.waited).any())  # older tables do not say who waited
     seconds = shown.waited if told else shown.took
     # What is done once before the first round (round 0) takes longer than any round, and would bleach them all.

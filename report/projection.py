@@ -110,8 +110,8 @@ class Projection:
 
 
 def measured(course: Course) -> Projection:
-    """Return what the run really took, in the same words."""
-    metrics = course.run.metrics_table
+    """Return what the run really took, in the same words; after a resumption, from when its clients were back."""
+    metrics = course.run.steady.metrics
     names = (
         *("compute_s", "encryption_s", "coding_s", "serialisation_s"),
         *("propagation_s", "queueing_s", "waiting_s", "server_s"),

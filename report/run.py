@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
-import zipfile
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -18,11 +18,13 @@ from google.protobuf.json_format import ParseDict, ParseError
 
 from common import store, tables
 from common.arrays import Vector
-from common.errors import CheckpointError, SettingsError
-from common.run_folder import RunFolder
+from common.data.npz import read_arrays
+from common.errors import CheckpointError, DataError, SettingsError
+from common.run_folder import BEGINS, RunFolder
 from common.settings.run import RunSettings, load, outside_code
 from proto import fenchel_pb2 as pb
 from report import columns
+from report.resumption import Steady, steady
 from report.wording import figure_text
 
 State = Literal["completed", "stopped", "unfinished"]
@@ -136,7 +138,7 @@ class Run:
             values = json.loads(self._folder.summary.read_text())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{self._folder.summary}: cannot be read ({error})") from None
         if not isinstance(values, dict):
             raise CheckpointError(f"{self._folder.summary}: expected a JSON object")
@@ -173,6 +175,27 @@ class Run:
     def calls_table(self) -> pa.Table:
         """A row an instruction, as an Arrow table; ``docs/run-folder.md`` explains the columns."""
         return _table(self._folder.calls)
+
+    @cached_property
+    def steady(self) -> Steady:
+        """Both tables without the time in which clients came back to a server that was started again."""
+        return steady(self.metrics_table, self.calls_table)
+
+    @cached_property
+    def begun(self) -> tuple[float, ...]:
+        """When each server process of the run began to conduct it (seconds since 1970), as far as the log says."""
+        try:
+            lines = self._folder.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ()
+        found = []
+        for line in lines:
+            if BEGINS in line:
+                with contextlib.suppress(ValueError, TypeError, KeyError):  # a kill can leave half a line
+                    entry = json.loads(line)
+                    if entry["message"] == BEGINS:
+                        found.append(float(entry["unix"]))
+        return tuple(sorted(found))
 
     @cached_property
     def metrics(self) -> Any:
@@ -225,16 +248,14 @@ class Run:
             The run has none yet, or its file is damaged.
         """
         path = self._folder.model
-        try:
-            # A file of one's own: numpy leaves the file that it opens open if its contents are damaged.
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                model: Vector = archive["model"]
-        except FileNotFoundError:
+        if not path.exists():
             raise CheckpointError(
                 f"run {self.id} has no model yet: {path.name} is written after the last round, "
                 f"and this run is {self.state} after round {self.rounds}"
-            ) from None
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            )
+        try:
+            model: Vector = read_arrays(path)["model"]
+        except (DataError, KeyError) as error:
             raise CheckpointError(f"{path}: cannot be read as a model ({error})") from None
         return model
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from report import digest
 from report.carried import LAYERS, carried_by
-from report.curves import Curves, curves_of, known_figures
+from report.curves import Curves, curves_of_all, known_figures
 from report.latency import histograms
 from report.run import Run
 from report.stages import STAGES, stages_of
 from report.waiting import waiting_of
+from report.wall import wall_of
 from report.wording import plain
 
 Row = Iterable[Any]
@@ -22,7 +24,7 @@ _COSTS = {"seconds": "seconds_so_far_s", "bytes": "wire_so_far_bytes", "socket":
 _DIRECTIONS = tuple(f"{layer}_{way}_bytes" for layer in LAYERS for way in ("down", "up"))
 
 
-def write_tables(runs: Sequence[Run], folder: Path, optimum: float | None = None) -> list[Path]:
+def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | None] = ()) -> list[Path]:
     """Write the tables, each with a row of headers and a column that names the run.
 
     Units are part of the headers: ``_s`` are seconds, ``_bytes`` are bytes, shares lie between 0 and 1. What is not
@@ -32,8 +34,8 @@ def write_tables(runs: Sequence[Run], folder: Path, optimum: float | None = None
     ----------
     folder
         Made if there is none; files of the same names are replaced.
-    optimum
-        Of the objective; adds the column ``optimality_gap`` to ``curves.csv``.
+    optima
+        Of each run's objective (:mod:`report.optimum`), or none: adds the column ``optimality_gap`` to ``curves.csv``.
 
     Returns
     -------
@@ -42,15 +44,22 @@ def write_tables(runs: Sequence[Run], folder: Path, optimum: float | None = None
     """
     names = digest.labels(runs)
     named = list(zip(names, runs, strict=True))
-    curves = [curves_of(run, optimum) for run in runs]
+    curves = curves_of_all(runs, optima)
     figures = known_figures(curves)
     tables: dict[str, tuple[Sequence[str], Iterable[Row]]] = {
         "curves": (
             ("run", "round", *_COSTS.values(), *figures),
             (row for name, each in zip(names, curves, strict=True) for row in _curves(name, each, figures)),
         ),
+        "time-by-run": (
+            (
+                *("run", "state", "rounds", "wall_s"),
+                *("setup_s", "rounds_s", "evaluation_s", "rest_s", "paused_s", "idle_s"),
+            ),
+            (_wall(name, run) for name, run in named),
+        ),
         "time-by-round": (
-            ("run", "round", "seconds_s", *(f"{part}_s" for part in digest.PARTS)),
+            ("run", "round", "evaluation_s", "idle_s", "seconds_s", *(f"{part}_s" for part in digest.PARTS)),
             (row for name, run in named for row in _times(name, run)),
         ),
         "time-by-client": (
@@ -70,7 +79,7 @@ def write_tables(runs: Sequence[Run], folder: Path, optimum: float | None = None
             (
                 (name, one.phase, one.what, one.counts.sum(), one.p50, one.p90, one.p99)
                 for name, run in named
-                for one in histograms(run.calls_table)
+                for one in histograms(run.steady.calls)
             ),
         ),
         "waiting": (
@@ -105,26 +114,38 @@ def _curves(name: str, curves: Curves, figures: Sequence[str]) -> Iterator[Row]:
         yield name, int(number), *costs, *values
 
 
+def _wall(name: str, run: Run) -> Row:
+    wall = wall_of(run)
+    return (
+        name,
+        run.state,
+        run.rounds,
+        wall.total,
+        *asdict(wall).values(),
+        digest.idle_seconds(run.steady.metrics),
+    )
+
+
 def _times(name: str, run: Run) -> Iterator[Row]:
-    metrics = run.metrics_table
-    rounds, seconds = (digest.column(metrics, column) for column in ("round", "seconds"))
-    for number, *values in zip(rounds, seconds, *digest.time_columns(metrics).values(), strict=True):
+    metrics = run.steady.metrics
+    whole = [digest.column(metrics, name) for name in ("round", "evaluation_s", "idle_s", "seconds")]
+    for number, *values in zip(*whole, *digest.time_columns(metrics).values(), strict=True):
         yield name, int(number), *values
 
 
 def _stages(name: str, run: Run) -> Iterator[Row]:
-    for one in stages_of(run.calls_table):
+    for one in stages_of(run.steady.calls):
         yield name, one.client, one.phase, one.answered, *one.seconds.values(), one.remainder, one.whole
 
 
 def _histograms(name: str, run: Run) -> Iterator[Row]:
-    for one in histograms(run.calls_table):
+    for one in histograms(run.steady.calls):
         for least, most, count in zip(one.edges, one.edges[1:], one.counts, strict=False):
             yield name, one.phase, one.what, float(f"{least:.6g}"), float(f"{most:.6g}"), count
 
 
 def _waiting(name: str, run: Run) -> Iterator[Row]:
-    found = waiting_of(run.calls_table)
+    found = waiting_of(run.steady.calls)
     for row, client in enumerate(found.clients):
         for column, t in enumerate(found.rounds):
             took, missed = found.took[row, column], found.missed[row, column]

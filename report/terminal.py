@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -16,7 +15,8 @@ from rich.text import Text
 from report import columns, digest
 from report.digest import Costs
 from report.run import Run
-from report.wording import UNKNOWN, bytes_text, count_text, figure_text, plain, seconds_text
+from report.wall import Wall, wall_of
+from report.wording import UNKNOWN, bytes_text, count_text, figure_text, part_text, plain, seconds_text
 
 _SLOWEST = 5  # clients shown for one run
 _DIFFERING = 3  # settings shown of several runs; the page shows all
@@ -39,8 +39,8 @@ def as_json(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _described(run: Run) -> dict[str, Any]:
-    metrics = run.metrics_table
-    split = digest.time_split(metrics)
+    metrics = run.steady.metrics
+    split, wall = digest.time_split(metrics), wall_of(run)
     return {
         "id": run.id,
         "path": str(run.path),
@@ -49,13 +49,14 @@ def _described(run: Run) -> dict[str, Any]:
         "rounds": run.rounds,
         "figures": run.figures,
         "seconds": {
-            "rounds": float(np.nansum(digest.column(metrics, "seconds"))),
-            "evaluation": float(np.nansum(digest.column(metrics, "evaluation_s"))),
+            "wall": wall.total,
+            **asdict(wall),
+            "idle": digest.idle_seconds(metrics),
             **asdict(split),
         },
         "bytes": asdict(digest.traffic(metrics)),
-        "phases": [asdict(costs) for costs in digest.costs_by(run.calls_table, "phase")],
-        "clients": [asdict(costs) for costs in digest.costs_by(digest.own_calls(run.calls_table), "client")],
+        "phases": [asdict(costs) for costs in digest.costs_by(run.steady.calls, "phase")],
+        "clients": [asdict(costs) for costs in digest.costs_by(digest.own_calls(run.steady.calls), "client")],
         "settings": run.settings_values,
     }
 
@@ -71,7 +72,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def _one(run: Run) -> RenderableType:
-    metrics = run.metrics_table
+    metrics = run.steady.metrics
     split = digest.time_split(metrics)
     traffic = digest.traffic(metrics)
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -89,27 +90,43 @@ def _one(run: Run) -> RenderableType:
     facts.add_row("rounds", Text(plain(f"{run.rounds} of {digest.headline(run)['rounds']}")))
     for name, value in run.figures.items():
         facts.add_row(Text(plain(columns.title(name).lower())), figure_text(name, value))
-    facts.add_row("time", f"{seconds_text(split.total)} ({_shares(split)})")
-    facts.add_row(
-        "bytes down", f"{bytes_text(traffic.wire_down)}, payload {bytes_text(traffic.payload_down)}"
-    )
-    facts.add_row("bytes up", f"{bytes_text(traffic.wire_up)}, payload {bytes_text(traffic.payload_up)}")
+    facts.add_row("wall time", equation_text(wall_of(run)))
+    facts.add_row("time in rounds", f"{seconds_text(split.total)} ({_shares(split)})")
+    facts.add_row("waiting for the slowest", _idle(digest.idle_seconds(metrics), split.total))
+    for way, wire, payload in (
+        ("down", traffic.wire_down, traffic.payload_down),
+        ("up", traffic.wire_up, traffic.payload_up),
+    ):
+        facts.add_row(f"bytes {way} in rounds", f"{bytes_text(wire)}, payload {bytes_text(payload)}")
     parts: list[RenderableType] = [Text(plain(run.id), style="bold"), facts]
-    phases = digest.costs_by(run.calls_table, "phase")
+    phases = digest.costs_by(run.steady.calls, "phase")
     if phases:
         parts += [Text(), _costs("phase", phases)]
-    clients = digest.costs_by(digest.own_calls(run.calls_table), "client")
+    clients = digest.costs_by(digest.own_calls(run.steady.calls), "client")
     if clients:
         some = f"slowest {_SLOWEST} of\n{len(clients):,} clients" if len(clients) > _SLOWEST else "client"
         parts += [Text(), _costs(some, clients[:_SLOWEST])]
     return Group(*parts)
 
 
+def equation_text(wall: Wall) -> str:
+    """Return the wall-clock time of a run and what it is the sum of; lines break only between the summands."""
+    summands = [f"{name} {seconds_text(seconds)}" for name, seconds in wall.parts().items()]
+    unbroken = [words.replace(" ", "\N{NO-BREAK SPACE}") for words in (seconds_text(wall.total), *summands)]
+    return f"{unbroken[0]} = {' + '.join(unbroken[1:])}"
+
+
+def _idle(seconds: float, total: float) -> str:
+    if not total or not math.isfinite(seconds):
+        return UNKNOWN
+    return f"{seconds_text(seconds)} for the average client ({seconds / total:.0%} of the time in rounds)"
+
+
 def _shares(split: digest.Split) -> str:
     total = split.total
     if not total:
         return "nothing measured"
-    return ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in split.parts().items())
+    return ", ".join(f"{part_text(name)} {seconds / total:.0%}" for name, seconds in split.parts().items())
 
 
 def _costs(heading: str, rows: Sequence[Costs]) -> Table:
@@ -142,14 +159,21 @@ def _several(runs: Sequence[Run], console: Console) -> Table:
     other = worst if worst in known else "train_accuracy"
     wanted = (columns.objective(known), "gap", "test_accuracy", "test_auc", other)
     shown = [name for name in wanted if name in known]
+    times = {
+        "time\N{NO-BREAK SPACE}in rounds": [digest.time_split(run.steady.metrics).total for run in runs],
+        "wall time": [wall_of(run).total for run in runs],
+    }
     while True:
-        table = _compared(runs, {key: differing[key] for key in settings}, shown, len(differing))
+        table = _compared(runs, {key: differing[key] for key in settings}, shown, times, len(differing))
         if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
             return table
         if not settings and not shown:
             return table
         # The last to go are the first setting and the first figure: they tell most.
-        (settings if len(settings) > 1 else shown if len(shown) > 1 else settings or shown).pop()
+        if len(settings) <= 1 and len(times) > 1:
+            times.popitem()
+        else:
+            (settings if len(settings) > 1 else shown if len(shown) > 1 else settings or shown).pop()
 
 
 def _telling(differing: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -160,9 +184,13 @@ def _telling(differing: Mapping[str, Sequence[Any]]) -> list[str]:
 
 
 def _compared(
-    runs: Sequence[Run], settings: Mapping[str, Sequence[Any]], shown: Sequence[str], differing: int
+    runs: Sequence[Run],
+    settings: Mapping[str, Sequence[Any]],
+    shown: Sequence[str],
+    times: Mapping[str, Sequence[float]],
+    differing: int,
 ) -> Table:
-    """Return a table with a row a run, of some of the settings that differ and some of the figures."""
+    """Return a table with a row a run, of some of the settings that differ, some of the figures, and seconds."""
     more = differing - len(settings)
     other = f"; +{count_text(more, 'differing setting')}, on the page" if more else ""
     caption = f"{count_text(len(runs), 'run')}{other}"
@@ -173,7 +201,7 @@ def _compared(
     table.add_column("state", no_wrap=True)
     for key in settings:
         table.add_column(Text(plain(key).replace(".", ".\n")), style="cyan", no_wrap=True)
-    for heading in ("done", *(columns.title(name).lower() for name in shown), "time", "down", "up"):
+    for heading in ("done", *(columns.title(name).lower() for name in shown), *times, "down", "up"):
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     for index, (run, label) in enumerate(zip(runs, labels, strict=True)):
         traffic = digest.traffic(run.metrics_table)
@@ -183,7 +211,7 @@ def _compared(
             *(Text(plain(setting_text(values[index]))) for values in settings.values()),
             f"{run.rounds:,}",
             *(figure_text(name, run.figures.get(name, math.nan)) for name in shown),
-            seconds_text(digest.time_split(run.metrics_table).total),
+            *(seconds_text(seconds[index]) for seconds in times.values()),
             bytes_text(traffic.wire_down),
             bytes_text(traffic.wire_up),
         )

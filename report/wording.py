@@ -48,6 +48,11 @@ def seconds_text(seconds: float) -> str:
     return f"{hours:,} h {minutes:02d} min"
 
 
+def part_text(part: str) -> str:
+    """Return what a part of the rounds' time is called, where waiting could be taken for that of clients."""
+    return "waiting after the last answer" if part == "waiting" else part
+
+
 def share_text(share: float, digits: int = 1) -> str:
     """Return a share of 1 as a percentage."""
     return f"{share:.{digits}%}" if math.isfinite(share) else UNKNOWN

@@ -89,7 +89,7 @@ class ServerMetrics:
         )
         self._bytes = made.counter(
             "fenchel_transferred_bytes_total",
-            "Bytes to clients (down) and from them (up): arrays, frames, and all on the connections.",
+            "Bytes to clients (down) and from them (up), with evaluation: arrays, frames, and all on the connections.",
             "layer",
             "direction",
         )

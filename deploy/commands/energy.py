@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.errors import SettingsError
+from common.settings.section import yaml_value
 from deploy.commands.run import JsonOption
 
 if TYPE_CHECKING:
@@ -145,14 +146,14 @@ def _devices(words: Sequence[str]) -> Devices:
 
 def _constant(word: str, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml_value(text)
     except yaml.YAMLError:
         raise SettingsError(f"--device {word}: the value is not valid YAML") from None
 
 
 def _constants(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml_value(path.read_text())
     except OSError as error:
         raise SettingsError(f"--device {path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

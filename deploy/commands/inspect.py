@@ -132,33 +132,38 @@ def report(
         Path | None, typer.Option(metavar="DIR", help="also write the numbers of all charts into this folder")
     ] = None,
     optimum: Annotated[
-        float | None,
-        typer.Option(help="of the objective (fenchel solve): also show how far above it the runs are"),
+        list[float] | None,
+        typer.Option(
+            help="of the objective (fenchel solve): also show how far above it the runs are. Once for all runs of the "
+            "same problem, else once for each run, in their order"
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one run, or compare several: a table here, and a self-contained HTML page (docs/report.md)."""
+    from report.optimum import optima_of
     from report.page import write_report
     from report.run import Run
     from report.terminal import as_json as described
     from report.terminal import show
 
     found = [Run(path) for path in runs]
+    optima = optima_of(found, optimum or ())
     written: list[Path] = []
     if png is not None:
         from report.pictures import write_pictures
 
-        written += write_pictures(found, png, optimum)
+        written += write_pictures(found, png, optima)
     if csv is not None:
         from report.tables import write_tables
 
-        written += write_tables(found, csv, optimum)
+        written += write_tables(found, csv, optima)
     if as_json:
         print(json.dumps(described(found), indent=2))  # noqa: T201
         return
     console = _wide(Console())
     show(found, console)
-    page = write_report(found, output or found[0].path / "report.html", optimum)
+    page = write_report(found, output or found[0].path / "report.html", optima)
     for kind, path in [("page", page), *((path.suffix[1:], path) for path in written)]:
         console.print(f"{kind:5} {path}", highlight=False, soft_wrap=True, markup=False)
 

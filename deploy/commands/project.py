@@ -134,12 +134,16 @@ def _rate(option: str, text: str) -> float:
 def _notes(course: Course, links: Sequence[Link], shared: float | None) -> list[str]:
     """Return what a reader of the figures should know."""
     from report.projection import WINDOW_BYTES
-    from report.wording import bytes_text, count_text
+    from report.wording import bytes_text, count_text, seconds_text
 
     run, notes = course.run, []
     if run.state != "completed":
         rounds = count_text(len(course.rounds), "round")
         notes.append(f"the run is {run.state}: the figures are for the {rounds} that it has done")
+    if run.steady.seconds:
+        notes.append(
+            f"after a resumption, {seconds_text(run.steady.seconds)} passed until clients were back: they are left out"
+        )
     if course.overdue:
         notes.append(
             f"{count_text(course.overdue, 'instruction')} had no answer in time; the server waits as long for them "

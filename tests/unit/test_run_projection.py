@@ -43,6 +43,7 @@ class Work:
     down: int = 0
     up: int = 0
     client: str = "a"
+    away: float = 0.0  # seconds until the client is there
 
 
 @dataclass
@@ -56,13 +57,14 @@ class Tables:
         self.calls: list[dict[str, Any]] = []
         self.metrics: list[dict[str, Any]] = []
         self.round = 1
-        self.began = 0.0
+        self.began = self.queueing = 0.0
+        self.resumptions = 0
 
     def ask(self, *works: Work, phase: str = "train", kind: str = "ask", missing: Sequence[str] = ()) -> None:
         """Add an exchange, after the server's own time."""
         self.now += OWN
         there = [work for work in works if work.client not in missing]
-        longest = max((2 * WAY + work.compute for work in there), default=0.0)
+        longest = max((work.away + 2 * WAY + work.compute for work in there), default=0.0)
         # A deadline of a second where somebody does not answer.
         ended = longest if not missing else 1.0
         for work in works:
@@ -77,7 +79,8 @@ class Tables:
 
     def _call(self, work: Work, phase: str, kind: str, outcome: str, ended: float) -> None:
         answered = outcome != "unanswered"
-        total = 2 * WAY + work.compute if answered else math.nan
+        total = work.away + 2 * WAY + work.compute if answered else math.nan
+        self.queueing += work.away if total == ended else 0.0
         zeros = ("client_decode_s", "encrypt_s", "decrypt_s", "journal_s", "client_encode_s", "handover_s")
         self.calls.append(
             dict.fromkeys(zeros, 0.0)
@@ -86,12 +89,13 @@ class Tables:
                 "phase": phase,
                 "kind": kind,
                 "client": work.client,
+                "sequence": (self.resumptions << 32) + len(self.calls),
                 "outcome": outcome,
                 "queued_unix": EPOCH + self.now,
                 "wire_down": work.down,
                 "wire_up": work.up if answered else 0,
                 "socket_up": float(work.up),
-                "queue_s": 0.0,
+                "queue_s": work.away,
                 "total_s": total,
                 "network_s": 2 * WAY if answered else math.nan,
                 "client_queue_s": 0.0,
@@ -99,8 +103,8 @@ class Tables:
                 "decode_s": 0.0,
                 "take_s": 0.0,
                 "waiting_s": ended - total if answered else math.nan,
-                "arrived_s": WAY if answered else math.nan,
-                "replied_s": WAY + work.compute if answered else math.nan,
+                "arrived_s": work.away + WAY if answered else math.nan,
+                "replied_s": work.away + WAY + work.compute if answered else math.nan,
             }
         )
 
@@ -121,11 +125,12 @@ class Tables:
             | {
                 "round": self.round,
                 "seconds": self.now - self.began,
+                "queueing_s": self.queueing,
                 "evaluation_s": 0.0,
                 "started_unix": EPOCH + self.began,
             }
         )
-        self.began = self.now
+        self.began, self.queueing = self.now, 0.0
         self.round += 1
 
     def run(self, *, without: Sequence[str] = ()) -> Run:
@@ -322,6 +327,29 @@ def command() -> Callable[..., Result]:
         return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
     return invoke
+
+
+def test_what_a_resumed_run_waited_for_its_clients_is_not_carried_over(
+    tables: Tables, command: Callable[..., Result]
+) -> None:
+    tables.ask(Work(0.3), Work(0.2, client="b"))
+    tables.end_round()
+    tables.now += 100.0  # nobody conducts the run
+    tables.began, tables.resumptions = tables.now, 1
+    # Who is back last is not who computes longest; the promise waits, too.
+    tables.tell(Work(0.1, client="b", away=9.0))
+    tables.ask(Work(0.3, away=5.0), Work(0.2, client="b", away=9.0 - OWN))
+    tables.end_round()
+    tables.ask(Work(0.3), Work(0.2, client="b"))
+    tables.end_round()
+    course = Course.of(tables.run())
+    assert measured(course).seconds == exactly(
+        [OWN + 2 * WAY + 0.3, 2 * OWN + 2 * WAY + 0.2, OWN + 2 * WAY + 0.3]
+    )
+    assert measured(course).parts.queueing == exactly(0.0)
+    found = project(course, Link(rtt=0.5))
+    assert found.seconds == exactly([OWN + 0.5 + 0.3, 2 * OWN + 0.5 + 0.3, OWN + 0.5 + 0.3])
+    assert "8.99 s passed until clients were back" in command(str(tables.folder), "--rtt", "0.5").stdout
 
 
 def test_the_command_combines_links(tables: Tables, command: Callable[..., Result], tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -168,6 +170,38 @@ def test_traces_are_off_unless_they_are_asked_for(environment: dict[str, str]) -
 def test_an_exporter_that_there_is_not_is_named() -> None:
     with pytest.raises(SettingsError, match="OTEL_TRACES_EXPORTER=zipkin"):
         tracing("fenchel-server", {"OTEL_TRACES_EXPORTER": "zipkin"})
+
+
+def test_a_collector_that_is_not_there_is_named_once_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
+    script = (
+        "import logging\n"
+        "from common.tracing import tracing\n"
+        "from deploy.logs import log_to_terminal\n"
+        "log_to_terminal(logging.WARNING)\n"
+        "made = tracing('fenchel-client')\n"
+        "for name in ('stream', 'instruction train'):\n"
+        "    made.tracer.start_span(name).end()\n"
+        "    made._provider.force_flush()\n"
+        "made.close()\n"
+    )
+    asked = {
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": nowhere,
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"WARNING traces do not reach {nowhere} (UNAVAILABLE)")
 
 
 def test_neither_library_is_imported_unless_it_is_asked_for() -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
 import typer
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from client.metrics import ClientMetrics
+from common.run_folder import RunFolder
 from common.settings.run import load
 from deploy import command
+from deploy.inprocess import run_in_process
+from proto import fenchel_pb2 as pb
 from server.metrics import ServerMetrics
 from tests.unit.deploy.test_compose import composed
 
@@ -24,10 +30,34 @@ MONITORING = ROOT / "deploy" / "monitoring"
 PAGE = ROOT / "docs" / "monitoring.md"
 
 
+Series = dict[str, list[dict[str, str]]]
+"""The labels of each series, by its name."""
+
+
 @pytest.fixture(scope="module")
-def names() -> set[str]:
-    server = ServerMetrics("run", load(ROOT / "experiments/fedavg-digits.yaml"))
-    return server.exposition.names() | ClientMetrics().exposition.names()
+def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
+    """What both roles say of a run of two rounds: the same objects that ``--metrics`` serves."""
+    settings = load(ROOT / "experiments/fedavg-digits.yaml", ["rounds=2", "data.samples=200"])
+    server, client = ServerMetrics("run", settings), ClientMetrics()
+    folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "watched")
+    asyncio.run(run_in_process(settings, folder, observer=server.observer()))
+    watched = client.observer()
+    watched.opening("client-000")
+    assert watched.round_trip is not None
+    watched.round_trip("client-000", 0.01)
+    watched.answered("client-000", pb.Instruction(phase="train"), pb.Reply(timing=pb.Timing(answer_ns=5)), 80)
+    found: Series = {}
+    for metrics in (server, client):
+        for family in text_string_to_metric_families(metrics.exposition.text().decode()):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append(sample.labels)
+    assert set(found) >= server.exposition.names() | client.exposition.names()
+    return found
+
+
+@pytest.fixture(scope="module")
+def names(series: Series) -> set[str]:
+    return set(series)
 
 
 def board() -> dict[str, Any]:
@@ -52,12 +82,49 @@ def test_there_are_metrics_of_both_roles(names: set[str]) -> None:
     assert len(names) > 25
 
 
+def parsed(query: str) -> Any:
+    """Return a query as Prometheus reads it, after Grafana has put in how long it looks back."""
+    return promql_parser.parse(query.replace("$__rate_interval", "20s"))
+
+
+def parts(query: str) -> list[Any]:
+    """Return all expressions of a query, those inside others included."""
+    found: list[Any] = []
+    promql_parser.walk(parsed(query), found.append)
+    selectors = [part.vector_selector for part in found if isinstance(part, promql_parser.MatrixSelector)]
+    return [*found, *selectors]
+
+
 @pytest.mark.parametrize("query", queries())
-def test_a_query_of_the_dashboard_names_metrics_that_exist(query: str, names: set[str]) -> None:
-    assert named(query)
-    assert named(query) <= names
-    assert query.count("(") == query.count(")")
-    assert query.count("{") == query.count("}")
+def test_a_query_of_the_dashboard_names_series_and_labels_that_exist(query: str, series: Series) -> None:
+    selectors = [part for part in parts(query) if isinstance(part, promql_parser.VectorSelector)]
+    assert {selector.name for selector in selectors} == named(query)
+    for selector in selectors:
+        assert selector.name in series
+        known = series[selector.name]
+        for matcher in selector.matchers.matchers:
+            values = {labels[matcher.name] for labels in known}
+            if matcher.op == promql_parser.MatchOp.Equal:
+                # Nobody is lost in so short a run, but the series is there.
+                assert matcher.value in values
+    for part in parts(query):
+        if isinstance(part, promql_parser.AggregateExpr) and part.modifier is not None:
+            labels = set(series[next(iter(named(str(part.expr))))][0])
+            assert set(part.modifier.labels) <= labels
+
+
+@pytest.mark.parametrize("query", [query for query in queries() if "[" in query])
+def test_how_far_a_query_looks_back_follows_from_how_often_prometheus_asks(query: str) -> None:
+    assert set(re.findall(r"\[([^]]*)\]", query)) == {"$__rate_interval"}
+    # Grafana takes four times what the source of data says, which must be how often it is asked.
+    asks = yaml.safe_load((MONITORING / "prometheus.yml").read_text())["global"]["scrape_interval"]
+    assert sources()["jsonData"]["timeInterval"] == asks
+
+
+def test_a_query_that_prometheus_would_refuse_is_found() -> None:
+    for wrong in ("rate(fenchel_rounds_total)", "sum by (le rate(x[20s])", "fenchel_round{"):
+        with pytest.raises(ValueError):
+            parsed(wrong)
 
 
 def test_a_histogram_is_asked_for_by_its_buckets_and_a_counter_by_its_rate() -> None:

@@ -76,7 +76,7 @@ def test_several_runs_with_long_names_are_drawn_on_a_phone(
     other = altered(
         "x" * 120, settings=lambda text: text.replace("seed: 7", "seed: 8").replace("tiny", "y" * 90)
     )
-    page = write_report([finished, killed, other], tmp_path / "report.html", optimum=0.1)
+    page = write_report([finished, killed, other], tmp_path / "report.html", optima=[0.1, 0.1, 0.1])
     measures, complaints = look(page, 390, tmp_path / "profile")
     assert re.fullmatch(r"overflow 0 drawn true charts \d+ empty 0", measures), measures
     assert complaints == []

@@ -19,6 +19,8 @@ import pytest
 from common.objectives.metrics import FIGURES
 from report.page import write_report
 from report.run import Run
+from report.wall import wall_of
+from report.wording import seconds_text
 
 HOSTILE = "</script></pre><script>alert(1)</script><img src=//x onerror='alert(1)'>\""
 
@@ -99,6 +101,21 @@ def test_the_page_says_how_the_run_went(written: Any, finished: Run) -> None:
         "local_epochs: 1",
     ):
         assert part in page.text
+
+
+def test_the_wall_time_is_at_the_top_and_explained_for_one_run_and_for_several(
+    written: Any, finished: Run, killed: Run
+) -> None:
+    whole = seconds_text(wall_of(finished).total)
+    one = written(finished).text
+    assert f"Wall time{whole}" in one  # the tile
+    assert f"Wall time {whole} = set-up {seconds_text(wall_of(finished).setup)} + rounds " in one
+    assert f"the average client spent {seconds_text(finished.metrics['idle_s'].sum())}" in one
+    several = written(finished, killed).text
+    for run in (finished, killed):
+        wall = wall_of(run)
+        parts = (wall.total, wall.setup, wall.rounds, wall.evaluation, wall.rest)
+        assert "".join(seconds_text(seconds) for seconds in parts) in several
 
 
 def test_the_curves_are_those_of_the_table(written: Any, finished: Run) -> None:

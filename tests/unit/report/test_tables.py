@@ -19,7 +19,7 @@ def read(tmp_path: Path, finished: Run, altered: Callable[..., Run]) -> Callable
     other = altered(
         "other", settings=lambda text: text.replace("seed: 7", "seed: 8").replace("tiny", "=other")
     )
-    files = {path.stem: path for path in write_tables([finished, other], tmp_path / "csv", optimum=0.1)}
+    files = {path.stem: path for path in write_tables([finished, other], tmp_path / "csv", optima=[0.1, 0.1])}
     return lambda name: pyarrow.csv.read_csv(files[name]).to_pandas()
 
 
@@ -35,8 +35,14 @@ def test_every_round_of_every_run_is_in_the_curves(read: Callable[[str], Any], f
 
 def test_the_parts_of_the_time_add_up(read: Callable[[str], Any]) -> None:
     times = read("time-by-round")
-    parts = times.drop(columns=["run", "round", "seconds_s"])
+    parts = times.drop(columns=["run", "round", "evaluation_s", "idle_s", "seconds_s"])
     np.testing.assert_allclose(parts.sum(axis=1), times["seconds_s"], rtol=1e-6)
+    runs = read("time-by-run")
+    named = ["setup_s", "rounds_s", "evaluation_s", "rest_s", "paused_s"]
+    np.testing.assert_allclose(runs[named].sum(axis=1), runs["wall_s"], rtol=1e-6)
+    np.testing.assert_allclose(
+        runs["rounds_s"], times.groupby("run", sort=False)["seconds_s"].sum(), rtol=1e-6
+    )
     stages = read("time-by-client")
     parts = stages.drop(columns=["run", "client", "phase", "answered_calls", "mean_whole_s"])
     np.testing.assert_allclose(parts.sum(axis=1), stages["mean_whole_s"], rtol=1e-6)
@@ -66,4 +72,4 @@ def test_one_run_and_an_empty_one_have_tables_too(
     assert "settings.csv" not in [path.name for path in files]
     empty = altered(metrics=finished.metrics_table.slice(0, 0), calls=finished.calls_table.slice(0, 0))
     for path in write_tables([empty], tmp_path / "empty"):
-        assert len(path.read_text().splitlines()) == 1
+        assert len(path.read_text().splitlines()) == (2 if path.name == "time-by-run.csv" else 1)

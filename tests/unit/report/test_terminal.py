@@ -59,6 +59,28 @@ def test_runs_are_compared_by_their_worst_client_where_clients_test_on_samples_o
     assert "worst" in shown(finished, altered("b"), width=160)
 
 
+def test_the_wall_time_is_an_equation_and_who_waited_is_said(finished: Run) -> None:
+    text = " ".join(shown(finished, width=80).replace("\N{NO-BREAK SPACE}", " ").split())
+    terms = re.search(
+        r"wall time (.+?) = set-up (.+?) \+ rounds (.+?) \+ evaluation (.+?) \+ rest (.+?) time in", text
+    )
+    assert terms is not None
+    wall, *others = map(seconds_of, terms.groups())
+    assert wall == pytest.approx(sum(others), rel=0.03)  # three digits of each are shown
+    assert re.search(
+        r"waiting for the slowest \S+ \S+ for the average client \(\d+% of the time in rounds\)", text
+    )
+    seconds = terminal.as_json([finished])["runs"][0]["seconds"]
+    parts = ("setup", "rounds", "evaluation", "rest", "paused")
+    assert seconds["wall"] == pytest.approx(sum(seconds[part] for part in parts))
+    assert seconds["idle"] == pytest.approx(finished.metrics["idle_s"].sum())
+
+
+def seconds_of(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"s": 1.0, "ms": 1e-3, "µs": 1e-6}[unit]
+
+
 def test_a_run_without_a_round_can_be_shown(killed: Run) -> None:
     for name in ("metrics", "calls"):
         (killed.path / f"{name}.arrows").write_bytes(b"")

@@ -67,6 +67,8 @@ def test_the_series_are_those_of_the_tables(tmp_path: Path) -> None:
         for way in ("down", "up"):
             sent = value("fenchel_transferred_bytes_total", layer=layer, direction=way)
             assert sent == np.sum(calls[f"{prefix}_{way}"])
+    # More than the rounds' own: of the evaluation, too, as the words beside the metric say.
+    assert value("fenchel_transferred_bytes_total", layer="wire", direction="up") > np.sum(rounds["wire_up"])
     trained = [phase == "train" for phase in calls["phase"].to_pylist()]
     assert value("fenchel_calls_total", phase="train", outcome="counted") == sum(trained) == 12
     assert value("fenchel_call_seconds_count", phase="train") == 12

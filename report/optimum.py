@@ -1,0 +1,89 @@
+"""Which runs an optimum that somebody knows is the optimum of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.data.catalogue import CATALOGUE
+from common.errors import SettingsError
+from report import digest
+from report.run import Run
+
+_NO_MATTER = ("objective.dtype", "objective.device", "objective.initial", "data.client_tests")
+"""Settings of the two sections that change how, or on what, a run is computed or tested, but not its optimum."""
+
+
+def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]:
+    """Return the optimum of each run's objective; ``None`` if none was given.
+
+    Parameters
+    ----------
+    given
+        One for each run, in their order; or one for all, which must minimise the same objective on the same samples;
+        or none.
+
+    Raises
+    ------
+    SettingsError
+        One is given for runs of different problems, or neither one nor as many as there are runs.
+    """
+    if not given:
+        return [None] * len(runs)
+    if len(given) == len(runs):
+        return list(given)
+    each = "give --optimum once for each run, in the order of the runs"
+    if len(given) > 1:
+        raise SettingsError(
+            f"--optimum: {len(given)} values for {len(runs)} runs; give one for all, or {each}"
+        )
+    problems = [_problem(run) for run in runs]
+    keys = dict.fromkeys(key for problem in problems for key in problem)
+    differing = [key for key in keys if len({str(problem.get(key)) for problem in problems}) > 1]
+    if differing:
+        some = ", ".join(differing[:3]) + (", …" if len(differing) > 3 else "")
+        raise SettingsError(
+            f"--optimum: these runs differ in what they minimise, or on which samples ({some}), so that one value is "
+            f"not the optimum of all; {each}"
+        )
+    return [given[0]] * len(runs)
+
+
+def _problem(run: Run) -> dict[str, Any]:
+    """Return the settings that decide the optimum, by dotted key."""
+    values = run.settings_values
+    data = _section(values, "data")
+    flat = digest.flat({name: _section(values, name) for name in ("data", "objective")})
+    found = {key: value for key, value in flat.items() if not key.startswith(_NO_MATTER)}
+    if _follows_the_division(data):
+        found["clients"] = values.get("clients")
+    else:
+        found = {key: value for key, value in found.items() if not key.startswith("data.partition")}
+    if _is_drawn(data):
+        found["seed"] = values.get("seed")
+    return found
+
+
+def _follows_the_division(data: Mapping[str, Any]) -> bool:
+    """Whether it depends on the clients which samples are trained on: they hold some back, or leave some out."""
+    partition = _section(data, "partition")
+    return bool(
+        data.get("holdout")
+        or partition.get("samples")
+        or partition.get("kind") == "sites"
+        or data.get("imbalance")
+        or data.get("name") == "own"
+    )
+
+
+def _is_drawn(data: Mapping[str, Any]) -> bool:
+    """Whether it depends on the seed which samples are trained on."""
+    entry = CATALOGUE.get(str(data.get("name")))
+    published = entry is not None and entry.test > 0
+    splits = not published and data.get("test_fraction") != 0 and data.get("test_seed") is None
+    return splits or data.get("samples") is not None or _follows_the_division(data)
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = values.get(name)
+    return section if isinstance(section, dict) else {}
