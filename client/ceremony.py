@@ -27,6 +27,7 @@ from common.errors import CheckpointError, CredentialError, StorageError
 from common.expectation import check
 from common.payload import Array, Value, Values
 from common.phases import ACCEPT, BOX, OFFER, OFFERED, SEAL
+from common.store import settle
 
 _KEY = "exchange.key"
 _SECRETS = "clients.secret"
@@ -239,6 +240,7 @@ def _write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        settle(path.parent)
     except OSError as error:
         raise StorageError(
             f"{path}: cannot be written ({error.strerror}); make room, or give another folder with --state"

@@ -54,6 +54,7 @@ class Journal:
         self._initial = initial
         self._folder = folder
         self._sync = sync
+        self._settled = False  # whether the folder's own name survives the loss of power
         self._entries: dict[int, _Entry] = {}
         for sequence in _written(folder):
             try:
@@ -110,6 +111,9 @@ class Journal:
         if self._folder is not None:
             with store.writing(self._folder):
                 self._folder.mkdir(parents=True, exist_ok=True)
+                if self._sync and not self._settled:
+                    store.settle(self._folder)
+                    self._settled = True
             values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}
             store.write(_path(self._folder, sequence), values, sync=self._sync)
         self._entries[sequence] = entry

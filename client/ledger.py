@@ -17,6 +17,7 @@ from typing import Any
 
 from common.errors import CheckpointError, PrivacyBudgetError
 from common.privacy.accountant import Accountant, Release
+from common.store import settle
 
 _KIND = "fenchel privacy ledger"
 _VERSION = 1
@@ -69,6 +70,7 @@ class Ledger:
         self._known: dict[Release, int] = {}
         self._chain = ""
         self._size = 0  # bytes of the file that count
+        self._settled = False  # whether the file's name survives the loss of power
         if path is not None and path.exists():
             self._read(path)
         if self.uploads < at_least:
@@ -180,8 +182,7 @@ class Ledger:
         self._size += len(lines)
 
     def _write(self, path: Path, lines: bytes) -> None:
-        is_new = not path.exists()
-        if is_new and self._size:
+        if self._size and not path.exists():
             raise self._changed()
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -196,12 +197,9 @@ class Ledger:
             except OSError:
                 os.ftruncate(descriptor, self._size)  # no half line, as on a full disk
                 raise
-        if is_new:
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        if not self._settled:  # once in each process: one before may have died too early
+            settle(path.parent)
+            self._settled = True
 
     def _changed(self) -> CheckpointError:
         return CheckpointError(

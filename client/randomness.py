@@ -22,6 +22,7 @@ from scipy.special import ndtri
 from common.arrays import Vector
 from common.errors import CheckpointError
 from common.payload import Values, encode
+from common.store import settle
 
 SECRET_BYTES = 32
 SECRET = "own.secret"  # noqa: S105 - the name of a file
@@ -62,6 +63,7 @@ class PrivateRandomness:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
+            settle(folder)
         secret = path.read_bytes()
         if len(secret) != SECRET_BYTES:
             raise CheckpointError(

@@ -24,7 +24,7 @@ from common.errors import CredentialError
 log = logging.getLogger("fenchel.server")
 
 REVOKED = "revoked.pem"
-_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----[^-]++-----END X509 CRL-----")
 
 Revoked: TypeAlias = Mapping[tuple[bytes, int], datetime]
 """When a certificate was revoked, by its issuer's name (DER) and its serial number."""

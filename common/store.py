@@ -73,6 +73,8 @@ def write(path: Path, values: Values, *, previous: Path | None = None, sync: boo
     temporary = path.with_name(path.name + ".new")
     with writing(path):
         try:
+            if sync and previous is not None and not path.exists():
+                settle(path.parent)  # the first of many: its folder is new, too
             with open(temporary, "wb", opener=_private) as file:
                 file.write(_MAGIC + checksum.to_bytes(4, "little") + len(descriptor).to_bytes(4, "little"))
                 file.write(descriptor)
@@ -102,6 +104,24 @@ def _keep(path: Path, previous: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # the first time there is none
         os.link(path, linked)
         linked.replace(previous)
+
+
+def settle(folder: Path) -> None:
+    """Have the disk keep what lies in a folder under its name, and the folder under its own, up to the mount point.
+
+    Syncing a file keeps its bytes, and nothing of its name. Without this, a folder that was made a moment ago can be
+    gone after the loss of power, with all that was synced in it.
+
+    Raises
+    ------
+    OSError
+        The disk has not taken it.
+    """
+    for each in (folder.absolute(), *folder.absolute().parents):
+        with contextlib.suppress(PermissionError):  # this process has made nothing where it may not even look
+            _sync_folder(each)
+        if each.is_mount():
+            return
 
 
 def _sync_folder(folder: Path) -> None:

@@ -35,6 +35,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from common.credentials import AUTHORITY, CERTIFICATE, CLAIMS, KEY, Credentials
 from common.errors import CredentialError, SettingsError
 from common.revocation import REVOKED, read_revoked
+from common.store import settle
 
 AUTHORITY_KEY = "authority-key.pem"
 ISSUED = "issued.jsonl"
@@ -334,9 +335,9 @@ def issued(authority_folder: Path) -> list[Issued]:
     if not path.exists():
         return []
     try:
-        lines = [json.loads(line) for line in _read(path).splitlines()]
+        lines = [json.loads(line) for line in _whole_lines(_read(path)).splitlines()]
         return [Issued(int(line["serial"], 16), line["name"], line["expires"]) for line in lines]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise CredentialError(f"{path}: damaged; each line is a JSON object") from None
 
 
@@ -347,8 +348,21 @@ def _note_issued(authority_folder: Path, certificate: x509.Certificate) -> None:
         "expires": certificate.not_valid_after_utc.isoformat(),
     }
     path = authority_folder / ISSUED
-    with _explained(path, "cannot be written"), open(path, "a", opener=_private) as file:
-        file.write(json.dumps(line) + "\n")
+    with _explained(path, "cannot be written"):
+        is_new = not path.exists()
+        with open(path, "a+b", opener=_private) as file:
+            file.seek(0)
+            file.truncate(len(_whole_lines(file.read())))
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            settle(authority_folder)
+
+
+def _whole_lines(text: bytes) -> bytes:
+    """Leave out a last line without its end: a crash has cut it off, before there was such a certificate."""
+    return text[: text.rfind(b"\n") + 1]
 
 
 # Reading and checking
@@ -629,7 +643,8 @@ def _read(path: Path) -> bytes:
 def _write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
     """Write files that only their owner can read; check first that none is there.
 
-    With ``force`` each takes the place of the old one at once: somebody may be using them.
+    With ``force`` each takes the place of the old one at once: somebody may be using them. The disk has them on
+    return: the loss of power must not bring back what was replaced, such as a list of what was revoked.
     """
     with _explained(folder, "cannot be written"):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -643,7 +658,12 @@ def _write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
             temporary.unlink(missing_ok=True)
             with open(temporary, "xb", opener=_private) as file:
                 file.write(content)
+                if force:
+                    file.flush()
+                    os.fsync(file.fileno())
             temporary.replace(folder / name)
+        if force:
+            settle(folder)
 
 
 def _private(path: str, flags: int) -> int:

@@ -340,7 +340,7 @@ def _recorded(folder: TuningFolder) -> list[Trial]:
     """Return the trials that are over. A line that a crash cut off is removed: its trial is done again."""
     if not folder.record.exists():
         return []
-    text = folder.record.read_text()
+    text = folder.record.read_text(errors="replace")
     whole = text[: text.rfind("\n") + 1]
     if whole != text:
         folder.record.write_text(whole)
@@ -350,6 +350,6 @@ def _recorded(folder: TuningFolder) -> list[Trial]:
             values = json.loads(line)
             run = None if values["run"] is None else folder.trials / values["run"]
             trials.append(Trial(values["trial"], values["parameters"], run, values["error"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise CheckpointError(f"{folder.record}: line {position} is not the record of a trial") from None
     return trials

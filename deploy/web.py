@@ -7,24 +7,29 @@ password. Who reaches it can read, and nobody can change anything.
 from __future__ import annotations
 
 import hashlib
+import io
 import ipaddress
 import logging
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from common.errors import SettingsError, UnreachableError
 
 log = logging.getLogger("fenchel.web")
 
-_PATIENCE = 10.0  # seconds that a reader may be silent
+_PATIENCE = 10.0  # seconds that a reader may take to ask, and then again to take the answer
+_LONGEST = 1 << 17  # bytes of a request
 _LAST_WORDS = 1.0  # seconds to finish what is being answered when the server is closed
 _READERS = 16  # at the same time; further ones are turned away
+_PORT = re.compile(r"[0-9]{1,5}")
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
 _HEADERS = {
     "Cache-Control": "no-cache",
     # Nothing is fetched from elsewhere, no script runs but those that are served here, and no other page may frame
@@ -87,7 +92,7 @@ class Address:
         """
         host, colon, port = words.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
             raise SettingsError(
                 f"{option}: expected HOST:PORT, such as 127.0.0.1:7444 or [::1]:7444, got {words!r}"
             )
@@ -166,14 +171,14 @@ class WebServer(ThreadingHTTPServer):
 
     def is_meant(self, host: str | None) -> bool:
         """Whether a request for this host is for this server."""
-        try:
-            name = urlsplit(f"//{host or ''}").hostname or ""
-        except ValueError:
+        found = _HOST.fullmatch(host or "")
+        if found is None:
             return False
+        name = (found["six"] or found["name"]).lower()
         try:
             ipaddress.ip_address(name)
         except ValueError:
-            return bool(name) and ("." not in name or name in self._names)
+            return found["six"] is None and ("." not in name or name in self._names)
         return True
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -181,7 +186,11 @@ class WebServer(ThreadingHTTPServer):
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started: the place is free
+            self._places.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and give the place back."""
@@ -195,11 +204,38 @@ class WebServer(ThreadingHTTPServer):
         log.debug("a reader could not be answered", exc_info=True)
 
 
+class _Asked(io.RawIOBase):
+    """What a reader says: all of it in time, however it is portioned, and not without end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._end = time.monotonic() + _PATIENCE
+        self._room = _LONGEST
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._end - time.monotonic()
+        if left <= 0 or self._room <= 0:
+            raise TimeoutError("the request was not said in time, or is too long")
+        self._connection.settimeout(left)
+        said = self._connection.recv_into(buffer)
+        self._room -= said
+        return said
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     server: WebServer
-    timeout = _PATIENCE
+    default_request_version = "HTTP/1.0"  # so that no answer goes without its headers
+
+    def setup(self) -> None:
+        """Read with a limit to all of the request; the library's own is to a single silence."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Asked(self.connection))
 
     def do_GET(self) -> None:
         self._answer(with_body=True)
@@ -213,7 +249,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
     def _answer(self, *, with_body: bool) -> None:
-        if not self.server.is_meant(self.headers.get("Host")):
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not self.server.is_meant(hosts[0].strip()):
             self._say(421, "use this server's IP address, or the name that it listens on", with_body)
             return
         route = self.server.routes.get(self.path.partition("?")[0])
@@ -235,11 +272,16 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, answer, with_body=with_body, ETag=tag)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request, without its words."""
+        self._say(code, HTTPStatus(code).phrase, with_body=True)
+
     def _say(self, code: int, words: str, with_body: bool, **headers: str) -> None:
         answer = Answer("text/plain; charset=utf-8", f"{words}\n".encode())
         self._send(code, answer, with_body=with_body, **headers)
 
     def _send(self, code: int, answer: Answer, *, with_body: bool = True, **headers: str) -> None:
+        self.connection.settimeout(_PATIENCE)  # for all of the answer
         self.send_response(code)
         for name, value in {**_HEADERS, **headers}.items():
             self.send_header(name, value)

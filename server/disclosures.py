@@ -438,7 +438,7 @@ class Disclosures:
                 self._heads[entry["message"]] = Head(**entry | {"fields": set(entry["fields"])})
             for entry in told.get("outlets", ()):
                 self.shown(Outlet(entry["outlet"], entry["address"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
                 f"{self.path}: cannot be read ({error}); without it the account of what was disclosed would begin "
                 "anew. Put it back, or move it away to accept that"

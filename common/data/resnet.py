@@ -8,6 +8,7 @@ means and variances that came with them.
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -45,7 +46,19 @@ def read_weights(path: Path) -> Weights:
 
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+    except (  # whatever torch's unpickler meets in a damaged file
+        *(
+            OSError,
+            RuntimeError,
+            ValueError,
+            EOFError,
+            LookupError,
+            AttributeError,
+            TypeError,
+            AssertionError,
+        ),
+        *(pickle.UnpicklingError, struct.error),
+    ) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{path}: cannot be read as a state dict of tensors ({reason}); expected what "

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
 from common.arrays import Vector
+from common.data.npz import read_arrays
 from common.data.shard import Shard
-from common.errors import MissingDependencyError, SettingsError
+from common.errors import DataError, MissingDependencyError, SettingsError
 from common.objectives.binary import BinaryObjective, LinearScorer, Scorer
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import (
@@ -204,9 +205,8 @@ def _continued(settings: InitialModel, fresh: Vector, head: int) -> Vector:
     """Return the model in a file, in place of a fresh one, of which the last ``head`` numbers may be kept."""
     key = f"objective.initial.file: {settings.file}"
     try:
-        with np.load(settings.file, allow_pickle=False) as archive:
-            model = archive["model"]
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        model = read_arrays(Path(settings.file))["model"]
+    except (OSError, KeyError, DataError) as error:
         raise SettingsError(
             f"{key}: no model can be read from it ({error}); give the model.npz of a run"
         ) from None

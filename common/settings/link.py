@@ -40,7 +40,9 @@ PRESETS: Final[Mapping[PresetName, Mapping[str, str]]] = MappingProxyType(
 
 _SECONDS: Final = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "": 1.0})
 _PREFIXES: Final = MappingProxyType({"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9})
-_NUMBER: Final = r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*"
+_NUMBER: Final = (
+    r"\s*+((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e[+-]?[0-9]++)?)\s*+"  # in one pass, however long
+)
 
 
 def _seconds(value: Any) -> Any:

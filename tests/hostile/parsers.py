@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gzip
 import io
 import json
 import logging
 import random
+import socket
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +26,9 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import yaml
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import DecodeError, Message
@@ -30,6 +36,7 @@ from google.protobuf.message import DecodeError, Message
 from client.algorithms import require_allowed
 from client.identity import Identity
 from client.journal import Journal
+from client.ledger import Ledger, _chained, _line
 from client.policy import load_policy
 from client.sealing import seal, unseal
 from client.secrets import Secrets
@@ -53,22 +60,42 @@ from common.errors import (
 )
 from common.expectation import ArraySpec, CipherSpec, Expectation, NumberSpec, check
 from common.frames import Assembly, Body, frames, parse
+from common.objectives.factory import initial_model
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
 from common.payload import Ciphertexts, SparseVector, Values, body_bytes, decode, encode, float_spans
+from common.privacy.accountant import Release
+from common.revocation import REVOKED, Revocations, read_revoked
 from common.run_folder import RunFolder
+from common.settings.link import parse_link
 from common.settings.run import Network, from_json, load, outside_code, raw, validate
 from common.settings.solver import parse_solver
 from common.settings.tuning import load_tuning
 from common.state import freeze
 from common.supports import seeded_support
 from common.version import PROTOCOL
-from deploy.certificates import check_pair, common_name, describe, make_all
+from deploy.certificates import (
+    AUTHORITY_KEY,
+    ISSUED,
+    check_pair,
+    common_name,
+    describe,
+    issued,
+    make_all,
+    revoke,
+)
+from deploy.commands.energy import _devices as read_devices
+from deploy.observation import Outlets, watching
+from deploy.tuning import TuningFolder, _recorded
+from deploy.web import Address
 from proto import fenchel_pb2 as pb
+from report.disclosures import load_disclosures
+from report.run import Run
 from server import checkpoint
 from server.conversation import Conversation
 from server.coordinator import Coordinator
+from server.disclosures import Disclosures, Outlet
 from server.enrolment import Enrolment
 from server.exchange import Exchange
 from server.member import Member
@@ -191,6 +218,8 @@ def _wire(folder: Path, loop: asyncio.AbstractEventLoop) -> Iterator[Parser]:
     model = {"model": np.zeros(2)}
     session = _streamed(opening[1], _message(train, model), _message(evaluate, model), opening[2])
     yield Parser("client streams", (session,), work.read, (WireError, JoinRefusedError), 30)
+    page = _Page(folder / "watched")
+    yield Parser("web requests", page.requests, page.read, (_TurnedAwayError,), 10)
 
 
 def _read_frame(data: bytes) -> None:
@@ -434,6 +463,63 @@ class _Work:
             self._loop.run_until_complete(Worker(self._session).work(_Line.of(data)))
 
 
+class _TurnedAwayError(FenchelError):
+    """The live page or the metrics have not answered a request with what they show."""
+
+
+class _Page:
+    """The live page and the metrics of a run, on sockets of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        run = RunFolder.create(folder, "watched")
+        settings = validate(_RUNS[0])
+        run.settings.write_text(settings.to_yaml())
+        said: list[str] = []
+        loopback = Address("127.0.0.1", 0)
+        outlets = Outlets(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
+        self._open = watching(run, settings, outlets, said.append, said.append)
+        self._open.__enter__()  # until this process ends
+        self._places = [
+            (found.hostname or "", found.port or 0)
+            for found in (urlsplit(words.split()[-1]) for words in said)
+        ]
+        heads = "Host: localhost\r\nAccept: */*\r\nConnection: keep-alive\r\n"
+        self.requests = tuple(
+            bytes([place]) + f"{words} HTTP/1.1\r\n{heads}{more}\r\n".encode()
+            for place, words, more in (
+                (0, "GET /metrics", ""),
+                (0, "HEAD /metrics?x=1", "Accept-Encoding: gzip\r\n"),
+                (1, "GET /fleet", 'If-None-Match: "0123456789abcdef0123456789abcdef"\r\n'),
+                (1, "POST /data", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"),
+            )
+        )
+
+    def read(self, data: bytes) -> None:
+        """Ask, say no more, and take what is answered."""
+        place = self._places[data[0] % 2 if data else 0]
+        answer = b""
+        with socket.create_connection(place, 10) as connection, contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):  # it may have been closed before
+                connection.sendall(data[1:])
+                connection.shutdown(socket.SHUT_WR)
+            while some := connection.recv(1 << 16):
+                answer += some
+        if not answer:
+            raise _TurnedAwayError("closed")
+        version, code, _ = answer.split(b" ", 2)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert version == b"HTTP/1.0"
+        assert code in _CODES, answer[:300]
+        assert head.count(b"\r\n") < 20
+        assert b"Content-Security-Policy: default-src 'none'" in head
+        if code != b"200":
+            assert len(body) < 200
+            raise _TurnedAwayError(code.decode())
+
+
+_CODES = (b"200", b"304", b"400", b"404", b"405", b"414", b"421", b"431", b"501", b"505")
+
+
 def _changed_request(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
     kinds: dict[bytes, type[Message]] = {b"J": pb.JoinRequest, b"P": pb.ProbeRequest, b"H": pb.Hello}
     if data[:1] not in kinds or chance.random() < 0.5:
@@ -458,6 +544,7 @@ _RUNS: tuple[dict[str, Any], ...] = (
         "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None},
         "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 3},
         "network": {"max_message_bytes": 1000, "keepalive": 5},
+        "links": {"default": "lte", "clients": {"client-001": {"rtt": "2.5ms", "upload": "2Mbit", "cut_at": ["2h"]}}},
     },
     {
         "rounds": 2,
@@ -528,6 +615,38 @@ def _settings(folder: Path) -> Iterator[Parser]:
         parse_solver(data.decode("utf-8", errors="replace"))
 
     yield Parser("solvers", short, read_solver, (SettingsError,), 8)
+    devices = (
+        b"frequency: 1.0e+9\ncycles_per_mac: 2\ntransmit_power: 0.2\n",
+        b"clients: {client-000: {frequency: 5.0e+8}, client-001: {receive_power: 0.1}}\n",
+    )
+    yield Parser("devices", devices, written(lambda path: read_devices([str(path)])), (SettingsError,), 8)
+    links = (b"preset=hyfdca-257ms", b"rtt=40ms\njitter=1.5ms\nupload=10Mbit\ndownload=1e6\ncut_every=2 min")
+
+    def read_link(data: bytes) -> None:
+        words = (word.partition("=") for word in data.decode("utf-8", errors="replace").split("\n"))
+        parse_link({key: value for key, _, value in words}, "here")
+
+    yield Parser("links", links, read_link, (SettingsError,), 8)
+    addresses = (b"127.0.0.1:7444", b"[::1]:0", b"clinic-a.example.org:9464")
+
+    def read_address(data: bytes) -> None:
+        found = Address.parse(data.decode("utf-8", errors="replace"), "--metrics")
+        void((found.is_loopback, str(found)))
+
+    yield Parser("addresses", addresses, read_address, (SettingsError,), 5)
+    model = io.BytesIO()
+    np.savez(model, model=np.zeros(3))
+    path_of_model = folder / "initial.npz"
+    logistic = {"kind": "logistic", "initial": {"file": str(path_of_model)}}
+    objective = validate(
+        _RUNS[1] | {"algorithm": {"name": "fedavg"}, "objective": logistic, "uplink": {}}
+    ).objective
+
+    def read_model(data: bytes) -> None:
+        path_of_model.write_bytes(data)
+        initial_model(objective, 3, 2, 1)
+
+    yield Parser("initial models", (model.getvalue(),), read_model, (SettingsError,), 15)
 
 
 def void(value: object) -> None:
@@ -614,6 +733,8 @@ def _credentials(folder: Path) -> Iterator[Parser]:
     yield Parser(
         "identities", (signature.ljust(72, b"\0") + pem,), check_identity, refusals, 15, change=_changed_pem
     )
+    yield _revocations(folder)
+    yield _issued(folder)
     secrets = Secrets.generate(512, for_tests=True)
     text, public = secrets.to_text().encode(), secrets.private_key.public.to_text().encode()
 
@@ -630,6 +751,98 @@ def _credentials(folder: Path) -> Iterator[Parser]:
     yield Parser("sealed boxes", (box,), lambda data: void(unseal(data, key, b"here")), refusals, 15)
 
 
+def _revocations(folder: Path) -> Parser:
+    authority, own = folder / "certs" / "authority", folder / "revoked"
+    own.mkdir()
+    (own / AUTHORITY).write_bytes((authority / AUTHORITY).read_bytes())
+    key = serialization.load_pem_private_key((authority / AUTHORITY_KEY).read_bytes(), password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    signer = key
+    certificate = (folder / "certs" / "a" / CERTIFICATE).read_bytes()
+    lists = []
+    for name in "ba":
+        revoke(authority, names=[name])
+        lists.append((authority / REVOKED).read_bytes())
+    empty = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(x509.load_pem_x509_certificate((authority / AUTHORITY).read_bytes()).subject)
+        .last_update(datetime(2026, 1, 1, tzinfo=UTC))
+        .next_update(datetime(2036, 1, 1, tzinfo=UTC))
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    (own / REVOKED).write_bytes(lists[0])
+    known = Revocations(own)
+
+    def read(data: bytes) -> None:
+        """Do what a server does with a list when it starts, and with one that is put in the place of another."""
+        (own / REVOKED).write_bytes(data)
+        known._stamp = ()
+        known.refresh()
+        assert len(known.refusal(certificate)) < 2000
+        for place, since in read_revoked(own).items():
+            void((place, f"{since:%Y}"))
+
+    def changed(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+        """Damage what a list says, behind its letters; often with a signature that is right again."""
+        try:
+            found = x509.load_pem_x509_crl(data)
+            said = found.tbs_certlist_bytes
+        except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm):
+            return damaged(chance, data, others)
+        way = chance.random()
+        if way < 0.2:
+            return damaged(chance, data, others)
+        if way < 0.4:
+            der = damaged(chance, found.public_bytes(serialization.Encoding.DER), [said])
+        else:
+            der = _signed_list(damaged(chance, said, [said]), signer)
+        return b"-----BEGIN X509 CRL-----\n" + base64.encodebytes(der) + b"-----END X509 CRL-----\n"
+
+    seeds = (lists[1], lists[0], empty, lists[0] + empty)
+    return Parser("revocation lists", seeds, read, (CredentialError,), 20, change=changed)
+
+
+_ECDSA_WITH_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
+
+
+def _signed_list(said: bytes, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a revocation list (DER) of these words, which an authority has signed as they are."""
+    signature = b"\0" + key.sign(said, ec.ECDSA(hashes.SHA256()))
+    return _der(0x30, said + _ECDSA_WITH_SHA256 + _der(0x03, signature))
+
+
+def _der(tag: int, content: bytes) -> bytes:
+    length = len(content).to_bytes((len(content).bit_length() + 7) // 8 or 1, "big")
+    head = length if len(content) < 128 else bytes([0x80 | len(length)]) + length
+    return bytes([tag]) + head + content
+
+
+def _issued(folder: Path) -> Parser:
+    own = folder / "issuer"
+    own.mkdir()
+    text = (folder / "certs" / "authority" / ISSUED).read_bytes()
+
+    def read(data: bytes) -> None:
+        (own / ISSUED).write_bytes(data)
+        for each in issued(own):
+            void((each.serial, each.name == "a"))
+
+    return Parser("issued certificates", (text,), read, (CredentialError,), 8, change=_changed_lines)
+
+
+def _changed_lines(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    """Damage a file of which each line is a JSON object, often in what the objects say."""
+    lines = data.splitlines()
+    if not lines or chance.random() < 0.4:
+        return damaged(chance, data, others)
+    place = chance.randrange(len(lines))
+    with contextlib.suppress(ValueError, RecursionError):
+        tree = json.loads(lines[place])
+        lines[place] = json.dumps(rearranged(chance, tree, [tree])).encode()
+    return b"\n".join(lines) + b"\n"
+
+
 def _changed_pem(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
     """Damage what a certificate holds, behind its letters."""
     start = data.find(b"-----BEGIN CERTIFICATE")
@@ -639,8 +852,6 @@ def _changed_pem(chance: random.Random, data: bytes, others: Sequence[bytes]) ->
         der = x509.load_pem_x509_certificate(data[start:]).public_bytes(serialization.Encoding.DER)
     except (ValueError, x509.InvalidVersion):
         return damaged(chance, data, others)
-    import base64
-
     letters = base64.encodebytes(damaged(chance, der, [der]))
     return data[:start] + b"-----BEGIN CERTIFICATE-----\n" + letters + b"-----END CERTIFICATE-----\n"
 
@@ -688,6 +899,8 @@ def _state(folder: Path) -> Iterator[Parser]:
     yield Parser("store", (journal, saved), read_store, refusals, 40, change=_changed_store)
     yield Parser("checkpoints", (saved,), read_checkpoint, refusals, 30, change=_changed_store)
     yield Parser("journals", (journal,), read_journal, (*refusals, LostStateError), 30, change=_changed_store)
+    yield _ledgers(folder)
+    yield from _folders(folder)
     table = pa.table({"client": ["a", "b"], "bytes": [1, 2]})
     growing = io.BytesIO()
     with pa.ipc.new_stream(growing, table.schema) as writer:
@@ -699,6 +912,94 @@ def _state(folder: Path) -> Iterator[Parser]:
         void(tables.read(rows).to_pydict())
 
     yield Parser("tables", (growing.getvalue(),), read_table, refusals, 10)
+
+
+def _ledgers(folder: Path) -> Parser:
+    path = folder / "ledgers" / "ledger"
+    ledger = Ledger(path, "a")
+    for number in range(3):
+        ledger.charge(bytes([number]) * 32, number + 1, Release(1.0 + number, 0.5))
+
+    def read(data: bytes) -> None:
+        """Do what a client does that is started again, and sends one thing more."""
+        path.write_bytes(data)
+        found = Ledger(path, "a")
+        before = found.uploads
+        found.charge(b"\x09" * 32, 9, Release(2.0, 0.5))
+        assert Ledger(path, "a").uploads == found.uploads >= before
+
+    def changed(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+        """Damage lines, with digests that are right again."""
+        if chance.random() < 0.4:
+            return _changed_lines(chance, data, others)
+        chain, lines = "", []
+        for line in _changed_lines(chance, data, others).splitlines():
+            try:
+                entry = json.loads(line)
+                entry.pop("chain", None)
+                chain = _chained(chain, entry)
+                lines.append(_line(entry, chain))
+            except (AttributeError, TypeError, ValueError, RecursionError):
+                lines.append(line + b"\n")
+        return b"".join(lines)
+
+    return Parser("ledgers", (path.read_bytes(),), read, (CheckpointError,), 20, change=changed)
+
+
+def _folders(folder: Path) -> Iterator[Parser]:
+    """Yield the other files of a run folder and of a tuning folder, which people copy from elsewhere."""
+    run = RunFolder.create(folder, "copied")
+    run.settings.write_text(validate(_RUNS[0]).to_yaml())
+    account = Disclosures(run.disclosures, run.id)
+    account.opened("a", ["client"])
+    account.head("up", pb.Hello(snapshots=[1]))
+    account.shown(Outlet("metrics", "http://127.0.0.1:1/metrics"))
+    account.received("a", pb.Reply(sequence=1, payload=encode({"model": np.ones(3)}).descriptor), None)
+    account.save()
+
+    def read_account(data: bytes) -> None:
+        run.disclosures.write_bytes(data)
+        found = load_disclosures(run.path)
+        Disclosures(run.disclosures, run.id).resume(["a"])
+        void(found)
+
+    refusals = (CheckpointError,)
+    changed = _changed_tree
+    yield Parser("accounts", (run.disclosures.read_bytes(),), read_account, refusals, 10, change=changed)
+    summary = b'{"completed": true, "rounds": 2, "figures": {"objective": 0.5}, "reason": null}'
+
+    def read_summary(data: bytes) -> None:
+        run.summary.write_bytes(data)
+        found = Run(run.path)
+        void((found.state, found.reason, found.figures))
+
+    yield Parser("summaries", (summary,), read_summary, refusals, 8, change=changed)
+    model = io.BytesIO()
+    np.savez(model, model=np.arange(3.0))
+
+    def read_model(data: bytes) -> None:
+        run.model.write_bytes(data)
+        void(Run(run.path).model)
+
+    yield Parser("models", (model.getvalue(),), read_model, refusals, 15)
+    tuning = TuningFolder(folder / "tuning")
+    tuning.trials.mkdir(parents=True)
+    record = b'{"trial": 0, "parameters": {"algorithm.step_size": 0.1}, "run": "x", "error": null}\n' * 2
+
+    def read_record(data: bytes) -> None:
+        tuning.record.write_bytes(data)
+        void(_recorded(tuning))
+
+    yield Parser("records of trials", (record,), read_record, refusals, 8, change=_changed_lines)
+
+
+def _changed_tree(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    """Damage a JSON text, often in what it says."""
+    with contextlib.suppress(ValueError, RecursionError):
+        tree = json.loads(data)
+        if chance.random() < 0.6:
+            return json.dumps(rearranged(chance, tree, [tree])).encode()
+    return damaged(chance, data, others)
 
 
 _HEADER = 16

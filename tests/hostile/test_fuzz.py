@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import random
+import time
+import zipfile
 from collections.abc import Iterator
 
 import pytest
 
 from common.errors import FenchelError, PayloadError
 from proto import fenchel_pb2 as pb
-from tests.hostile.fuzz import fuzz
+from tests.hostile.fuzz import SECONDS, fuzz
 from tests.hostile.mutation import WIDE, damaged, disturbed, rearranged, varint
 from tests.hostile.parsers import LIMIT, Parser, parsers
 
@@ -27,17 +30,11 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pars
 
 NAMES = (
     *("frames", "messages", "descriptors", "supports", "ciphertexts", "requests", "server streams"),
-    *("client streams", "settings, JSON", "settings, YAML", "policies", "tunings", "solvers", "data, csv"),
-    *(
-        "data, libsvm",
-        "data, npz",
-        "data, parquet",
-        "data, IDX",
-        "data, csv.gz",
-        "certificates",
-        "identities",
-    ),
-    *("secrets", "public keys", "sealed boxes", "store", "checkpoints", "journals", "tables"),
+    *("client streams", "web requests", "settings, JSON", "settings, YAML", "policies", "tunings", "solvers"),
+    *("devices", "links", "addresses", "initial models", "data, csv", "data, libsvm", "data, npz"),
+    *("data, parquet", "data, IDX", "data, csv.gz", "certificates", "identities", "revocation lists"),
+    *("issued certificates", "secrets", "public keys", "sealed boxes", "store", "checkpoints", "journals"),
+    *("ledgers", "accounts", "summaries", "models", "records of trials", "tables"),
 )
 
 
@@ -57,7 +54,20 @@ def test_damaged_inputs_are_read_or_refused(name: str, targets: dict[str, Parser
     assert count.reasons > 1, "nothing was refused: the inputs are not damaged enough"
 
 
+_SHAPE = b"{'descr': '<f8', 'fortran_order': False, 'shape': (%d,), }\n" % 2**50
+_HUGE = b"\x93NUMPY\1\0" + len(_SHAPE).to_bytes(2, "little") + _SHAPE
+
+
+def _archive(content: bytes) -> bytes:
+    """Return an archive with one member, as a model is kept."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("model.npy", content)
+    return made.getvalue()
+
+
 IDX_HEADER = bytes.fromhex("00000809")  # nine sides
+DIGITS = b"9" * 50_000
 FOUND: dict[str, tuple[str, bytes]] = {
     "a number of thousands of digits": ("policies", b"maximum_epsilon: " + b"9" * 5000),
     "a day that does not exist": ("settings, YAML", b"rounds: 2026-13-45"),
@@ -65,6 +75,22 @@ FOUND: dict[str, tuple[str, bytes]] = {
     "a solver of many digits": ("solvers", b"{kind: " + b"7" * 5000 + b"}"),
     "settings in settings without end": ("settings, JSON", b'{"data":' * 100_000),
     "an image of no pixels and endless sides": ("data, IDX", IDX_HEADER + b"\xff" * 32 + bytes(4)),
+    "a device of many digits": ("devices", b"frequency: " + DIGITS),
+    "a rate of many digits, and no unit that there is": ("links", b"upload=" + DIGITS + b"x"),
+    "a round trip of many blanks": ("links", b"rtt=9" + b" " * 50_000 + b"x"),
+    "the same from a server": ("settings, JSON", b'{"links": {"default": {"rtt": "' + DIGITS + b'x"}}}'),
+    "a port of many digits": ("addresses", b"localhost:" + DIGITS),
+    "lists of revoked certificates that do not end": (
+        "revocation lists",
+        b"-----BEGIN X509 CRL-----\n" * 40_000,
+    ),
+    "trials in letters that are none": ("records of trials", b'{"trial": 0, "run": "\xff"}\n'),
+    "an account in lists without end": ("accounts", b"[" * 100_000),
+    "a summary in lists without end": ("summaries", b"[" * 100_000),
+    "a list of certificates in lists without end": ("issued certificates", b"[" * 100_000 + b"\n"),
+    "a model in no form that there is": ("models", _archive(b"\x93NUMPY\1\0\6\0{'a':(")),
+    "a model that is no array": ("initial models", _archive(b"no array")),
+    "a model whose header takes all memory": ("models", _archive(_HUGE)),
 }
 
 
@@ -72,9 +98,11 @@ FOUND: dict[str, tuple[str, bytes]] = {
 def test_what_was_found_is_refused(what: str, targets: dict[str, Parser]) -> None:
     name, data = FOUND[what]
     target = targets[name]
+    before = time.thread_time()
     with pytest.raises(FenchelError) as caught:
         target.parse(data)
     assert isinstance(caught.value, target.refusals)
+    assert time.thread_time() - before < SECONDS
 
 
 def test_a_parser_that_fails_is_found_out() -> None:

@@ -133,3 +133,36 @@ def test_a_disk_without_room_is_told_and_nothing_is_left_behind(written: Path) -
         signal.signal(signal.SIGXFSZ, handler)
     assert [path.name for path in written.parent.iterdir()] == [written.name]
     assert store.read(written)["round"] == 7
+
+
+def test_a_folder_is_settled_with_all_above_it_up_to_the_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is lost without it is shown by tests/faults/test_power.py."""
+    settled: list[Path] = []
+
+    def sync(folder: Path) -> None:
+        settled.append(folder)
+        if folder == tmp_path.parent:
+            raise PermissionError(13, "a folder of somebody else's")
+
+    monkeypatch.setattr(store, "_sync_folder", sync)
+    (folder := tmp_path / "runs" / "run").mkdir(parents=True)
+    store.settle(folder)
+    assert settled[:4] == [folder, folder.parent, tmp_path, tmp_path.parent]
+    assert settled[-1].is_mount()
+    assert not any(each.is_mount() for each in settled[:-1])
+
+
+def test_a_disk_that_does_not_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    store.write(tmp_path / "state", {"round": 7}, previous=tmp_path / "previous", sync=True)
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(StorageError, match="Input/output error"):
+        store.write(tmp_path / "state", {"round": 8}, previous=tmp_path / "previous", sync=True)
+    assert store.read(tmp_path / "state") == {"round": 7}
+    with pytest.raises(StorageError, match="Input/output error"):
+        store.write(tmp_path / "new", {"round": 8}, previous=tmp_path / "previous", sync=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]

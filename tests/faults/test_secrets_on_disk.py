@@ -1,0 +1,197 @@
+"""What is secret is at no moment readable by others, and no kill and no loss of power leaves a wrong half of it.
+
+The calls of everything that writes secrets are recorded with the widest umask that there is; a file counts as secret
+from the call on that makes it, before there is a byte in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.ceremony import Ceremony
+from client.identity import Identity
+from client.journal import Journal
+from client.ledger import Ledger
+from client.randomness import PrivateRandomness
+from client.secrets import Secrets
+from common.credentials import Credentials
+from common.errors import CredentialError
+from common.phases import OFFER
+from common.privacy.accountant import Release
+from common.run_folder import RunFolder
+from deploy.certificates import make_all, renew, revoke
+from deploy.keys import CLIENTS, SERVER, make_keys
+from proto import fenchel_pb2 as pb
+from server import checkpoint as checkpoints
+from server.member import Member
+from tests.faults.power import Named, Node, Opened, Recording, Wrote, lay_out, recording
+from tests.faults.test_power import Model, try_everything, try_kills
+
+SECRETS = Secrets.generate(512, for_tests=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder in which whatever may be read by everybody is."""
+    (root := tmp_path / "disk").mkdir()
+    before = os.umask(0)
+    yield root
+    os.umask(before)
+
+
+def identity(root: Path) -> Identity:
+    certificates = root.with_name("certs")
+    if not certificates.exists():
+        make_all(certificates, ["localhost"], ["a"])
+    return Identity("a", Credentials.load(certificates / "a"))
+
+
+def offer(ceremony: Ceremony) -> bytes:
+    public = ceremony.answer(OFFER, {})["public_key"]
+    assert isinstance(public, np.ndarray)
+    return public.tobytes()
+
+
+def write_checkpoints(root: Path) -> None:
+    folder = RunFolder.create(root, "run")
+    for t in range(3):
+        member = Member("a", 0, shard=pb.ShardDescription(samples=3))
+        taken = checkpoints.take("run", t, 0, Model(np.ones(3)), {"a": member})
+        checkpoints.save(folder, taken, sync=t == 2)
+    checkpoints.renew(folder, taken, sync=False)
+
+
+def write_journal(root: Path) -> None:
+    journal = Journal(Model(np.zeros(1)), root / "state" / "run-1" / "a")
+    for sequence in (1, 2, 2):
+        journal.record(sequence, Model(np.ones(2)), {"dual": np.ones(3)})
+
+
+def write_ledger(root: Path) -> None:
+    ledger = Ledger(root / "state" / "ledger", "a")
+    ledger.begin()
+    for number in range(3):
+        ledger.charge(bytes([number]) * 32, number, Release(1.0, 1.0))
+
+
+def write_exchange(root: Path) -> None:
+    ceremony = Ceremony("run-1", identity(root), 512, folder=root / "state" / "a")
+    ceremony.answer(OFFER, {})
+    ceremony._keep(SECRETS)
+
+
+def write_certificates(root: Path) -> None:
+    make_all(root / "certs", ["localhost"], ["a", "b"])
+    renew(root / "certs" / "authority", root / "certs" / "a")
+    revoke(root / "certs" / "authority", names=["b"])
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "checkpoints": write_checkpoints,
+    "a client's journal": write_journal,
+    "a client's ledger": write_ledger,
+    "the secret that noise follows from": lambda root: PrivateRandomness.kept_in(root / "state" / "a"),
+    "the clients' secrets": lambda root: SECRETS.save(root / CLIENTS),
+    "the files of a key pair": lambda root: make_keys(root / "keys", 2048),
+    "the exchange of secrets": write_exchange,
+    "certificates and their keys": write_certificates,
+}
+PUBLIC = {SERVER}
+
+
+def widest(found: Recording) -> dict[str, int]:
+    """Return the widest rights that each file ever had, by all of the names that it had."""
+    names: dict[Node, set[str]] = {}
+    modes: dict[Node, int] = {}
+    for call in found.calls:
+        if isinstance(call, Named):
+            for _, name, node in call.names:
+                if node is not None and not node.is_folder:
+                    names.setdefault(node, set()).add(name)
+        elif isinstance(call, Opened):
+            modes[call.node] = modes.get(call.node, 0) | call.mode
+    return {" ".join(sorted(known)): modes[node] for node, known in names.items()}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_a_secret_file_is_its_owners_from_the_first_call_on(what: str, disk: Path) -> None:
+    with recording(disk) as found:
+        WRITERS[what](disk)
+    assert any(isinstance(call, Wrote) for call in found.calls)
+    rights = {names: mode for names, mode in widest(found).items() if names not in PUBLIC}
+    assert rights
+    assert set(rights.values()) == {0o600}, {names: f"{mode:04o}" for names, mode in rights.items()}
+
+
+def test_a_file_that_is_closed_to_others_too_late_is_found_out(disk: Path) -> None:
+    with recording(disk) as found:
+        (disk / "key").write_text("secret")
+        (disk / "key").chmod(0o600)
+    assert widest(found) == {"key": 0o666}
+
+
+def test_a_half_written_file_of_secrets_is_refused(disk: Path) -> None:
+    def read(root: Path, promises: list[Any]) -> None:
+        try:
+            found = Secrets.load(root / CLIENTS)
+        except CredentialError as error:
+            assert str(root / CLIENTS) in str(error)
+            assert (
+                not promises or not (root / CLIENTS).exists()
+            )  # whoever made it has copies of it, or makes it anew
+        else:
+            assert found == SECRETS
+
+    with recording(disk) as found:
+        SECRETS.save(disk / CLIENTS)
+        found.promise("saved")
+    assert try_everything(found, read, disk.parent) >= 5
+    try_kills(found, read, disk.parent)
+
+
+def test_the_secret_of_the_noise_stays_the_same(disk: Path) -> None:
+    def read(root: Path, promises: list[Any]) -> None:
+        secret = PrivateRandomness.kept_in(root / "state" / "a").secret
+        assert promises in ([], [secret])
+        assert PrivateRandomness.kept_in(root / "state" / "a").secret == secret
+
+    with recording(disk) as found:
+        found.promise(PrivateRandomness.kept_in(disk / "state" / "a").secret)
+    assert try_everything(found, read, disk.parent) >= 5
+    try_kills(found, read, disk.parent)
+
+
+def test_an_exchange_goes_on_after_a_kill_and_after_the_loss_of_power(disk: Path) -> None:
+    """The key that was offered is there until the secrets are, and then the secrets."""
+    me = identity(disk)
+
+    def read(root: Path, promises: list[Any]) -> None:
+        ceremony = Ceremony("run-1", me, 512, folder=root / "state" / "a")
+        if "kept" in promises:
+            assert ceremony.secrets == SECRETS
+            return
+        offered = [promise for promise in promises if isinstance(promise, bytes)]
+        if offered and ceremony.secrets is None:
+            assert offer(ceremony) == offered[0]
+        ceremony._keep(SECRETS)
+        assert Ceremony("run-1", me, 512, folder=root / "state" / "a").secrets == SECRETS
+
+    with recording(disk) as found:
+        ceremony = Ceremony("run-1", me, 512, folder=disk / "state" / "a")
+        found.promise(offer(ceremony))
+        ceremony._keep(SECRETS)
+        found.promise("kept")
+    assert try_everything(found, read, disk.parent) > 10
+    try_kills(found, read, disk.parent)
+
+
+def test_files_are_laid_out_for_their_owner(disk: Path) -> None:
+    """Or what is read above would be refused for its rights."""
+    left = lay_out({Path(CLIENTS): SECRETS.to_text().encode()}, disk / "left")
+    assert Secrets.load(left / CLIENTS) == SECRETS
