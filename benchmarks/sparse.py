@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks.program import Figures, progress, run
-from common.payload import SparseVector, body_bytes, decode, encode
+from common.payload import SparseVector, encode, outline
 from common.sparsification import kept, top_k
 from common.supports import seeded_support
 from proto import fenchel_pb2 as pb
@@ -117,8 +117,7 @@ def measure(quick: bool) -> Figures:
 
 def _received(descriptor: pb.Payload, body: bytes) -> SparseVector:
     """Return the vector as a receiver finds it, all checks done."""
-    body_bytes(descriptor, len(body))
-    back = decode(descriptor, body)["x"]
+    back = outline(descriptor, len(body)).decode(body)["x"]
     assert isinstance(back, SparseVector)
     return back
 

@@ -35,7 +35,7 @@ from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.objectives.ranking import Ranking
 from common.objectives.score_groups import score_groups
-from common.payload import Buffer, Value, Values, decode, encode
+from common.payload import Received, Value, Values, encode
 from common.phases import EVALUATE, EXCHANGE
 from common.settings.run import RunSettings, ScoreHistograms, outside_code
 from common.settings.solver import Solver
@@ -182,13 +182,11 @@ class Session:
             stateless=self._half.stateless(),
         )
 
-    def handle(
-        self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing, finite: bool = False
-    ) -> Answer:
+    def handle(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
         """Handle one instruction: restore its base, answer it, record the outcome.
 
         A failure of the algorithm becomes a reply that says so; the next instruction's base undoes
-        whatever it left behind. ``finite``: the arrays are known to be finite.
+        whatever it left behind.
         """
         if self._begun is not None:
             lap = _stopwatch()
@@ -199,7 +197,7 @@ class Session:
         if stored is not None:
             return stored
         try:
-            answer = self._answered(instruction, body, timing, finite)
+            answer = self._answered(instruction, received, timing)
         except StorageError:
             raise  # not the instruction's fault: this client stops, and the server waits for it to come back
         except Exception as error:
@@ -226,9 +224,9 @@ class Session:
             else Answer(pb.Reply(sequence=sequence, timing=pb.Timing()), Body(encode(reply), shared=False))
         )
 
-    def _answered(self, instruction: pb.Instruction, body: Buffer, timing: pb.Timing, finite: bool) -> Answer:
+    def _answered(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
         lap = _stopwatch()
-        values = decode(instruction.payload, body)
+        values = received.values()
         timing.decode_ns = lap()
         if instruction.kind == pb.INSPECT:
             reply = self._inspect(instruction.phase, values)
@@ -248,7 +246,7 @@ class Session:
             self._live = -1
             meter = algorithm.meter
             before = None if meter is None else replace(meter)
-            reply = algorithm.answer(instruction.phase, instruction.round, values, finite=finite)
+            reply = algorithm.answer(instruction.phase, instruction.round, values, finite=received.finite)
             if instruction.kind == pb.TELL and reply:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()

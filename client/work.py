@@ -15,7 +15,7 @@ from client.session import Answer, Session
 from common.errors import JoinRefusedError, WireError
 from common.frames import SMALLEST_PIECE, Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import Buffer, body_bytes, float_spans
+from common.payload import Outline, Received, outline
 from common.stream import Stream
 from common.version import SAME_VERSION
 from proto import fenchel_pb2 as pb
@@ -31,6 +31,7 @@ class _Arrived:
     """An instruction, complete or on its way; when its first and last byte came, its work began and ended."""
 
     head: pb.Instruction
+    outline: Outline
     assembly: Assembly
     first_ns: int
     last_ns: int = 0
@@ -162,20 +163,19 @@ class Worker:
         return waiting >= _INBOX_MESSAGES or held > _INBOX_BYTES
 
     def _opened(self, head: pb.Instruction, partial: _Arrived | None, limit: int) -> _Arrived:
-        size = body_bytes(head.payload, limit)
+        told = outline(head.payload, limit)
         known = (
-            partial is not None and partial.head.sequence == head.sequence and partial.assembly.size == size
+            partial is not None
+            and partial.head.sequence == head.sequence
+            and partial.assembly.size == told.size
         )
         if head.resume and partial is not None and known:
             partial.assembly.rewind(head.resume)
-            return _Arrived(head, partial.assembly, partial.first_ns)
+            return _Arrived(head, told, partial.assembly, partial.first_ns)
         if head.resume:
             raise WireError("the server resumed an instruction that this client has no part of")
-        return _Arrived(
-            head,
-            Assembly(size, recycler=self._recycler, spans=float_spans(head.payload)),
-            time.perf_counter_ns(),
-        )
+        assembly = Assembly(told.size, recycler=self._recycler, spans=told.float_spans())
+        return _Arrived(head, told, assembly, time.perf_counter_ns())
 
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
         while True:
@@ -208,11 +208,12 @@ class Worker:
         head = instruction.head
         if self.on_instruction is not None:
             self.on_instruction(head)
-        body: Buffer = instruction.assembly.body()
+        assembly = instruction.assembly
+        received = Received(instruction.outline, assembly.body(), assembly.finite)
 
         def handle() -> Answer:
             instruction.begun_ns = time.perf_counter_ns()
-            answer = self.session.handle(head, body, pb.Timing(), instruction.assembly.finite)
+            answer = self.session.handle(head, received, pb.Timing())
             instruction.done_ns = time.perf_counter_ns()
             # Not of a stored answer, which takes no time; and a phase that there is not would only fill the memory.
             if answer.head.timing.compute_ns and not answer.head.failure:

@@ -6,17 +6,17 @@ concatenation of all arrays' bytes, each aligned to 8 bytes so that decoding nee
 entries are given (its support) travels in whichever of the encodings of :mod:`common.supports` is the smallest. The
 body may be larger than a protobuf message can be: it travels in chunks (:mod:`common.frames`).
 
-Nothing that arrives is trusted: :func:`body_bytes` checks a descriptor before anything is allocated, and
-:func:`decode` checks the rest. What the values should be is a matter of :mod:`common.expectation`.
+Nothing that arrives is trusted: :func:`outline` checks a descriptor before anything is allocated, and
+:meth:`Outline.decode` checks the rest. What the values should be is a matter of :mod:`common.expectation`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -294,8 +294,137 @@ def _described(value: Ciphertexts) -> pb.Ciphertexts:
     )
 
 
-def body_bytes(descriptor: pb.Payload, limit: int, longest: int = supports.MAX_SEEDED_SIZE) -> int:
-    """Check a descriptor and return the size of its body, before anything is allocated.
+class Part(NamedTuple):
+    """One value of a payload, as its descriptor announces it.
+
+    Attributes
+    ----------
+    item
+        Its descriptor.
+    kind
+        ``dense``, ``sparse``, ``ciphertexts`` or ``scalar``.
+    dtype
+        Of the entries of a dense array or a sparse vector.
+    shape
+        Of a dense array.
+    lengths
+        Bytes of each piece in the body, without padding: of a sparse vector the indices come first.
+    """
+
+    item: pb.Array
+    kind: str
+    dtype: np.dtype[Any] | None
+    shape: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+class FloatSpan(NamedTuple):
+    """Where a body holds floating-point numbers: from byte ``start`` to before ``stop``."""
+
+    start: int
+    stop: int
+    dtype: np.dtype[Any]
+
+
+class Outline(NamedTuple):
+    """What the body of a message will hold, by a descriptor that has been checked.
+
+    Attributes
+    ----------
+    parts
+        In the order of the body.
+    size
+        Bytes of the body.
+    """
+
+    parts: tuple[Part, ...]
+    size: int
+
+    def float_spans(self) -> list[FloatSpan]:
+        """Return where the body holds floating-point numbers."""
+        spans = []
+        offset = 0
+        for part in self.parts:
+            for place, length in enumerate(part.lengths, 1):
+                # Of a sparse vector the values come last; ciphertexts are whole numbers throughout.
+                if part.dtype is not None and part.dtype.kind == "f" and place == len(part.lengths):
+                    spans.append(FloatSpan(offset, offset + length, part.dtype))
+                offset += length + -length % ALIGNMENT
+        return spans
+
+    def decode(self, body: Buffer) -> dict[str, Value]:
+        """Return the values.
+
+        Dense arrays, sparse values and ciphertexts are read-only views of ``body``.
+
+        Raises
+        ------
+        PayloadError
+            The body is too short, or sparse indices are not as many as declared, or out of order or range.
+        """
+        if len(body) != self.size:
+            raise PayloadError(f"a message has {len(body)} bytes of values, but announced {self.size}")
+        view = memoryview(body).toreadonly()
+        values: dict[str, Value] = {}
+        offset = 0
+        for part in self.parts:
+            pieces = []
+            for length in part.lengths:
+                pieces.append(view[offset : offset + length])
+                offset += length + -length % ALIGNMENT
+            values[part.item.name] = _value(part, pieces)
+        return values
+
+
+class Received(NamedTuple):
+    """A body that has arrived.
+
+    Attributes
+    ----------
+    outline
+        What was announced of it.
+    body
+        Its bytes.
+    finite
+        Whether all its floating-point numbers are known to be finite.
+    """
+
+    outline: Outline
+    body: Buffer
+    finite: bool = False
+
+    def values(self) -> dict[str, Value]:
+        """Return the values; errors as for :meth:`Outline.decode`."""
+        return self.outline.decode(self.body)
+
+
+def _value(part: Part, pieces: Sequence[memoryview]) -> Value:
+    item, dtype = part.item, part.dtype
+    if part.kind == "scalar":
+        scalar: Scalar = getattr(item.scalar, item.scalar.WhichOneof("value") or "")
+        return scalar
+    if dtype is None:
+        return _ciphertexts(item.name, item.ciphertexts, pieces[0])
+    entries = np.frombuffer(pieces[-1], dtype) if len(pieces[-1]) else np.empty(0, dtype)
+    if dtype.kind == "b":
+        _check_booleans(item.name, entries)
+    if part.kind == "dense":
+        return entries.reshape(part.shape)
+    sparse = item.sparse
+    with _said_of(item.name):
+        indices = supports.unpack(sparse.encoding, pieces[0], sparse.count, sparse.size, sparse.seed)
+    seed = sparse.seed if sparse.encoding == pb.SEEDED else None
+    return SparseVector(indices, entries, sparse.size, seed)
+
+
+def _check_booleans(name: str, array: Array) -> None:
+    """Refuse bytes other than 0 and 1 in a boolean array: numpy would compute nonsense with them."""
+    if array.size and array.view(np.uint8).max() > 1:
+        raise PayloadError(f"boolean array {name!r} has bytes other than 0 and 1")
+
+
+def outline(descriptor: pb.Payload, limit: int, longest: int = supports.MAX_SEEDED_SIZE) -> Outline:
+    """Check a descriptor and return what it announces, before anything is allocated.
 
     Parameters
     ----------
@@ -316,14 +445,20 @@ def body_bytes(descriptor: pb.Payload, limit: int, longest: int = supports.MAX_S
         raise PayloadError(
             f"{len(descriptor.arrays)} arrays in one message; at most {MAX_ARRAYS} are accepted"
         )
-    size = 0
+    size = drawn = 0
     names = set()
+    parts = []
     for item in descriptor.arrays:
-        if not item.name or item.name in names:
-            raise PayloadError(f"name {item.name!r} is empty or occurs twice in one message")
-        names.add(item.name)
-        for length in _lengths(item):
+        name = item.name
+        if not name or name in names:
+            raise PayloadError(f"name {name!r} is empty or occurs twice in one message")
+        names.add(name)
+        part = _part(item)
+        parts.append(part)
+        for length in part.lengths:
             size += length + -length % ALIGNMENT
+        if part.kind == "sparse" and item.sparse.encoding == pb.SEEDED:
+            drawn += item.sparse.size
     if size != descriptor.body_bytes:
         raise PayloadError(f"the arrays need {size} bytes but the message announces {descriptor.body_bytes}")
     if size > limit:
@@ -331,28 +466,27 @@ def body_bytes(descriptor: pb.Payload, limit: int, longest: int = supports.MAX_S
             f"a message of {size:,} bytes is larger than the limit of {limit:,}; "
             "raise network.max_message_bytes if this is intended"
         )
-    drawn = sum(item.sparse.size for item in descriptor.arrays if item.sparse.encoding == pb.SEEDED)
     if drawn > longest:
         raise PayloadError(
             f"sparse vectors of {drawn:,} entries with supports that follow from seeds; "
             f"at most {longest:,} entries are accepted"
         )
-    return size
+    return Outline(tuple(parts), size)
 
 
-def _lengths(item: pb.Array) -> tuple[int, ...]:
-    """Bytes of each piece of an array, without padding."""
+def _part(item: pb.Array) -> Part:
+    """Check the descriptor of one value."""
     kind = item.WhichOneof("content")
     if kind == "dense":
-        if len(item.dense.shape) > _MAX_DIMENSIONS:
-            raise PayloadError(f"array {item.name!r} has {len(item.dense.shape)} dimensions")
-        itemsize = _dtype(item.name, item.dense.dtype).itemsize
+        dense = item.dense
+        dtype, shape = _dtype(item.name, dense.dtype), tuple(dense.shape)
+        if len(shape) > _MAX_DIMENSIONS:
+            raise PayloadError(f"array {item.name!r} has {len(shape)} dimensions")
+        length = math.prod(shape) * dtype.itemsize
         # Also an array without entries may not have sides whose product is beyond what numpy can address.
-        if math.prod(side or 1 for side in item.dense.shape) * itemsize > _LARGEST:
-            raise PayloadError(
-                f"array {item.name!r} has the shape {tuple(item.dense.shape)}, which none can have"
-            )
-        return (math.prod(item.dense.shape) * itemsize,)
+        if (length or math.prod(side or 1 for side in shape) * dtype.itemsize) > _LARGEST:
+            raise PayloadError(f"array {item.name!r} has the shape {shape}, which none can have")
+        return Part(item, kind, dtype, shape, (length,))
     if kind == "sparse":
         sparse = item.sparse
         problem = supports.index_bytes_problem(sparse.encoding, sparse.index_bytes, sparse.count, sparse.size)
@@ -362,11 +496,12 @@ def _lengths(item: pb.Array) -> tuple[int, ...]:
             problem = "it has a seed, and its indices travel as such"
         if problem:
             raise PayloadError(f"sparse vector {item.name!r}: {problem}")
-        return sparse.index_bytes, sparse.count * _dtype(item.name, sparse.dtype).itemsize
+        dtype = _dtype(item.name, sparse.dtype)
+        return Part(item, kind, dtype, (), (sparse.index_bytes, sparse.count * dtype.itemsize))
     if kind == "ciphertexts":
-        return (_ciphertexts(item.name, item.ciphertexts).size,)
+        return Part(item, kind, None, (), (_ciphertexts(item.name, item.ciphertexts).size,))
     if kind == "scalar" and item.scalar.WhichOneof("value") is not None:
-        return ()
+        return Part(item, kind, None, (), ())
     raise PayloadError(f"{item.name!r} has no value of a kind that this version knows")
 
 
@@ -389,86 +524,3 @@ def _dtype(name: str, code: pb.DType.ValueType) -> np.dtype[Any]:
     if dtype is None:
         raise PayloadError(f"array {name!r} has a dtype that this version does not know (code {code})")
     return dtype
-
-
-@dataclass(frozen=True)
-class FloatSpan:
-    """Where a body holds floating-point numbers: from byte ``start`` to before ``stop``."""
-
-    start: int
-    stop: int
-    dtype: np.dtype[Any]
-
-
-def float_spans(descriptor: pb.Payload) -> list[FloatSpan]:
-    """Return where the body of an accepted descriptor holds floating-point numbers."""
-    spans = []
-    offset = 0
-    for item in descriptor.arrays:
-        kind = item.WhichOneof("content")
-        for place, length in enumerate(_lengths(item)):
-            # Of a sparse vector the indices come first; ciphertexts are whole numbers throughout.
-            if kind == "dense" or (kind == "sparse" and place == 1):
-                dtype = _dtype(item.name, item.dense.dtype if kind == "dense" else item.sparse.dtype)
-                if dtype.kind == "f":
-                    spans.append(FloatSpan(offset, offset + length, dtype))
-            offset += length + -length % ALIGNMENT
-    return spans
-
-
-def decode(descriptor: pb.Payload, body: Buffer) -> dict[str, Value]:
-    """Decode a payload whose descriptor :func:`body_bytes` accepted.
-
-    Dense arrays, sparse values and ciphertexts are read-only views of ``body``.
-
-    Raises
-    ------
-    PayloadError
-        The body is too short, or sparse indices are not as many as declared, or out of order or range.
-    """
-    if len(body) != descriptor.body_bytes:
-        raise PayloadError(
-            f"a message has {len(body)} bytes of values, but announced {descriptor.body_bytes}"
-        )
-    view = memoryview(body).toreadonly()
-    values: dict[str, Value] = {}
-    offset = 0
-
-    def take(length: int) -> memoryview:
-        nonlocal offset
-        piece = view[offset : offset + length]
-        offset += length + -length % ALIGNMENT
-        return piece
-
-    for item in descriptor.arrays:
-        pieces = [take(length) for length in _lengths(item)]
-        kind = item.WhichOneof("content")
-        if kind == "dense":
-            dtype = _dtype(item.name, item.dense.dtype)
-            flat = np.frombuffer(pieces[0], dtype) if len(pieces[0]) else np.empty(0, dtype)
-            values[item.name] = _booleans_checked(item.name, flat).reshape(tuple(item.dense.shape))
-        elif kind == "sparse":
-            sparse = item.sparse
-            with _said_of(item.name):
-                indices = supports.unpack(sparse.encoding, pieces[0], sparse.count, sparse.size, sparse.seed)
-            dtype = _dtype(item.name, sparse.dtype)
-            entries = np.frombuffer(pieces[1], dtype) if sparse.count else np.empty(0, dtype)
-            values[item.name] = SparseVector(
-                indices,
-                _booleans_checked(item.name, entries),
-                sparse.size,
-                sparse.seed if sparse.encoding == pb.SEEDED else None,
-            )
-        elif kind == "ciphertexts":
-            values[item.name] = _ciphertexts(item.name, item.ciphertexts, pieces[0])
-        else:
-            scalar: Scalar = getattr(item.scalar, item.scalar.WhichOneof("value") or "")
-            values[item.name] = scalar
-    return values
-
-
-def _booleans_checked(name: str, array: Array) -> Array:
-    """Refuse bytes other than 0 and 1 in a boolean array: numpy would compute nonsense with them."""
-    if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
-        raise PayloadError(f"boolean array {name!r} has bytes other than 0 and 1")
-    return array

@@ -14,7 +14,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from common.errors import CheckpointError, PayloadError, StorageError
-from common.payload import Value, Values, body_bytes, decode, encode
+from common.payload import Value, Values, encode, outline
 from proto import fenchel_pb2 as pb
 
 _MAGIC = b"FNCHL\x01\x00\x00"
@@ -152,7 +152,6 @@ def read(path: Path) -> dict[str, Value]:
         raise CheckpointError(f"{path}: damaged (its checksum is wrong)")
     try:
         descriptor = pb.Payload.FromString(bytes(view[_HEADER : _HEADER + length]))
-        body_bytes(descriptor, len(data))
-        return decode(descriptor, view[_HEADER + length :])
+        return outline(descriptor, len(data)).decode(view[_HEADER + length :])
     except (DecodeError, PayloadError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error

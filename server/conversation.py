@@ -7,11 +7,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from common.errors import WireError
 from common.frames import SMALLEST_PIECE, Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import body_bytes, decode, float_spans
+from common.payload import Outline, Received, outline
 from common.settings.run import Network
 from common.stream import Stream
 from common.text import plain
@@ -22,12 +23,22 @@ from server.disclosures import Direction, Disclosures
 from server.exchange import Exchange
 from server.gate import Pace
 from server.member import Member
-from server.sockets import NOTHING, Crossed, Metered
+from server.sockets import Crossed, Metered
 
 log = logging.getLogger("fenchel.server")
 
 _STRAYS_AT_ONCE = 100
 _STRAY_FRAMES_AT_ONCE = 1024
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """A reply that has begun to arrive, and the call that it answers; ``None``: it is not wanted."""
+
+    head: pb.Reply
+    outline: Outline
+    assembly: Assembly
+    call: Call | None
 
 
 class Conversation:
@@ -64,7 +75,7 @@ class Conversation:
         self._disclosures = disclosures
         self._metered = stream if isinstance(stream, Metered) else None
         self._looked_at = False
-        self._frames = NOTHING  # since the connection was looked at
+        self._framed_down = self._framed_up = 0  # bytes of frames since the connection was looked at
         self._welcomed_ns = 0
         self._strays = Pace(network.strays_per_second, _STRAYS_AT_ONCE)
         self._stray_frames = Pace(network.stray_frames_per_second, _STRAY_FRAMES_AT_ONCE)
@@ -165,77 +176,79 @@ class Conversation:
             # Counted first: the answer, and with it the end of the round, can be here before the write returns.
             item.opening_down = item.opening_down or len(frame)
             item.wire_down += len(frame)
-            self._frames += Crossed(len(frame), 0)
+            self._framed_down += len(frame)
             await self._stream.write(frame)
         if not item.first_received_ns:
             item.last_sent_ns = time.perf_counter_ns()
         return True
 
     async def _read(self) -> None:
-        reply: pb.Reply | None = None
-        assembly = Assembly(0)
-        call: Call | None = None
+        incoming: _Incoming | None = None
         while (data := await self._stream.read()) is not None:
-            self._frames += Crossed(0, len(data))
+            self._framed_up += len(data)
             frame = parse(data)
             if frame.head is not None:
-                if not isinstance(frame.head, pb.Reply) or reply is not None:
+                if not isinstance(frame.head, pb.Reply) or incoming is not None:
                     raise WireError(f"a client sent a message that does not belong here{SAME_VERSION}")
-                reply = frame.head
-                call = self._member.outstanding.get(reply.sequence)
-                assembly = self._opened(reply, len(frame.chunk), awaited=call is not None)
-                if self._disclosures is not None:
-                    overdue = self._member.overdue.get(reply.sequence)
-                    self._disclosures.received(self._member.name, reply, call or overdue)
-                if call is not None and not assembly.fits(frame.chunk) and self._exceeds(call, assembly.size):
-                    call = None
-                if call is None:
-                    await self._slow(reply, self._strays, "strays_per_second")
-                else:
-                    self._member.partial = (call.sequence, assembly)
-                    call.first_received_ns = time.perf_counter_ns()
-                    call.last_sent_ns = call.last_sent_ns or call.first_received_ns
-                    call.opening_up = len(data)
-                    call.interrupted = call.interrupted or reply.resume > 0
-                    self._arriving = call
-                    if call.exchange is not None and not assembly.fits(frame.chunk):
-                        await call.exchange.arriving(call, assembly.size)
-                        call.held_ns = time.perf_counter_ns() - call.first_received_ns
-            elif reply is None:
+                incoming = await self._opened(frame.head, frame.chunk, len(data))
+            elif incoming is None:
                 raise WireError(f"a client sent data that belongs to no reply{SAME_VERSION}")
+            call = incoming.call
             if call is None:
-                await self._slow(reply, self._stray_frames, "stray_frames_per_second")
-                assembly.discard(frame.chunk)  # too late to count: not worth the memory
+                await self._slow(incoming.head, self._stray_frames, "stray_frames_per_second")
+                incoming.assembly.discard(frame.chunk)  # too late to count: not worth the memory
             else:
-                assembly.add(frame.chunk)
+                incoming.assembly.add(frame.chunk)
                 call.wire_up += len(data)
-            if assembly.cuts_short(frame):
+            if incoming.assembly.cuts_short(frame):
                 raise WireError(
                     f"a client sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
                     f"have at least {SMALLEST_PIECE:,}"
                 )
-            if assembly.complete:
+            if incoming.assembly.complete:
                 if call is not None:
-                    self._received(call, reply, assembly)
+                    self._received(call, incoming)
                 else:
-                    self._late(reply.sequence)
-                reply, call, self._arriving, self._member.partial = None, None, None, None
-                assembly = Assembly(0)  # let go of the body
+                    self._late(incoming.head.sequence)
+                self._arriving = self._member.partial = None
+                incoming = None  # let go of the body
 
-    def _opened(self, reply: pb.Reply, first: int, awaited: bool) -> Assembly:
+    async def _opened(self, reply: pb.Reply, chunk: memoryview, frame_bytes: int) -> _Incoming:
+        """Note that a reply begins to arrive; return when there is room for its body."""
+        call = self._member.outstanding.get(reply.sequence)
+        told = outline(reply.payload, self._limit)
+        assembly = self._assembly(reply, told, call, len(chunk))
+        if self._disclosures is not None:
+            answers = call or self._member.overdue.get(reply.sequence)
+            self._disclosures.received(self._member.name, reply, told, answers)
+        if call is not None and not assembly.fits(chunk) and self._exceeds(call, assembly.size):
+            call = None
+        if call is None:
+            await self._slow(reply, self._strays, "strays_per_second")
+            return _Incoming(reply, told, assembly, None)
+        self._member.partial = (call.sequence, assembly)
+        call.first_received_ns = time.perf_counter_ns()
+        call.last_sent_ns = call.last_sent_ns or call.first_received_ns
+        call.opening_up = frame_bytes
+        call.interrupted = call.interrupted or reply.resume > 0
+        self._arriving = call
+        if call.exchange is not None and not assembly.fits(chunk):
+            await call.exchange.arriving(call, assembly.size)
+            call.held_ns = time.perf_counter_ns() - call.first_received_ns
+        return _Incoming(reply, told, assembly, call)
+
+    def _assembly(self, reply: pb.Reply, told: Outline, call: Call | None, first: int) -> Assembly:
         """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
-        size = body_bytes(reply.payload, self._limit)
-        told = self._member.outstanding.get(reply.sequence)
-        if told is not None and told.kind == pb.TELL and size:
+        if call is not None and call.kind == pb.TELL and told.size:
             raise WireError("a client returned values where it was told, not asked")
         if not reply.resume:
             # A body that is here already is looked at as a whole.
-            spans = float_spans(reply.payload) if first < size else ()
-            return Assembly(size, recycler=self._recycler, spans=spans)
-        if not awaited:
-            return Assembly(size, received=min(reply.resume, size))  # given up meanwhile: it is discarded
+            spans = told.float_spans() if first < told.size else ()
+            return Assembly(told.size, recycler=self._recycler, spans=spans)
+        if call is None:
+            return Assembly(told.size, received=min(reply.resume, told.size))  # given up meanwhile: discarded
         sequence, assembly = self._member.partial or (0, Assembly(0))
-        if sequence != reply.sequence or assembly.size != size:
+        if sequence != reply.sequence or assembly.size != told.size:
             raise WireError("a client resumed a reply that the server has no part of")
         assembly.rewind(reply.resume)
         return assembly
@@ -262,7 +275,8 @@ class Conversation:
         if delay:
             await asyncio.sleep(delay)
 
-    def _received(self, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
+    def _received(self, call: Call, incoming: _Incoming) -> None:
+        reply, assembly = incoming.head, incoming.assembly
         call.last_received_ns = time.perf_counter_ns()
         call.reply_bytes = assembly.size
         call.timing = reply.timing
@@ -276,14 +290,15 @@ class Conversation:
         elif reply.failure:
             exchange.fail(call, plain(reply.failure))
         else:
-            self._answered(exchange, call, reply, assembly)
+            received = Received(incoming.outline, assembly.body(), assembly.finite)
+            self._answered(exchange, call, received)
         self._member.settle(call)
 
-    def _answered(self, exchange: Exchange, call: Call, reply: pb.Reply, assembly: Assembly) -> None:
+    def _answered(self, exchange: Exchange, call: Call, received: Received) -> None:
         try:
-            values = decode(reply.payload, assembly.body())
+            values = received.values()
             call.decoded_ns = time.perf_counter_ns()
-            exchange.check(call.client, values, assembly.finite)
+            exchange.check(call.client, values, received.finite)
         except WireError as error:
             exchange.fail(call, str(error))
         else:
@@ -313,7 +328,8 @@ class Conversation:
         news = None if self._metered is None else self._metered.crossed()
         if news is None:
             return None
-        self._looked_at, self._frames = True, NOTHING
+        self._looked_at = True
+        self._framed_down = self._framed_up = 0
         total = self._member.carried + news
         if call.recorded:
             self._member.carried = total  # too late for its row: it goes to the next call
@@ -330,7 +346,7 @@ class Conversation:
         Of a connection that is gone nobody knows any more what crossed it last: the frames must do.
         """
         if self._looked_at and self._metered is not None:
-            self._member.carried += self._metered.crossed() or self._frames
+            self._member.carried += self._metered.crossed() or Crossed(self._framed_down, self._framed_up)
 
     def _late(self, sequence: int) -> None:
         log.info("client %s: a reply came too late and does not count", self._member.name)

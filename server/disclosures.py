@@ -10,15 +10,20 @@ declared with ``returns`` (:class:`common.expectation.ArraySpec`).
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from common.errors import CheckpointError
 from common.expectation import Form
+from common.payload import Outline, Part, outline
 from common.phases import ACCEPT, BOX, EXCHANGE
 from common.settings.privacy import DifferentialPrivacy
 from common.settings.uplink import Uplink
@@ -47,9 +52,12 @@ UNDECLARED = "(undeclared)"
 _KEYS = 8  # of ciphertexts of one name: a run has one, and what a client makes up is not worth more
 
 
-def wider(span: list[int] | None, number: int) -> list[int]:
-    """Return ``[smallest, largest]`` with one more number in it."""
-    return [number, number] if span is None else [min(span[0], number), max(span[1], number)]
+def _widen(span: list[int], number: int) -> None:
+    """Let ``[smallest, largest]`` have one more number in it."""
+    if number < span[0]:
+        span[0] = number
+    elif number > span[1]:
+        span[1] = number
 
 
 @dataclass
@@ -106,22 +114,27 @@ class Disclosed:
 
     def note(self, client: str, t: int, found: _Found) -> None:
         """Count one more of this kind."""
-        if not self.shape:
+        if self.bytes is None:
             self.shape = [[side, side] for side in found.shape]
+            self.bytes = [found.bytes, found.bytes]
+            self.entries = None if found.entries is None else [found.entries, found.entries]
+            self.additions = None if found.additions is None else [found.additions, found.additions]
         for span, side in zip(self.shape, found.shape, strict=True):
-            span[:] = wider(span, side)
-        self.bytes = wider(self.bytes, found.bytes)
-        if found.entries is not None:
-            self.entries = wider(self.entries, found.entries)
-        if found.additions is not None:
-            self.additions = wider(self.additions, found.additions)
+            _widen(span, side)
+        _widen(self.bytes, found.bytes)
+        if self.entries is not None and found.entries is not None:
+            _widen(self.entries, found.entries)
+        if self.additions is not None and found.additions is not None:
+            _widen(self.additions, found.additions)
         self.clients.add(client)
-        self.first_round, self.last_round = min(self.first_round, t), max(self.last_round, t)
+        if t < self.first_round:
+            self.first_round = t
+        elif t > self.last_round:
+            self.last_round = t
         self.times += 1
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """What a descriptor says of one array."""
 
     name: str
@@ -134,39 +147,24 @@ class _Found:
     additions: int | None = None
 
     @classmethod
-    def of(cls, item: pb.Array) -> _Found:
-        content = item.WhichOneof("content") or ""
-        if content == "dense":
-            dtype, shape = item.dense.dtype, tuple(item.dense.shape)
-            entries = 1
-            for side in shape:
-                entries *= side
-            return cls(item.name, content, _dtype(dtype), shape, entries * _ITEMSIZES.get(dtype, 0))
-        if content == "sparse":
+    def of(cls, part: Part) -> _Found:
+        item, size = part.item, sum(part.lengths)
+        if part.kind == "dense":
+            return cls(item.name, part.kind, _DTYPES[item.dense.dtype], part.shape, size)
+        if part.kind == "sparse":
             sparse = item.sparse
-            size = sparse.index_bytes + sparse.count * _ITEMSIZES.get(sparse.dtype, 0)
-            shape = (sparse.size,)
-            return cls(item.name, content, _dtype(sparse.dtype), shape, size, entries=sparse.count)
-        if content == "ciphertexts":
+            return cls(
+                item.name, part.kind, _DTYPES[sparse.dtype], (sparse.size,), size, entries=sparse.count
+            )
+        if part.kind == "ciphertexts":
             told = item.ciphertexts
-            size = -(-told.count // max(told.slots, 1)) * told.ciphertext_bytes
-            key = told.key_id.hex()
-            return cls(item.name, content, "", (told.count,), size, key, additions=told.additions)
-        return cls(item.name, content, item.scalar.WhichOneof("value") or "", (), 0)
+            return cls(
+                item.name, part.kind, "", (told.count,), size, told.key_id.hex(), additions=told.additions
+            )
+        return cls(item.name, part.kind, item.scalar.WhichOneof("value") or "", (), 0)
 
 
-_ITEMSIZES: Mapping[int, int] = {
-    pb.FLOAT64: 8,
-    pb.FLOAT32: 4,
-    pb.FLOAT16: 2,
-    pb.INT64: 8,
-    pb.UINT8: 1,
-    pb.BOOL: 1,
-}
-
-
-def _dtype(code: pb.DType.ValueType) -> str:
-    return pb.DType.Name(code).lower() if code in _ITEMSIZES else str(code)
+_DTYPES: Mapping[int, str] = {code: name.lower() for name, code in pb.DType.items()}
 
 
 @dataclass
@@ -256,6 +254,7 @@ class Disclosures:
     _keys: dict[tuple[str, Direction, str], set[str]] = field(default_factory=dict)
     _clients: set[str] = field(default_factory=set)
     _news: bool = True
+    _unseen: dict[str, dict[str, Callable[[Message], object]]] = field(default_factory=dict)
     _broadcast: tuple[bytes, tuple[_Found, ...]] = (b"", ())
 
     # What the transport tells
@@ -267,7 +266,15 @@ class Disclosures:
 
     def head(self, direction: Direction, message: Message) -> None:
         """Note a message without arrays, or the rest of one that has some."""
-        self._head(message.DESCRIPTOR.name, direction, fields_of(message))
+        name = message.DESCRIPTOR.name
+        unseen = self._unseen.get(name)
+        if unseen is None:
+            unseen = self._unseen[name] = dict(presence(cast("Descriptor", message.DESCRIPTOR)))
+        # Of a field that was set once, nobody need know again.
+        news = [each for each, of in unseen.items() if of(message)]
+        for each in news:
+            del unseen[each]
+        self._head(name, direction, news)
 
     def shown(self, *outlets: Outlet) -> None:
         """Note where the run can be watched."""
@@ -294,16 +301,19 @@ class Disclosures:
         if goes_on:
             return
         if self._broadcast[0] is not payload:
-            self._broadcast = payload, tuple(map(_Found.of, pb.Payload.FromString(payload).arrays))
+            told = outline(pb.Payload.FromString(payload), sys.maxsize, sys.maxsize)
+            self._broadcast = payload, tuple(map(_Found.of, told.parts))
         for found in self._broadcast[1]:
             form: Form = "sealed" if call.phase == ACCEPT and found.name in _SEALED else "clear"
             self._note(call, "down", found, form)
 
-    def received(self, client: str, reply: pb.Reply, call: Call | None) -> None:
+    def received(self, client: str, reply: pb.Reply, told: Outline, call: Call | None) -> None:
         """Note that a reply has begun to arrive, whether or not it will count.
 
         Parameters
         ----------
+        told
+            What it announces.
         call
             What it answers; ``None``: nothing that the server remembers.
         """
@@ -312,12 +322,11 @@ class Disclosures:
             return  # it goes on where it broke off, and was noted then
         forms = {} if call is None or call.exchange is None else call.exchange.forms
         known = call or Call(client, reply.sequence, 0, UNASKED, 0, pb.KIND_UNSPECIFIED, None)
-        for item in reply.payload.arrays:
-            found = _Found.of(item)
-            if item.name in forms:
-                self._note(known, "up", found, forms[item.name])
+        for found in map(_Found.of, told.parts):
+            if found.name in forms:
+                self._note(known, "up", found, forms[found.name])
             else:
-                self._note(known, "up", replace(found, name=UNDECLARED, key=""), "clear")
+                self._note(known, "up", found._replace(name=UNDECLARED, key=""), "clear")
 
     def _head(self, message: str, direction: Direction, fields: Iterable[str]) -> None:
         head = self._heads.get(message)
@@ -475,11 +484,29 @@ def _place(kind: Disclosed) -> tuple[object, ...]:
     )
 
 
-def fields_of(message: Message, prefix: str = "") -> Iterable[str]:
-    """Yield the names of the fields that are set in a message, but not of the arrays it describes."""
-    for descriptor, value in message.ListFields():
-        if descriptor.message_type is None:
-            yield prefix + descriptor.name
-        elif descriptor.message_type.name != "Payload":
-            for each in value if descriptor.is_repeated else (value,):
-                yield from fields_of(each, f"{prefix}{descriptor.name}.")
+def presence(kind: Descriptor, prefix: str = "") -> Iterable[tuple[str, Callable[[Message], object]]]:
+    """Yield the fields of a kind of message, but not the arrays it describes, and what tells whether one is set.
+
+    Fields of parts are named with a dot.
+    """
+    for descriptor in kind.fields:
+        name, part = prefix + descriptor.name, descriptor.message_type
+        if part is None and descriptor.has_presence:
+            yield name, partial(_has, attrgetter(prefix.rstrip(".")) if prefix else None, descriptor.name)
+        elif part is None:
+            yield name, attrgetter(name)
+        elif descriptor.is_repeated:
+            for inner, of in presence(part):
+                yield f"{name}.{inner}", partial(_any, attrgetter(name), of)
+        elif part.name != "Payload":
+            yield from presence(part, f"{name}.")
+
+
+def _has(of: Callable[[Message], Message] | None, name: str, message: Message) -> bool:
+    return (message if of is None else of(message)).HasField(name)
+
+
+def _any(
+    parts: Callable[[Message], Iterable[Message]], of: Callable[[Message], object], message: Message
+) -> bool:
+    return any(of(part) for part in parts(message))

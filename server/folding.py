@@ -30,7 +30,60 @@ def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
     return total
 
 
-def divided(total: Array, divisor: float) -> Array:
-    """Return ``total / divisor``, reusing ``total``'s memory."""
-    np.divide(total, total.dtype.type(divisor), out=total)
-    return total
+class Total:
+    """A weighted sum of arrays of one shape, term by term.
+
+    As long as all terms weigh the same, they are added up as they are, and their weight is multiplied in at the end:
+    for large arrays a product takes longer than a sum.
+
+    Attributes
+    ----------
+    weight
+        Sum of the weights.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._terms = 0
+        self._unit = 1.0  # what the total is still to be multiplied by
+        self._total: Array | None = None
+
+    def add(self, array: Array, weight: float = 1.0) -> None:
+        """Add a term."""
+        if not self._terms:
+            self._unit = weight
+        elif weight != self._unit:
+            self._multiply()
+        self._total = accumulate(self._total, array, 1.0 if weight == self._unit else weight)
+        self.weight += weight
+        self._terms += 1
+
+    def _multiply(self) -> None:
+        if self._unit != 1.0 and self._total is not None:
+            np.multiply(self._total, self._total.dtype.type(self._unit), out=self._total)
+        self._unit = 1.0
+
+    def sum(self) -> Array:
+        """Return the sum; the array goes on to change with what is added."""
+        self._multiply()
+        return self._added
+
+    def mean(self) -> Array:
+        """Return the weighted mean, a new array.
+
+        Raises
+        ------
+        ZeroDivisionError
+            The weights add up to zero.
+        """
+        if not self.weight:
+            raise ZeroDivisionError("the weights add up to zero")
+        total = self._added
+        weights = self.weight if self._unit == 1.0 else self._terms
+        mean: Array = np.divide(total, total.dtype.type(weights))
+        return mean
+
+    @property
+    def _added(self) -> Array:
+        assert self._total is not None, "an exchange has at least one reply"
+        return self._total

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import DTypeLike
 
+from common.arrays import Indices
 from common.payload import Array, SparseVector, Value
-from server.folding import accumulate, divided
+from server.folding import Total
 
 if TYPE_CHECKING:
     from server.fleet import Cohort
@@ -63,15 +64,11 @@ class Replies(Mapping[str, Mapping[str, Value]]):
 
     def sum(self, name: str) -> Array:
         """Return the sum of an array (or number) over the replies."""
-        total: Array | None = None
-        for value in self.values_of(name):
-            total = accumulate(total, _array(name, value))
-        assert total is not None, "an exchange has at least one reply"
-        return total
+        return self._total(name).sum()
 
     def mean(self, name: str) -> Array:
         """Return the mean over the replies, each with the same weight."""
-        return divided(self.sum(name), len(self))
+        return self._total(name).mean()
 
     def weighted_mean(self, name: str, weight: str) -> Array:
         """Return the mean over the replies, weighted by another of their values.
@@ -81,16 +78,16 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         ZeroDivisionError
             The weights add up to zero.
         """
-        total: Array | None = None
-        weights = 0.0
+        try:
+            return self._total(name, weight).mean()
+        except ZeroDivisionError:
+            raise ZeroDivisionError(f"the weights of {name!r}, called {weight!r}, add up to zero") from None
+
+    def _total(self, name: str, weight: str | None = None) -> Total:
+        total = Total()
         for reply in self._replies.values():
-            factor = _number(reply[weight])
-            total = accumulate(total, _array(name, reply[name]), factor)
-            weights += factor
-        assert total is not None, "an exchange has at least one reply"
-        if not weights:
-            raise ZeroDivisionError(f"the weights of {name!r}, called {weight!r}, add up to zero")
-        return divided(total, weights)
+            total.add(_array(name, reply[name]), 1.0 if weight is None else _number(reply[weight]))
+        return total
 
 
 class Gathered:
@@ -269,7 +266,8 @@ class Reduced(InOrder):
         super().__init__(order, buffer_bytes)
         self._weight = weight
         self._dtype = dtype
-        self._totals: dict[str, Array] = {}
+        self._totals: dict[str, Total] = {}
+        self._sparse: dict[str, Array] = {}
         self._coverage: dict[str, Array] = {}
         self._weights = 0.0
 
@@ -279,21 +277,29 @@ class Reduced(InOrder):
         self._weights += factor
         for name, value in values.items():
             if isinstance(value, SparseVector):
-                self._fold_sparse(name, value, factor)
+                self._fold_entries(name, value.indices, value.values, value.size, factor)
             elif name != self._weight:
                 array = _array(name, value)
                 if self._dtype is not None:
                     array = array.astype(self._dtype, copy=False)
-                self._totals[name] = accumulate(self._totals.get(name), array, factor)
+                if name in self._sparse:
+                    self._fold_entries(name, slice(None), array, len(array), factor)
+                else:
+                    self._totals.setdefault(name, Total()).add(array, factor)
 
-    def _fold_sparse(self, name: str, sparse: SparseVector, factor: float) -> None:
-        if name not in self._totals:
-            self._totals[name] = np.zeros(sparse.size, self._dtype or sparse.values.dtype)
-            self._coverage[name] = np.zeros(sparse.size)
-        total = self._totals[name]
+    def _fold_entries(
+        self, name: str, which: Indices | slice, entries: Array, size: int, factor: float
+    ) -> None:
+        if name not in self._sparse:
+            dense = self._totals.pop(name, None)  # others may have given every entry
+            self._sparse[name] = (
+                np.zeros(size, self._dtype or entries.dtype) if dense is None else dense.sum()
+            )
+            self._coverage[name] = np.full(size, 0.0 if dense is None else dense.weight)
+        total = self._sparse[name]
         # Each index comes once, so the sums below miss none.
-        total[sparse.indices] += total.dtype.type(factor) * sparse.values
-        self._coverage[name][sparse.indices] += factor
+        total[which] += total.dtype.type(factor) * entries
+        self._coverage[name][which] += factor
 
     def coverage(self, name: str) -> Array:
         """Return, for a vector that came sparse, the weight of the replies that held each entry, shape (size,)."""
@@ -306,7 +312,7 @@ class Reduced(InOrder):
 
     def sum(self, name: str) -> Array:
         """Return the (weighted) sum of an array over the replies; entries that none of them held are zero."""
-        return self._totals[name]
+        return self._sparse[name] if name in self._sparse else self._totals[name].sum()
 
     def mean(self, name: str) -> Array:
         """Return the (weighted) mean of an array over the replies, a new array.
@@ -316,8 +322,10 @@ class Reduced(InOrder):
         ZeroDivisionError
             The weights add up to zero.
         """
-        total = self._totals[name]
         if not self._weights:
             raise ZeroDivisionError(f"the weights of {name!r} add up to zero")
-        mean: Array = np.divide(total, total.dtype.type(self._weights))
-        return mean
+        if name in self._sparse:
+            total = self._sparse[name]
+            mean: Array = np.divide(total, total.dtype.type(self._weights))
+            return mean
+        return self._totals[name].mean()

@@ -18,7 +18,7 @@ from common import store
 from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.frames import Body, frames, parse
-from common.payload import Ciphertexts, Value, Values, decode, encode
+from common.payload import Ciphertexts, Value, Values, encode, outline
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
 from common.stream import Stream
@@ -133,7 +133,9 @@ class Tap:
             return
         head = parsed.head
         if self.tamper is not None and not head.failure:
-            values = self.tamper(self._phases[head.sequence][0], decode(head.payload, parsed.chunk))
+            values = self.tamper(
+                self._phases[head.sequence][0], outline(head.payload, 1 << 40).decode(parsed.chunk)
+            )
             (frame,) = frames(pb.Reply(sequence=head.sequence), Body(encode(values)))
             parsed = parse(frame)
             assert isinstance(parsed.head, pb.Reply)
@@ -148,7 +150,9 @@ class Tap:
 
     def _note(self, *, upward: bool, sequence: int, payload: pb.Payload, chunk: memoryview) -> None:
         phase, t = self._phases[sequence]
-        self.heard.append(Message(self.client, upward, phase, t, decode(payload, bytes(chunk))))
+        self.heard.append(
+            Message(self.client, upward, phase, t, outline(payload, 1 << 40).decode(bytes(chunk)))
+        )
 
 
 @dataclass

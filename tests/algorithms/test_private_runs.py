@@ -17,7 +17,7 @@ from client.privacy import LEDGER
 from client.session import Session
 from common.arrays import Vector
 from common.errors import CheckpointError, SettingsError
-from common.payload import decode, encode
+from common.payload import Received, encode, outline
 from common.privacy.accountant import Release, epsilon
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
@@ -215,10 +215,12 @@ def answered(folder: Path, model: Vector, **privacy: Any) -> Vector:
     instruction = pb.Instruction(
         sequence=1, base=0, phase="train", round=1, kind=pb.ASK, payload=encoded.descriptor
     )
-    answer = session.handle(instruction, encoded.joined(), pb.Timing())
+    answer = session.handle(
+        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing()
+    )
     assert not answer.head.failure, answer.head.failure
     assert answer.body is not None
-    sent = decode(pb.Payload.FromString(answer.body.payload), answer.body.content())["model"]
+    sent = outline(pb.Payload.FromString(answer.body.payload), 1 << 40).decode(answer.body.content())["model"]
     assert isinstance(sent, np.ndarray)
     return sent
 

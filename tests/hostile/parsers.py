@@ -64,7 +64,7 @@ from common.objectives.factory import initial_model
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, Values, body_bytes, decode, encode, float_spans
+from common.payload import Ciphertexts, SparseVector, Values, encode, outline
 from common.privacy.accountant import Release
 from common.revocation import REVOKED, Revocations, read_revoked
 from common.run_folder import RunFolder
@@ -225,8 +225,7 @@ def _wire(folder: Path, loop: asyncio.AbstractEventLoop) -> Iterator[Parser]:
 def _read_frame(data: bytes) -> None:
     frame = parse(data)
     if isinstance(frame.head, pb.Reply | pb.Instruction):
-        body_bytes(frame.head.payload, LIMIT)
-        float_spans(frame.head.payload)
+        outline(frame.head.payload, LIMIT).float_spans()
 
 
 def _read_message(data: bytes) -> None:
@@ -234,12 +233,12 @@ def _read_message(data: bytes) -> None:
     frame = parse(data)
     if not isinstance(frame.head, pb.Reply | pb.Instruction):
         return
-    size = body_bytes(frame.head.payload, LIMIT, longest=LIMIT)
-    assembly = Assembly(size, spans=float_spans(frame.head.payload))
+    told = outline(frame.head.payload, LIMIT, longest=LIMIT)
+    assembly = Assembly(told.size, spans=told.float_spans())
     assembly.add(frame.chunk)
     if not assembly.complete:
         return
-    values = decode(frame.head.payload, assembly.body())
+    values = told.decode(assembly.body())
     for name, value in values.items():
         if isinstance(value, SparseVector):
             assert (np.diff(value.indices) > 0).all()
@@ -278,10 +277,10 @@ def _changed_descriptor(chance: random.Random, data: bytes, others: Sequence[byt
 
 
 def _fit(frame: pb.Frame, payload: pb.Payload, chance: random.Random) -> None:
-    from common.payload import _lengths
+    from common.payload import _part
 
     with contextlib.suppress(PayloadError):
-        size = sum(length + -length % 8 for item in payload.arrays for length in _lengths(item))
+        size = sum(length + -length % 8 for item in payload.arrays for length in _part(item).lengths)
         payload.body_bytes = min(size, 2**64 - 1)
         if size <= LIMIT:
             frame.chunk = (frame.chunk + chance.randbytes(max(size - len(frame.chunk), 0)))[:size]

@@ -16,7 +16,7 @@ from common.frames import Assembly, Body, frames, parse
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, Value, body_bytes, decode, encode
+from common.payload import Ciphertexts, SparseVector, Value, encode, outline
 from common.supports import seeded_support
 from proto import fenchel_pb2 as pb
 
@@ -128,10 +128,11 @@ def received(data: bytes) -> None:
     """Do with a frame what either side does with it, and look at every value."""
     frame = parse(data)
     if isinstance(frame.head, pb.Reply | pb.Instruction):
-        assembly = Assembly(body_bytes(frame.head.payload, LIMIT))
+        told = outline(frame.head.payload, LIMIT)
+        assembly = Assembly(told.size)
         assembly.add(frame.chunk)
         if assembly.complete:
-            values = decode(frame.head.payload, assembly.body())
+            values = told.decode(assembly.body())
             for name, value in values.items():
                 assert_supported(value)
                 if isinstance(value, Ciphertexts):
@@ -188,7 +189,7 @@ def test_a_frame_changed_anywhere_is_read_or_refused(data: st.DataObject) -> Non
 def test_the_frame_that_is_changed_is_a_good_one() -> None:
     frame = parse(SEED)
     assert isinstance(frame.head, pb.Reply)
-    values = decode(frame.head.payload, frame.chunk)
+    values = outline(frame.head.payload, LIMIT).decode(frame.chunk)
     assert values["samples"] == 3
     encodings = {item.sparse.encoding for item in frame.head.payload.arrays if item.HasField("sparse")}
     assert encodings == set(pb.SupportEncoding.values()) - {pb.SUPPORT_ENCODING_UNSPECIFIED}
@@ -207,9 +208,9 @@ def test_any_descriptor_is_refused_or_its_body_can_be_judged(descriptor: pb.Payl
     tracemalloc.start()
     try:
         with contextlib.suppress(PayloadError):
-            size = body_bytes(descriptor, LIMIT)
-            assert size <= LIMIT
-            for value in decode(descriptor, np.random.default_rng(seed).bytes(size)).values():
+            told = outline(descriptor, LIMIT)
+            assert told.size <= LIMIT
+            for value in told.decode(np.random.default_rng(seed).bytes(told.size)).values():
                 assert_supported(value)
         assert tracemalloc.get_traced_memory()[1] < 64 * LIMIT
     finally:
@@ -223,8 +224,7 @@ def test_a_descriptor_that_nobody_checked_cannot_be_decoded_into_anything_else(
 ) -> None:
     descriptor.body_bytes = len(body)
     with contextlib.suppress(PayloadError):
-        body_bytes(descriptor, LIMIT)
-        decode(descriptor, body)
+        outline(descriptor, LIMIT).decode(body)
 
 
 @fuzz

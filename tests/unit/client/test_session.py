@@ -16,7 +16,7 @@ from common.expectation import check
 from common.objectives.linear import LinearObjective
 from common.objectives.metrics import Metrics
 from common.objectives.ranking import Ranking
-from common.payload import Value, Values, body_bytes, decode, encode
+from common.payload import Received, Value, Values, encode, outline
 from common.phases import EVALUATE, EVALUATION, grouped_in
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
@@ -62,7 +62,9 @@ def handled(
     instruction = pb.Instruction(
         payload=encoded.descriptor, phase=phase, round=t, kind=kind, sequence=sequence, base=base, reach=reach
     )
-    answer = session.handle(instruction, encoded.joined(), pb.Timing())
+    answer = session.handle(
+        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing()
+    )
     assert answer.head.sequence == sequence
     return answer
 
@@ -71,8 +73,7 @@ def values_of(answer: Answer) -> Values:
     assert not answer.head.failure, answer.head.failure
     assert answer.body is not None
     descriptor = pb.Payload.FromString(answer.body.payload)
-    body_bytes(descriptor, 1 << 20)
-    return decode(descriptor, answer.body.content())
+    return outline(descriptor, 1 << 20).decode(answer.body.content())
 
 
 def add(session: Session, amount: float, sequence: int, base: int, reach: int = 0) -> float:
@@ -189,7 +190,9 @@ def test_a_base_that_is_gone_is_a_failure_and_not_a_wrong_answer(session: Sessio
 def test_a_body_that_cannot_be_decoded_is_a_failure(session: Session) -> None:
     encoded = encode({"amount": np.ones(3)})
     instruction = pb.Instruction(payload=encoded.descriptor, phase="add", kind=pb.ASK, sequence=1)
-    answer = session.handle(instruction, encoded.joined()[:-8], pb.Timing())
+    answer = session.handle(
+        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()[:-8]), pb.Timing()
+    )
     assert "but announced" in answer.head.failure
 
 

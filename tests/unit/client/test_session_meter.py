@@ -11,7 +11,7 @@ from client.algorithm import ClientAlgorithm
 from client.paillier.cipher import Meter
 from client.session import Holding, Session
 from common.data.shard import Shard
-from common.payload import encode
+from common.payload import Received, encode, outline
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient
@@ -38,7 +38,9 @@ def timing_of(session: Session, sequence: int) -> pb.Timing:
     instruction = pb.Instruction(
         payload=encoded.descriptor, phase="add", kind=pb.ASK, sequence=sequence, base=sequence - 1
     )
-    answer = session.handle(instruction, encoded.joined(), pb.Timing())
+    answer = session.handle(
+        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing()
+    )
     assert not answer.head.failure, answer.head.failure
     return answer.head.timing
 

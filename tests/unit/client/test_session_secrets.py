@@ -12,7 +12,7 @@ from client.secrets import Secrets
 from client.session import Holding, Session
 from common.data.shard import Shard
 from common.errors import SettingsError
-from common.payload import Value, Values, body_bytes, decode, encode
+from common.payload import Received, Value, Values, encode, outline
 from common.phases import OFFER, SEAL
 from common.settings.run import RunSettings
 from proto import fenchel_pb2 as pb
@@ -40,13 +40,14 @@ def asked(session: Session, phase: str, kind: pb.Kind.ValueType = pb.ASK, **valu
     """What a session replies; a failure is a text."""
     encoded = encode(values)
     instruction = pb.Instruction(payload=encoded.descriptor, phase=phase, kind=kind, sequence=1, round=1)
-    answer = session.handle(instruction, encoded.joined(), pb.Timing())
+    answer = session.handle(
+        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing()
+    )
     session._last = None  # the next instruction of the test has the same number
     if answer.body is None:
         return answer.head.failure
     descriptor = pb.Payload.FromString(answer.body.payload)
-    body_bytes(descriptor, 1 << 20)
-    return decode(descriptor, answer.body.content())
+    return outline(descriptor, 1 << 20).decode(answer.body.content())
 
 
 def test_an_algorithm_gets_the_secrets_that_its_client_was_given(make_settings: MakeSettings) -> None:

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from common.frames import CHUNK_BYTES, Assembly, Body, parse
-from common.payload import Array, SparseVector, Value, body_bytes, decode, encode, float_spans
+from common.payload import Array, SparseVector, Value, encode, outline
 from proto import fenchel_pb2 as pb
 
 
 def arrived(values: dict[str, Value], cuts: list[int] | None = None) -> tuple[Assembly, pb.Payload]:
     """Return the assembly of a payload that came in frames, or in pieces cut at ``cuts``."""
     encoded = encode(values)
-    assembly = Assembly(body_bytes(encoded.descriptor, 1 << 40), spans=float_spans(encoded.descriptor))
+    told = outline(encoded.descriptor, 1 << 40)
+    assembly = Assembly(told.size, spans=told.float_spans())
     if cuts is None:
         for frame in Body(encoded).frames():
             assembly.add(parse(frame).chunk)
@@ -34,7 +35,9 @@ def test_a_large_body_of_finite_numbers_is_known_to_be_finite(dtype: str) -> Non
     values: dict[str, Value] = {"a": numbers(900_001, dtype), "b": np.arange(70_000), "c": numbers(3, dtype)}
     assembly, descriptor = arrived(values)
     assert assembly.finite
-    assert np.array_equal(np.asarray(decode(descriptor, assembly.body())["a"]), np.asarray(values["a"]))
+    assert np.array_equal(
+        np.asarray(outline(descriptor, 1 << 40).decode(assembly.body())["a"]), np.asarray(values["a"])
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -68,7 +71,7 @@ def test_chunks_cut_in_the_middle_of_a_number_ask_for_a_closer_look() -> None:
 def test_what_arrived_twice_asks_for_a_closer_look() -> None:
     encoded = encode({"model": numbers(1000)})
     content = memoryview(encoded.joined())
-    assembly = Assembly(4000, spans=float_spans(encoded.descriptor))
+    assembly = Assembly(4000, spans=outline(encoded.descriptor, 1 << 40).float_spans())
     assembly.add(content[:2000])
     assembly.rewind(1000)
     assembly.add(content[1000:])

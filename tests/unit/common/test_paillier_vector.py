@@ -17,7 +17,7 @@ from common.paillier.encryption import PublicEncryption
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, body_bytes, decode, encode
+from common.payload import Ciphertexts, encode, outline
 from tests.unit.common.textbook import KEY, OTHER_KEY, blum_prime, decrypted, slots, values_of, vector
 
 LAYOUT = Layout(slot_bits=40, fraction_bits=10, slots=6, value_bits=30)
@@ -199,8 +199,8 @@ def test_the_operands_of_a_sum_stay_as_they_were() -> None:
 
 def travelled(wire: Ciphertexts) -> Ciphertexts:
     encoded = encode({"x": wire})
-    assert body_bytes(encoded.descriptor, 1 << 20) == encoded.size
-    found = decode(encoded.descriptor, encoded.joined())["x"]
+    assert outline(encoded.descriptor, 1 << 20).size == encoded.size
+    found = outline(encoded.descriptor, 1 << 40).decode(encoded.joined())["x"]
     assert isinstance(found, Ciphertexts)
     return found
 

@@ -16,7 +16,7 @@ from common.frames import Assembly
 from common.objectives.objective import Objective
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, Value, Values, body_bytes, decode, encode, float_spans
+from common.payload import Ciphertexts, SparseVector, Value, Values, encode, outline
 from tests.unit.common.textbook import KEY
 
 LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=6, value_bits=30)
@@ -28,7 +28,8 @@ DUAL = CipherVector(KEY, LAYOUT, 13, 1, [NUMBER] * 3).to_wire()
 def arrived(values: Values) -> Assembly:
     """Return the body as it is assembled from two chunks."""
     encoded = encode(values)
-    assembly = Assembly(body_bytes(encoded.descriptor, 1 << 20), spans=float_spans(encoded.descriptor))
+    told = outline(encoded.descriptor, 1 << 20)
+    assembly = Assembly(told.size, spans=told.float_spans())
     content = memoryview(encoded.joined())
     assembly.add(content[:8])
     assembly.add(content[8:])
@@ -37,13 +38,13 @@ def arrived(values: Values) -> Assembly:
 
 def test_ciphertexts_are_not_taken_for_floating_point_numbers() -> None:
     assert np.isnan(np.frombuffer(DUAL.data, "<f8")).any()
-    assert float_spans(encode({"dual": DUAL}).descriptor) == []
+    assert outline(encode({"dual": DUAL}).descriptor, 1 << 40).float_spans() == []
     assert arrived({"a": np.ones(3), "dual": DUAL, "b": np.ones(2)}).finite
 
 
 def test_numbers_behind_ciphertexts_are_still_looked_at() -> None:
     assert not arrived({"dual": DUAL, "b": np.array([1.0, np.nan])}).finite
-    spans = float_spans(encode({"dual": DUAL, "b": np.ones(2)}).descriptor)
+    spans = outline(encode({"dual": DUAL, "b": np.ones(2)}).descriptor, 1 << 40).float_spans()
     assert [(span.start, span.stop) for span in spans] == [(192, 208)]
 
 
@@ -51,7 +52,9 @@ def test_sparse_values_are_looked_at_also_where_they_take_as_many_bytes_as_their
     thin = SparseVector(np.array([300, 599, 899]), np.array([1, np.nan, 2], np.float16), 65_536)
     encoded = encode({"x": thin})
     assert encoded.descriptor.arrays[0].sparse.index_bytes == thin.values.nbytes
-    assert [(span.start, span.stop) for span in float_spans(encoded.descriptor)] == [(8, 14)]
+    assert [(span.start, span.stop) for span in outline(encoded.descriptor, 1 << 40).float_spans()] == [
+        (8, 14)
+    ]
     assert not arrived({"x": thin, "y": np.ones(2)}).finite
 
 
@@ -89,7 +92,7 @@ def test_a_handler_of_ciphertexts_takes_nothing_else(half: Half, value: Value) -
 def test_ciphertexts_of_a_body_outlive_it(half: Half) -> None:
     encoded = encode({"dual": DUAL})
     body = encoded.joined()
-    values = decode(encoded.descriptor, body)
+    values = outline(encoded.descriptor, 1 << 40).decode(body)
     del body
     found = values["dual"]
     assert isinstance(found, Ciphertexts)

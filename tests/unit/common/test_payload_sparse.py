@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PayloadError
-from common.payload import SparseVector, body_bytes, decode, encode, payload_bits
+from common.payload import SparseVector, encode, outline, payload_bits
 from common.sparsification import kept
 from common.supports import MAX_SEEDED_SIZE, Encoding, seeded_support
 from proto import fenchel_pb2 as pb
@@ -32,8 +32,8 @@ def drawn(size: int, k: int, seed: int | None = None) -> SparseVector:
 def travelled(vector: SparseVector) -> tuple[SparseVector, pb.Sparse]:
     encoded = encode({"x": vector})
     descriptor = pb.Payload.FromString(encoded.descriptor.SerializeToString())
-    body_bytes(descriptor, GENEROUS)
-    back = decode(descriptor, encoded.joined())["x"]
+    outline(descriptor, GENEROUS)
+    back = outline(descriptor, GENEROUS).decode(encoded.joined())["x"]
     assert isinstance(back, SparseVector)
     return back, descriptor.arrays[0].sparse
 
@@ -109,7 +109,7 @@ def test_what_travels_is_what_was_counted_and_comes_back(size: int, part: float,
 @pytest.mark.parametrize("k", [0, 1, 20, 400, 900, 1000])
 def test_what_was_received_is_sent_on_byte_by_byte_alike(k: int, seed: int | None) -> None:
     first = encode({"x": drawn(1000, k, seed)})
-    second = encode(decode(first.descriptor, first.joined()))
+    second = encode(outline(first.descriptor, GENEROUS).decode(first.joined()))
     assert second.descriptor == first.descriptor
     assert second.joined() == first.joined()
 
@@ -189,7 +189,7 @@ def test_a_descriptor_that_lies_is_refused_before_anything_is_allocated(lie: str
     tracemalloc.start()
     try:
         with pytest.raises(PayloadError):
-            body_bytes(descriptor, GENEROUS)
+            outline(descriptor, GENEROUS)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -197,8 +197,8 @@ def test_a_descriptor_that_lies_is_refused_before_anything_is_allocated(lie: str
 
 def test_the_vector_that_the_lies_are_about_is_a_good_one() -> None:
     descriptor = described()
-    assert body_bytes(descriptor, GENEROUS) == 16
-    back = decode(descriptor, bytes(16))["x"]
+    assert outline(descriptor, GENEROUS).size == 16
+    back = outline(descriptor, GENEROUS).decode(bytes(16))["x"]
     assert isinstance(back, SparseVector)
     assert np.array_equal(back.indices, seeded_support(3, 1000, 16))
 
@@ -208,6 +208,6 @@ def test_many_vectors_together_may_not_be_longer_than_one() -> None:
     several = pb.Payload(body_bytes=48)
     for name in "abc":
         several.arrays.add(name=name, sparse=item.sparse)
-    assert body_bytes(several, GENEROUS, longest=3000) == 48
+    assert outline(several, GENEROUS, longest=3000).size == 48
     with pytest.raises(PayloadError, match="sparse vectors of 3,000 entries .* at most 2,999"):
-        body_bytes(several, GENEROUS, longest=2999)
+        outline(several, GENEROUS, longest=2999)

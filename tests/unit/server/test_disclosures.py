@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from common.frames import Body
-from common.payload import encode
+from common.payload import encode, outline
 from common.phases import ACCEPT
 from common.run_folder import RunFolder
 from common.settings.uplink import Uplink
@@ -20,7 +27,7 @@ from deploy import command
 from proto import fenchel_pb2 as pb
 from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
 from server.calls import Call
-from server.disclosures import UNASKED, UNDECLARED, Disclosures, Outlet, fields_of
+from server.disclosures import UNASKED, UNDECLARED, Disclosures, Outlet
 from server.exchange import Exchange
 from server.replies import Gathered
 
@@ -42,13 +49,17 @@ def reply(**values: object) -> pb.Reply:
     return pb.Reply(sequence=7, payload=encode(values).descriptor)  # type: ignore[arg-type]
 
 
+def receive(account: Disclosures, client: str, answer: pb.Reply, call: Call | None) -> None:
+    account.received(client, answer, outline(answer.payload, 1 << 20), call)
+
+
 def test_sizes_are_the_smallest_and_largest_and_clients_are_named_unless_they_are_all(
     account: Disclosures,
 ) -> None:
     for client, size in (("north", 5), ("north", 3), ("south", 9)):
         (*_, entry) = account.to_json()["messages"] or [None]
         assert entry is None or entry["clients"] == ["north"]
-        account.received(client, reply(model=np.zeros((2, size), np.float32)), asked(client, model="clear"))
+        receive(account, client, reply(model=np.zeros((2, size), np.float32)), asked(client, model="clear"))
     (entry,) = account.to_json()["messages"]
     assert (entry["shape"], entry["bytes"], entry["times"]) == ([[2, 2], [3, 9]], [24, 72], 3)
     assert (entry["clients"], entry["first_round"], entry["dtype"]) == ("all", 3, "float32")
@@ -57,11 +68,13 @@ def test_sizes_are_the_smallest_and_largest_and_clients_are_named_unless_they_ar
 def test_a_client_cannot_make_the_account_grow_by_what_nobody_asked_for(account: Disclosures) -> None:
     for number in range(300):
         made_up = {f"{number}-{place}": number for place in range(20)}
-        account.received("north", reply(model=1.0, **made_up), asked(model="clear"))
-        account.received("north", reply(**made_up), None)
+        receive(account, "north", reply(model=1.0, **made_up), asked(model="clear"))
+        receive(account, "north", reply(**made_up), None)
         cipher = pb.Array(name="model")
-        cipher.ciphertexts.key_id, cipher.ciphertexts.slots = os.urandom(16), 1
-        account.received("north", pb.Reply(payload=pb.Payload(arrays=[cipher])), asked(model="clear"))
+        cipher.ciphertexts.key_id = os.urandom(16)
+        cipher.ciphertexts.slots, cipher.ciphertexts.slot_bits, cipher.ciphertexts.value_bits = 1, 32, 8
+        cipher.ciphertexts.ciphertext_bytes = 8
+        receive(account, "north", pb.Reply(payload=pb.Payload(arrays=[cipher])), asked(model="clear"))
     messages = account.to_json()["messages"]
     assert len(messages) < 15
     assert {(each["phase"], each["name"]) for each in messages} == {
@@ -78,9 +91,9 @@ def test_what_goes_on_where_it_broke_off_counts_once(account: Disclosures) -> No
     account.sent(call, call.head(0), body.payload)
     account.sent(call, call.head(0), body.payload, goes_on=True)
     first = reply(model=np.zeros(4))
-    account.received("north", first, asked(model="noisy"))
+    receive(account, "north", first, asked(model="noisy"))
     first.resume = 16
-    account.received("north", first, asked(model="noisy"))
+    receive(account, "north", first, asked(model="noisy"))
     found = account.to_json()
     assert [(each["form"], each["times"]) for each in found["messages"]] == [("clear", 1), ("noisy", 1)]
     assert {each["message"]: each["times"] for each in found["heads"]} == {
@@ -100,19 +113,75 @@ def test_a_box_that_the_server_passes_on_is_not_called_clear(account: Disclosure
     }
 
 
-def test_fields_of_heads_are_named_without_their_values() -> None:
-    hello = pb.Hello(shard=pb.ShardDescription(samples=5, class_names=["ill"]), stateless=True)
-    assert set(fields_of(hello)) == {"shard.samples", "shard.class_names", "stateless"}
-    assert set(fields_of(reply(model=1.0))) == {"sequence"}
+def fields_of(message: Message, prefix: str = "") -> Iterator[str]:
+    """Yield what the protobuf library says is set, but not of the arrays."""
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None:
+            yield prefix + descriptor.name
+        elif descriptor.message_type.name != "Payload":
+            for each in value if descriptor.is_repeated else (value,):
+                yield from fields_of(each, f"{prefix}{descriptor.name}.")
+
+
+KINDS: list[Any] = [
+    *(pb.Hello, pb.Welcome, pb.Instruction, pb.Reply, pb.Farewell, pb.JoinReply),
+    *(health_pb2.HealthCheckRequest, reflection_pb2.ServerReflectionRequest),
+    reflection_pb2.ServerReflectionResponse,
+]
+
+
+def fill(message: Any, draw: st.DrawFn) -> None:
+    """Set some of a message's fields, perhaps to what they are when they are not set."""
+    for field in message.DESCRIPTOR.fields:
+        if field.name == "payload" or not draw(st.booleans()):
+            continue
+        held = getattr(message, field.name)
+        if field.message_type is not None:
+            part = held.add() if field.is_repeated else held
+            part.SetInParent()
+            fill(part, draw)
+            continue
+        texts: dict[int, list[Any]] = {field.TYPE_STRING: ["", "x"], field.TYPE_BYTES: [b"", b"x"]}
+        value = draw(st.sampled_from(texts.get(field.type, [0, 1])))
+        if field.is_repeated:
+            held.append(value)
+        else:
+            setattr(message, field.name, bool(value) if field.type == field.TYPE_BOOL else value)
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> Message:
+    """Return a message that has no arrays."""
+    message: Message = draw(st.sampled_from(KINDS))()
+    fill(message, draw)
+    return message
+
+
+@given(messages=st.lists(heads(), max_size=8))
+def test_heads_are_accounted_for_by_the_fields_that_were_ever_set(messages: list[Message]) -> None:
+    account = Disclosures(Path("nowhere"), "run")
+    expected: dict[str, set[str]] = {}
+    for message in messages:
+        account.head("up", message)
+        expected.setdefault(message.DESCRIPTOR.name, set()).update(fields_of(message))
+    assert {each["message"]: set(each["fields"]) for each in account.to_json()["heads"]} == expected
+
+
+def test_fields_of_heads_are_named_without_their_values(account: Disclosures) -> None:
+    account.head("up", pb.Hello(shard=pb.ShardDescription(samples=5, class_names=["ill"]), stateless=True))
+    account.head("up", reply(model=1.0))
+    named = {each["message"]: each["fields"] for each in account.to_json()["heads"]}
+    assert named["Hello"] == ["shard.class_names", "shard.samples", "stateless"]
+    assert named["Reply"] == ["sequence"]
 
 
 def test_the_file_holds_what_was_there_after_a_restart(account: Disclosures) -> None:
-    account.received("north", reply(model=np.zeros(4)), asked(model="noisy"))
+    receive(account, "north", reply(model=np.zeros(4)), asked(model="noisy"))
     account.save()
     again = Disclosures(account.path, "run")
     again.resume(["north", "south"])
     assert again.to_json() == account.to_json() == json.loads(account.path.read_text())
-    again.received("north", reply(model=np.zeros(4)), asked(model="noisy"))
+    receive(again, "north", reply(model=np.zeros(4)), asked(model="noisy"))
     assert [each["times"] for each in again.to_json()["messages"]] == [2]
 
 
@@ -142,7 +211,7 @@ def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     account = Disclosures(folder.disclosures, "run", uplink=Uplink(noise=0.5))
     account.opened("north", ["client"])
-    account.received("north", reply(model=np.zeros(4), loss=0.5), asked(model="noisy", loss="clear"))
+    receive(account, "north", reply(model=np.zeros(4), loss=0.5), asked(model="noisy", loss="clear"))
     account.shown(Outlet("metrics", "http://127.0.0.1:9464/metrics"))
     account.save()
     found = load_disclosures(tmp_path)
@@ -171,5 +240,5 @@ def test_the_account_costs_little() -> None:
     started = time.process_time()
     for _ in range(5000):
         account.sent(call, head, body)
-        account.received("north", answer, call)
+        receive(account, "north", answer, call)
     assert (time.process_time() - started) / 10_000 < 0.2e-3

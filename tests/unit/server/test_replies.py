@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.payload import Value
+from common.payload import SparseVector, Value
 from server.fleet import Cohort
-from server.folding import accumulate, divided
+from server.folding import Total, accumulate
 from server.replies import Gathered, Reduced, Replies
 
 NOBODY = cast(Cohort, None)
@@ -57,7 +57,41 @@ def test_a_blockwise_sum_is_the_plain_sum(dtype: str, entries: int) -> None:
     assert total is not None
     assert total.dtype == dtype
     np.testing.assert_array_equal(total, plain)
-    np.testing.assert_array_equal(divided(total, 3.0), plain / np.dtype(dtype).type(3))
+
+
+@pytest.mark.parametrize(
+    "weights", [(0.1, 0.1, 0.1), (3.0, 3.0, 0.1), (0.1, 3.0, 1.0), (0.0, 0.0, 7.0), (1.0, 1.0)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_total_is_the_weighted_sum_also_where_the_weights_are_equal_at_first(
+    dtype: str, weights: tuple[float, ...]
+) -> None:
+    arrays = [np.random.default_rng(i).standard_normal(50).astype(dtype) for i in range(len(weights))]
+    total = Total()
+    for array, weight in zip(arrays, weights, strict=True):
+        before = array.copy()
+        total.add(array, weight)
+        np.testing.assert_array_equal(array, before)
+    exact = sum(weight * array.astype(np.float64) for array, weight in zip(arrays, weights, strict=True))
+    rtol, atol = (1e-6, 1e-6) if dtype == "float32" else (1e-14, 1e-15)
+    np.testing.assert_allclose(total.mean(), exact / sum(weights), rtol, atol)
+    assert total.mean().dtype == dtype
+    np.testing.assert_allclose(total.sum(), exact, rtol, atol)
+    np.testing.assert_allclose(
+        total.mean(), exact / sum(weights), rtol, atol
+    )  # and the sum left it as it was
+
+
+def test_a_vector_with_every_entry_counts_beside_sparse_ones_in_whatever_order_they_come() -> None:
+    sparse = SparseVector(np.array([1, 3]), np.array([2.0, 4.0]), 5)
+    given: list[Value] = [sparse, np.arange(5.0), sparse, np.arange(5.0)]
+    for first in range(4):
+        collector = Reduced(["a", "b", "c", "d"], "samples", 1)
+        for client, value in zip("abcd", given[first:] + given[:first], strict=True):
+            collector.add(client, {"x": value, "samples": 3})
+        np.testing.assert_array_equal(collector.sum("x"), [0, 18, 12, 42, 24])
+        np.testing.assert_array_equal(collector.coverage("x"), [6, 12, 6, 12, 6])
+        np.testing.assert_array_equal(collector.mean("x"), np.array([0, 18, 12, 42, 24]) / 12)
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 3.0), (1.0, 3.0), (2.0, 1.0)])

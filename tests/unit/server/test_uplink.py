@@ -14,7 +14,7 @@ from client.uplink import ClientUplink
 from common.arrays import Vector
 from common.errors import PayloadError
 from common.expectation import ArraySpec, check
-from common.payload import SparseVector, Value, decode, encode
+from common.payload import SparseVector, Value, encode, outline
 from common.settings.uplink import Uplink
 from common.sparsification import kept
 from server.replies import Reduced
@@ -38,7 +38,9 @@ def sent(settings: Uplink, vectors: Mapping[str, Vector], around: Vector = X0) -
         way = ClientUplink(settings, SEED, client)
         wire = way.send(vector, T, around=around).wire
         encoded = encode({"model": wire, "samples": weight})
-        arrived[client] = decode(encoded.descriptor, b"".join(bytes(part) for part in encoded.segments))
+        arrived[client] = outline(encoded.descriptor, 1 << 40).decode(
+            b"".join(bytes(part) for part in encoded.segments)
+        )
     return arrived
 
 
