@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -193,6 +194,8 @@ class _Handler:
     method: Callable[..., Values | None]
     parameters: Mapping[str, Any]
     required: frozenset[str]
+    differs: Mapping[str, Callable[[Value, bool], str | None]]
+    """By parameter: says how a value differs from the annotation, unless it does not; told whether it is finite."""
 
     def check(self, values: Values, finite: bool) -> None:
         missing = self.required - values.keys()
@@ -203,7 +206,7 @@ class _Handler:
                 "do both sides run the same version of the algorithm?"
             )
         for name, value in values.items():
-            problem = _mismatch(value, self.parameters[name], finite)
+            problem = self.differs[name](value, finite)
             if problem:
                 raise PayloadError(f"phase {self.phase!r}: {name!r} {problem}")
 
@@ -235,22 +238,31 @@ def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
         method = getattr(algorithm, name)
         hints = typing.get_type_hints(method)
         parameters = inspect.signature(method).parameters
+        wanted = {name: hints.get(name, Any) for name in parameters}
         found[phase] = _Handler(
             phase,
             method,
-            {name: hints.get(name, Any) for name in parameters},
+            wanted,
             frozenset(name for name, parameter in parameters.items() if parameter.default is parameter.empty),
+            {name: _difference(hint) for name, hint in wanted.items()},
         )
     return found
 
 
-def _mismatch(value: Value, hint: Any, finite: bool) -> str | None:
-    """Say how a received value differs from a parameter's annotation, or return ``None``."""
+def _difference(hint: Any) -> Callable[[Value, bool], str | None]:
+    """Return what says how a received value differs from a parameter's annotation."""
     if hint is Any:
-        return None
+        return lambda value, finite: None
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    problems = [_mismatch_one(value, option, finite) for option in options]
-    return None if None in problems else problems[0]
+    if len(options) == 1:
+        return _difference_from(hint)
+    each = [_difference_from(option) for option in options]
+
+    def differs(value: Value, finite: bool) -> str | None:
+        problems = [of(value, finite) for of in each]
+        return None if None in problems else problems[0]
+
+    return differs
 
 
 def _takes_model(hint: Any) -> bool:
@@ -258,30 +270,46 @@ def _takes_model(hint: Any) -> bool:
     return Vector in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
 
 
-def _mismatch_one(value: Value, hint: Any, finite: bool) -> str | None:
+def _difference_from(hint: Any) -> Callable[[Value, bool], str | None]:
     if typing.get_origin(hint) is np.ndarray:
-        if isinstance(value, SparseVector) and hint == Vector:
-            value = value.values
-        if not isinstance(value, np.ndarray):
-            return f"is a {type(value).__name__}, expected an array"
         wanted = typing.get_args(typing.get_args(hint)[1])[0]
-        wanted = typing.get_origin(wanted) or wanted  # np.floating[Any] -> np.floating
-        if not np.issubdtype(value.dtype, wanted):
-            return f"has dtype {value.dtype}, expected {wanted.__name__}"
-        return None if finite else finiteness_problem(value)
+        # np.floating[Any] -> np.floating
+        return partial(_array_difference, typing.get_origin(wanted) or wanted, hint == Vector)
     if hint is SparseVector:
-        if not isinstance(value, SparseVector):
-            return f"is a {type(value).__name__}, expected a sparse vector"
-        return None if finite else finiteness_problem(value.values)
+        return _sparse_difference
     if hint is Ciphertexts:
-        # Under which key, and in which layout, the handler finds out when it decrypts.
-        return (
-            None if isinstance(value, Ciphertexts) else f"is a {type(value).__name__}, expected ciphertexts"
-        )
+        return _cipher_difference
     if isinstance(hint, type):
-        if isinstance(value, float) and not np.isfinite(value):
-            return f"is {value}, which is not finite"
-        if type(value) is hint or (hint is float and type(value) is int):
-            return None
-        return f"is a {type(value).__name__}, expected a {hint.__name__}"
-    return None
+        return partial(_scalar_difference, hint)
+    return lambda value, finite: None
+
+
+def _array_difference(
+    wanted: type[np.generic], may_be_sparse: bool, value: Value, finite: bool
+) -> str | None:
+    if may_be_sparse and isinstance(value, SparseVector):
+        value = value.values
+    if not isinstance(value, np.ndarray):
+        return f"is a {type(value).__name__}, expected an array"
+    if not issubclass(value.dtype.type, wanted):
+        return f"has dtype {value.dtype}, expected {wanted.__name__}"
+    return None if finite else finiteness_problem(value)
+
+
+def _sparse_difference(value: Value, finite: bool) -> str | None:
+    if not isinstance(value, SparseVector):
+        return f"is a {type(value).__name__}, expected a sparse vector"
+    return None if finite else finiteness_problem(value.values)
+
+
+def _cipher_difference(value: Value, finite: bool) -> str | None:
+    # Under which key, and in which layout, the handler finds out when it decrypts.
+    return None if isinstance(value, Ciphertexts) else f"is a {type(value).__name__}, expected ciphertexts"
+
+
+def _scalar_difference(hint: type, value: Value, finite: bool) -> str | None:
+    if isinstance(value, float) and not np.isfinite(value):
+        return f"is {value}, which is not finite"
+    if type(value) is hint or (hint is float and type(value) is int):
+        return None
+    return f"is a {type(value).__name__}, expected a {hint.__name__}"

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from common.errors import WireError
 from common.expectation import is_finite
 from common.memory import Recycler
-from common.payload import Buffer, Encoded, FloatSpan
+from common.payload import ALIGNMENT, Buffer, Encoded, FloatSpan
 from common.version import SAME_VERSION
 from proto import fenchel_pb2 as pb
 
@@ -46,6 +46,7 @@ _HEADS: dict[int, type[Head]] = {
 }
 _NUMBERS = {head: number for number, head in _HEADS.items()}
 _CHUNK = 15
+_PADDING = 15  # of Instruction and Reply
 
 
 def _varint(number: int) -> bytes:
@@ -55,6 +56,24 @@ def _varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+def _varint_bytes(number: int) -> int:
+    return max(-(-number.bit_length() // 7), 1)
+
+
+def _padding(head: int, chunk: int) -> bytes:
+    """Return a field for the end of a head of ``head`` bytes, so that the chunk after it begins at a multiple of 8.
+
+    Receivers compute with a body that came whole where it lies, and with numbers across the borders of words that
+    takes twice as long.
+    """
+    tags = 2
+    rest = tags + _varint_bytes(chunk)
+    # Every remainder is among these sizes, also where a longer head takes one more byte for its length.
+    sizes = (0, *range(2, 18))
+    size = next(size for size in sizes if (rest + _varint_bytes(head + size) + head + size) % ALIGNMENT == 0)
+    return _field(_PADDING, size - tags) + bytes(size - tags) if size else b""
 
 
 def _field(number: int, length: int) -> bytes:
@@ -75,6 +94,7 @@ class Body:
         self._segments = encoded.segments
         self._starts = [0, *accumulate(len(segment) for segment in encoded.segments)]
         self._kept: dict[int, bytes] | None = {} if shared and encoded.size <= _KEPT_BYTES else None
+        self._joined: tuple[bytes, bytes] = (b"", b"")  # the last head, and the frame that opened with it
 
     def detach(self) -> None:
         """Make all frames now, if they are kept: from here on the arrays may change."""
@@ -108,18 +128,29 @@ class Body:
     def _made(self, start: int) -> bytes:
         return b"".join(self._pieces(start))
 
-    def opening(self, start: int, room: int) -> Sequence[Buffer]:
-        """Return what follows the head in its frame: the chunk at byte ``start``, or nothing.
+    def opening(self, head: bytes, start: int) -> bytes | None:
+        """Return the frame that opens with a head and goes on with the chunk at byte ``start``.
 
-        Nothing where the chunk does not fit into ``room`` bytes, or where it is kept and so large that another frame
-        takes less time than another copy.
+        ``None`` where the chunk does not fit into it, or where it is kept and so large that another frame takes less
+        time than another copy. Most receivers of a broadcast get the same head.
+
+        Parameters
+        ----------
+        head
+            As it stands in the frame.
+        start
+            A multiple of ``CHUNK_BYTES``.
         """
         length = min(CHUNK_BYTES, self.size - start)
-        if length <= 0 or length + _OVERHEAD > room:
-            return ()
+        if length <= 0 or len(head) + length + _OVERHEAD > FRAME_BYTES:
+            return None
         if self._kept is None:
-            return self._pieces(start)
-        return (self._frame(start),) if length <= _JOINED_BYTES else ()
+            return b"".join([head, *self._pieces(start)])
+        if length > _JOINED_BYTES:
+            return None
+        if self._joined[0] != head:
+            self._joined = head, head + self._frame(start)
+        return self._joined[1]
 
     def _pieces(self, start: int) -> list[Buffer]:
         stop = min(start + CHUNK_BYTES, self.size)
@@ -164,8 +195,12 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
         raise WireError(
             f"a message head of {len(text):,} bytes does not fit a frame; send fewer arrays at once"
         )
-    opening = () if body is None else body.opening(resume, FRAME_BYTES - len(text) - _OVERHEAD)
-    yield b"".join([_field(_NUMBERS[type(head)], len(text)), text, *opening])
+    number = _NUMBERS[type(head)]
+    if body is not None and 0 < body.size - resume <= CHUNK_BYTES:
+        text += _padding(len(text), body.size - resume)
+    text = _field(number, len(text)) + text
+    opening = None if body is None else body.opening(text, resume)
+    yield opening or text
     if body is not None:
         yield from body.frames(resume + CHUNK_BYTES if opening else resume)
 

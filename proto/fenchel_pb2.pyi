@@ -444,6 +444,7 @@ class Instruction(_message.Message):
     REACH_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     round: _builtins.int
     kind: Global___Kind.ValueType
@@ -457,6 +458,8 @@ class Instruction(_message.Message):
     """bytes of the body that the client has already"""
     traceparent: _builtins.str
     """W3C trace context of the question; empty: nobody traces"""
+    padding: _builtins.bytes
+    """so that a body in this frame is aligned to 8 bytes"""
     @_builtins.property
     def payload(self) -> Global___Payload:
         """first, so that a broadcast's bytes are shared"""
@@ -473,10 +476,11 @@ class Instruction(_message.Message):
         reach: _builtins.int = ...,
         resume: _builtins.int = ...,
         traceparent: _builtins.str = ...,
+        padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "kind", b"kind", "payload", b"payload", "phase", b"phase", "reach", b"reach", "resume", b"resume", "round", b"round", "sequence", b"sequence", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "kind", b"kind", "padding", b"padding", "payload", b"payload", "phase", b"phase", "reach", b"reach", "resume", b"resume", "round", b"round", "sequence", b"sequence", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -491,11 +495,14 @@ class Reply(_message.Message):
     TIMING_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     failure: _builtins.str
     """not empty: the phase failed, and why"""
     resume: _builtins.int
     """bytes of the body that the server has already"""
+    padding: _builtins.bytes
+    """so that a body in this frame is aligned to 8 bytes"""
     @_builtins.property
     def payload(self) -> Global___Payload: ...
     @_builtins.property
@@ -508,10 +515,11 @@ class Reply(_message.Message):
         timing: Global___Timing | None = ...,
         failure: _builtins.str = ...,
         resume: _builtins.int = ...,
+        padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "payload", b"payload", "resume", b"resume", "sequence", b"sequence", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "padding", b"padding", "payload", b"payload", "resume", b"resume", "sequence", b"sequence", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

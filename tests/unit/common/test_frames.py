@@ -103,9 +103,20 @@ def test_protobuf_reads_a_message_of_any_size_from_frames_of_one_mebibyte(head: 
     assert isinstance(read, pb.Instruction | pb.Reply)
     assert read.payload == encoded.descriptor
     read.ClearField("payload")
+    read.ClearField("padding")
     assert read == head
     assert body == encoded.joined()
     assert b"".join(parse(frame).chunk for frame in sent) == body
+
+
+@given(head=HEADS, entries=st.integers(1, 3000), shared=st.booleans())
+def test_a_body_that_comes_with_its_head_is_aligned_for_computing(
+    head: Head, entries: int, shared: bool
+) -> None:
+    (frame,) = frames(head, Body(encode({"x": np.ones(entries)}), shared=shared))
+    chunk = parse(frame).chunk
+    assert (len(frame) - len(chunk)) % 8 == 0
+    assert np.frombuffer(chunk).flags.aligned
 
 
 @given(head=HEADS, chunk=st.binary(max_size=300), values=st.dictionaries(st.text(min_size=1), st.floats()))
