@@ -155,7 +155,8 @@ def test_memory_of_an_earlier_border_is_used_again_where_it_fits(members: dict[s
     second = Border.of(2, current, members.values(), first)
     assert second.values["state/model"] is place
     np.testing.assert_array_equal(place, current.model)
-    for other in (np.arange(4.0), np.arange(3), np.arange(6.0)[::2]):
+    others: tuple[Any, ...] = (np.arange(4.0), np.arange(3), np.arange(6.0)[::2])
+    for other in others:
         current.model = other
         third = Border.of(3, current, members.values(), second)
         assert third.values["state/model"] is not place

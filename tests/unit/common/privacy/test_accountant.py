@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -157,6 +157,7 @@ def test_sampling_is_worth_what_a_simulation_says() -> None:
     uploads=st.integers(1, 80),
     method=st.sampled_from(METHODS),
 )
+@example(z=1.0, q=1.0, uploads=2, method="rdp-wor")
 def test_more_uploads_less_noise_and_more_samples_cost_more(
     z: float, q: float, uploads: int, method: Method
 ) -> None:
@@ -167,7 +168,9 @@ def test_more_uploads_less_noise_and_more_samples_cost_more(
     slack = 1 + 1e-3 if method.startswith("pld") else 1 + 1e-9
     assert cost(z, q, uploads + 5) * slack >= here
     assert cost(0.8 * z, q, uploads) * slack >= here
-    assert here * slack >= cost(z, 0.8 * q, uploads)
+    # The general bound for batches may lie above what taking all samples costs, for which there is an exact one.
+    if method != "rdp-wor" or q < 0.999:
+        assert here * slack >= cost(z, 0.8 * q, uploads)
 
 
 @pytest.mark.parametrize("method", METHODS)
