@@ -26,7 +26,7 @@ test: $(READY)  ## all tests but those that need Docker
 	$(BIN)/python -m pytest -m 'not docker and not cluster and not faults' --numprocesses 2
 	$(BIN)/python -m pytest -m 'cluster and not faults' --numprocesses 2
 
-faults: $(READY)  ## 220 kills, ten for each algorithm, and what else is long; half an hour
+faults: $(READY)  ## 240 kills, ten for each algorithm, and what else is long; half an hour
 	$(BIN)/python -m pytest -m faults --numprocesses 2 -rs
 
 fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for the night); FUZZ="--seed 1"

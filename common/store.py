@@ -93,6 +93,33 @@ def write(path: Path, values: Values, *, previous: Path | None = None, sync: boo
             _sync_folder(path.parent)
 
 
+def write_text(path: Path, text: str, *, sync: bool = False) -> None:
+    """Write a text file that is at every moment either the old one or the new one.
+
+    Parameters
+    ----------
+    path, text
+        The file, and what is to be in it.
+    sync
+        As for :func:`write`.
+
+    Raises
+    ------
+    StorageError
+        The disk is full, or the folder cannot be written; the old file is still there.
+    """
+    temporary = path.with_name(path.name + ".new")
+    with writing(path):
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if sync:
+            settle(path.parent)
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 

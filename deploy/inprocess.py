@@ -21,6 +21,7 @@ from client.work import Worker
 from common.errors import SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, from_json, outside_code
+from common.store import write_text
 from common.version import PROTOCOL, software
 from deploy.keys import CLIENTS, make_keys
 from deploy.names import client_names
@@ -92,7 +93,7 @@ async def run_in_process(
             "in_process, or leave links out"
         )
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
-    folder.settings.write_text(settings.to_yaml())
+    write_text(folder.settings, settings.to_yaml(), sync=settings.checkpoint.sync)
     keys = folder.journals / "keys"
     if secrets is None:
         secrets = _secrets(settings, keys, fresh=resume is None)

@@ -20,6 +20,7 @@ from common.paillier.key import PublicKey
 from common.run_folder import RunFolder
 from common.settings.link import Link
 from common.settings.run import RunSettings, outside_code
+from common.store import write_text
 from deploy.certificates import make_all
 from deploy.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from deploy.names import client_names
@@ -153,7 +154,7 @@ class LocalLauncher:
         return summary
 
     async def _bring_up(self) -> Summary:
-        self.folder.settings.write_text(self.settings.to_yaml())
+        write_text(self.folder.settings, self.settings.to_yaml(), sync=self.settings.checkpoint.sync)
         public_key = await self._public_key()
         coordinator = Coordinator(
             self.settings, self.folder, resume=self.resume, observer=self.observer, public_key=public_key

@@ -235,7 +235,7 @@ class Run:
         try:
             members = json.loads(str(store.read(path)["about"]))["members"]
             return {name: ParseDict(kept["shard"], pb.ShardDescription()) for name, kept in members.items()}
-        except (KeyError, TypeError, ValueError, ParseError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, ParseError, SystemError) as error:
             raise CheckpointError(f"{path}: not a checkpoint of this version ({error})") from None
 
     @cached_property

@@ -332,6 +332,7 @@ def load(path: Path) -> Checkpoint:
         RecursionError,
         DecodeError,
         ParseError,
+        SystemError,  # protobuf's word for half of a surrogate pair
     ) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version ({error})") from error
     return found

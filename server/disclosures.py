@@ -27,7 +27,7 @@ from common.payload import Outline, Part, outline
 from common.phases import ACCEPT, BOX, EXCHANGE
 from common.settings.privacy import DifferentialPrivacy
 from common.settings.uplink import Uplink
-from common.store import writing
+from common.store import write_text
 from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.privacy import Spending
@@ -386,10 +386,7 @@ class Disclosures:
         StorageError
             The disk is full, or the folder cannot be written.
         """
-        with writing(self.path):
-            temporary = self.path.with_suffix(".new")
-            temporary.write_text(_lines(self.to_json()))
-            temporary.replace(self.path)
+        write_text(self.path, _lines(self.to_json()))
         self._news = False
 
     def to_json(self) -> dict[str, Any]:

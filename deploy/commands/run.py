@@ -20,6 +20,7 @@ from rich.console import Console
 from common.errors import CheckpointError, FenchelError, SettingsError
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, load
+from common.store import write_text
 from common.text import plain
 from deploy.data import ensure
 from deploy.keys import PUBLIC_KEY_VARIABLE, SECRETS_VARIABLE, read_public, refuse_private_keys
@@ -300,7 +301,7 @@ def server(
     console = Console(stderr=as_json)
     ensure(chosen.data, console)
     folder = folder or RunFolder.create(runs, chosen.name)
-    folder.settings.write_text(chosen.to_yaml())
+    write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
     with (
         _kept_if_begun(folder, resume is not None),
         watching(folder, chosen, outlets, partial(_say, console), _caution) as watchers,

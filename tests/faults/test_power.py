@@ -433,6 +433,33 @@ def test_a_kill_leaves_a_ledger_that_can_be_gone_on_with(tmp_path: Path) -> None
     try_kills(found, read, tmp_path)
 
 
+# Settings
+
+
+def settle_settings(found: Recording) -> None:
+    folder = found.root / "runs" / "run-1"
+    folder.mkdir(parents=True)
+    for text in ("rounds: 5\n" * 300, "rounds: 6\n" * 300):  # a server that is resumed writes them again
+        store.write_text(folder / "settings.yaml", text, sync=True)
+        found.promise(text)
+
+
+def read_settings(root: Path, promises: list[Any]) -> None:
+    path = root / "runs" / "run-1" / "settings.yaml"
+    written = path.read_text() if path.exists() else None
+    assert written in (promises[-1] if promises else None, "rounds: 5\n" * 300, "rounds: 6\n" * 300)
+    assert written is not None or not promises
+    assert len(promises) < 2 or written == promises[-1]
+
+
+def test_the_settings_of_a_run_are_the_old_or_the_new_ones(tmp_path: Path) -> None:
+    (root := tmp_path / "disk").mkdir()
+    with recording(root) as found:
+        settle_settings(found)
+    assert try_everything(found, read_settings, tmp_path) > 5
+    try_kills(found, read_settings, tmp_path)
+
+
 # Certificates
 
 

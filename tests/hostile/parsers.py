@@ -953,7 +953,8 @@ def _folders(folder: Path) -> Iterator[Parser]:
     account.opened("a", ["client"])
     account.head("up", pb.Hello(snapshots=[1]))
     account.shown(Outlet("metrics", "http://127.0.0.1:1/metrics"))
-    account.received("a", pb.Reply(sequence=1, payload=encode({"model": np.ones(3)}).descriptor), None)
+    answer = pb.Reply(sequence=1, payload=encode({"model": np.ones(3)}).descriptor)
+    account.received("a", answer, outline(answer.payload, LIMIT), None)
     account.save()
 
     def read_account(data: bytes) -> None:

@@ -191,6 +191,16 @@ def test_a_file_that_is_no_checkpoint_is_refused(about: str | None, tmp_path: Pa
         load(tmp_path / "latest")
 
 
+def test_half_of_a_surrogate_pair_is_damage(members: dict[str, Member], tmp_path: Path) -> None:
+    checkpoint = take("run-1", 4, 0, state(), members)
+    for kept in checkpoint.members.values():
+        kept["shard"] = {"\ud800": 1}
+    folder = folder_of(tmp_path)
+    save(folder, checkpoint, sync=False)
+    with pytest.raises(CheckpointError, match="not a checkpoint of this version"):
+        load(folder.checkpoint)
+
+
 @pytest.fixture
 def written(members: dict[str, Member], tmp_path: Path) -> RunFolder:
     """Checkpoints after rounds 4 and 5; the second is the first of a resumed server."""
