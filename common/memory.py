@@ -21,14 +21,14 @@ _BLOCK_BYTES = 32 << 20  # the largest threshold that glibc takes
 KEPT_BYTES = 128 << 20
 
 
-def keep_freed_memory() -> None:
-    """Let the C allocator keep up to 128 MiB of freed memory; does nothing where there is no glibc."""
+def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> None:
+    """Let the C allocator keep so much freed memory; does nothing where there is no glibc."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _BLOCK_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, kept_bytes)
 
 
 class Recycler:

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from common.credentials import Credentials
 from common.errors import IdentityInUseError, JoinRefusedError, UnreachableError, WireError
 from common.frames import FRAME_BYTES
-from common.memory import keep_freed_memory
+from common.memory import KEPT_BYTES, keep_freed_memory
 from common.revocation import Revocations
 from common.settings.run import Network
 from common.text import plain
@@ -316,7 +316,7 @@ async def serve(
         As :meth:`server.coordinator.Coordinator.conduct`.
     """
     keepalive = coordinator.settings.network.keepalive
-    keep_freed_memory()
+    keep_freed_memory(2 * KEPT_BYTES)  # beside the buffers of replies: what a round takes for models and frames
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1):
         async with listening(coordinator, address, credentials, keepalive) as port:
