@@ -316,7 +316,9 @@ async def serve(
         As :meth:`server.coordinator.Coordinator.conduct`.
     """
     keepalive = coordinator.settings.network.keepalive
-    keep_freed_memory(2 * KEPT_BYTES)  # beside the buffers of replies: what a round takes for models and frames
+    keep_freed_memory(
+        2 * KEPT_BYTES
+    )  # beside the buffers of replies: what a round takes for models and frames
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1):
         async with listening(coordinator, address, credentials, keepalive) as port:
