@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install torch demo test faults fuzz fuzz-guided lint format bench bench-peers proto lock clean
+.PHONY: help install torch demo test explore faults fuzz fuzz-guided lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ test: $(READY)  ## all tests but those that need Docker
 
 faults: $(READY)  ## 240 kills, ten for each algorithm, and what else is long; half an hour
 	$(BIN)/python -m pytest -m faults --numprocesses 2 -rs
+
+explore: $(READY)  ## the tests of properties on examples that nobody has tried yet
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not docker and not cluster and not faults' --numprocesses 2 tests/unit tests/hostile
 
 fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for the night); FUZZ="--seed 1"
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hostile.fuzz $(FUZZ)

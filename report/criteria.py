@@ -167,8 +167,8 @@ def rounds_to_reach(rounds: Floats, losses: Floats, share: float) -> float:
     first, lowest = losses[0], losses.min()
     if lowest >= first:
         return float(rounds[-1])
-    # Rounding must not put the target below the lowest loss.
-    target = max(first - share * (first - lowest), lowest)
+    # Rounding must put the target neither below the lowest loss nor at the first.
+    target = min(max(first - share * (first - lowest), lowest), np.nextafter(first, -np.inf))
     return float(rounds[np.argmax(losses <= target)])
 
 

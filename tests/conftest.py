@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -12,9 +13,11 @@ from common.settings.run import RunSettings, validate
 
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile(
-    "no deadline", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    "explore", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-settings.load_profile("no deadline")
+# Whoever runs the tests runs the same examples, so a failure is about what was changed.
+settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 MakeSettings: TypeAlias = Callable[..., RunSettings]
 

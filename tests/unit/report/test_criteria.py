@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.errors import SettingsError
@@ -134,6 +134,7 @@ def test_rounds_to_reach_ninety_per_cent_of_the_reduction(losses: list[float], r
 
 
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1), st.floats(0.01, 1.0))
+@example([-9.999999999999998e299, -9.999999999999999e299], 0.5)  # next to each other
 def test_the_reduction_is_reached_and_not_before(losses: list[float], share: float) -> None:
     reached = int(rounds_to_reach(np.arange(len(losses), dtype=np.float64), np.array(losses), share))
     if min(losses) < losses[0]:
