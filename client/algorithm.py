@@ -273,8 +273,10 @@ def _takes_model(hint: Any) -> bool:
 def _difference_from(hint: Any) -> Callable[[Value, bool], str | None]:
     if typing.get_origin(hint) is np.ndarray:
         wanted = typing.get_args(typing.get_args(hint)[1])[0]
-        # np.floating[Any] -> np.floating
-        return partial(_array_difference, typing.get_origin(wanted) or wanted, hint == Vector)
+        wanted = typing.get_origin(wanted) or wanted  # np.floating[Any] -> np.floating
+        if not issubclass(wanted, np.generic):
+            wanted = np.dtype(wanted).type  # int -> np.int64
+        return partial(_array_difference, wanted, hint == Vector)
     if hint is SparseVector:
         return _sparse_difference
     if hint is Ciphertexts:

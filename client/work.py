@@ -164,16 +164,13 @@ class Worker:
 
     def _opened(self, head: pb.Instruction, partial: _Arrived | None, limit: int) -> _Arrived:
         told = outline(head.payload, limit)
-        known = (
-            partial is not None
-            and partial.head.sequence == head.sequence
-            and partial.assembly.size == told.size
-        )
-        if head.resume and partial is not None and known:
+        if head.resume:
+            if partial is None or partial.head.sequence != head.sequence:
+                raise WireError("the server resumed an instruction that this client has no part of")
+            if partial.head.payload.SerializeToString() != head.payload.SerializeToString():
+                raise WireError("the server resumed an instruction with other values than it had begun with")
             partial.assembly.rewind(head.resume)
             return _Arrived(head, told, partial.assembly, partial.first_ns)
-        if head.resume:
-            raise WireError("the server resumed an instruction that this client has no part of")
         assembly = Assembly(told.size, recycler=self._recycler, spans=told.float_spans())
         return _Arrived(head, told, assembly, time.perf_counter_ns())
 

@@ -39,6 +39,8 @@ class Call:
         Seconds in which the bytes of both messages passed.
     crossed
         What crossed the client's connection for it; ``None``: nobody knows.
+    kept_out
+        Whether the reply could not come for want of room on the server, which is not the client's doing.
     recorded
         Whether its row has been written: a promise may be kept later than that.
     traceparent
@@ -73,6 +75,7 @@ class Call:
     offset: Offset | None = None
     serialisation: float = 0.0
     crossed: Crossed | None = None
+    kept_out: bool = False
     recorded: bool = False
     traceparent: str = ""
     outcome: Outcome = "unanswered"

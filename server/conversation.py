@@ -22,7 +22,7 @@ from server.calls import Call
 from server.disclosures import Direction, Disclosures
 from server.exchange import Exchange
 from server.gate import Pace
-from server.member import Member
+from server.member import Member, Partial
 from server.sockets import Crossed, Metered
 
 log = logging.getLogger("fenchel.server")
@@ -106,8 +106,8 @@ class Conversation:
         if isinstance(answer, pb.Welcome):
             await self._take_over()
         if isinstance(answer, pb.Welcome) and self._member.partial is not None:
-            sequence, assembly = self._member.partial
-            answer.partial.sequence, answer.partial.received = sequence, assembly.received
+            begun = self._member.partial
+            answer.partial.sequence, answer.partial.received = begun.sequence, begun.assembly.received
         if isinstance(answer, pb.Welcome):
             if hello.sent_unix_ns:
                 self._member.clock.heard(hello.sent_unix_ns, now)
@@ -226,7 +226,7 @@ class Conversation:
         if call is None:
             await self._slow(reply, self._strays, "strays_per_second")
             return _Incoming(reply, told, assembly, None)
-        self._member.partial = (call.sequence, assembly)
+        self._member.partial = Partial(call.sequence, assembly, reply.payload.SerializeToString())
         call.first_received_ns = time.perf_counter_ns()
         call.last_sent_ns = call.last_sent_ns or call.first_received_ns
         call.opening_up = frame_bytes
@@ -247,11 +247,14 @@ class Conversation:
             return Assembly(told.size, recycler=self._recycler, spans=spans)
         if call is None:
             return Assembly(told.size, received=min(reply.resume, told.size))  # given up meanwhile: discarded
-        sequence, assembly = self._member.partial or (0, Assembly(0))
-        if sequence != reply.sequence or assembly.size != told.size:
+        begun = self._member.partial
+        if begun is None or begun.sequence != reply.sequence:
             raise WireError("a client resumed a reply that the server has no part of")
-        assembly.rewind(reply.resume)
-        return assembly
+        if begun.payload != reply.payload.SerializeToString():
+            # What was checked and accounted for on the way are the arrays of the beginning.
+            raise WireError("a client resumed a reply with other values than those it had begun with")
+        begun.assembly.rewind(reply.resume)
+        return begun.assembly
 
     def _exceeds(self, call: Call, size: int) -> bool:
         """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""

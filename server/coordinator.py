@@ -413,7 +413,7 @@ class Coordinator:
         finally:
             try:
                 if rounds is not None:
-                    rounds.close(completed=not reason)
+                    await rounds.close(completed=not reason)
             finally:  # the clients hear of the end, also where the disk is full
                 summary = self._end(rounds, time.perf_counter() - started, reason)
         return summary

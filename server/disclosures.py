@@ -490,7 +490,7 @@ def presence(kind: Descriptor, prefix: str = "") -> Iterable[tuple[str, Callable
         name, part = prefix + descriptor.name, descriptor.message_type
         if part is None and descriptor.has_presence:
             yield name, partial(_has, attrgetter(prefix.rstrip(".")) if prefix else None, descriptor.name)
-        elif part is None:
+        elif part is None or part.GetOptions().map_entry:
             yield name, attrgetter(name)
         elif descriptor.is_repeated:
             for inner, of in presence(part):

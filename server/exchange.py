@@ -321,6 +321,7 @@ class Exchange:
                 client,
                 self._deadline,
             )
+            self._waiting[client][1].kept_out = True
             self._leave(client)
 
     def _too_few(self, asked: int, setting: str) -> str:

@@ -154,7 +154,9 @@ class Fleet:
 
         Who answered but could not do what it was asked is not away.
         """
-        asked = [call for call in calls if call.kind == pb.ASK and call.round == self.round]
+        asked = [
+            call for call in calls if call.kind == pb.ASK and call.round == self.round and not call.kept_out
+        ]
         answered = {call.client for call in asked if call.outcome in ("counted", "failed")}
         for client in answered:
             if self.members[client].attendance.missed:

@@ -34,7 +34,7 @@ class Total:
     """A weighted sum of arrays of one shape, term by term.
 
     As long as all terms weigh the same, they are added up as they are, and their weight is multiplied in at the end:
-    for large arrays a product takes longer than a sum.
+    for large arrays a product takes longer than a sum. Not where they weigh less than 1, and the sum might overflow.
 
     Attributes
     ----------
@@ -51,8 +51,8 @@ class Total:
     def add(self, array: Array, weight: float = 1.0) -> None:
         """Add a term."""
         if not self._terms:
-            self._unit = weight
-        elif weight != self._unit:
+            self._unit = max(weight, 1.0)
+        if weight != self._unit:
             self._multiply()
         self._total = accumulate(self._total, array, 1.0 if weight == self._unit else weight)
         self.weight += weight

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from common.frames import Assembly, Body
 from proto import fenchel_pb2 as pb
@@ -26,6 +27,24 @@ log = logging.getLogger("fenchel.server")
 
 EPOCH_BITS = 32
 """Sequence numbers of a resumed run start above all that the run before it can have used."""
+
+
+class Partial(NamedTuple):
+    """What has arrived of a reply.
+
+    Attributes
+    ----------
+    sequence
+        Of the instruction that it answers.
+    assembly
+        Its body so far.
+    payload
+        The descriptor with which it began: whoever goes on must mean the same arrays.
+    """
+
+    sequence: int
+    assembly: Assembly
+    payload: bytes
 
 
 @dataclass
@@ -70,8 +89,8 @@ class Member:
     """How it keeps deadlines."""
     attendance: Attendance = field(default_factory=Attendance)
     """In which rounds it has not answered lately."""
-    partial: tuple[int, Assembly] | None = None
-    """Sequence and beginning of a reply whose stream broke."""
+    partial: Partial | None = None
+    """The beginning of a reply that is arriving, or whose stream broke."""
     clock: Clock = field(default_factory=Clock)
     """How far the client's clock is from this process's."""
     throughput_down: Throughput = field(default_factory=Throughput)
@@ -121,8 +140,8 @@ class Member:
     def settle(self, call: Call) -> None:
         """Stop waiting for an instruction: it was answered, or its deadline has passed."""
         self.outstanding.pop(call.sequence, None)
-        if self.partial is not None and self.partial[0] == call.sequence:
-            self.partial[1].let_go()
+        if self.partial is not None and self.partial.sequence == call.sequence:
+            self.partial.assembly.let_go()
         call.body = None  # the record of the call is kept for the round; its arrays need not be
 
     def tells(self) -> Iterator[Call]:

@@ -83,6 +83,7 @@ class Rounds:
     _kept: Border | None = None  # what is written if the run has to wait
     _keep_from: float = 0.0  # as for saving
     _covered: int = -1  # the last round after which the run was saved or kept
+    _closed: bool = False
 
     async def go(self, *, fresh: bool) -> None:
         """Do the rounds that are left, and save the final model.
@@ -124,7 +125,7 @@ class Rounds:
         if await self.admission(fleet, self.algorithm):
             await self._enrol()
             await self._save(wait=True)  # a server that is resumed must know its clients
-        elif self._covered < self.done and fleet.is_short:
+        elif self._covered < self.done and fleet.is_short and time.perf_counter() >= self._save_from:
             await self._save(wait=True)
         started = time.perf_counter()
         fleet.round = t
@@ -197,7 +198,7 @@ class Rounds:
         self._saving = asyncio.create_task(self._write(checkpoint, started, again))
         self._covered, self._kept = self.done, None
         if wait or checkpoint.is_large:
-            await self._saving
+            await asyncio.shield(self._saving)  # a thread writes it, and goes on whoever is interrupted
 
     def _keep(self) -> None:
         """Hold on to the run as it is now, between two rounds, for :meth:`_secure`.
@@ -220,7 +221,7 @@ class Rounds:
         """Write what was kept between two rounds, as the run may wait for long now; the log says if that fails."""
         await self._saved()
         border, self._kept = self._kept, None
-        if border is not None and not self._saving_failed():
+        if border is not None and not self._closed and not self._saving_failed():
             checkpoint = border.checkpoint(self.folder.id, self.epoch)
             self._saving = asyncio.create_task(self._write(checkpoint, time.perf_counter(), again=False))
             await self._saved()
@@ -258,10 +259,15 @@ class Rounds:
         self.recorder.saved(now - started)
         self._save_from = now + (now - started) * (1 / _SAVING_SHARE - 1)
 
-    def close(self, *, completed: bool) -> None:
-        """Close the tables: for good, or so that a resumed run can go on with them."""
-        if self._saving is not None:
-            self._saving.cancel()
+    async def close(self, *, completed: bool) -> None:
+        """Close the tables: for good, or so that a resumed run can go on with them.
+
+        Waits for what is being written: a thread cannot be stopped, and whoever writes next would meet it.
+        """
+        self._closed = True
+        await self._saved()
+        if error := self._saving_failed():
+            log.error("%s", error)
         if completed:
             self.recorder.finish()
         else:

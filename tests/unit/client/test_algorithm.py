@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from client.algorithm import ClientAlgorithm, Place, answers
 from client.algorithms import client_half
@@ -38,6 +39,7 @@ class Half(ClientAlgorithm):
         name: str,
         extra: Vector | None = None,
         anything: Any = 0,
+        marks: NDArray[int] | None = None,  # type: ignore[type-var]
     ) -> Values:
         return {"name": name, "round": self.round}
 
@@ -91,6 +93,7 @@ def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
     assert (
         half.answer("everything", 5, {**COMPLETE, "model": np.zeros(3, np.float32), "rate": 1})["round"] == 5
     )
+    assert half.answer("everything", 6, {**COMPLETE, "marks": np.zeros(2, np.int64)})["round"] == 6
     assert half.answer("nothing", 5, {}) == {}
 
 
@@ -109,6 +112,7 @@ def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
         ),
         ("rows", COMPLETE["thin"], "is a SparseVector, expected an array"),
         ("rows", np.zeros(2), "has dtype float64, expected int64"),
+        ("marks", np.zeros(2), "has dtype float64, expected int64"),
         ("thin", np.zeros(3), "is a ndarray, expected a sparse vector"),
         ("count", 1.0, "is a float, expected a int"),
         ("count", True, "is a bool, expected a int"),

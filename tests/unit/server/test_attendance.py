@@ -126,12 +126,12 @@ def test_a_round_is_missed_by_who_was_asked_and_gave_no_answer_in_any_phase(
     assert fleet.members["a"].attendance.missed == missed
 
 
-def test_evaluations_promises_and_other_rounds_do_not_count() -> None:
+def test_evaluations_promises_other_rounds_and_a_lack_of_room_do_not_count() -> None:
     fleet = fleet_of()
     fleet.round = 5
-    evaluation, promise, admission = (asked(t, {"a": "unanswered"})[0] for t in (5, 5, 4))
-    evaluation.kind, promise.kind = pb.INSPECT, pb.TELL
-    fleet.note_attendance([evaluation, promise, admission])
+    evaluation, promise, admission, kept_out = (asked(t, {"a": "unanswered"})[0] for t in (5, 5, 4, 5))
+    evaluation.kind, promise.kind, kept_out.kept_out = pb.INSPECT, pb.TELL, True
+    fleet.note_attendance([evaluation, promise, admission, kept_out])
     assert fleet.members["a"].attendance == Attendance()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.errors import TooFewRepliesError
+from common.errors import TooFewRepliesError, WireError
 from common.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, Head, frames, parse
 from common.payload import Values, encode
 from common.settings.run import Network
@@ -98,6 +98,30 @@ async def test_a_reply_that_broke_off_goes_on_where_it_broke(member: Member) -> 
     assert (member.partial, member.base) == (None, 1)
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(member: Member) -> None:
+    """Whole numbers are not looked at for NaN on their way, and the account names what was begun."""
+    entries = np.zeros(3 * CHUNK_BYTES // 8)
+    entries[5] = np.nan
+    exchange = asked(member)
+    old, serving, _ = await connected(member)
+    first, second, *_ = frames(
+        pb.Reply(sequence=1), Body(encode({"x": entries.view(np.int64), "y": np.ones(8)}))
+    )
+    for frame in (first, second):
+        await old.write(frame)
+    old.outgoing.put_nowait(None)
+    await serving
+    new, serving, welcome = await connected(member)
+    assert isinstance(welcome, pb.Welcome)
+    for frame in frames(
+        pb.Reply(sequence=1), Body(encode({"x": entries, "y": np.ones(8)})), welcome.partial.received
+    ):
+        await new.write(frame)
+    with pytest.raises(WireError, match="other values than those it had begun with"):
+        await serving
+    assert not exchange.answered
 
 
 async def test_what_a_client_has_of_an_instruction_is_not_sent_again(member: Member) -> None:

@@ -167,6 +167,16 @@ def test_heads_are_accounted_for_by_the_fields_that_were_ever_set(messages: list
     assert {each["message"]: set(each["fields"]) for each in account.to_json()["heads"]} == expected
 
 
+def test_a_map_is_named_and_not_looked_into(account: Disclosures) -> None:
+    states: Any = health_pb2.HealthListResponse()  # type: ignore[attr-defined]
+    account.head("down", states)
+    states.statuses["service"].status = health_pb2.HealthCheckResponse.SERVING
+    account.head("down", states)
+    assert {each["message"]: each["fields"] for each in account.to_json()["heads"]}["HealthListResponse"] == [
+        "statuses"
+    ]
+
+
 def test_fields_of_heads_are_named_without_their_values(account: Disclosures) -> None:
     account.head("up", pb.Hello(shard=pb.ShardDescription(samples=5, class_names=["ill"]), stateless=True))
     account.head("up", reply(model=1.0))

@@ -82,6 +82,17 @@ def test_a_total_is_the_weighted_sum_also_where_the_weights_are_equal_at_first(
     )  # and the sum left it as it was
 
 
+@pytest.mark.parametrize("weights", [(0.25, 0.25, 0.25, 0.25), (0.0, 0.0, 1.0), (1e-3, 1e-3)])
+@pytest.mark.parametrize(("dtype", "large"), [("float32", 3e38), ("float16", 6e4)])
+def test_small_weights_keep_large_numbers_from_overflowing(
+    dtype: str, large: float, weights: tuple[float, ...]
+) -> None:
+    total = Total()
+    for weight in weights:
+        total.add(np.full(3, large, dtype), weight)
+    np.testing.assert_allclose(total.mean(), np.full(3, large), rtol=1e-2)
+
+
 def test_a_vector_with_every_entry_counts_beside_sparse_ones_in_whatever_order_they_come() -> None:
     sparse = SparseVector(np.array([1, 3]), np.array([2.0, 4.0]), 5)
     given: list[Value] = [sparse, np.arange(5.0), sparse, np.arange(5.0)]

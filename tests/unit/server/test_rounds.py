@@ -77,7 +77,7 @@ def make(tmp_path: Path, member: Member) -> Iterator[MakeRounds]:
 
     yield make_rounds
     for rounds in made:
-        rounds.close(completed=True)
+        asyncio.run(rounds.close(completed=True))
 
 
 def rounds_of(parent: Path, member: Member, **participation: Any) -> Rounds:
@@ -154,6 +154,56 @@ async def test_two_checkpoints_are_never_written_at_the_same_time(
     assert order[0] == 1
     assert set(order) == {1, 2}
     assert saved(rounds) == (2, 2.0)
+
+
+async def test_a_run_that_ends_waits_for_what_is_being_written_and_begins_nothing(
+    make: MakeRounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    save = checkpoints.save
+
+    def slow(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
+        time.sleep(0.05)
+        save(folder, checkpoint, sync=sync)
+        written.append(checkpoint.round)
+
+    monkeypatch.setattr(checkpoints, "save", slow)
+    rounds = make()
+    await rounds._round(1)
+    writing = asyncio.create_task(rounds._save(wait=True))
+    await asyncio.sleep(0.01)
+    rounds._keep_from = 0.0
+    await rounds._round(2)
+    waiting = asyncio.create_task(rounds._secure())
+    await asyncio.sleep(0)
+    writing.cancel()
+    await rounds.close(completed=False)
+    assert written == [1]
+    await waiting
+    await asyncio.sleep(0.1)
+    assert written == [1]
+
+
+async def test_fewer_clients_than_wanted_do_not_make_a_run_save_all_the_time(
+    make: MakeRounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = make()
+    rounds.fleet.members["a"].queue = None
+    assert rounds.fleet.is_short
+    saves = 0
+    write = checkpoints.save
+
+    def counted(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
+        nonlocal saves
+        saves += 1
+        time.sleep(0.01)
+        write(folder, checkpoint, sync=sync)
+
+    monkeypatch.setattr(checkpoints, "save", counted)
+    monkeypatch.setattr(rounds, "_keep", lambda: None)
+    for t in range(1, 100):
+        await rounds._round(t)
+    assert saves < 10, "0.2 s between one that takes 10 ms and the next"
 
 
 async def test_what_was_kept_gives_way_to_a_regular_checkpoint(make: MakeRounds) -> None:
