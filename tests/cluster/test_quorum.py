@@ -166,6 +166,13 @@ def test_a_frozen_client_costs_as_many_deadlines_as_the_run_is_patient(federate:
     assert [row["counted"] < row["asked"] for row in rows[-10:]] == [True] * 10, "it is still asked"
 
 
+def is_saved_as_away(federation: Federation) -> bool:
+    """Whether the last checkpoint knows that a client has not answered for long."""
+    kept = checkpoints.load(RunFolder(federation.run_folder).checkpoint).members[AWAY]
+    missed: int = kept.get("attendance", {}).get("missed", 0)
+    return missed >= 2
+
+
 @pytest.mark.timeout(300)
 def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(
     federate: MakeFederation,
@@ -180,6 +187,7 @@ def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(
     wait_until(
         lambda: "its place in cohorts goes to others" in federation.says("server"), "it to be left out"
     )
+    wait_until(lambda: is_saved_as_away(federation), "a checkpoint that knows of it")
     wait_until(lambda: "round 25 " in federation.says("server"), "round 25")
     federation.kill("server")
     federation.restart("server")
