@@ -201,9 +201,12 @@ async def test_fewer_clients_than_wanted_do_not_make_a_run_save_all_the_time(
 
     monkeypatch.setattr(checkpoints, "save", counted)
     monkeypatch.setattr(rounds, "_keep", lambda: None)
+    began = time.perf_counter()
     for t in range(1, 100):
         await rounds._round(t)
-    assert saves < 10, "0.2 s between one that takes 10 ms and the next"
+    assert saves <= 2 + (time.perf_counter() - began) / 0.19, (
+        "0.19 s between one that takes 10 ms and the next"
+    )
 
 
 async def test_what_was_kept_gives_way_to_a_regular_checkpoint(make: MakeRounds) -> None:
