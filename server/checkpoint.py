@@ -118,7 +118,7 @@ class Checkpoint:
                 pb.TELL,
                 bodies[promise.body],
             )
-            members[promise.client].outstanding[call.sequence] = call
+            members[promise.client].owe(call)
         return members
 
     def _body(self, number: int) -> Body:

@@ -444,6 +444,7 @@ class Coordinator:
             settings.seed,
             settings.participation,
             settings.network.reply_buffer_bytes,
+            settings.network.promised_bytes,
             traced=self._observer.traced,
             waits=self._observer.waits,
             in_flight=InFlight(settings.network.in_flight_bytes, settings.network.max_message_bytes),

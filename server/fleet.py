@@ -18,6 +18,7 @@ from common.frames import Body
 from common.payload import Value, Values, encode
 from common.randomness import generator
 from common.settings.participation import AllClients, Participation, PhaseTerms, Sampler
+from common.settings.run import Network
 from proto import fenchel_pb2 as pb
 from server.attendance import Attendance
 from server.calls import Call
@@ -58,7 +59,7 @@ class Fleet:
     ----------
     members
         By client id, in order of ids.
-    seed, participation, reply_buffer_bytes
+    seed, participation, reply_buffer_bytes, promised_bytes
         From the settings.
     round
         The round that is going on.
@@ -82,6 +83,7 @@ class Fleet:
     seed: int
     participation: Participation
     reply_buffer_bytes: int
+    promised_bytes: int = Network().promised_bytes
     round: int = 0
     calls: list[Call] = field(default_factory=list)
     traced: Callable[[str, int], str] = lambda phase, t: ""
@@ -406,14 +408,17 @@ class Cohort:
         """Tell each client to do something.
 
         A promise: every client does it, before anything else that it is asked later, even if it is away
-        now. Returns at once.
+        now. Returns at once. A client that has ``network.promised_bytes`` before it already is lost.
         """
         fleet = self.fleet
         trace = fleet.traced(phase, fleet.round)
         for client, body in self._bodies(values):
             body.detach()  # it may be sent much later
-            if fleet.members[client].lost is None:
-                call = fleet.members[client].post(phase, fleet.round, pb.TELL, body)
+            member = fleet.members[client]
+            if member.owed_bytes >= fleet.promised_bytes:
+                member.lose(_too_far_behind(member, fleet.promised_bytes))
+            if member.lost is None:
+                call = member.post(phase, fleet.round, pb.TELL, body)
                 call.traceparent = trace
                 fleet.calls.append(call)
 
@@ -490,6 +495,15 @@ class Cohort:
             shared = _body(_for_client(values, ""))
             for client in self.clients:
                 yield client, shared
+
+
+def _too_far_behind(member: Member, limit: int) -> str:
+    first = next(member.tells())
+    where = "is slow to follow" if member.connected else "has been away for long"
+    return (
+        f"it {where}: all that it was told since round {first.round}, {member.owed_bytes:,} bytes, it still has to do, "
+        f"and no more than {limit:,} are kept for one client (network.promised_bytes)"
+    )
 
 
 def _quorum(

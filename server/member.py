@@ -25,6 +25,8 @@ from server.throughput import Throughput
 
 log = logging.getLogger("fenchel.server")
 
+_CALL_BYTES = 1024  # what an instruction takes beside its body, about
+
 EPOCH_BITS = 32
 """Sequence numbers of a resumed run start above all that the run before it can have used."""
 
@@ -65,6 +67,8 @@ class Member:
         The base in the older of the two checkpoints that are on disk: no run can go back behind it.
     lost
         Why this client is out of the run, or ``None``.
+    owed_bytes
+        What the promises take that it has not confirmed yet.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Member:
     next_sequence: int = 1
     lost: str | None = None
     outstanding: dict[int, Call] = field(default_factory=dict)
+    owed_bytes: int = 0
     streams: int = 0
     """How often the client has come."""
     changed_unix: float = field(default_factory=time.time)
@@ -113,7 +118,8 @@ class Member:
 
         A told one counts from now on. An asked one counts once :meth:`count` says so.
         """
-        if any(call.exchange is not None for call in self.outstanding.values()):
+        last = next(reversed(self.outstanding.values()), None)
+        if last is not None and last.exchange is not None:
             raise RuntimeError(
                 f"phase {phase!r} is for client {self.name}, to which another question is still open: "
                 "await one exchange with a client before the next"
@@ -122,11 +128,17 @@ class Member:
         self.next_sequence += 1
         if kind == pb.TELL:
             self.base = call.sequence
-        self.outstanding[call.sequence] = call
+        self.owe(call)
         self.overdue.clear()
         if self.queue is not None:
             self.queue.put_nowait(call)
         return call
+
+    def owe(self, call: Call) -> None:
+        """Hold on to an instruction until it is settled."""
+        self.outstanding[call.sequence] = call
+        if call.kind == pb.TELL:
+            self.owed_bytes += call.body_bytes + _CALL_BYTES
 
     def count(self, call: Call) -> None:
         """Let the effect of an answered question count.
@@ -139,7 +151,8 @@ class Member:
 
     def settle(self, call: Call) -> None:
         """Stop waiting for an instruction: it was answered, or its deadline has passed."""
-        self.outstanding.pop(call.sequence, None)
+        if self.outstanding.pop(call.sequence, None) is not None and call.kind == pb.TELL:
+            self.owed_bytes -= call.body_bytes + _CALL_BYTES
         if self.partial is not None and self.partial.sequence == call.sequence:
             self.partial.assembly.let_go()
         call.body = None  # the record of the call is kept for the round; its arrays need not be
@@ -181,6 +194,7 @@ class Member:
             if call.exchange is not None:
                 call.exchange.fail(call, reason)
         self.outstanding.clear()
+        self.owed_bytes = 0
 
     def say_farewell(self, farewell: pb.Farewell) -> None:
         """End the client's part, if it is connected."""

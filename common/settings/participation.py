@@ -102,7 +102,8 @@ class Participation(Section):
     )
     on_lost_state: Literal["stop", "continue"] = Field(
         "stop",
-        description="when a client comes back without its journal: stop the run, or continue without that client",
+        description="when a client cannot go on, as its journal is gone or too much waits for it: stop the run, or "
+        "continue without that client",
     )
     late_joiners: Literal["refuse", "admit"] = Field(
         "refuse",

@@ -126,6 +126,12 @@ class Network(Section):
         "into a sum, or their phase is over. More is held back on the wire, and a phase that needs more at once is "
         "refused. null: half of the memory of the server's machine, or of its container",
     )
+    promised_bytes: PositiveInt = Field(
+        1 << 30,
+        description="what one client may have to catch up on: instructions that wait for no answer, such as the steps of "
+        "rounds that it is away for, kept in memory and in checkpoints until it has followed them. One that has this "
+        "much before it when the next comes is given up (participation.on_lost_state)",
+    )
     max_calls: PositiveInt = Field(
         20_000,
         description="calls that the server has open at once, of all clients together (a client at work has one, and "

@@ -222,3 +222,31 @@ def test_a_reply_that_is_refused_does_not_count(member: Member) -> None:
     assert not exchange.is_open_for(call)
     assert (member.base, exchange.answered) == (0, [])
     assert exchange.failures == {member.name: "wrong shape"}
+
+
+def test_what_a_client_has_to_catch_up_on_is_counted_until_it_is_done(member: Member) -> None:
+    size = body().size
+    first, second = tell(member), tell(member)
+    each = member.owed_bytes // 2
+    assert each > size
+    member.settle(first)
+    assert member.owed_bytes == each
+    member.settle(first)  # a repeated confirmation settles nothing
+    assert member.owed_bytes == each
+    answered(member, question := ask(member))
+    assert question.outcome == "counted"
+    assert member.owed_bytes == 0  # its answer proves all promises kept
+    assert second.outcome == "told"
+
+
+def test_a_checkpoint_knows_what_a_client_has_to_catch_up_on(member: Member) -> None:
+    tell(member)
+    tell(member)
+    restored = take("run", 1, 0, Nothing(), {member.name: member}).restore()[member.name]
+    assert restored.owed_bytes == member.owed_bytes > 0
+
+
+def test_who_is_lost_owes_nothing(member: Member) -> None:
+    tell(member)
+    member.lose("its journal is gone")
+    assert member.owed_bytes == 0
