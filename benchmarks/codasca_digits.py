@@ -9,9 +9,7 @@ seed and writes nothing. Needs torch.
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,21 +18,13 @@ import numpy as np
 
 import fenchel
 from benchmarks import codasca_digits_data
+from benchmarks.codasca_figure import draw
 from benchmarks.codasca_methods import METHODS, algorithm
-from benchmarks.experiment import (
-    Floats,
-    Planned,
-    all_done,
-    all_kept,
-    draw,
-    evaluated_in_all,
-    first,
-    mean_and_deviation,
-    megabytes,
-    put,
-)
+from benchmarks.experiment import Planned, all_done, all_kept, command_line, flags
 from benchmarks.machine import description
-from benchmarks.program import allow_many_sockets, markdown
+from benchmarks.outcome import Floats, evaluated_in_all, first, mean_and_deviation, megabytes
+from benchmarks.page import put
+from benchmarks.program import markdown
 
 _EXPERIMENT = Path("experiments/codasca/digits.yaml")
 _PAGE = Path("docs/results/codasca-digits.md")
@@ -191,24 +181,19 @@ def early(runs: Mapping[Cell, fenchel.Run], window: int, rounds: Sequence[int]) 
 
 def main() -> None:
     """Read the command line, do the runs, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
+    parser = flags(__doc__, quick="two methods, one seed; writes nothing")
     parser.add_argument("--finished", action="store_true", help="write the page from the runs that are kept")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
     parser.add_argument(
         "--windows", type=int, nargs="+", default=_WINDOWS, help="local steps; then nothing is written"
     )
-    parser.add_argument("--quick", action="store_true", help="two methods, one seed; writes nothing")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
-    words = parser.parse_args()
-    allow_many_sockets()
-    windows: tuple[int, ...] = tuple(words.windows)
-    methods: tuple[str, ...] = METHODS
-    seeds: tuple[int, ...] = _SEEDS
-    if words.quick:
-        windows, methods, seeds = (128,), METHODS[:2], _SEEDS[:1]
-    with tempfile.TemporaryDirectory() as temporary:
-        planned = plan((words.runs or Path(temporary)).resolve(), windows, methods, seeds)
+    with command_line(parser) as (words, folder):
+        windows: tuple[int, ...] = tuple(words.windows)
+        methods: tuple[str, ...] = METHODS
+        seeds: tuple[int, ...] = _SEEDS
+        if words.quick:
+            windows, methods, seeds = (128,), METHODS[:2], _SEEDS[:1]
+        planned = plan(folder.resolve(), windows, methods, seeds)
         runs = all_kept(planned) if words.finished else all_done(planned, words.at_once)
         rows, gaps = table(runs), differences(runs, "CODASCA", "CODA+")
         print(markdown(rows), markdown(gaps), sep="\n\n")

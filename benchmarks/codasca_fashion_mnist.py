@@ -10,9 +10,7 @@ and writes nothing. Needs torch and Fashion-MNIST (``fenchel data fetch fashion-
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,19 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fenchel
+from benchmarks.codasca_figure import draw
 from benchmarks.codasca_methods import METHODS, algorithm
-from benchmarks.experiment import (
-    Planned,
-    all_done,
-    all_kept,
-    draw,
-    evaluated,
-    first,
-    megabytes,
-    put,
-)
+from benchmarks.experiment import Planned, all_done, all_kept, command_line, flags
 from benchmarks.machine import description
-from benchmarks.program import allow_many_sockets, markdown, progress
+from benchmarks.outcome import evaluated, first, megabytes
+from benchmarks.page import put
+from benchmarks.program import markdown, progress, tell
 from common.data import catalogue
 from common.data.samples import RawMatrix
 
@@ -187,20 +179,15 @@ def best(runs: Mapping[Cell, fenchel.Run], panel: tuple[int, int, int]) -> dict[
 
 def main() -> None:
     """Read the command line, do the runs, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
+    parser = flags(__doc__, quick="two methods, eight rounds; writes nothing")
     parser.add_argument("--finished", action="store_true", help="write the page from the runs that are kept")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
     parser.add_argument(
         "--panels", type=int, nargs="+", choices=range(len(_PANELS)), help="only these; writes nothing"
     )
     parser.add_argument("--trials", nargs="*", metavar="METHOD", help="try out step sizes; writes nothing")
-    parser.add_argument("--quick", action="store_true", help="two methods, eight rounds; writes nothing")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
-    words = parser.parse_args()
-    allow_many_sockets()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = (words.runs or Path(temporary)).resolve()
+    with command_line(parser) as (words, folder):
+        folder = folder.resolve()
         if words.trials is not None:
             print(markdown(trials(folder, words.trials or METHODS)))
             return
@@ -216,9 +203,7 @@ def main() -> None:
         planned = plan(folder, wanted, _SEED)
         runs = all_kept(planned) if words.finished else all_done(planned, words.at_once)
         rows = table(runs)
-        print(markdown(rows))
-        if words.json:
-            print(json.dumps({"rows": rows}))
+        tell({"rows": rows}, as_json=words.json)
         if words.quick or words.panels:
             return
         panels = {

@@ -7,9 +7,7 @@ they are on this machine, and random ones of their size otherwise, which take as
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -20,10 +18,10 @@ import pyarrow.parquet as pq
 import torch
 
 from benchmarks.machine import description
-from benchmarks.program import Figures, markdown, progress
+from benchmarks.program import Figures, flags, progress, tell
 from common.data.catalogue import locate
 from common.errors import SettingsError
-from common.objectives.torch_models import find_device
+from common.objectives.networks.device import find_device
 from common.run_folder import RunFolder
 from common.settings.run import validate
 from deploy.inprocess import run_in_process
@@ -105,12 +103,10 @@ def _seconds(data: dict[str, Any], device: str, steps: int, rounds: int, folder:
 
 def main() -> None:
     """Read the command line, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags(__doc__)
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default="cpu", help="where the network is computed"
     )
-    parser.add_argument("--quick", action="store_true", help="less of it: under 50 s on two cores")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
     words = parser.parse_args()
     try:
         find_device(words.device)
@@ -118,12 +114,7 @@ def main() -> None:
         parser.error(str(error))
     figures = measure(words.device, quick=words.quick)
     print(f"{description()}\n")
-    print(markdown(figures["rows"]))
-    for name, figure in figures.items():
-        if name != "rows":
-            print(f"{name}: {figure}")
-    if words.json:
-        print(json.dumps(figures))
+    tell(figures, as_json=words.json)
 
 
 if __name__ == "__main__":

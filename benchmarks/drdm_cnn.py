@@ -13,11 +13,9 @@ scikit-learn, and writes nothing. Needs torch and the data sets (``fenchel data 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,24 +24,16 @@ from typing import TypeAlias
 import numpy as np
 
 import fenchel
-from benchmarks.drdm_runs import (
-    COLORS,
-    MEAN,
-    Method,
-    Trial,
-    attempt,
-    draw,
-    evaluated,
-    finished,
-    line,
-    put,
-    run_of,
-    trials,
-)
+from benchmarks.drdm_runs import MEAN, Method, Trial, attempt, draw, line, trials
+from benchmarks.experiment import command_line, done, flags, kept
+from benchmarks.figure import canvas
 from benchmarks.machine import description
-from benchmarks.program import allow_many_sockets, markdown, progress
+from benchmarks.outcome import evaluated
+from benchmarks.page import put
+from benchmarks.program import markdown, progress
 from common.data.catalogue import data_folders, locate
 from common.errors import RunStoppedError
+from report.canvas import COLORS
 
 _PAGE = Path("docs/results/drdm-cnn.md")
 _TRIAL = ("seed=0", "rounds=15", "evaluation.every=10")
@@ -227,14 +217,7 @@ def control_rows(runs: Mapping[str, fenchel.Run], last: int = 25) -> list[dict[s
 
 def draw_controls(runs: Mapping[str, fenchel.Run], path: Path) -> None:
     """Draw the norm of c and the average accuracy against rounds."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style = {"font.size": 9, "axes.grid": True, "grid.color": "#e5e7ea", "axes.titlelocation": "left"}
-    with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(10, 3.6), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, (10, 3.6)) as figure:
         left, right = figure.subplots(1, 2)
         for (title, run), color in zip(runs.items(), COLORS, strict=False):
             norm = run.metrics_table["control_variate_norm"].to_numpy()
@@ -245,14 +228,13 @@ def draw_controls(runs: Mapping[str, fenchel.Run], path: Path) -> None:
         )
         right.set(xlabel="round", ylabel="accuracy", title="Average over clients")
         left.legend(frameon=False, fontsize=8)
-        figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
 Rows: TypeAlias = list[dict[str, object]]
 
 
 def _compared(
-    images: Images, methods: Sequence[Method], folder: Path, *, kept: bool
+    images: Images, methods: Sequence[Method], folder: Path, *, only_kept: bool
 ) -> tuple[str, Rows, Callable[[], str]]:
     """Run the methods; return the name of their place in the page, the table, and what makes the text there."""
     overrides, runs = overrides_of(images, folder), {}
@@ -260,8 +242,8 @@ def _compared(
         progress(f"{images.name}: {method.title}")
         own = folder / images.name
         try:
-            do = finished if kept else run_of
-            run = do(images.experiment, method, own, overrides)
+            planned = method.planned(images.experiment, own, overrides)
+            run = kept(planned) if only_kept else done(planned)
         except RunStoppedError as error:
             progress(f"{method.title} broke off: {error}")  # the others are worth having
             run = None
@@ -291,21 +273,21 @@ def _compared(
 
 
 def _tried(
-    images: Images, methods: Sequence[Method], folder: Path, *, kept: bool
+    images: Images, methods: Sequence[Method], folder: Path, *, only_kept: bool
 ) -> tuple[str, Rows, Callable[[], str]]:
     """Do the trials; return as :func:`_compared` does."""
     overrides = (*overrides_of(images, folder), *_TRIAL)
-    tested = trials(images.experiment, methods, folder / images.name, overrides, only_kept=kept)
+    tested = trials(images.experiment, methods, folder / images.name, overrides, only_kept=only_kept)
     rows = trial_rows(tested)
     made = "Made by `python -m benchmarks.drdm_cnn --trials`, in one process."
     return "trials", rows, lambda: f"{markdown(rows)}\n\n{made}"
 
 
 def _controlled(
-    _: Images, __: Sequence[Method], folder: Path, *, kept: bool
+    _: Images, __: Sequence[Method], folder: Path, *, only_kept: bool
 ) -> tuple[str, Rows, Callable[[], str]]:
     """Look at SCAFFOLD's control variates; return as :func:`_compared` does."""
-    runs = controls(folder, only_kept=kept)
+    runs = controls(folder, only_kept=only_kept)
     rows = control_rows(runs)
 
     def page() -> str:
@@ -325,32 +307,26 @@ def _words(settings: Mapping[str, float]) -> str:
 
 def main() -> None:
     """Read the command line, run the methods, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags(__doc__, quick="two methods, two rounds; writes nothing")
     parser.add_argument(
         "images", nargs="*", choices=[[], *(images.name for images in _IMAGES)], metavar="NAME"
     )
-    parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
     parser.add_argument("--finished", action="store_true", help="write the page from the runs that are kept")
     parser.add_argument("--only", help="do only methods with this in their names, and write nothing")
     parser.add_argument("--trials", action="store_true", help="try out settings")
     parser.add_argument("--controls", action="store_true", help="look at SCAFFOLD's control variates")
-    parser.add_argument("--quick", action="store_true", help="two methods, two rounds; writes nothing")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
-    words = parser.parse_args()
-    allow_many_sockets()
-    chosen = [images for images in _IMAGES if images.name in (words.images or [images.name])]
-    if words.quick:
-        chosen = [_QUICK]
-    elif words.trials or words.controls:
-        chosen = [_FASHION]
-    figures = {}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = words.runs or Path(temporary)
+    with command_line(parser) as (words, folder):
+        chosen = [images for images in _IMAGES if images.name in (words.images or [images.name])]
+        if words.quick:
+            chosen = [_QUICK]
+        elif words.trials or words.controls:
+            chosen = [_FASHION]
+        figures = {}
         for images in chosen:
             methods = [method for method in methods_of(images) if (words.only or "") in method.title]
             make = _tried if words.trials else _controlled if words.controls else _compared
             marker, rows, page = make(
-                images, methods[:2] if words.quick else methods, folder, kept=words.finished
+                images, methods[:2] if words.quick else methods, folder, only_kept=words.finished
             )
             figures[marker] = rows
             print(markdown(rows))

@@ -9,15 +9,14 @@ already, with ``--finished`` only those; ``--quick`` does two methods for ten ro
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import tempfile
 from pathlib import Path
 
-from benchmarks.drdm_runs import Method, Trial, draw, finished, line, put, run_of, trials
+from benchmarks.drdm_runs import Method, Trial, draw, line, trials
+from benchmarks.experiment import command_line, done, flags, kept
 from benchmarks.machine import description
-from benchmarks.program import allow_many_sockets, markdown, progress
+from benchmarks.page import put
+from benchmarks.program import markdown, progress, tell
 
 _EXPERIMENT = Path("experiments/drdm/mnist-linear.yaml")
 _PAGE = Path("docs/results/drdm-mnist.md")
@@ -121,26 +120,18 @@ def _row(trial: Trial) -> dict[str, object]:
 
 def main() -> None:
     """Read the command line, run the methods, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
+    parser = flags(__doc__, quick="two methods, ten rounds; writes nothing")
     parser.add_argument("--finished", action="store_true", help="write the page from the runs that are kept")
     parser.add_argument("--only", help="do only methods with this in their names, and write nothing")
     parser.add_argument("--trials", action="store_true", help="try out step sizes; writes nothing")
-    parser.add_argument("--quick", action="store_true", help="two methods, ten rounds; writes nothing")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
-    words = parser.parse_args()
-    allow_many_sockets()
-    methods = [method for method in METHODS if (words.only or "") in method.title]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = words.runs or Path(temporary)
+    with command_line(parser) as (words, folder):
+        methods = [method for method in METHODS if (words.only or "") in method.title]
         if words.trials:
             table = []
             for method in (method for method in methods if method.grid):
                 tested = trials(_EXPERIMENT, [method], folder, (*_TRIAL, *_everybody(method)))
                 table += [_row(trial) for trial in sorted(tested, key=_score, reverse=True)]
-            print(markdown(table))
-            if words.json:
-                print(json.dumps({"rows": table}))
+            tell({"rows": table}, as_json=words.json)
             return
         seeds: tuple[int, ...] = _SEEDS
         shorter: tuple[str, ...] = ()
@@ -149,17 +140,15 @@ def main() -> None:
         runs = {}
         for method in methods:
             progress(method.title)
-            overrides = [(f"seed={seed}", *_everybody(method), *shorter) for seed in seeds]
-            if words.finished:
-                kept = [finished(_EXPERIMENT, method, folder, chosen) for chosen in overrides]
-                runs[method.title] = [run for run in kept if run is not None]
-            else:
-                runs[method.title] = [run_of(_EXPERIMENT, method, folder, chosen) for chosen in overrides]
-        runs = {title: kept for title, kept in runs.items() if kept}
+            plan = [
+                method.planned(_EXPERIMENT, folder, (f"seed={seed}", *_everybody(method), *shorter))
+                for seed in seeds
+            ]
+            found = [kept(planned) if words.finished else done(planned) for planned in plan]
+            runs[method.title] = [run for run in found if run is not None]
+        runs = {title: found for title, found in runs.items() if found}
         table = [line(method, runs[method.title], _TARGETS) for method in methods if method.title in runs]
-        print(markdown(table))
-        if words.json:
-            print(json.dumps({"rows": table}))
+        tell({"rows": table}, as_json=words.json)
         if words.quick or words.only:
             return
         draw(runs, _PAGE.with_suffix(".png"), (0.76, 0.4))

@@ -1,30 +1,25 @@
-"""What the programs about DRDM have in common: methods, runs that are kept, trials of step sizes, curves."""
+"""What the programs about DRDM have in common: methods, trials of step sizes, rows of tables, curves."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 import fenchel
+from benchmarks.experiment import Planned, begun, done, kept
+from benchmarks.figure import canvas
+from benchmarks.outcome import Floats, Integers, evaluated, evaluated_in_all, first
 from benchmarks.program import progress
 from common.phases import EVALUATE
-from common.settings.run import load
-
-Floats: TypeAlias = NDArray[np.float64]
+from report.canvas import COLORS
 
 MEAN, WORST, SPREAD = "client_accuracy_mean", "client_accuracy_worst", "client_accuracy_std"
 """Over the clients, each on test samples with the classes of its own."""
-
-COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
-"""Of curves."""
 
 
 @dataclass(frozen=True)
@@ -56,44 +51,11 @@ class Method:
         """Of the algorithm."""
         return {**self.algorithm, **self.tuned}
 
-
-def finished(path: Path, method: Method, folder: Path, overrides: Sequence[str]) -> fenchel.Run | None:
-    """Return a method's run that is in its folder already, or ``None``; parameters as for :func:`run_of`."""
-    wanted = load(path, _chosen(method, overrides))
-    for found in sorted(_folder(method, folder).glob("*/summary.json")):
-        done = fenchel.Run(found.parent)
-        if done.completed and done.settings == wanted:
-            return done
-    return None
-
-
-def run_of(path: Path, method: Method, folder: Path, overrides: Sequence[str]) -> fenchel.Run:
-    """Do a method's run with server and clients in processes of their own, or return the one that is in its folder.
-
-    Parameters
-    ----------
-    path
-        Settings file.
-    method
-        What to run.
-    folder
-        Where runs are kept.
-    overrides
-        What differs from the file, beside the algorithm.
-    """
-    done = finished(path, method, folder, overrides)
-    if done is not None:
-        return done
-    chosen = _chosen(method, overrides)
-    return fenchel.up(path, overrides=chosen, processes=2, runs=_folder(method, folder))
-
-
-def _chosen(method: Method, overrides: Sequence[str]) -> list[str]:
-    return [f"algorithm={json.dumps(method.settings)}", *overrides]
-
-
-def _folder(method: Method, folder: Path) -> Path:
-    return folder / re.sub(r"[^a-z0-9]+", "-", method.title.lower())
+    def planned(
+        self, settings: Path, runs: Path, overrides: Sequence[str], *, in_process: bool = False
+    ) -> Planned:
+        """Return its run with a settings file, kept below ``runs``; the overrides are those beside the algorithm."""
+        return Planned.row(settings, self.title, self.settings, overrides, runs, in_process=in_process)
 
 
 @dataclass(frozen=True)
@@ -134,24 +96,25 @@ def attempt(
 
     Parameters
     ----------
-    path, method, folder, overrides
-        As for :func:`run_of`.
+    path
+        Settings file.
+    method
+        What to run.
+    folder
+        Where runs are kept.
+    overrides
+        What differs from the file, beside the algorithm.
     only_kept
         Do no run: return the last one that was begun, or ``None``. Otherwise one that broke off is done again.
     """
-    run = finished(path, method, folder, overrides)
-    if run is None and not only_kept:
-        try:
-            return fenchel.up(
-                path, overrides=_chosen(method, overrides), runs=_folder(method, folder), in_process=True
-            )
-        except fenchel.FenchelError as error:
-            progress(f"{method.title} {dict(method.tuned)}: {error}")
-    if run is not None:
-        return run
-    wanted = load(path, _chosen(method, overrides))
-    begun = [fenchel.Run(found.parent) for found in sorted(_folder(method, folder).glob("*/settings.yaml"))]
-    return next((run for run in reversed(begun) if run.settings == wanted), None)
+    planned = method.planned(path, folder, overrides, in_process=True)
+    if only_kept:
+        return kept(planned) or begun(planned)
+    try:
+        return done(planned)
+    except fenchel.FenchelError as error:
+        progress(f"{method.title} {dict(method.tuned)}: {error}")
+        return begun(planned)
 
 
 def trials(
@@ -191,16 +154,11 @@ def combinations(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     return chosen
 
 
-def evaluated(run: fenchel.Run, figure: str) -> tuple[NDArray[np.int64], Floats]:
-    """Return the rounds in which a figure was evaluated, and its values there."""
-    metrics = run.metrics_table
-    values = metrics[figure].to_numpy().astype(float)
-    there = ~np.isnan(values)
-    return metrics["round"].to_numpy()[there].astype(np.int64), values[there]
-
-
 def megabytes(run: fenchel.Run) -> Floats:
-    """Return what was sent in both directions until the end of each round, shape (rounds,), evaluation left out."""
+    """Return what was sent in both directions until the end of each round, shape (rounds,), evaluation left out.
+
+    Other than in :func:`benchmarks.outcome.megabytes`, what is sent before the first round is a part of it.
+    """
     calls = run.calls_table.filter(pc.not_equal(run.calls_table["phase"], EVALUATE))
     # What is asked before the first round counts too; what comes after the last is the farewell.
     calls = calls.filter(pc.less_equal(calls["round"], run.settings.rounds))
@@ -233,20 +191,20 @@ def line(method: Method, runs: Sequence[fenchel.Run], targets: Sequence[float]) 
         figures |= {name: percent(values), f"paper, {name}": paper}
     losses = np.array([run.figures["worst_client_loss"] for run in runs])
     figures["largest client loss"] = f"{losses.mean():.3f}"
-    rounds, worst = mean_curve(runs, WORST)
+    rounds, worst = _mean_curve(runs, WORST)
     sent = np.mean([megabytes(run) for run in runs], axis=0)
     for target in targets:
-        reached = rounds[worst >= target]
-        figures[f"rounds to worst {target:.0%}"] = int(reached[0]) if reached.size else "–"
-        figures[f"MB to worst {target:.0%}"] = f"{sent[reached[0] - 1]:.0f}" if reached.size else "–"
+        reached = first(rounds, worst, target)
+        figures[f"rounds to worst {target:.0%}"] = reached or "–"
+        figures[f"MB to worst {target:.0%}"] = f"{sent[reached - 1]:.0f}" if reached else "–"
     figures["MB a round"] = f"{sent[-1] / sent.size:.2f}"
     figures["s a round"] = f"{np.median(np.concatenate([run.metrics_table['seconds'] for run in runs])):.2f}"
     return figures
 
 
-def mean_curve(runs: Sequence[fenchel.Run], figure: str) -> tuple[NDArray[np.int64], Floats]:
-    """Return the rounds in which a figure was evaluated, and its mean over the seeds."""
-    return evaluated(runs[0], figure)[0], np.mean([evaluated(run, figure)[1] for run in runs], axis=0)
+def _mean_curve(runs: Sequence[fenchel.Run], figure: str) -> tuple[Integers, Floats]:
+    rounds, values = evaluated_in_all(runs, figure)
+    return rounds, values.mean(axis=0)
 
 
 def draw(curves: Mapping[str, Sequence[fenchel.Run]], path: Path, lowest: tuple[float, float]) -> None:
@@ -257,19 +215,13 @@ def draw(curves: Mapping[str, Sequence[fenchel.Run]], path: Path, lowest: tuple[
     lowest
         Lower ends of the axes of the average and of the worst client.
     """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    style = {"font.size": 9, "axes.grid": True, "grid.color": "#e5e7ea", "axes.titlelocation": "left"}
-    with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(10, 7), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, (10, 7)) as figure:
         axes = figure.subplots(2, 2, sharey="row", sharex="col")
         for row, (name, title) in enumerate(((MEAN, "Average over clients"), (WORST, "Worst client"))):
             for (method, runs), color in zip(curves.items(), COLORS * 2, strict=False):
-                rounds, values = mean_curve(runs, name)
+                rounds, values = _mean_curve(runs, name)
                 sent = np.mean([megabytes(run) for run in runs], axis=0)[rounds - 1]
                 dash = "-" if method.startswith("DRDM") else "--"
                 axes[row, 0].plot(rounds, values, dash, color=color, linewidth=1.5, label=method)
@@ -283,20 +235,3 @@ def draw(curves: Mapping[str, Sequence[fenchel.Run]], path: Path, lowest: tuple[
         axes[1, 1].xaxis.set_minor_formatter(NullFormatter())
         names, titles = axes[1, 0].get_legend_handles_labels()
         figure.legend(names, titles, frameon=False, fontsize=8, loc="outside lower center", ncols=5)
-        figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
-
-
-def put(page: Path, name: str, made: str) -> None:
-    """Put what was measured between a page's markers.
-
-    Raises
-    ------
-    SystemExit
-        The page has no such markers.
-    """
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, found, rest = page.read_text().partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise SystemExit(f"{page}: has no lines {begin} and {end} for what was measured to stand between")
-    page.write_text(f"{before}{begin}\n{made.strip()}\n{end}{after}")

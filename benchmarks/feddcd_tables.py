@@ -10,9 +10,7 @@ the dual methods on MNIST for ten rounds and writes nothing. Needs MNIST and RCV
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +21,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 import fenchel
+from benchmarks.experiment import Planned, done, flags
 from benchmarks.machine import description
+from benchmarks.page import put
 from benchmarks.program import allow_many_sockets, markdown, progress
 from client.solvers import Tilted, solve
 from common.data.catalogue import locate
@@ -34,10 +34,10 @@ from common.objectives.objective import Objective
 from common.phases import EVALUATE
 from common.settings.run import load
 from common.settings.solver import AdamSolver, NewtonCgSolver, Stopping
+from report.canvas import COLORS
 
 _EXPERIMENTS = Path("experiments/feddcd")
 _PAGES = Path("docs/results")
-_COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
 
 
 @dataclass(frozen=True)
@@ -348,16 +348,16 @@ def first(gaps: Sequence[float], target: float) -> int | None:
     return next((t for t, gap in enumerate(gaps, 1) if gap <= target), None)
 
 
-def row(table: Table, method: Method, done: fenchel.Run, gaps: Sequence[float]) -> dict[str, object]:
+def row(table: Table, method: Method, run: fenchel.Run, gaps: Sequence[float]) -> dict[str, object]:
     """Return a row of the table."""
-    metrics = done.metrics_table
+    metrics = run.metrics_table
     figures: dict[str, object] = {"method": method.title}
     papers = method.paper or ("",) * max(len(table.targets), 2)
     if table.targets:
         for target, paper in zip(table.targets, papers, strict=False):
             figures[f"rounds to {target:g}"] = first(gaps, target) or f"> {len(gaps)}"
             figures[f"paper, {target:g}"] = paper
-        figures |= traffic(done, first(gaps, table.targets[-1]), f"{table.targets[-1]:g}")
+        figures |= traffic(run, first(gaps, table.targets[-1]), f"{table.targets[-1]:g}")
         figures["last gap"] = f"{gaps[-1]:.1e} ({len(gaps)} rounds)"
     else:
         accuracy = metrics["test_accuracy"].to_pylist()
@@ -370,9 +370,9 @@ def row(table: Table, method: Method, done: fenchel.Run, gaps: Sequence[float]) 
     return figures
 
 
-def traffic(done: fenchel.Run, reached: int | None, target: str) -> dict[str, object]:
+def traffic(run: fenchel.Run, reached: int | None, target: str) -> dict[str, object]:
     """Exchanges and megabytes of training until a round; empty if there was none."""
-    calls = done.calls_table
+    calls = run.calls_table
     training = calls.filter(pc.not_equal(calls["phase"], EVALUATE))
     last = reached or 0
     before = training.filter(
@@ -389,19 +389,12 @@ def traffic(done: fenchel.Run, reached: int | None, target: str) -> dict[str, ob
 def run_of(table: Table, method: Method, runs: Path) -> fenchel.Run:
     """Do a row's run, or return the one that is in its folder already."""
     path, shared = settings_of(table)
-    overrides = [
+    overrides = (
         f"rounds={method.rounds or table.rounds}",
-        f"algorithm={json.dumps(method.algorithm)}",
         "participation.deadline=3600",  # a busy machine shall not change who takes part
         *shared,
-    ]
-    folder = runs / table.name / re.sub(r"[^a-z0-9]+", "-", method.title.lower())
-    wanted = load(path, overrides)
-    for found in sorted(folder.glob("*/summary.json")):
-        done = fenchel.Run(found.parent)
-        if done.completed and done.settings == wanted:
-            return done
-    return fenchel.up(path, overrides=overrides, processes=2, runs=folder)
+    )
+    return done(Planned.row(path, method.title, method.algorithm, overrides, runs / table.name))
 
 
 def measure(table: Table, runs: Path) -> tuple[list[dict[str, object]], dict[str, list[float]], float]:
@@ -412,10 +405,10 @@ def measure(table: Table, runs: Path) -> tuple[list[dict[str, object]], dict[str
     rows, curves = [], {}
     for method in table.methods:
         progress(f"{table.name}: {method.title}")
-        done = run_of(table, method, runs)
-        gaps = [value - best for value in done.metrics_table["objective"].to_pylist()]
-        rows.append(row(table, method, done, gaps))
-        curves[method.title] = gaps if table.targets else done.metrics_table["test_accuracy"].to_pylist()
+        run = run_of(table, method, runs)
+        gaps = [value - best for value in run.metrics_table["objective"].to_pylist()]
+        rows.append(row(table, method, run, gaps))
+        curves[method.title] = gaps if table.targets else run.metrics_table["test_accuracy"].to_pylist()
     return rows, curves, best
 
 
@@ -424,7 +417,7 @@ def _draw(table: Table, curves: dict[str, list[float]], path: Path) -> None:
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    for (title, values), color in zip(curves.items(), _COLORS * 2, strict=False):
+    for (title, values), color in zip(curves.items(), COLORS * 2, strict=False):
         style: dict[str, Any] = {
             "linestyle": "-" if "DCD" in title else "--",
             "linewidth": 1.6,
@@ -444,12 +437,6 @@ def _draw(table: Table, curves: dict[str, list[float]], path: Path) -> None:
 def write(table: Table, rows: list[dict[str, object]], curves: dict[str, list[float]], best: float) -> None:
     """Put a table, its figure and where it was made between the page's markers."""
     _draw(table, curves, _PAGES / f"feddcd-{table.name}.png")
-    page = _PAGES / f"{table.page}.md"
-    begin, end = f"<!-- {table.name}: begin -->", f"<!-- {table.name}: end -->"
-    before, found, rest = page.read_text().partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise SystemExit(f"{page}: has no lines {begin} and {end} for the table to stand between")
     made = f"""
 Optimum: {best:.9f}.
 
@@ -459,19 +446,16 @@ Optimum: {best:.9f}.
 
 Made by `python -m benchmarks.feddcd_tables {table.name}` on {description()}.
 """
-    page.write_text(before + begin + made + end + after)
+    put(_PAGES / f"{table.page}.md", table.name, made)
 
 
 def main() -> None:
     """Read the command line, and make the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags(__doc__, quick="two rows, ten rounds; writes nothing")
     parser.add_argument(
         "tables", nargs="*", metavar="TABLE", help="which tables; all of them, if none is named"
     )
     parser.add_argument("--list", action="store_true", help="print the names of the tables")
-    parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
-    parser.add_argument("--quick", action="store_true", help="two rows, ten rounds; writes nothing")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
     words = parser.parse_args()
     names = {table.name: table for table in TABLES}
     if words.list:

@@ -7,9 +7,7 @@ the runs and reads those that are there already; ``--quick`` does two rows for 2
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +16,13 @@ from typing import Any
 import numpy as np
 
 import fenchel
-from benchmarks.fedpdm_runs import COLORS, Row, bits, evaluated, first, optimum, put, run_of
+from benchmarks.experiment import command_line, flags
+from benchmarks.fedpdm_runs import MORE_COLORS, Row, bits, optimum, rounds_to, runs_of
+from benchmarks.figure import canvas
 from benchmarks.machine import description
-from benchmarks.program import allow_many_sockets, markdown, progress
+from benchmarks.outcome import evaluated_in_all
+from benchmarks.page import put
+from benchmarks.program import markdown, progress, tell
 
 _EXPERIMENT = Path("experiments/fedpdm/digits.yaml")
 _PAGE = Path("docs/results/fedpdm-digits.md")
@@ -177,11 +179,6 @@ _DRAWN = (
 )
 
 
-def runs_of(row: Row, seeds: Sequence[int], folder: Path, overrides: Sequence[str] = ()) -> list[fenchel.Run]:
-    """Return a run of the row for each seed."""
-    return [run_of(_EXPERIMENT, row, folder, [f"seed={seed}", *overrides]) for seed in seeds]
-
-
 def line(row: Row, observed: Observed, runs: Sequence[fenchel.Run], *, noisy: bool) -> dict[str, object]:
     """Return a line of the table: means over seeds beside what the specification has."""
     objective = np.array([run.figures["objective"] for run in runs])
@@ -197,7 +194,7 @@ def line(row: Row, observed: Observed, runs: Sequence[fenchel.Run], *, noisy: bo
     }
     if noisy:
         return figures
-    reached = [first(run, _TARGET) for run in runs]
+    reached = [rounds_to(run, _TARGET) for run in runs]
     missing = sum(each is None for each in reached)
     rounds = np.array([each for each in reached if each is not None], float)
     nonzeros = np.array([np.count_nonzero(run.model) for run in runs])
@@ -215,18 +212,11 @@ def line(row: Row, observed: Observed, runs: Sequence[fenchel.Run], *, noisy: bo
 
 def _draw(curves: Mapping[str, Sequence[fenchel.Run]], path: Path) -> None:
     """F against rounds and against bits, means over seeds."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style = {"font.size": 9, "axes.grid": True, "grid.color": "#e5e7ea", "axes.titlelocation": "left"}
-    with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, (10, 4.2)) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
-        for (title, runs), color in zip(curves.items(), COLORS, strict=False):
-            rounds, _ = evaluated(runs[0], "objective")
-            objective = np.mean([evaluated(run, "objective")[1] for run in runs], axis=0)
+        for (title, runs), color in zip(curves.items(), MORE_COLORS, strict=False):
+            rounds, values = evaluated_in_all(runs, "objective")
+            objective = values.mean(axis=0)
             mbit = np.mean([bits(run).payload[rounds - 1] for run in runs], axis=0) / 1e6
             compressed = title.startswith(("BSDP", "EF21", "random"))
             dash = "-" if title.startswith("FedPDM") else "-." if compressed else "--"
@@ -238,7 +228,6 @@ def _draw(curves: Mapping[str, Sequence[fenchel.Run]], path: Path) -> None:
             axis.set_major_formatter(lambda value, _: f"{value:g}")
         left.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if value in (0.4, 0.5, 0.7, 2.0) else "")
         left.legend(frameon=False, fontsize=7.5)
-        figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
 def central(seeds: Sequence[int]) -> dict[str, object]:
@@ -284,40 +273,32 @@ Gaussian noise on every value that is sent (`uplink.noise`), rho = 1:
 
 Made by `python -m benchmarks.fedpdm_digits` on {description()}.
 """
-    put(_PAGE, made)
+    put(_PAGE, "measured", made)
 
 
 def main() -> None:
     """Read the command line, run the rows, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags(__doc__, quick="two rows, 20 rounds, one seed; writes nothing")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds: 1, 2, ...")
-    parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
-    parser.add_argument("--quick", action="store_true", help="two rows, 20 rounds, one seed; writes nothing")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
-    words = parser.parse_args()
-    allow_many_sockets()
-    seeds = range(1, words.seeds + 1)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = words.runs or Path(temporary)
+    with command_line(parser) as (words, folder):
+        seeds = range(1, words.seeds + 1)
         if words.quick:
             rows = [
-                line(row, observed, runs_of(row, (1,), folder, ("rounds=20",)), noisy=False)
+                line(row, observed, runs_of(_EXPERIMENT, row, (1,), folder, ("rounds=20",)), noisy=False)
                 for row, observed in (ROWS[4], ROWS[15])
             ]
-            print(markdown(rows))
-            if words.json:
-                print(json.dumps({"rows": rows}))
+            tell({"rows": rows}, as_json=words.json)
             return
         curves, rows, noisy = {}, [], []
         for row, observed in ROWS:
             progress(row.title)
-            runs = runs_of(row, seeds, folder)
+            runs = runs_of(_EXPERIMENT, row, seeds, folder)
             rows.append(line(row, observed, runs, noisy=False))
             if row.title in _DRAWN:
                 curves[row.title] = runs
         for row, observed in NOISE_ROWS:
             progress(row.title)
-            noisy.append(line(row, observed, runs_of(row, seeds, folder), noisy=True))
+            noisy.append(line(row, observed, runs_of(_EXPERIMENT, row, seeds, folder), noisy=True))
         _draw({title: curves[title] for title in _DRAWN}, _PAGE.with_suffix(".png"))
         best = central(seeds)
         write(rows, noisy, best, seeds)

@@ -9,9 +9,7 @@ adult``, or ``FENCHEL_DATA``) and dp-accounting.
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,15 +19,20 @@ from typing import Any
 import numpy as np
 
 import fenchel
-from benchmarks.fedpdm_runs import COLORS, Row, evaluated, put, run_of
+from benchmarks.experiment import command_line, flags
+from benchmarks.fedpdm_runs import Row, run_of, runs_of
+from benchmarks.figure import canvas
 from benchmarks.machine import description
-from benchmarks.program import allow_many_sockets, markdown, progress
+from benchmarks.outcome import evaluated
+from benchmarks.page import put
+from benchmarks.program import markdown, progress, tell
 from common.data.source import DataSource
 from common.objectives.factory import build_objective
 from common.privacy.accountant import calibrate
 from common.privacy.claim import facts_of
 from common.privacy.sensitivity import DualDifference
 from common.settings.run import RunSettings
+from report.canvas import COLORS
 
 _EXPERIMENT = Path("experiments/fedpdm/adult-private.yaml")
 _PAGE = Path("docs/results/fedpdm-dp.md")
@@ -162,14 +165,7 @@ def line(kind: Kind, budget: float, runs: Sequence[fenchel.Run]) -> dict[str, ob
 
 def _draw(accuracy: Mapping[str, Sequence[float]], plain: float, path: Path) -> None:
     """Accuracy against the epsilon asked for."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style = {"font.size": 9, "axes.grid": True, "grid.color": "#e5e7ea", "axes.titlelocation": "left"}
-    with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, (6.4, 3.8)) as figure:
         axes = figure.subplots()
         for (title, values), color in zip(accuracy.items(), COLORS, strict=False):
             dash = "-o" if title.startswith("sound") else "--s"
@@ -179,7 +175,6 @@ def _draw(accuracy: Mapping[str, Sequence[float]], plain: float, path: Path) -> 
         axes.set_xticks(_BUDGETS, [f"{budget:g}" for budget in _BUDGETS])
         axes.xaxis.set_minor_formatter(lambda value, _: "")
         axes.legend(frameon=False, fontsize=8)
-        figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
 def write(
@@ -198,29 +193,21 @@ Accuracy: test accuracy, mean of the last 50 rounds{"" if len(seeds) == 1 else f
 Made by `python -m benchmarks.fedpdm_dp`, server and clients in separate processes over TLS, on
 {description()}.
 """
-    put(_PAGE, made)
+    put(_PAGE, "measured", made)
 
 
 def main() -> None:
     """Read the command line, run the rows, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags(__doc__, quick="two rows, ten rounds; writes nothing")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds: 1, 2, ...")
-    parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
-    parser.add_argument("--quick", action="store_true", help="two rows, ten rounds; writes nothing")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
-    words = parser.parse_args()
-    allow_many_sockets()
-    seeds = range(1, words.seeds + 1)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = words.runs or Path(temporary)
+    with command_line(parser) as (words, folder):
+        seeds = range(1, words.seeds + 1)
         if words.quick:
             rows = [
                 line(kind, 5.0, [run_of(_EXPERIMENT, kind.row(5.0), folder, ("rounds=10",))])
                 for kind in KINDS[::3]
             ]
-            print(markdown(rows))
-            if words.json:
-                print(json.dumps({"rows": rows}))
+            tell({"rows": rows}, as_json=words.json)
             return
         rows, accuracy = [], {}
         for kind in KINDS:
@@ -228,14 +215,14 @@ def main() -> None:
             for budget in _BUDGETS:
                 row = kind.row(budget)
                 progress(row.title)
-                runs = [run_of(_EXPERIMENT, row, folder, [f"seed={seed}"]) for seed in seeds]
+                runs = runs_of(_EXPERIMENT, row, seeds, folder)
                 rows.append(line(kind, budget, runs))
                 means.append(float(_accuracy(runs).split()[0]))
             accuracy[kind.title] = means
         plain = []
         for row in NOISELESS:
             progress(row.title)
-            runs = [run_of(_EXPERIMENT, row, folder, [f"seed={seed}"]) for seed in seeds]
+            runs = runs_of(_EXPERIMENT, row, seeds, folder)
             plain.append({"without noise": row.title, "accuracy": _accuracy(runs)})
         _draw(accuracy, float(str(plain[0]["accuracy"]).split()[0]), _PAGE.with_suffix(".png"))
         write(rows, plain, seeds)

@@ -9,9 +9,7 @@ MNIST (``fenchel data fetch mnist``, or ``FENCHEL_DATA``).
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +18,13 @@ from typing import Any
 import numpy as np
 
 import fenchel
-from benchmarks.fedpdm_runs import COLORS, Optimum, Row, bits, evaluated, first, optimum, put, run_of
+from benchmarks.experiment import command_line, flags
+from benchmarks.fedpdm_runs import MORE_COLORS, Optimum, Row, bits, optimum, rounds_to, run_of
+from benchmarks.figure import canvas
 from benchmarks.machine import description
-from benchmarks.program import allow_many_sockets, markdown, progress
+from benchmarks.outcome import evaluated
+from benchmarks.page import put
+from benchmarks.program import markdown, progress, tell
 
 _EXPERIMENT = Path("experiments/fedpdm/mnist.yaml")
 _LITERAL = Path("experiments/fedpdm/mnist-paper.yaml")
@@ -115,7 +117,7 @@ def line(row: Row, run: fenchel.Run) -> dict[str, object]:
     """Return a line of the table of methods."""
     counted = bits(run)
     figures: dict[str, object] = {"method": row.title}
-    reached = {target: first(run, target) for target in _TARGETS}
+    reached = {target: rounds_to(run, target) for target in _TARGETS}
     for target, t in reached.items():
         figures[f"rounds to {target:.0%}"] = t or "–"
     for target, t in reached.items():
@@ -153,16 +155,9 @@ def literal_line(row: Row, run: fenchel.Run) -> dict[str, object]:
 
 def _draw(curves: Mapping[str, fenchel.Run], path: Path) -> None:
     """Accuracy against rounds and against bits."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style = {"font.size": 9, "axes.grid": True, "grid.color": "#e5e7ea", "axes.titlelocation": "left"}
-    with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(10, 4.8), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, (10, 4.8)) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
-        for (title, run), color in zip(curves.items(), COLORS, strict=True):
+        for (title, run), color in zip(curves.items(), MORE_COLORS, strict=True):
             rounds, accuracy = evaluated(run, "test_accuracy")
             mbit = bits(run).payload[rounds - 1] / 1e6
             compressed = title.startswith(("BSDP", "EF21", "random"))
@@ -173,7 +168,6 @@ def _draw(curves: Mapping[str, fenchel.Run], path: Path) -> None:
         right.set(xlabel="Mbit from the clients (payload)", title="Against bits", xscale="log")
         right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
-        figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
 def write(
@@ -195,33 +189,25 @@ The paper's own loss and parameters (`{_LITERAL}`):
 Made by `python -m benchmarks.fedpdm_mnist`, server and clients in separate processes over TLS, on
 {description()}.
 """
-    put(_PAGE, made)
+    put(_PAGE, "measured", made)
 
 
 def main() -> None:
     """Read the command line, run the rows, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, help="keep the runs here, and read those that are here already")
-    parser.add_argument("--quick", action="store_true", help="two rows, ten rounds; writes nothing")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
-    words = parser.parse_args()
-    allow_many_sockets()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = words.runs or Path(temporary)
+    parser = flags(__doc__, quick="two rows, ten rounds; writes nothing")
+    with command_line(parser) as (words, folder):
         if words.quick:
             rows = [line(row, run_of(_EXPERIMENT, row, folder, ("rounds=10",))) for row in ROWS[::2][:2]]
-            print(markdown(rows))
-            if words.json:
-                print(json.dumps({"rows": rows}))
+            tell({"rows": rows}, as_json=words.json)
             return
         curves = {}
         for row in ROWS:
             progress(row.title)
-            curves[row.title] = run_of(_EXPERIMENT, row, folder, ())
+            curves[row.title] = run_of(_EXPERIMENT, row, folder)
         literal = []
         for row in _LITERAL_ROWS:
             progress(row.title)
-            literal.append(literal_line(row, run_of(_LITERAL, row, folder, ())))
+            literal.append(literal_line(row, run_of(_LITERAL, row, folder)))
         rows = [line(row, curves[row.title]) for row in ROWS]
         _draw({title: curves[title] for title in _DRAWN}, _PAGE.with_suffix(".png"))
         write(rows, literal, optimum(_EXPERIMENT, (), 1000))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figure import canvas
 from benchmarks.machine import description
 from benchmarks.program import Figures, markdown, progress, run
 from common.privacy import paper
@@ -163,14 +164,7 @@ def _formula() -> list[dict[str, Any]]:
 
 def _draw(path: Path) -> None:
     """Draw the accounted epsilon (PLD, without replacement) against the claimed one."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style = {"font.size": 9, "axes.grid": True, "grid.color": "#e5e7ea", "axes.titlelocation": "left"}
-    with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(8.8, 3.9), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, (8.8, 3.9), dpi=200) as figure:
         panels = zip(figure.subplots(1, 2), _TICKS.items(), strict=True)
         for axes, (data, ticks) in panels:
             progress(f"drawing {data}")
@@ -195,7 +189,6 @@ def _draw(path: Path) -> None:
             lines = axes.get_lines()
         names = [str(line.get_label()) for line in lines]  # of MNIST, which has all of them
         figure.legend(lines, names, loc="outside lower left", ncols=4, frameon=False)
-        figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
 
 
 def _page(rows: list[dict[str, str]], needed: list[dict[str, str]], seconds: dict[Method, float]) -> str:

@@ -1,9 +1,7 @@
-"""What the programs about FedPDM have in common: rows of settings, runs that are kept, bits on the wire."""
+"""What the programs about FedPDM have in common: rows of settings, their runs, the optimum, bits on the wire."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,25 +12,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import fenchel
+from benchmarks.experiment import Planned, done
+from benchmarks.outcome import evaluated, first
 from common.data.source import DataSource
 from common.objectives.factory import build_objective
 from common.phases import EVALUATE
 from common.settings.run import RunSettings, load
 from common.sparsification import kept
+from report.canvas import COLORS
 
-COLORS = (
-    "#1f62a8",
-    "#c2501a",
-    "#15806a",
-    "#8447a0",
-    "#9a7000",
-    "#2b92bd",
-    "#b02a62",
-    "#68727e",
-    "#000000",
-    "#e0a000",
-)
-"""Of curves."""
+MORE_COLORS = (*COLORS, "#000000", "#e0a000")
+"""Of curves, where there are many."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,7 @@ class Row:
     overrides: tuple[str, ...] = field(default=())
 
 
-def run_of(path: Path, row: Row, folder: Path, overrides: Sequence[str]) -> fenchel.Run:
+def run_of(path: Path, row: Row, folder: Path, overrides: Sequence[str] = ()) -> fenchel.Run:
     """Do a row's run with server and clients in processes of their own, or return the one that is in its folder.
 
     Parameters
@@ -68,14 +58,14 @@ def run_of(path: Path, row: Row, folder: Path, overrides: Sequence[str]) -> fenc
     overrides
         What differs from the file in all rows.
     """
-    chosen = [f"algorithm={json.dumps(dict(row.algorithm))}", *overrides, *row.overrides]
-    own = folder / re.sub(r"[^a-z0-9]+", "-", row.title.lower())
-    wanted = load(path, chosen)
-    for found in sorted(own.glob("*/summary.json")):
-        done = fenchel.Run(found.parent)
-        if done.completed and done.settings == wanted:
-            return done
-    return fenchel.up(path, overrides=chosen, processes=2, runs=own)
+    return done(Planned.row(path, row.title, row.algorithm, (*overrides, *row.overrides), folder))
+
+
+def runs_of(
+    path: Path, row: Row, seeds: Sequence[int], folder: Path, overrides: Sequence[str] = ()
+) -> list[fenchel.Run]:
+    """Return a run of the row for each seed; the other parameters as for :func:`run_of`."""
+    return [run_of(path, row, folder, [f"seed={seed}", *overrides]) for seed in seeds]
 
 
 @dataclass(frozen=True)
@@ -175,34 +165,6 @@ def values_sent(settings: RunSettings, size: int) -> int:
     return 2 * count if settings.algorithm.name == "scaffold" else count
 
 
-def evaluated(run: fenchel.Run, figure: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the rounds in which a figure was evaluated, and its values there."""
-    metrics = run.metrics_table
-    values = metrics[figure].to_numpy().astype(float)
-    there = ~np.isnan(values)
-    return metrics["round"].to_numpy()[there].astype(np.int64), values[there]
-
-
-def first(run: fenchel.Run, accuracy: float) -> int | None:
+def rounds_to(run: fenchel.Run, accuracy: float) -> int | None:
     """Return the first round after which the test accuracy was that high."""
-    rounds, values = evaluated(run, "test_accuracy")
-    reached = rounds[values >= accuracy]
-    return int(reached[0]) if reached.size else None
-
-
-_BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
-
-
-def put(page: Path, measured: str) -> None:
-    """Put what was measured between a page's markers; what stands around them was written by people.
-
-    Raises
-    ------
-    SystemExit
-        The page has no markers.
-    """
-    before, found, rest = page.read_text().partition(_BEGIN)
-    _, closed, after = rest.partition(_END)
-    if not found or not closed:
-        raise SystemExit(f"{page}: has no lines {_BEGIN} and {_END} for the tables to stand between")
-    page.write_text(before + _BEGIN + measured + _END + after)
+    return first(*evaluated(run, "test_accuracy"), accuracy)

@@ -23,17 +23,34 @@ def run(doc: str, measure: Callable[[bool], Figures]) -> None:
     measure
         Called with whether ``--quick`` was given.
     """
-    parser = argparse.ArgumentParser(description=doc)
-    parser.add_argument("--quick", action="store_true", help="less of it: under 50 s on two cores")
-    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
-    words = parser.parse_args()
+    words = flags(doc).parse_args()
     allow_many_sockets()
-    figures = measure(words.quick)
+    tell(measure(words.quick), as_json=words.json)
+
+
+def flags(doc: str | None, quick: str = "less of it: under 50 s on two cores") -> argparse.ArgumentParser:
+    """Return a parser of the flags that every program has.
+
+    Parameters
+    ----------
+    doc
+        What the program does.
+    quick
+        What it does less of with ``--quick``.
+    """
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")
+    return parser
+
+
+def tell(figures: Figures, *, as_json: bool) -> None:
+    """Print what a program measured: the table, a line for each single figure, and perhaps all of it as JSON."""
     print(markdown(figures["rows"]))
     for name, figure in figures.items():
         if name != "rows":
             print(f"{name}: {figure}")
-    if words.json:
+    if as_json:
         print(json.dumps(figures))
 
 

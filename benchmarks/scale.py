@@ -18,7 +18,7 @@ from benchmarks.memory import PeakMemory
 from benchmarks.program import Figures, progress, run
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from deploy.local import LocalLauncher
 from deploy.names import client_names
 from server.coordinator import Observer

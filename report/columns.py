@@ -1,8 +1,4 @@
-"""What the columns of ``metrics.parquet`` are called, and what their figures mean to a reader.
-
-The server writes these tables and the report reads them in other versions and other places, so the names
-are stated here once more; a test compares them with what a run really writes.
-"""
+"""What the figures in the columns of ``metrics.parquet`` mean to a reader."""
 
 from __future__ import annotations
 
@@ -11,40 +7,8 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from common.objectives.metrics import FIGURES
+from common.round_columns import COUNTS, SOCKETS, TIMES
 
-COUNTS = (
-    "round",
-    "asked",
-    "counted",
-    "late",
-    "failed",
-    "connected",
-    "bytes_down",
-    "bytes_up",
-    "wire_down",
-    "wire_up",
-    "socket_down",
-    "socket_up",
-)
-TIMES = (
-    "seconds",
-    "compute_s",
-    "encryption_s",
-    "coding_s",
-    "network_s",
-    "queueing_s",
-    "waiting_s",
-    "server_s",
-    "unaccounted_s",
-    "serialisation_s",
-    "propagation_s",
-    "idle_s",
-    "evaluation_s",
-    "checkpoint_s",
-    "started_unix",
-    "checkpoint_unix",
-    "unix",
-)
 CLIENT_ACCURACY = {
     "worst": "client_accuracy_worst",
     "worst tenth": "client_accuracy_worst_tenth",
@@ -58,7 +22,7 @@ KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC
 
 def figures(metrics: pa.Table) -> list[str]:
     """Return the columns that say how good the model is: the evaluation's, then the algorithm's own."""
-    own = [name for name in metrics.column_names if name not in {*COUNTS, *TIMES, *FIGURES}]
+    own = [name for name in metrics.column_names if name not in {*COUNTS, *SOCKETS, *TIMES, *FIGURES}]
     return [name for name in FIGURES if name in metrics.column_names] + own
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from common import round_columns
 from report import columns
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def column(table: pa.Table, name: str) -> Floats:
     """Return a column as numbers; nan where the table has no such column or no value."""
     if name not in table.column_names:
         return np.full(table.num_rows, math.nan)
-    return np.asarray(table[name].cast(pa.float64()).to_numpy(), np.float64)
+    return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
 def drawn_figures(run: Run) -> list[str]:
@@ -148,19 +149,12 @@ def drawn_figures(run: Run) -> list[str]:
 
 def time_columns(metrics: pa.Table) -> dict[str, Floats]:
     """Return what each round's seconds were spent on, by the names of :class:`Split`."""
-    names = (
-        "compute_s",
-        "encryption_s",
-        "coding_s",
-        "network_s",
-        "queueing_s",
-        "waiting_s",
-        "server_s",
-        "unaccounted_s",
-    )
-    columns = {part: np.nan_to_num(column(metrics, name)) for part, name in zip(PARTS, names, strict=True)}
+    accounted = {
+        part: np.nan_to_num(column(metrics, f"{name}_s"))
+        for part, name in zip(PARTS, (*round_columns.PARTS, "unaccounted"), strict=True)
+    }
     # Less than nothing is left where a client claims more time than there was.
-    return columns | {"unaccounted": np.maximum(columns["unaccounted"], 0.0)}
+    return accounted | {"unaccounted": np.maximum(accounted["unaccounted"], 0.0)}
 
 
 def network_split(metrics: pa.Table) -> tuple[float, float]:

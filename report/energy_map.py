@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from report.figure import STYLE
+from report.canvas import STYLE, canvas
 
 _FEW, _MANY = "#d8e6f3", "#1f62a8"  # from few local steps (or joules) to many
 
@@ -42,16 +41,10 @@ def draw_map(
     Path
         The same ``path``.
     """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
-    from matplotlib.figure import Figure
 
-    style: dict[str, Any] = {**STYLE, "axes.grid": False}
-    with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
-        size = (1.6 + 0.72 * len(snrs), 1.3 + 0.5 * len(bandwidths))
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
+    size = (1.6 + 0.72 * len(snrs), 1.3 + 0.5 * len(bandwidths))
+    with canvas(path, size, {**STYLE, "axes.grid": False}) as figure:
         axes = figure.subplots()
         low, high = float(values.min()), float(values.max())
         colors = LinearSegmentedColormap.from_list("steps", [_FEW, _MANY])
@@ -74,6 +67,4 @@ def draw_map(
         axes.set_xlabel("signal-to-noise ratio (dB)")
         axes.set_ylabel("bandwidth (MHz)")
         axes.spines[:].set_visible(False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
     return path

@@ -9,32 +9,12 @@ from typing import Literal
 import numpy as np
 
 from report import columns, digest
+from report.canvas import COLORS, canvas
 from report.curves import axes_of, curves_of_all, known_figures, main_figures
 from report.run import Run
 from report.wording import plain
 
-COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
 _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
-_INK, _SOFT, _LINE = "#1c2127", "#5f6873", "#e5e7ea"
-STYLE = {
-    "font.size": 9,
-    "text.color": _INK,
-    "text.parse_math": False,  # a "$" in a run's name is a "$"
-    "axes.edgecolor": _LINE,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.labelcolor": _SOFT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "grid.color": _LINE,
-    "xtick.color": _SOFT,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "ytick.color": _SOFT,
-}
 
 
 def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
@@ -56,9 +36,6 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
     Path
         The same ``path``.
     """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
@@ -77,9 +54,7 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
         for index, name in enumerate(digest.labels(runs))
     ]
     drawn = [line for each, line in zip(curves, lines, strict=True) if axis in each.costs]
-    with rc_context(STYLE):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(4.4 * len(shown), 3.1), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, (4.4 * len(shown), 3.1)) as figure:
         for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
             for each, line in zip(curves, lines, strict=True):
                 if name not in each.figures or axis not in each.costs:
@@ -109,6 +84,4 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
             # A leading underscore would hide a run from an automatic legend, so the lines are named explicitly.
             names = [str(line.get_label()) for line in drawn]
             figure.legend(drawn, names, loc="outside lower left", ncols=4, frameon=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
     return path

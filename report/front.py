@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from report.canvas import LOGARITHMIC, SOFT, canvas
 from report.trials import Verdict
 from report.wording import seconds_text
 
@@ -14,28 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _CHOSEN, _FRONT, _OTHER = "#c2501a", "#1f62a8", "#b4bac2"
-_INK, _SOFT, _LINE = "#1c2127", "#5f6873", "#e5e7ea"
-_STYLE = {
-    "font.size": 9,
-    "text.color": _INK,
-    "text.parse_math": False,  # a "$" in a name is a "$"
-    "axes.edgecolor": _LINE,
-    "axes.grid": True,
-    "axes.labelcolor": _SOFT,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "grid.color": _LINE,
-    "xtick.color": _SOFT,
-    "xtick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-    "ytick.color": _SOFT,
-}
 _LABELLED = 12  # trials of the front whose numbers fit into the picture
 _WIDE = 20.0  # losses that span more than this factor are drawn on a logarithmic axis
 
@@ -60,23 +39,16 @@ def draw(verdict: Verdict, path: Path) -> Path:
     ValueError
         All trials were dropped: there is nothing to draw.
     """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if verdict.choice is None:
         raise ValueError("all trials were dropped")
-    with rc_context(_STYLE):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(10.4, 3.8), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, (10.4, 3.8), {**LOGARITHMIC, "axes.grid.axis": "both"}) as figure:
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
         left.xaxis.set_major_locator(MaxNLocator(6))
         _scatter(left, verdict)
         left.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: seconds_text(seconds)))
         _profiles(right, verdict)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
     return path
 
 
@@ -100,7 +72,7 @@ def _scatter(axes: Axes, verdict: Verdict) -> None:
                 (runtime[index], loss[index]),
                 xytext=(4, 4),
                 textcoords="offset points",
-                color=_SOFT,
+                color=SOFT,
                 fontsize=8,
             )
     if loss.min() > 0 and loss.max() > _WIDE * loss.min():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from report import digest, figure
+from report.canvas import COLORS, canvas
 from report.carried import carried_by
 from report.curves import axes_of, curves_of_all
 from report.digest import Floats
@@ -67,13 +68,7 @@ def write_pictures(runs: Sequence[Run], folder: Path, optima: Sequence[float | N
 
 
 def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) -> Path:
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with rc_context(figure.STYLE):  # type: ignore[arg-type]  # the stubs know only literal keys
-        picture = Figure(figsize=(8.8, 4.0), layout="constrained")
-        FigureCanvasAgg(picture)
+    with canvas(path, (8.8, 4.0)) as picture:
         axes = picture.subplots()
         axes.set_axisbelow(True)
         axes.set_title(f"{drawing(run, axes)}, {name}")
@@ -82,8 +77,6 @@ def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) 
             # What does not fit into the picture's width would be cut.
             columns = 4 if max(map(len, labels)) <= _ENTRY else 2
             picture.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        picture.savefig(path, format="png", dpi=200, metadata={"Software": None})
     return path
 
 
@@ -120,7 +113,7 @@ def _latency(run: Run, axes: Axes) -> str:
     for one in found:
         if one.phase not in largest:
             continue
-        color = figure.COLORS[shown.index(one.phase) % len(figure.COLORS)]
+        color = COLORS[shown.index(one.phase) % len(COLORS)]
         style = "-" if one.what == "total" else "--"
         axes.stairs(
             one.counts,

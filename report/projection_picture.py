@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from report.figure import STYLE
+from report.canvas import STYLE, canvas
 from report.projection import PARTS, Projection
 from report.wording import seconds_text
 
@@ -39,14 +39,7 @@ def draw_projections(projections: Sequence[tuple[str, Projection]], path: Path, 
     Path
         The same ``path``.
     """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style = {**STYLE, "axes.grid.axis": "x"}
-    with rc_context(style):  # type: ignore[arg-type]  # the stubs know only literal keys
-        figure = Figure(figsize=(7.5, 1.5 + 0.38 * len(projections)), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, (7.5, 1.5 + 0.38 * len(projections)), {**STYLE, "axes.grid.axis": "x"}) as figure:
         axes = figure.subplots()
         places = range(len(projections))
         starts = [0.0] * len(projections)
@@ -65,8 +58,6 @@ def draw_projections(projections: Sequence[tuple[str, Projection]], path: Path, 
         axes.set_title(title)
         axes.set_xlabel("seconds")
         figure.legend(frameon=False, loc="outside lower center", ncols=5)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
     return path
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from common.exposition import LATENCIES, Exposition
+from common.round_columns import COUNTS, PARTS, SOCKETS, TIMES
 from common.settings.run import RunSettings
 from server.accounting import Costs
 from server.calls import Call
@@ -19,7 +20,7 @@ from server.census import STATES, State, state_of
 from server.coordinator import Coordinator, Observer
 from server.rounds import Row
 
-_PARTS = ("compute", "encryption", "coding", "network", "queueing", "waiting", "server", "unaccounted")
+_PARTS = (*PARTS, "unaccounted")
 _LAYERS = {
     ("payload", "down"): lambda call: call.body_bytes,
     ("payload", "up"): lambda call: call.reply_bytes,
@@ -28,15 +29,7 @@ _LAYERS = {
     ("socket", "down"): lambda call: 0.0 if call.crossed is None else call.crossed.down,
     ("socket", "up"): lambda call: 0.0 if call.crossed is None else call.crossed.up,
 }
-_NO_FIGURES = frozenset(
-    (
-        *("round", "asked", "counted", "late", "failed", "connected", "clients", "seconds", "idle_s"),
-        *(f"{part}_s" for part in _PARTS),
-        *("serialisation_s", "propagation_s", "evaluation_s", "checkpoint_s"),
-        *("started_unix", "checkpoint_unix", "unix"),
-        *(f"{layer}_{way}" for layer in ("bytes", "wire", "socket") for way in ("down", "up")),
-    )
-)
+_NO_FIGURES = frozenset({*COUNTS, *SOCKETS, *TIMES, "clients"})
 """Columns of a round's row that are measured in another way here, or are no figures of the model."""
 
 

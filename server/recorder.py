@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from common.objectives.metrics import FIGURES
+from common.round_columns import COUNTS, PARTS, SOCKETS, TIMES
 from common.run_folder import RunFolder
 from common.tables import TableLog
 from proto import fenchel_pb2 as pb
@@ -60,33 +61,6 @@ _CALLS = pa.schema(
         ("clock_error_s", pa.float64()),
     ]
 )
-_INTEGERS = (
-    "round",
-    "asked",
-    "counted",
-    "late",
-    "failed",
-    "connected",
-    "bytes_down",
-    "bytes_up",
-    "wire_down",
-    "wire_up",
-)
-_PARTS = ("compute", "encryption", "coding", "network", "queueing", "waiting", "server")
-_TIMES = (
-    "seconds",
-    *(f"{part}_s" for part in _PARTS),
-    "unaccounted_s",
-    "serialisation_s",
-    "propagation_s",
-    "idle_s",
-    "evaluation_s",
-    "checkpoint_s",
-    "started_unix",
-    "checkpoint_unix",
-    "unix",
-)
-_SOCKETS = ("socket_down", "socket_up")
 _MOST = (1 << 63) - 1  # a client's counts are its own account, and may be anything
 
 
@@ -184,8 +158,8 @@ class Recorder:
     _saved: tuple[float, float] = (math.nan, math.nan)
 
     def __post_init__(self) -> None:
-        fields = [(name, pa.int64()) for name in _INTEGERS]
-        fields += [(name, pa.float64()) for name in (*_SOCKETS, *_TIMES, *FIGURES, *self.figures)]
+        fields = [(name, pa.int64()) for name in COUNTS]
+        fields += [(name, pa.float64()) for name in (*SOCKETS, *TIMES, *FIGURES, *self.figures)]
         self._columns = [name for name, _ in fields]
         self._metrics_log = TableLog(self.folder.metrics, pa.schema(fields), self.kept_rounds)
         self._calls_log = TableLog(self.folder.calls, _CALLS, self.kept_rounds)
@@ -218,7 +192,7 @@ class Recorder:
         own = [call for call in calls if call.kind != pb.INSPECT and call.round == t]
         started_ns = round(started * 1e9)
         parts = split(started_ns, started_ns + round(seconds * 1e9), own)
-        spent = {f"{part}_s": getattr(parts, part) for part in _PARTS}
+        spent = {f"{part}_s": getattr(parts, part) for part in PARTS}
         now, saved = time.time(), self._saved
         self._saved = math.nan, math.nan
         row = {
@@ -233,7 +207,7 @@ class Recorder:
             "bytes_up": sum(call.reply_bytes for call in own),
             "wire_down": sum(call.wire_down for call in own),
             "wire_up": sum(call.wire_up for call in own),
-            **dict(zip(_SOCKETS, _crossed(own), strict=True)),
+            **dict(zip(SOCKETS, _crossed(own), strict=True)),
             "seconds": seconds,
             **spent,
             "unaccounted_s": seconds - parts.accounted,

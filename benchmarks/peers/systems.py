@@ -16,11 +16,12 @@ from benchmarks.peers.environments import Environment
 from benchmarks.peers.job import Job, JobError, Result
 from benchmarks.peers.processes import Processes, free_port, importable
 
-BringUp: TypeAlias = Callable[[Processes, Job, Path], None]
-"""Starts all processes of a federation, whose server will write its result into the folder."""
+BringUp: TypeAlias = Callable[[Processes, Path, Job, Path], None]
+"""Starts all processes of a federation with an interpreter; the server will write its result into the folder."""
 
 _HERE = Path(__file__).parent
 _TIMEOUT = 900.0
+_STREAM = "gRPC, one stream a client"
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,14 @@ class System:
         As in the table.
     environment
         In which its processes run.
-    tls
-        Whether its connections are encrypted.
     wire
         What carries the vectors, for people.
     note
         What happens in a round besides, for people.
     bring_up
         Starts it.
+    tls
+        Whether its connections are encrypted.
     slow
         A round takes seconds, so few are measured.
     computes
@@ -49,10 +50,10 @@ class System:
 
     name: str
     environment: Environment
-    tls: bool
     wire: str
     note: str
     bring_up: BringUp
+    tls: bool = False
     slow: bool = False
     computes: bool = True
 
@@ -74,7 +75,7 @@ class System:
                 variables["PYTHONPATH"] = str(processes.ROOT)
             try:
                 with Processes(folder, variables) as started:
-                    self.bring_up(started, job, folder)
+                    self.bring_up(started, self.environment.python, job, folder)
                     started.wait_for_result(_TIMEOUT)
             except JobError as error:
                 raise JobError(f"{self.name}: {error}") from None
@@ -84,32 +85,25 @@ class System:
             return result.seconds(job)
 
 
-def _words(job: Job, folder: Path) -> list[str]:
-    return ["--job", job.to_json(), "--folder", str(folder)]
+def _command(python: Path, module: str, job: Job, folder: Path) -> list[str | Path]:
+    return [python, "-m", module, "--job", job.to_json(), "--folder", folder]
 
 
-def _alone(environment: Environment, module: str, *flags: str) -> BringUp:
+def _alone(module: str, *flags: str) -> BringUp:
     """Return how to start a module that brings up its clients itself."""
 
-    def bring_up(started: Processes, job: Job, folder: Path) -> None:
-        started.start("server", [environment.python, "-m", module, *_words(job, folder), *flags])
+    def bring_up(started: Processes, python: Path, job: Job, folder: Path) -> None:
+        started.start("server", [*_command(python, module, job, folder), *flags])
 
     return bring_up
 
 
-def _server_and_clients(environment: Environment, module: str) -> BringUp:
+def _server_and_clients(module: str) -> BringUp:
     """Return how to start a module as a server, and once for each client."""
 
-    def bring_up(started: Processes, job: Job, folder: Path) -> None:
+    def bring_up(started: Processes, python: Path, job: Job, folder: Path) -> None:
         port = free_port()
-        command: list[str | Path] = [
-            environment.python,
-            "-m",
-            module,
-            *_words(job, folder),
-            "--port",
-            str(port),
-        ]
+        command = [*_command(python, module, job, folder), "--port", str(port)]
         started.start("server", command)
         started.wait_for_port(port)
         for client in range(job.clients):
@@ -118,9 +112,9 @@ def _server_and_clients(environment: Environment, module: str) -> BringUp:
     return bring_up
 
 
-def _flower_deployment(started: Processes, job: Job, folder: Path) -> None:
+def _flower_deployment(started: Processes, python: Path, job: Job, folder: Path) -> None:
     """Start a SuperLink and SuperNodes and hand the app in with ``flwr run``, as Flower's documentation has it."""
-    programs = environments.FLOWER.folder / "bin"
+    programs = python.parent
     port = free_port()
     app = folder / "app"
     shutil.copytree(_HERE / "flower_app", app / "flower_app", ignore=shutil.ignore_patterns("__pycache__"))
@@ -130,29 +124,17 @@ def _flower_deployment(started: Processes, job: Job, folder: Path) -> None:
         f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
     (folder / "flwr" / "config.toml").write_text(connection)
-    link: list[str | Path] = [
-        programs / "flower-superlink",
-        "--insecure",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
+    link = [f"{programs}/flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
     started.start("superlink", [*link, "--disable-runtime-dependency-installation"])
     started.wait_for_port(port)
+    node = [f"{programs}/flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
     for client in range(job.clients):
-        node: list[str | Path] = [
-            programs / "flower-supernode",
-            "--insecure",
-            "--superlink",
-            f"127.0.0.1:{port}",
-        ]
-        node += ["--port", str(free_port())]
-        node += ["--node-config", f"partition-id={client} num-partitions={job.clients}"]
-        started.start(f"supernode-{client}", node)
+        own = ["--port", str(free_port())]
+        own += ["--node-config", f"partition-id={client} num-partitions={job.clients}"]
+        started.start(f"supernode-{client}", [*node, *own])
     overrides = folder / "run.toml"
     overrides.write_text(f"job = {json.dumps(job.to_json())}\nfolder = {json.dumps(str(folder))}\n")
-    started.start("run", [programs / "flwr", "run", app, "here", "--run-config", overrides])
+    started.start("run", [f"{programs}/flwr", "run", app, "here", "--run-config", overrides])
 
 
 FENCHEL = "Fenchel"
@@ -163,40 +145,36 @@ SYSTEMS = (
     System(
         "bare gRPC echo",
         environments.FENCHEL,
-        tls=False,
-        wire="gRPC, one stream a client",
+        wire=_STREAM,
         note="sends the bytes back; no sum, no mean, no checks",
-        bring_up=_alone(environments.FENCHEL, "benchmarks.peers.echo"),
+        bring_up=_alone("benchmarks.peers.echo"),
         computes=False,
     ),
     System(
         FENCHEL,
         environments.FENCHEL,
-        tls=False,
-        wire="gRPC, one stream a client",
+        wire=_STREAM,
         note="everything that is on by default: checks, journals, metrics, checkpoints",
-        bring_up=_alone(environments.FENCHEL, "benchmarks.peers.fenchel_fedavg"),
+        bring_up=_alone("benchmarks.peers.fenchel_fedavg"),
     ),
     System(
         "Fenchel, TLS",
         environments.FENCHEL,
-        tls=True,
-        wire="gRPC, one stream a client",
+        wire=_STREAM,
         note="the same, with mutual TLS: the default",
-        bring_up=_alone(environments.FENCHEL, "benchmarks.peers.fenchel_fedavg", "--tls"),
+        bring_up=_alone("benchmarks.peers.fenchel_fedavg", "--tls"),
+        tls=True,
     ),
     System(
         CLASSIC,
         environments.FLOWER,
-        tls=False,
-        wire="gRPC, one stream a client",
+        wire=_STREAM,
         note="`start_server` and `start_client`, which Flower calls deprecated; no state is saved",
-        bring_up=_server_and_clients(environments.FLOWER, "benchmarks.peers.flower_classic"),
+        bring_up=_server_and_clients("benchmarks.peers.flower_classic"),
     ),
     System(
         DEPLOYMENT,
         environments.FLOWER,
-        tls=False,
         wire="HTTP",
         note="`flower-superlink`, `flower-supernode`, `flwr run`: nodes and server ask for messages every 3 s, and "
         "each message starts a process",
@@ -206,19 +184,17 @@ SYSTEMS = (
     System(
         "APPFL",
         environments.APPFL,
-        tls=False,
         wire="gRPC, one call a round and client",
         note="a synchronous scheduler; `optimize_memory: false`, which is faster than its default",
-        bring_up=_server_and_clients(environments.APPFL, "benchmarks.peers.appfl_grpc"),
+        bring_up=_server_and_clients("benchmarks.peers.appfl_grpc"),
         slow=True,
     ),
     System(
         "NVIDIA FLARE simulator",
         environments.NVFLARE,
-        tls=False,
         wire="TCP",
         note="clients ask for tasks every 2 s at the latest; the model is saved each round",
-        bring_up=_alone(environments.NVFLARE, "benchmarks.peers.nvflare_server"),
+        bring_up=_alone("benchmarks.peers.nvflare_server"),
         slow=True,
     ),
 )

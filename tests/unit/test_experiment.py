@@ -9,9 +9,13 @@ import pytest
 
 import fenchel
 from benchmarks import codasca_digits, codasca_methods
-from benchmarks.experiment import Planned, evaluated, first, kept, put
-from common.algorithms.codasca import CodaPlusSettings, CodascaSettings, PracticeSchedule
+from benchmarks.experiment import Planned, all_kept, begun, done, kept
+from benchmarks.outcome import evaluated, first
+from benchmarks.page import put
+from common.algorithms.coda import CodaPlusSettings
+from common.algorithms.codasca import CodascaSettings
 from common.algorithms.fedavg import LocalTrainingSettings
+from common.algorithms.stages import PracticeSchedule
 from common.settings.run import load
 
 DIGITS = Path(__file__).parents[2] / "experiments" / "codasca" / "digits.yaml"
@@ -28,6 +32,35 @@ def test_a_run_is_found_again_by_its_settings_only(tmp_path: Path) -> None:
     assert kept(Planned(DIGITS, (*SHORT, "seed=7"), tmp_path)) is None
     (run.path / "summary.json").write_text(json.dumps({**(run.summary or {}), "completed": False}))
     assert kept(planned) is None
+
+
+def test_rows_of_a_table_have_folders_of_their_own_and_differ_in_their_algorithms(tmp_path: Path) -> None:
+    algorithm = {"name": "fedavg", "local_steps": 3, "batch_size": 8}
+    row = Planned.row(DIGITS, "FedAvg, η = 0.1", algorithm, ("rounds=7",), tmp_path, in_process=True)
+    assert row.folder == tmp_path / "fedavg-0-1"
+    settings = load(row.settings, row.overrides)
+    assert (settings.algorithm.name, settings.rounds) == ("fedavg", 7)
+    assert row.in_process
+
+
+def test_a_run_that_broke_off_is_begun_and_not_kept(tmp_path: Path) -> None:
+    planned = Planned(DIGITS, (*SHORT, "name=broken"), tmp_path, in_process=True)
+    other = Planned(DIGITS, (*SHORT, "name=whole"), tmp_path, in_process=True)
+    assert begun(planned) is None
+    whole = done(other)
+    (whole.path / "summary.json").unlink()
+    assert begun(planned) is None
+    found = begun(other)
+    assert found is not None
+    assert found.path == whole.path
+    assert kept(other) is None
+    assert done(other).path != whole.path
+
+
+def test_a_run_that_is_kept_is_not_done_again(tmp_path: Path) -> None:
+    planned = Planned(DIGITS, SHORT, tmp_path, in_process=True)
+    assert done(planned).path == done(planned).path
+    assert list(all_kept({"there": planned, "not": Planned(DIGITS, (), tmp_path)})) == ["there"]
 
 
 def test_what_was_evaluated(tmp_path: Path) -> None:
