@@ -20,6 +20,7 @@ from client.consent import Consent, check_run
 from client.holdings import Holdings
 from client.observer import Observer
 from client.policy import Policy
+from client.room import Room
 from client.session import Session
 from client.work import Worker
 from common.credentials import Credentials
@@ -49,6 +50,7 @@ _REFUSALS = (
 )
 _HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "Tls handshake failed", "verification check failed")
 _HANDSHAKE_TRIES = 3
+_FULL = "Concurrent RPC limit exceeded"  # gRPC's words, with RESOURCE_EXHAUSTED
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class Connection:
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
     _worker: Worker | None = None
+    _room: Room = field(init=False)
     _backoff: Backoff = field(default_factory=Backoff)
     _last_success: float = field(default_factory=time.monotonic)
     _handshakes_failed: int = 0
@@ -142,6 +145,7 @@ class Connection:
 
     def __post_init__(self) -> None:
         self._credentials = self.participant.credentials
+        self._room = Room(self.participant.consent.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
         """Join, and work until the server says that the run is over.
@@ -253,6 +257,7 @@ class Connection:
             ceremony,
             who.solver,
             who.policy,
+            self._room,
         )
         answered = partial(self.observer.answered, who.name)
         return Worker(
@@ -360,4 +365,8 @@ class Connection:
                 "is the server running, is the address right, and does a firewall let this machine dial out to it?"
                 + (" Or it speaks TLS: then start this client with --certs DIR" if plain else "")
             ) from None
-        self.on_event(f"{who.name}: {who.server} does not answer ({code.name}: {details}); trying again")
+        if _FULL in details:
+            problem = "has as many calls open as it may (network.max_calls)"
+        else:
+            problem = f"does not answer ({code.name}: {details})"
+        self.on_event(f"{who.name}: {who.server} {problem}; trying again")

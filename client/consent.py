@@ -2,7 +2,7 @@
 
 The settings of a run come from the server. Whatever in them would make this machine import code, open a file, hold
 much memory or tell scores of few samples is only done if whoever started the client agreed to it, on the command line
-or in the environment.
+or in the environment. How much a server may have it write is for :mod:`client.room`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class Consent:
         The largest messages that a run may have, and the largest model.
     least_group
         How many samples must share a group at least, where scores are told in groups.
+    journal_bytes
+        How many bytes a journal may take; ``None``: as :class:`client.room.Room` says.
     """
 
     code: Collection[str] = ()
@@ -59,6 +61,7 @@ class Consent:
     data: Collection[str] | None = None
     message_bytes: int = MESSAGE_BYTES
     least_group: int = LEAST_GROUP
+    journal_bytes: int | None = None
 
     def settings(self, text: str, own: Path | None) -> RunSettings:
         """Return the settings that a server sent, if nothing in them goes beyond this consent.

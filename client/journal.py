@@ -3,7 +3,8 @@
 For each instruction: the state after it and the reply to it. So an instruction that comes twice gets the
 same reply, and one whose effect the server never counted is undone by going back to its base. With a
 folder, both are written there before the reply is sent, one file an instruction, and survive the
-process. A client half without state keeps only its last reply, in memory.
+process; in memory are then only the last ones. How much all of it may take is for :mod:`client.room`.
+A client half without state keeps only its last reply, in memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from client.room import Room
 from common import store
 from common.errors import CheckpointError, LostStateError
 from common.payload import Value, Values
@@ -24,6 +26,7 @@ log = logging.getLogger("fenchel.client")
 
 _SUFFIX = ".state"
 _REPLY = "reply/"
+_AT_HAND = 2  # the last entry and the one that it builds on, which are those that are wanted as a rule
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Journal:
         Where entries are written; ``None`` keeps them in memory only (no state, or a test).
     sync
         Survive the loss of power, too.
+    room
+        How much it may take; ``None``: any amount.
 
     Raises
     ------
@@ -50,12 +55,18 @@ class Journal:
         An entry in the folder is of another version, or the folder cannot be read.
     """
 
-    def __init__(self, initial: Any, folder: Path | None = None, *, sync: bool = False) -> None:
+    def __init__(
+        self, initial: Any, folder: Path | None = None, *, sync: bool = False, room: Room | None = None
+    ) -> None:
         self._initial = initial
         self._folder = folder
         self._sync = sync
+        self._room = room
         self._settled = False  # whether the folder's own name survives the loss of power
-        self._entries: dict[int, _Entry] = {}
+        self._sizes: dict[int, int] = {}  # of all entries
+        self._at_hand: dict[int, _Entry] = {}  # without a folder, all entries
+        if room is not None:
+            room.open(folder)
         for sequence in _written(folder):
             try:
                 values = store.read(_path(folder, sequence))
@@ -68,12 +79,13 @@ class Journal:
                     sequence,
                 )
             else:
-                self._entries[sequence] = _entry(values, type(initial))
+                size = _path(folder, sequence).stat().st_size
+                self._keep(sequence, _entry(values, type(initial)), size)
 
     @property
     def snapshots(self) -> list[int]:
         """Instructions after which the state can be restored, besides 0 (the beginning)."""
-        return list(self._entries)
+        return list(self._sizes)
 
     def state_after(self, base: int) -> Any:
         """Return a fresh copy of the state after instruction ``base`` (0: the beginning).
@@ -82,21 +94,28 @@ class Journal:
         ------
         LostStateError
             The journal does not reach back so far.
+        CheckpointError
+            The entry was damaged since this process began.
         """
         if base == 0:
             return copy.deepcopy(self._initial)
-        if base not in self._entries:
+        if base not in self._sizes:
             raise LostStateError(
                 f"this client's state after instruction {base} is gone: its journal, in the folder of --state, holds "
                 f"{self.snapshots or 'nothing'}. If the folder was moved or emptied, put it back and start this client "
                 "again"
             )
-        return copy.deepcopy(self._entries[base].state)
+        return copy.deepcopy(self._entry(base).state)
 
     def reply_to(self, sequence: int) -> dict[str, Value] | None:
-        """Return the stored reply to an instruction, or ``None`` if it has not been handled."""
-        entry = self._entries.get(sequence)
-        return None if entry is None else entry.reply
+        """Return the stored reply to an instruction, or ``None`` if it has not been handled.
+
+        Raises
+        ------
+        CheckpointError
+            The entry was damaged since this process began.
+        """
+        return self._entry(sequence).reply if sequence in self._sizes else None
 
     def record(self, sequence: int, state: Any, reply: Values) -> None:
         """Keep the state after an instruction and the reply to it; returns when they are written.
@@ -104,37 +123,71 @@ class Journal:
         Raises
         ------
         StorageError
-            They cannot be written, so the reply must not be sent.
+            They cannot be written, or there is no room for them, so the reply must not be sent.
         """
         # A reply may refer to arrays of the state, which later instructions change in place.
         entry = _Entry(copy.deepcopy(state), copy.deepcopy(dict(reply)))
+        values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}
+        content = store.Content.of(values)
         if self._folder is not None:
-            with store.writing(self._folder):
+            with store.writing(self._folder, "client"):
                 self._folder.mkdir(parents=True, exist_ok=True)
                 if self._sync and not self._settled:
                     store.settle(self._folder)
                     self._settled = True
-            values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}
-            store.write(_path(self._folder, sequence), values, sync=self._sync)
-        self._entries[sequence] = entry
+                if self._room is not None:
+                    self._room.admit(self._folder, content.size)
+            store.write_content(_path(self._folder, sequence), content, sync=self._sync, owner="client")
+        elif self._room is not None:
+            self._room.admit(None, content.size)
+        self._keep(sequence, entry, content.size)
 
     def forget_before(self, reach: int) -> None:
-        """Drop the entries of instructions before ``reach``: no checkpoint can lead back to them."""
-        self._forget(sequence for sequence in self._entries if sequence < reach)
+        """Drop the entries of instructions before ``reach``: no checkpoint can lead back to them.
+
+        Raises
+        ------
+        StorageError
+            The folder must not be changed.
+        """
+        self._forget(sequence for sequence in self._sizes if sequence < reach)
 
     def forget_between(self, base: int, sequence: int) -> None:
         """Drop the entries of instructions after ``base`` and before ``sequence``, whose base that is.
 
         None of them counted when ``sequence`` was sent, or it would be the base; and none can count any more, since
         no question is sent while another is open. All that checkpoints lead back to lies at the base or before it.
+
+        Raises
+        ------
+        StorageError
+            The folder must not be changed.
         """
-        self._forget(between for between in self._entries if base < between < sequence)
+        self._forget(between for between in self._sizes if base < between < sequence)
 
     def _forget(self, sequences: Iterable[int]) -> None:
         for sequence in list(sequences):
-            del self._entries[sequence]
             if self._folder is not None:
-                _path(self._folder, sequence).unlink(missing_ok=True)
+                with store.writing(path := _path(self._folder, sequence), "client"):
+                    path.unlink(missing_ok=True)
+            size = self._sizes.pop(sequence)
+            self._at_hand.pop(sequence, None)
+            if self._room is not None:
+                self._room.give_back(self._folder, size)
+
+    def _keep(self, sequence: int, entry: _Entry, size: int) -> None:
+        """Remember an entry that is where it belongs."""
+        self._sizes[sequence] = size
+        self._at_hand[sequence] = entry
+        if self._room is not None:
+            self._room.take(self._folder, size)
+        if self._folder is not None and len(self._at_hand) > _AT_HAND:
+            del self._at_hand[next(iter(self._at_hand))]
+
+    def _entry(self, sequence: int) -> _Entry:
+        if sequence in self._at_hand:
+            return self._at_hand[sequence]
+        return _entry(store.read(_path(self._folder, sequence)), type(self._initial))
 
 
 def _written(folder: Path | None) -> list[int]:

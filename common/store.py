@@ -10,26 +10,38 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from common.errors import CheckpointError, PayloadError, StorageError
-from common.payload import Value, Values, encode, outline
+from common.payload import Buffer, Value, Values, encode, outline
 from proto import fenchel_pb2 as pb
 
 _MAGIC = b"FNCHL\x01\x00\x00"
 _HEADER = len(_MAGIC) + 4 + 4
 
+Owner: TypeAlias = Literal["server", "client"]
+"""Whose file it is, and so who has to make room for it, and what is then started again."""
+
+_START_AGAIN: dict[Owner, str] = {
+    "server": "go on with --resume RUN, or begin anew if nothing of the run was saved yet",
+    "client": "start this client again",
+}
+
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
     """Turn what the operating system says about a file that cannot be written into words for people.
 
     Parameters
     ----------
     path
         The file.
+    owner
+        Whose it is.
 
     Raises
     ------
@@ -41,9 +53,35 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise StorageError(
-            f"{path}: cannot be written ({reason}); what was there before is untouched. Make room on the disk, or "
-            "the folder writable, and start again (a server with --resume RUN): nothing that counted is lost"
+            f"{path}: cannot be written ({reason}); what was there before is untouched. Make room on this {owner}'s "
+            f"disk, or the folder writable, and {_START_AGAIN[owner]}: nothing that counted is lost"
         ) from error
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file of values holds, before it is written.
+
+    Attributes
+    ----------
+    descriptor
+        What the values are, as bytes.
+    segments
+        The values in pieces, in order. They refer to the arrays' own memory.
+    size
+        Bytes of the file.
+    """
+
+    descriptor: bytes
+    segments: tuple[Buffer, ...]
+    size: int
+
+    @classmethod
+    def of(cls, values: Values) -> Content:
+        """Encode values."""
+        encoded = encode(values)
+        descriptor = encoded.descriptor.SerializeToString()
+        return cls(descriptor, encoded.segments, _HEADER + len(descriptor) + encoded.size)
 
 
 def write(path: Path, values: Values, *, previous: Path | None = None, sync: bool = False) -> None:
@@ -66,20 +104,46 @@ def write(path: Path, values: Values, *, previous: Path | None = None, sync: boo
     StorageError
         The disk is full, or the folder cannot be written; the old file is still there.
     """
-    encoded = encode(values)
-    descriptor = encoded.descriptor.SerializeToString()
-    checksum = zlib.crc32(descriptor)
-    for segment in encoded.segments:
+    write_content(path, Content.of(values), previous=previous, sync=sync)
+
+
+def write_content(
+    path: Path,
+    content: Content,
+    *,
+    previous: Path | None = None,
+    sync: bool = False,
+    owner: Owner = "server",
+) -> None:
+    """Write what is encoded already, as :func:`write` does.
+
+    Parameters
+    ----------
+    path, previous, sync
+        As for :func:`write`.
+    content
+        What to write.
+    owner
+        Whose file it is.
+
+    Raises
+    ------
+    StorageError
+        As for :func:`write`.
+    """
+    checksum = zlib.crc32(content.descriptor)
+    for segment in content.segments:
         checksum = zlib.crc32(segment, checksum)
     temporary = path.with_name(path.name + ".new")
-    with writing(path):
+    with writing(path, owner):
         try:
             if sync and previous is not None and not path.exists():
                 settle(path.parent)  # the first of many: its folder is new, too
             with open(temporary, "wb", opener=_private) as file:
-                file.write(_MAGIC + checksum.to_bytes(4, "little") + len(descriptor).to_bytes(4, "little"))
-                file.write(descriptor)
-                file.writelines(encoded.segments)
+                length = len(content.descriptor).to_bytes(4, "little")
+                file.write(_MAGIC + checksum.to_bytes(4, "little") + length)
+                file.write(content.descriptor)
+                file.writelines(content.segments)
                 if sync:
                     file.flush()
                     os.fsync(file.fileno())

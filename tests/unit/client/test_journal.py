@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import numpy as np
 import pytest
 
 from client.journal import Journal
+from client.room import Room
 from common.arrays import Vector
 from common.errors import CheckpointError, LostStateError, StorageError
+
+BLOCK = 4096  # what a small entry takes
 
 
 @dataclass
@@ -156,7 +160,7 @@ def test_a_damaged_entry_is_told_and_the_others_are_used(
 def test_what_cannot_be_written_is_told_and_not_remembered(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file in place of the folder")
     journal = Journal(state(0.0), tmp_path / "journal" / "of-run")
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot be written.* this client's disk.*start this client again"):
         journal.record(3, state(1.0), {})
     assert journal.snapshots == []
 
@@ -171,3 +175,77 @@ def test_a_file_that_no_journal_wrote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.state").touch()
     with pytest.raises(CheckpointError, match="no journal wrote"):
         Journal(state(0.0), tmp_path)
+
+
+def test_with_a_folder_only_the_last_entries_are_in_memory(tmp_path: Path) -> None:
+    """However far a server lets the journal grow, and whichever entry it comes back to."""
+    large = 1 << 20
+    tracemalloc.start()
+    try:
+        journal = Journal(state(0.0), tmp_path / "journal")
+        for sequence in range(1, 33):
+            journal.record(
+                sequence, State(np.full(large // 8, float(sequence))), {"reply": np.ones(large // 8)}
+            )
+        held = tracemalloc.get_traced_memory()[0]
+        again = Journal(state(0.0), tmp_path / "journal")
+        held_again = tracemalloc.get_traced_memory()[0] - held
+    finally:
+        tracemalloc.stop()
+    assert 4 * large <= held < 6 * large
+    assert held_again < 8 * large
+    for each in (journal, again):
+        assert each.snapshots == list(range(1, 33))
+        assert [value_after(each, sequence) for sequence in (32, 31, 5, 1)] == [32.0, 31.0, 5.0, 1.0]
+        reply = each.reply_to(3)
+        assert reply is not None
+        np.testing.assert_array_equal(np.asarray(reply["reply"]), np.ones(large // 8))
+
+
+def test_an_entry_that_is_damaged_meanwhile_is_told(tmp_path: Path) -> None:
+    journal = Journal(state(0.0), tmp_path)
+    for sequence in (1, 2, 3):
+        journal.record(sequence, state(1.0), {})
+    (tmp_path / f"{1:020d}.state").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="cut off"):
+        journal.state_after(1)
+    with pytest.raises(CheckpointError, match="cut off"):
+        journal.reply_to(1)
+
+
+@pytest.mark.parametrize("where", ["memory", "folder"])
+def test_what_there_is_no_room_for_is_refused_and_not_remembered(where: str, tmp_path: Path) -> None:
+    folder = tmp_path / "journal" if where == "folder" else None
+    journal = Journal(state(0.0), folder, room=Room(3 * BLOCK))
+    for sequence in (1, 2, 3):
+        journal.record(sequence, state(float(sequence)), {})
+    with pytest.raises(
+        StorageError, match=r"would take 16,384 bytes.*12,288 \(--max-journal-bytes\).*larger"
+    ):
+        journal.record(4, state(4.0), {})
+    assert journal.snapshots == [1, 2, 3]
+    assert journal.reply_to(4) is None
+    assert value_after(journal, 3) == 3.0
+    if folder is not None:
+        assert len(list(folder.iterdir())) == 3
+    journal.forget_before(2)
+    journal.record(4, state(4.0), {})
+    journal.forget_between(2, 4)
+    journal.record(5, state(5.0), {})
+    assert journal.snapshots == [2, 4, 5]
+    with pytest.raises(StorageError):
+        journal.record(6, state(6.0), {})
+
+
+def test_a_process_that_gives_more_room_goes_on(tmp_path: Path) -> None:
+    journal = Journal(state(0.0), tmp_path, room=Room(2 * BLOCK))
+    journal.record(1, state(1.0), {})
+    journal.record(2, state(2.0), {"reply": 2.0})
+    with pytest.raises(StorageError):
+        Journal(state(0.0), tmp_path, room=Room(2 * BLOCK)).record(3, state(3.0), {})
+    again = Journal(state(0.0), tmp_path, room=Room(3 * BLOCK))
+    assert again.reply_to(2) == {"reply": 2.0}
+    again.record(3, state(3.0), {})
+    assert [value_after(again, base) for base in (0, 1, 2, 3)] == [0.0, 1.0, 2.0, 3.0]
+    with pytest.raises(StorageError):
+        again.record(4, state(4.0), {})
