@@ -8,40 +8,31 @@ joules.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationError
+from pydantic import Field, ValidationError
 
 from common.errors import SettingsError
-from common.settings.objective import (
-    BinarySettings,
-    CnnScorer,
-    CnnSettings,
-    LinearScorer,
-    MlpScorer,
-    MlpSettings,
-    ObjectiveSettings,
-    OwnSettings,
-)
 from common.settings.section import Section, settings_error
 
-BACKWARD = 3
-"""A forward and backward pass cost about as much as three forward passes."""
+_MOST = 1e30  # of any constant: products of a few of them, and of their squares, are still numbers
+_MOST_DB = 300
+_NotNegative = Annotated[float, Field(ge=0, le=_MOST)]
+_Positive = Annotated[float, Field(ge=1 / _MOST, le=_MOST)]
 
 
 class Device(Section):
     """A client's processor and radio; the defaults are illustrations, of no paper and no product."""
 
-    transmit_power: NonNegativeFloat = Field(0.2, description="P_tx, watts while sending")
-    receive_power: NonNegativeFloat = Field(0.0, description="P_rx, watts while receiving; 0 leaves it out")
-    capacitance: NonNegativeFloat = Field(
+    transmit_power: _NotNegative = Field(0.2, description="P_tx, watts while sending")
+    receive_power: _NotNegative = Field(0.0, description="P_rx, watts while receiving; 0 leaves it out")
+    capacitance: _NotNegative = Field(
         1e-28, description="kappa, effective switched capacitance: a cycle costs kappa f^2 joules"
     )
-    frequency: PositiveFloat = Field(1e9, description="f, cycles a second")
-    cycles_per_mac: PositiveFloat = Field(1.0, description="cycles for one multiply-accumulate operation")
+    frequency: _Positive = Field(1e9, description="f, cycles a second")
+    cycles_per_mac: _Positive = Field(1.0, description="cycles for one multiply-accumulate operation")
 
 
 @dataclass(frozen=True)
@@ -106,16 +97,30 @@ class Channel:
         B, in hertz; independent of the ratio (noise power is not tied to it).
     downlink_rate
         Of the way back, in bits a second; ``None``: it costs neither time nor energy.
+
+    Raises
+    ------
+    SettingsError
+        A constant is of no channel.
     """
 
     snr_db: float
     bandwidth: float
     downlink_rate: float | None = None
 
+    def __post_init__(self) -> None:
+        if not abs(self.snr_db) <= _MOST_DB:
+            raise SettingsError(
+                f"a signal-to-noise ratio of {self.snr_db:g} dB: expected -{_MOST_DB} to {_MOST_DB}"
+            )
+        for what, rate in (("bandwidth", self.bandwidth), ("downlink rate", self.downlink_rate)):
+            if rate is not None and not 1 / _MOST < rate < _MOST:
+                raise SettingsError(f"a {what} of {rate:g}: expected more than 0, and less than {_MOST:g}")
+
     @property
     def rate(self) -> float:
         """Bits a second towards the server: ``B log2(1 + snr)``, Shannon's capacity."""
-        return float(self.bandwidth * math.log2(1 + 10 ** (self.snr_db / 10)))
+        return float(self.bandwidth * math.log1p(10 ** (self.snr_db / 10)) / math.log(2))
 
 
 @dataclass(frozen=True)
@@ -149,120 +154,3 @@ def bits_of(
 ) -> float:
     """Return the length of a message that was not measured, in bits: vectors of so many parameters, and scalars."""
     return 8 * float_bytes * (vectors * parameters + scalars) + header
-
-
-def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> int:
-    """Return the multiply-accumulate operations of one sample's forward pass; biases, ReLU and pooling are free.
-
-    Parameters
-    ----------
-    objective
-        The section ``objective``.
-    features, classes
-        Of the whole problem, the bias among the features.
-
-    Raises
-    ------
-    SettingsError
-        Nobody here knows how much the model computes: it is one of somebody's own, or a deep network.
-    """
-    if isinstance(objective, OwnSettings):
-        raise SettingsError(
-            f"objective.name: {objective.name}: nobody here knows how much this model computes; say how many "
-            "multiply-accumulate operations the forward pass of one sample takes, with --macs"
-        )
-    if isinstance(objective, BinarySettings):
-        return _scorer_macs(objective, features)
-    if isinstance(objective, MlpSettings):
-        return (features + classes) * objective.hidden
-    if isinstance(objective, CnnSettings):
-        return _cnn(features, classes)
-    return features * (classes if objective.kind in ("softmax", "one-sided-logistic") else 1)
-
-
-def _scorer_macs(objective: BinarySettings, features: int) -> int:
-    match objective.scorer:
-        case LinearScorer():
-            return features
-        case MlpScorer(hidden=hidden):
-            return (features + 1) * hidden
-        case CnnScorer():
-            return _cnn(features, 1)
-    raise SettingsError(
-        f"objective.scorer.kind: {objective.scorer.kind}: how much this network computes is not known here; say how "
-        "many multiply-accumulate operations the forward pass of one sample takes, with --macs"
-    )
-
-
-def _cnn(features: int, outputs: int) -> int:
-    """Two 3x3 convolutions (16 and 32 channels), each followed by 2x2 pooling, and 500 units."""
-    side = math.isqrt(features)
-    first = side**2 * 16 * 9
-    second = (side // 2) ** 2 * 32 * 16 * 9
-    return first + second + (side // 4) ** 2 * 32 * 500 + 500 * outputs
-
-
-# The choice of local steps
-
-
-def between(table: Mapping[int, float], steps: float) -> float:
-    """Return a quantity at a number of local steps, by linear interpolation of a table.
-
-    Parameters
-    ----------
-    table
-        The quantity by number of local steps, such as the rounds S(tau) to a target accuracy.
-    steps
-        tau, between the smallest and the largest of the table.
-
-    Raises
-    ------
-    SettingsError
-        The table does not reach so far: it says nothing of what lies outside.
-    """
-    known = sorted(table)
-    if not known or not known[0] <= steps <= known[-1]:
-        reach = f"{known[0]} to {known[-1]}" if known else "none at all"
-        raise SettingsError(
-            f"{steps:g} local steps lie outside those that are known ({reach}): make a run with so many"
-        )
-    return float(np.interp(steps, known, [table[tau] for tau in known]))
-
-
-def best_local_steps(rounds: Mapping[int, float], energy_of_round: Callable[[int], float]) -> int:
-    """Return the number of local steps with which a target takes the least energy (DRDM specification, section 4.2).
-
-    Minimises ``S(tau) E_round(tau)`` over all whole numbers from the smallest to the largest of the table; of equals
-    the smallest wins. Between two known points S is linear, and so is the energy of a round, ``tau E_step + E_tx``,
-    which grows. Their product has no minimum in between: the best number is always one that is known.
-
-    Parameters
-    ----------
-    rounds
-        S(tau), the rounds to the target with tau local steps; at least one entry.
-    energy_of_round
-        Of all clients together, in joules or any other unit.
-    """
-    candidates = range(min(rounds), max(rounds) + 1)
-    return min(candidates, key=lambda tau: between(rounds, tau) * energy_of_round(tau))
-
-
-def fitted(rounds: Mapping[int, float]) -> tuple[float, float]:
-    """Return a and b of the least-squares fit ``S(tau) = a + b / tau``, of a table with at least two entries."""
-    tau = np.array(sorted(rounds), np.float64)
-    columns = np.stack([np.ones_like(tau), 1 / tau], axis=1)
-    (a, b), *_ = np.linalg.lstsq(columns, np.array([rounds[int(t)] for t in tau]), rcond=None)
-    return float(a), float(b)
-
-
-def best_of_fit(a: float, b: float, ratio: float) -> float:
-    """Return the best number of local steps where ``S(tau) = a + b / tau``: ``sqrt((b / a) r)``.
-
-    Parameters
-    ----------
-    a, b
-        Both positive.
-    ratio
-        r, the energy of a round's upload over that of one local step.
-    """
-    return math.sqrt(b / a * ratio)

@@ -19,7 +19,8 @@ from common.text import plain
 from common.version import SAME_VERSION
 from proto import fenchel_pb2 as pb
 from server.calls import Call
-from server.disclosures import Direction, Disclosures
+from server.disclosed import Direction
+from server.disclosures import Disclosures
 from server.exchange import Exchange
 from server.gate import Pace
 from server.member import Member, Partial
@@ -203,7 +204,7 @@ class Conversation:
             if incoming.assembly.cuts_short(frame):
                 raise WireError(
                     f"a client sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
-                    f"have at least {SMALLEST_PIECE:,}"
+                    f"have at least {SMALLEST_PIECE:,}; its stream is ended{SAME_VERSION}"
                 )
             if incoming.assembly.complete:
                 if call is not None:
@@ -240,7 +241,9 @@ class Conversation:
     def _assembly(self, reply: pb.Reply, told: Outline, call: Call | None, first: int) -> Assembly:
         """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
         if call is not None and call.kind == pb.TELL and told.size:
-            raise WireError("a client returned values where it was told, not asked")
+            raise WireError(
+                f"a client returned values where it was told, not asked; its stream is ended{SAME_VERSION}"
+            )
         if not reply.resume:
             # A body that is here already is looked at as a whole.
             spans = told.float_spans() if first < told.size else ()
@@ -249,10 +252,15 @@ class Conversation:
             return Assembly(told.size, received=min(reply.resume, told.size))  # given up meanwhile: discarded
         begun = self._member.partial
         if begun is None or begun.sequence != reply.sequence:
-            raise WireError("a client resumed a reply that the server has no part of")
+            raise WireError(
+                f"a client resumed a reply that the server has no part of; its stream is ended{SAME_VERSION}"
+            )
         if begun.payload != reply.payload.SerializeToString():
             # What was checked and accounted for on the way are the arrays of the beginning.
-            raise WireError("a client resumed a reply with other values than those it had begun with")
+            raise WireError(
+                "a client resumed a reply with other values than those it had begun with; its stream is ended"
+                + SAME_VERSION
+            )
         begun.assembly.rewind(reply.resume)
         return begun.assembly
 

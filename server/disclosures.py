@@ -13,218 +13,32 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from common.errors import CheckpointError
 from common.expectation import Form
-from common.payload import Outline, Part, outline
+from common.payload import Outline, outline
 from common.phases import ACCEPT, BOX, EXCHANGE
 from common.settings.privacy import DifferentialPrivacy
 from common.settings.uplink import Uplink
 from common.store import write_text
 from proto import fenchel_pb2 as pb
 from server.calls import Call
+from server.disclosed import Direction, Disclosed, Found, Head
+from server.outlets import Outlet
+from server.presence import presence
 from server.privacy import Spending
 
-Direction: TypeAlias = Literal["up", "down"]
-"""Up: from a client to the server."""
-
-_READERS: Mapping[tuple[Direction, str], str] = {
-    ("up", "clear"): "the server",
-    ("up", "noisy"): "the server",
-    ("up", "pseudonyms"): "the server; the names behind them only clients",
-    ("up", "ciphertext"): "nobody without the clients' private key",
-    ("up", "sealed"): "the one client that each box is sealed for",
-    ("down", "clear"): "the server and the clients it went to",
-    ("down", "ciphertext"): "the clients it went to",
-    ("down", "sealed"): "the clients it went to",
-}
 UNASKED = "(unasked)"
 """Stands for the phase of a reply that answers no question the server remembers."""
 UNDECLARED = "(undeclared)"
 """Stands for the names of values that nobody asked for, so that nobody can make the account grow."""
+_SEALED = frozenset(name for name, spec in BOX.items() if getattr(spec, "form", "") == "sealed")
 _KEYS = 8  # of ciphertexts of one name: a run has one, and what a client makes up is not worth more
-
-
-def _widen(span: list[int], number: int) -> None:
-    """Let ``[smallest, largest]`` have one more number in it."""
-    if number < span[0]:
-        span[0] = number
-    elif number > span[1]:
-        span[1] = number
-
-
-@dataclass
-class Disclosed:
-    """One kind of array or number that crossed.
-
-    Attributes
-    ----------
-    phase, kind, direction, name
-        Which message, and what in it; ``kind`` is ``ask``, ``tell`` or ``inspect``.
-    content
-        ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
-    dtype
-        Of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts.
-    form
-        As whom it could tell something: ``clear``, ``noisy``, ``pseudonyms``, ``ciphertext`` or ``sealed``.
-    key
-        Of ciphertexts: the id of the public key, in hexadecimal digits.
-    shape
-        Smallest and largest length of each side; for ciphertexts the number of encrypted values.
-    entries
-        Of a sparse vector: smallest and largest number of entries that were given.
-    bytes
-        Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head.
-    additions
-        Of ciphertexts: of how few and how many fresh vectors one was the sum; 0: zeros that anybody can encrypt.
-    clients
-        Who sent it (up) or whom it went to (down).
-    first_round, last_round, times
-        When, and how often in all. A message that was sent again from its beginning counts again.
-    """
-
-    phase: str
-    kind: str
-    direction: Direction
-    name: str
-    content: str
-    dtype: str
-    form: str
-    key: str
-    first_round: int
-    last_round: int
-    shape: list[list[int]] = field(default_factory=list)
-    entries: list[int] | None = None
-    bytes: list[int] | None = None
-    additions: list[int] | None = None
-    clients: set[str] = field(default_factory=set)
-    times: int = 0
-
-    @property
-    def readers(self) -> str:
-        """Who could read it: all others who carried it saw its size alone."""
-        return _READERS.get((self.direction, self.form), "the server")
-
-    def note(self, client: str, t: int, found: _Found) -> None:
-        """Count one more of this kind."""
-        if self.bytes is None:
-            self.shape = [[side, side] for side in found.shape]
-            self.bytes = [found.bytes, found.bytes]
-            self.entries = None if found.entries is None else [found.entries, found.entries]
-            self.additions = None if found.additions is None else [found.additions, found.additions]
-        for span, side in zip(self.shape, found.shape, strict=True):
-            _widen(span, side)
-        _widen(self.bytes, found.bytes)
-        if self.entries is not None and found.entries is not None:
-            _widen(self.entries, found.entries)
-        if self.additions is not None and found.additions is not None:
-            _widen(self.additions, found.additions)
-        self.clients.add(client)
-        if t < self.first_round:
-            self.first_round = t
-        elif t > self.last_round:
-            self.last_round = t
-        self.times += 1
-
-
-class _Found(NamedTuple):
-    """What a descriptor says of one array."""
-
-    name: str
-    content: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    key: str = ""
-    entries: int | None = None
-    additions: int | None = None
-
-    @classmethod
-    def of(cls, part: Part) -> _Found:
-        item, size = part.item, sum(part.lengths)
-        if part.kind == "dense":
-            return cls(item.name, part.kind, _DTYPES[item.dense.dtype], part.shape, size)
-        if part.kind == "sparse":
-            sparse = item.sparse
-            return cls(
-                item.name, part.kind, _DTYPES[sparse.dtype], (sparse.size,), size, entries=sparse.count
-            )
-        if part.kind == "ciphertexts":
-            told = item.ciphertexts
-            return cls(
-                item.name, part.kind, "", (told.count,), size, told.key_id.hex(), additions=told.additions
-            )
-        return cls(item.name, part.kind, item.scalar.WhichOneof("value") or "", (), 0)
-
-
-_DTYPES: Mapping[int, str] = {code: name.lower() for name, code in pb.DType.items()}
-
-
-@dataclass
-class Head:
-    """One kind of head: the part of a message that is no array.
-
-    Attributes
-    ----------
-    message
-        Its name in ``fenchel.proto``; ``Work`` stands for the metadata of a stream.
-    fields
-        Those that were ever set, of parts in a part with a dot: ``shard.samples``.
-    times
-        How many crossed.
-    """
-
-    message: str
-    direction: Direction
-    fields: set[str] = field(default_factory=set)
-    times: int = 0
-
-
-OutletName: TypeAlias = Literal["live page", "metrics", "traces"]
-
-_OUTLETS: Mapping[OutletName, tuple[str, str]] = {
-    "live page": (
-        "whoever reaches the address: there is no password and no encryption",
-        "the run's id and settings, figures, times, bytes, names of clients and how they stand",
-    ),
-    "metrics": (
-        "whoever reaches the address: there is no password and no encryption",
-        "the run's id and algorithm, figures, times, bytes, how many clients stand how; no client's name",
-    ),
-    "traces": (
-        "whoever runs the collector, and the network between unless the address begins with https",
-        "the run's id and algorithm, phases, rounds, times, names of clients that trace, too",
-    ),
-}
-"""Who can read an outlet of the server, and what it shows (docs/monitoring.md)."""
-
-
-@dataclass
-class Outlet:
-    """Where the server shows how a run goes on, to others than its clients; never a model, and never data.
-
-    Attributes
-    ----------
-    name
-        Which one.
-    address
-        Where it is served, or sent to.
-    """
-
-    name: OutletName
-    address: str
-
-    def to_json(self) -> dict[str, str]:
-        """Return its line in the account."""
-        readers, shows = _OUTLETS[self.name]
-        return {"outlet": self.name, "address": self.address, "readers": readers, "shows": shows}
 
 
 @dataclass
@@ -255,7 +69,7 @@ class Disclosures:
     _clients: set[str] = field(default_factory=set)
     _news: bool = True
     _unseen: dict[str, dict[str, Callable[[Message], object]]] = field(default_factory=dict)
-    _broadcast: tuple[bytes, tuple[_Found, ...]] = (b"", ())
+    _broadcast: tuple[bytes, tuple[Found, ...]] = (b"", ())
 
     # What the transport tells
 
@@ -302,7 +116,7 @@ class Disclosures:
             return
         if self._broadcast[0] is not payload:
             told = outline(pb.Payload.FromString(payload), sys.maxsize, sys.maxsize)
-            self._broadcast = payload, tuple(map(_Found.of, told.parts))
+            self._broadcast = payload, tuple(map(Found.of, told.parts))
         for found in self._broadcast[1]:
             form: Form = "sealed" if call.phase == ACCEPT and found.name in _SEALED else "clear"
             self._note(call, "down", found, form)
@@ -322,7 +136,7 @@ class Disclosures:
             return  # it goes on where it broke off, and was noted then
         forms = {} if call is None or call.exchange is None else call.exchange.forms
         known = call or Call(client, reply.sequence, 0, UNASKED, 0, pb.KIND_UNSPECIFIED, None)
-        for found in map(_Found.of, told.parts):
+        for found in map(Found.of, told.parts):
             if found.name in forms:
                 self._note(known, "up", found, forms[found.name])
             else:
@@ -337,7 +151,7 @@ class Disclosures:
         head.times += 1
         self._news = self._news or len(head.fields) > before
 
-    def _note(self, call: Call, direction: Direction, found: _Found, declared: Form) -> None:
+    def _note(self, call: Call, direction: Direction, found: Found, declared: Form) -> None:
         form = "ciphertext" if found.content == "ciphertexts" else declared
         name = found.name
         if call.phase in EXCHANGE and "/" in name:
@@ -451,9 +265,6 @@ class Disclosures:
             ) from None
 
 
-_SEALED = frozenset(name for name, spec in BOX.items() if getattr(spec, "form", "") == "sealed")
-
-
 def _lines(account: Mapping[str, Any]) -> str:
     """Return the account as JSON, with a line for each entry of a list: for people, and for comparing runs."""
     parts = []
@@ -479,31 +290,3 @@ def _place(kind: Disclosed) -> tuple[object, ...]:
         kind.key,
         len(kind.shape),
     )
-
-
-def presence(kind: Descriptor, prefix: str = "") -> Iterable[tuple[str, Callable[[Message], object]]]:
-    """Yield the fields of a kind of message, but not the arrays it describes, and what tells whether one is set.
-
-    Fields of parts are named with a dot.
-    """
-    for descriptor in kind.fields:
-        name, part = prefix + descriptor.name, descriptor.message_type
-        if part is None and descriptor.has_presence:
-            yield name, partial(_has, attrgetter(prefix.rstrip(".")) if prefix else None, descriptor.name)
-        elif part is None or part.GetOptions().map_entry:
-            yield name, attrgetter(name)
-        elif descriptor.is_repeated:
-            for inner, of in presence(part):
-                yield f"{name}.{inner}", partial(_any, attrgetter(name), of)
-        elif part.name != "Payload":
-            yield from presence(part, f"{name}.")
-
-
-def _has(of: Callable[[Message], Message] | None, name: str, message: Message) -> bool:
-    return (message if of is None else of(message)).HasField(name)
-
-
-def _any(
-    parts: Callable[[Message], Iterable[Message]], of: Callable[[Message], object], message: Message
-) -> bool:
-    return any(of(part) for part in parts(message))

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import Message
 
 from common.settings.run import Network
-from server.disclosures import Direction
+from server.disclosed import Direction
 from server.gate import CrowdedError, Gate, Pace
 from server.guard import Guard, RevokedError
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from client.algorithm import answers
 from client.algorithms.staged import StagedClient
-from common.algorithms.codasca import AveragingSettings, CodaSettings
+from common.algorithms.coda import AveragingSettings, CodaSettings
 from common.arrays import Vector
 from common.objectives.auc import AUXILIARY
 from common.payload import Values

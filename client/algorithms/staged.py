@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from client.algorithm import ClientAlgorithm, Place, answers
-from common.algorithms.codasca import StagedSettings
+from common.algorithms.staged import StagedSettings
 from common.arrays import Indices, Vector
 from common.errors import SettingsError
 from common.objectives.auc import AUXILIARY

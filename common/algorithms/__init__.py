@@ -111,9 +111,9 @@ _BUILTIN: Mapping[str, str] = {
     "drfa": "common.algorithms.drdm:DRFASettings",
     "scaff-pd": "common.algorithms.drdm:ScaffPDSettings",
     "codasca": "common.algorithms.codasca:CodascaSettings",
-    "coda-plus": "common.algorithms.codasca:CodaPlusSettings",
-    "coda": "common.algorithms.codasca:CodaSettings",
-    "npa": "common.algorithms.codasca:NaiveSettings",
+    "coda-plus": "common.algorithms.coda:CodaPlusSettings",
+    "coda": "common.algorithms.coda:CodaSettings",
+    "npa": "common.algorithms.npa:NaiveSettings",
 }
 """Settings of the algorithms that come with Fenchel, by name."""
 

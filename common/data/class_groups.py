@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,25 +64,41 @@ def class_groups(
                 f"data.partition: no training sample is {side}; change objective.positive, or use more samples"
             )
         if side == "positive" and shares is not None:
-            ends = np.rint(np.cumsum(shares) / np.sum(shares) * len(rows)).astype(np.int64)
-            pieces = np.split(rng.permutation(rows), ends[:-1])
-            for client, piece in enumerate(pieces):
-                held[client].append(piece)
-            continue
-        present = np.unique(labels[rows])
-        if settings.order == "shuffled":
-            present = rng.permutation(present)
-        for position, label in enumerate(present):
-            mine = rng.permutation(rows[labels[rows] == label])
-            # One holder, the position modulo K; or, with fewer classes than clients, every C-th client.
-            holders = (
-                range(position, clients, len(present)) if len(present) < clients else (position % clients,)
-            )
-            if len(mine) < len(holders):
-                raise DataError(
-                    f"data.partition: {clients} clients share {len(present)} {side} classes, so class {label} has "
-                    f"{len(holders)} holders, but only {len(mine)} training samples; use fewer clients"
-                )
-            for client, piece in zip(holders, np.array_split(mine, len(holders)), strict=True):
-                held[client].append(piece)
+            pieces = _by_shares(rows, shares, rng)
+        else:
+            pieces = _by_class(rows, labels, side, clients, settings, rng)
+        for client, piece in pieces:
+            held[client].append(piece)
     return [np.sort(np.concatenate(pieces)) for pieces in held]
+
+
+def _by_shares(
+    rows: Indices, shares: Sequence[float], rng: np.random.Generator
+) -> Iterable[tuple[int, Indices]]:
+    """Deal the samples of a side in proportion to shares, whatever their class; yield clients with their samples."""
+    ends = np.rint(np.cumsum(shares) / np.sum(shares) * len(rows)).astype(np.int64)
+    return enumerate(np.split(rng.permutation(rows), ends[:-1]))
+
+
+def _by_class(
+    rows: Indices,
+    labels: NDArray[Any],
+    side: str,
+    clients: int,
+    settings: ClassGroupsPartition,
+    rng: np.random.Generator,
+) -> Iterator[tuple[int, Indices]]:
+    """Deal the classes of a side in turn; yield clients with samples of one class."""
+    present = np.unique(labels[rows])
+    if settings.order == "shuffled":
+        present = rng.permutation(present)
+    for position, label in enumerate(present):
+        mine = rng.permutation(rows[labels[rows] == label])
+        # One holder, the position modulo K; or, with fewer classes than clients, every C-th client.
+        holders = range(position, clients, len(present)) if len(present) < clients else (position % clients,)
+        if len(mine) < len(holders):
+            raise DataError(
+                f"data.partition: {clients} clients share {len(present)} {side} classes, so class {label} has "
+                f"{len(holders)} holders, but only {len(mine)} training samples; use fewer clients"
+            )
+        yield from zip(holders, np.array_split(mine, len(holders)), strict=True)

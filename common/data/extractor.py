@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import io
 import logging
+import math
 import os
 import tempfile
 from dataclasses import dataclass, field
@@ -201,7 +203,7 @@ class Extracted:
         Raises
         ------
         DataError
-            The file of weights is not here, is another one, or is none.
+            The file of weights is not here, is another one, or is none; or the features that were kept are damaged.
         MissingDependencyError
             torch is not installed.
         """
@@ -256,12 +258,36 @@ class Extracted:
 
 
 def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Open an array on disk that several processes write to; of zeros, if it is not there yet."""
+    """Open an array on disk that several processes write to; of zeros, if it is not there yet.
+
+    Raises
+    ------
+    DataError
+        The file is damaged.
+    """
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as temporary:
             fresh = Path(temporary) / path.name
             np.lib.format.open_memmap(fresh, mode="w+", dtype=dtype, shape=shape).flush()
             with contextlib.suppress(FileExistsError):  # another process was quicker
                 os.link(fresh, path)
-    shared: NDArray[Any] = np.lib.format.open_memmap(path, mode="r+")
-    return shared
+    # Not by NumPy's own reader, which believes what a damaged header says.
+    header, size = _header(dtype, shape), path.stat().st_size
+    with path.open("rb") as file:
+        whole = file.read(len(header)) == header and size == len(header) + np.dtype(
+            dtype
+        ).itemsize * math.prod(shape)
+    if not whole:
+        raise DataError(
+            f"{path}: features that were kept are damaged, or of another NumPy; remove the file, and they are computed "
+            "again"
+        )
+    return np.memmap(path, dtype, mode="r+", offset=len(header), shape=shape)
+
+
+def _header(dtype: type[np.generic], shape: tuple[int, ...]) -> bytes:
+    """Return how a NumPy file of such an array begins."""
+    written = io.BytesIO()
+    about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(written, about)
+    return written.getvalue()

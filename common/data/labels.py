@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,43 @@ def numbers(labels: NDArray[Any], where: str) -> NDArray[np.float64]:
             "classification"
         )
     return labels.astype(np.float64)
+
+
+def encoded(
+    parts: Sequence[NDArray[Any]],
+    task: Literal["classification", "regression"],
+    classes: Sequence[int | str] | None,
+    where: str,
+) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
+    """Return labels as class indices or, for regression, as floats; and the class names.
+
+    Parameters
+    ----------
+    parts
+        Labels as stored, such as those of training and of test samples; each of shape (n,).
+    task
+        Whether labels are classes or numbers.
+    classes
+        All class names in order; ``None`` takes those that occur.
+    where
+        What to name in an error.
+
+    Returns
+    -------
+    labels
+        One array for each part.
+    names
+        Of the classes; empty for regression.
+
+    Raises
+    ------
+    DataError
+        As :func:`class_names`, :func:`encode` and :func:`numbers`.
+    """
+    if task == "regression":
+        return [numbers(part, where) for part in parts], ()
+    names = class_names(parts, where) if classes is None else tuple(map(str, classes))
+    return [encode(part, names, where) for part in parts], names
 
 
 def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tuple[tuple[str, str], Indices]:

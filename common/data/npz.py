@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import tempfile
@@ -196,6 +197,22 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
+def read_npy(path: Path) -> NDArray[Any]:
+    """Read one NumPy array (``.npy``), plain or compressed.
+
+    Raises
+    ------
+    DataError
+        If the file is no array, or it is damaged or holds Python objects.
+    """
+    with opened(path) as stream:
+        content = stream.read()
+    try:
+        return _read_npy(io.BytesIO(content), len(content))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}: not a plain NumPy array: {error}") from error
+
+
 def read_idx(path: Path) -> NDArray[Any]:
     """Read one array in the IDX form of MNIST, plain or compressed.
 
@@ -231,7 +248,7 @@ def is_idx(path: Path) -> bool:
 
 
 def _read_npy(content: IO[bytes], size: int) -> NDArray[Any]:
-    """Read one array of an archive, of ``size`` bytes with its header."""
+    """Read one array, of ``size`` bytes with its header."""
     start = content.read(8)
     width = {1: 2, 2: 4, 3: 4}.get(start[6]) if len(start) == 8 and start.startswith(b"\x93NUMPY") else None
     if width is None:

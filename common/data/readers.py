@@ -5,6 +5,7 @@ Every function takes the files by the name that the catalogue gives them.
 
 from __future__ import annotations
 
+import io
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from common.data.columns import read_csv
 from common.data.compressed import opened
 from common.data.files import read_files
 from common.data.libsvm import read_libsvm
-from common.data.npz import joined, read_arrays, read_npz
+from common.data.npz import joined, read_arrays, read_npy, read_npz
 from common.data.samples import DataSet, Samples, samples
 from common.errors import DataError
 
@@ -68,14 +69,16 @@ def _read_cifar(files: Files, name: str, train: Sequence[str], test: str, *, lab
     (path,) = files.values()
     parts: list[Samples] = []
     try:
-        with opened(path) as stream, tarfile.open(fileobj=stream) as archive:
+        with opened(path) as stream:
+            content = io.BytesIO(stream.read())  # here, a size that the archive only claims takes no memory
+        with tarfile.open(fileobj=content) as archive:
             for members in (train, [test]):
                 found = [archive.extractfile(member) for member in members]
-                content = b"".join(member.read() for member in found if member)
-                records = np.frombuffer(content, np.uint8).reshape(-1, label_bytes + _CIFAR_PIXELS)
+                joint = b"".join(member.read() for member in found if member)
+                records = np.frombuffer(joint, np.uint8).reshape(-1, label_bytes + _CIFAR_PIXELS)
                 labels = records[:, label_bytes - 1].copy()
                 parts.append(samples(records[:, label_bytes:].copy(), labels, str(path)))
-    except (tarfile.TarError, KeyError, ValueError) as error:
+    except (tarfile.TarError, KeyError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: not the binary archive of {name}: {error}") from error
     return DataSet(parts[0], parts[1], image=(3, 32, 32), peak=255.0)
 
@@ -85,6 +88,11 @@ def read_cifar_differences(files: Files) -> DataSet:
 
     The files are ``labels.npz``, and for either part an array of shape (3, n, 32, 32): green, then red and blue minus
     green, each along rows and columns minus the neighbour before, modulo 256.
+
+    Raises
+    ------
+    DataError
+        A file is damaged, or holds other arrays.
     """
     labels = read_arrays(files["labels.npz"])
     parts = {}
@@ -92,11 +100,17 @@ def read_cifar_differences(files: Files) -> DataSet:
         part, _, rest = name.partition("_x")
         if not rest:
             continue
-        with opened(path) as stream:
-            green, to_red, to_blue = np.load(stream).cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
+        stored, marks = read_npy(path), labels.get(f"{part}_y")
+        if stored.dtype != np.uint8 or stored.ndim != 4 or stored.shape != (3, stored.shape[1], 32, 32):
+            raise DataError(f"{path}: {stored.dtype} of shape {stored.shape}; expected uint8 (3, n, 32, 32)")
+        if marks is None:
+            raise DataError(
+                f"{files['labels.npz']}: no array {part}_y; found {', '.join(labels) or 'nothing'}"
+            )
+        green, to_red, to_blue = stored.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
         pixels = np.stack([green + to_red, green, green + to_blue], axis=1)
         kind = "train" if part.startswith("train") else "test"
-        parts[kind] = samples(pixels.reshape(len(pixels), -1), labels[f"{part}_y"], str(path))
+        parts[kind] = samples(pixels.reshape(-1, _CIFAR_PIXELS), marks, str(path))
     return DataSet(parts["train"], parts["test"], image=(3, 32, 32), peak=255.0)
 
 
@@ -115,6 +129,8 @@ def read_mammography(files: Files) -> DataSet:
         table = np.array([line.split(",") for line in lines], np.float64)
     except ValueError as error:
         raise DataError(f"{path}: not a table of numbers: {error}") from error
+    if table.ndim != 2 or not np.isin(table[:, -1], (-1, 1)).all():
+        raise DataError(f"{path}: expected lines of numbers, of which the last one, the class, is -1 or 1")
     return DataSet(samples(table[:, :-1].copy(), table[:, -1].astype(np.int64), str(path)))
 
 

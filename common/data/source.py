@@ -18,23 +18,22 @@ from common.data import scaling
 from common.data.blocks import Part
 from common.data.catalogue import load
 from common.data.client_tests import own_distribution
-from common.data.columns import listed
-from common.data.extractor import Extracted, Extractor
+from common.data.extractor import Extractor
 from common.data.files import read_file
+from common.data.holdout import kept
 from common.data.imbalance import imbalanced, imbalanced_whole, positive_classes
-from common.data.labels import binarised, class_names, encode, numbers
+from common.data.labels import binarised, encoded
 from common.data.partition import partition
+from common.data.preparation import Preparation
 from common.data.samples import DataSet, Samples
 from common.data.shard import Shard
-from common.data.shares import apportion
 from common.data.sites import as_seen
+from common.data.split import split
 from common.errors import DataError
 from common.randomness import generator
-from common.settings.data import ColumnPartition, DataSettings, ExtractorSettings, Scaling, SitesPartition
+from common.settings.data import ColumnPartition, DataSettings, SitesPartition
 
 log = logging.getLogger("fenchel")
-
-DEFAULT_TEST_FRACTION = 0.2
 
 
 @dataclass(frozen=True)
@@ -93,13 +92,11 @@ class DataSource:
     positive: tuple[int, ...] | None
     _train: Samples
     _test: Samples | None
-    _steps: tuple[scaling.Step, ...]
-    _extractor: Extractor | None = None
+    _preparation: Preparation
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _parts: dict[int, list[Part]] = field(default_factory=dict, repr=False, compare=False)
     _tests: dict[int, list[Indices]] = field(default_factory=dict, repr=False, compare=False)
-    _features: dict[int, Extracted] = field(default_factory=dict, repr=False, compare=False)
-    _prepared: list[sp.csr_array] = field(default_factory=list, repr=False, compare=False)
+    _matrices: list[sp.csr_array] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def open(
@@ -136,14 +133,18 @@ class DataSource:
             column = settings.partition.column if isinstance(settings.partition, ColumnPartition) else None
             dataset, where = read_file(settings.file, settings.label, holder=column), str(settings.file)
         train, test, names = _labelled(dataset, settings, where)
-        train, test = _split(train, test, settings, seed, where)
+        train, test = split(train, test, settings, seed, where)
         chosen = positive_classes(len(names), positive, settings.asks_for_positives)
         if settings.imbalance is not None and settings.imbalance.of == "whole":
             assert chosen is not None, "positive_classes refuses not to know"
             are_positive = np.isin(train.labels, chosen)
             train = train.take(imbalanced_whole(train.labels, are_positive, settings.imbalance.imratio, seed))
         bias = settings.bias is not None
-        extractor = _extractor(settings.extractor, dataset, where)
+        extractor = (
+            None
+            if settings.extractor is None
+            else Extractor.of(settings.extractor, dataset.image, dataset.peak, where)
+        )
         problem = Problem(
             features=(dataset.features if extractor is None else extractor.features) + bias,
             classes=len(names),
@@ -153,12 +154,13 @@ class DataSource:
             image=None if bias or extractor is not None else dataset.image,
         )
         steps = scaling.fit(settings.scalings, train.features, dataset.peak)
-        return cls(settings, seed, problem, train.labels, chosen, train, test, steps, extractor)
+        preparation = Preparation(steps, settings.bias, extractor)
+        return cls(settings, seed, problem, train.labels, chosen, train, test, preparation)
 
     @property
     def lack(self) -> str:
         """What is missing on this machine to compute features with the network of the settings; empty: nothing."""
-        return "" if self._extractor is None else self._extractor.lack
+        return self._preparation.lack
 
     def extract(self, threads: int = 1) -> int:
         """Compute the features of all images that nobody has computed yet; return how many images there are.
@@ -175,13 +177,9 @@ class DataSource:
         MissingDependencyError
             torch is not installed.
         """
-        if self._extractor is None:
-            raise DataError(
-                "data.extractor: the settings name no network, so there are no features to compute"
-            )
         parts = [part for part in (self._train, self._test) if part is not None]
         for part in parts:
-            self._extracted(part).take(np.arange(len(part)), threads)
+            self._preparation.extract(part, threads)
         return sum(map(len, parts))
 
     def parts(self, clients: int) -> list[Part]:
@@ -232,8 +230,8 @@ class DataSource:
         DataError
             If there is no such client, or the partition is not possible.
         """
-        part, kept = self._part(client, clients)
-        return self._as_seen(self._shard(part, kept, dtype), client, clients, part.samples)
+        part, trained_on = self._part(client, clients)
+        return self._as_seen(self._shard(part, trained_on, dtype), client, clients, part.samples)
 
     def holdout(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard | None:
         """Return the samples that a client only tests on; ``None`` if it has none.
@@ -245,13 +243,13 @@ class DataSource:
         DataError
             If there is no such client, or no test set that could be divided so.
         """
-        part, kept = self._part(client, clients)
+        part, trained_on = self._part(client, clients)
         if self.settings.client_tests == "own-distribution":
             rows = self._own_tests(clients)[client]
             assert self._test is not None
             shard = self._whole(self._test, rows, dtype)
             return self._as_seen(shard, client, clients, rows, "noise of tests")
-        rows = np.setdiff1d(part.samples, kept, assume_unique=True)
+        rows = np.setdiff1d(part.samples, trained_on, assume_unique=True)
         if len(rows) == 0:
             return None
         return self._as_seen(self._shard(part, rows, dtype), client, clients, part.samples)
@@ -278,7 +276,7 @@ class DataSource:
                 f"client {client} of {clients} clients; expected a number from 0 to {clients - 1}"
             )
         part = self.parts(clients)[client]
-        return part, _kept(part.samples, self.settings.holdout, self.seed, client, clients)
+        return part, kept(part.samples, self.settings.holdout, self.seed, client, clients)
 
     def _own_tests(self, clients: int) -> list[Indices]:
         """Return which samples of the test set each client tests on."""
@@ -324,18 +322,9 @@ class DataSource:
     def _whole(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Shard:
         """Return whole samples, prepared; ``rows`` is ``None`` for all of them, which are not copied then."""
         positions = np.arange(len(samples)) if rows is None else rows
-        chosen = samples if rows is None else samples.take(rows)
-        stored = chosen.features if self._extractor is None else self._extracted(samples).take(positions)
-        features = scaling.apply(self._steps, stored, dtype, self.settings.bias)
-        return Shard(features, chosen.labels, self.problem.classes, self.problem.features, positions)
-
-    def _extracted(self, samples: Samples) -> Extracted:
-        """Return the features of the training samples, or of the test set; each is opened once."""
-        assert self._extractor is not None
-        with self._lock:
-            if id(samples) not in self._features:
-                self._features[id(samples)] = Extracted(self._extractor, samples.features)
-            return self._features[id(samples)]
+        labels = samples.labels if rows is None else samples.labels[rows]
+        features = self._preparation.features(samples, rows, dtype)
+        return Shard(features, labels, self.problem.classes, self.problem.features, positions)
 
     def _ragged_shard(self, part: Part, dtype: DTypeLike) -> Shard:
         assert part.cells is not None
@@ -363,215 +352,11 @@ class DataSource:
 
     def _matrix(self) -> sp.csr_array:
         """All prepared training features as CSR, made once; called under the lock."""
-        if not self._prepared:
-            features = scaling.apply(self._steps, self._train.features, np.float64, self.settings.bias)
-            matrix = sp.csr_array(features)
+        if not self._matrices:
+            matrix = sp.csr_array(self._preparation.features(self._train, None, np.float64))
             matrix.eliminate_zeros()
-            self._prepared.append(matrix)
-        return self._prepared[0]
-
-
-def divide_own(
-    shard: Shard, holdout: float, seed: int, client: int, clients: int
-) -> tuple[Shard, Shard | None]:
-    """Divide the samples of a client that brings its own file as :class:`DataSource` does: to train and to test on.
-
-    Parameters
-    ----------
-    shard
-        Whole samples, from :func:`load_own`.
-    holdout
-        ``data.holdout``: the part that it only tests on.
-    seed
-        ``settings.seed``.
-    client, clients
-        Number of the client, from 0, and of all.
-
-    Returns
-    -------
-    shard
-        The samples to train on.
-    holdout
-        The others; ``None`` if there are none.
-    """
-    rows = np.arange(shard.samples)
-    kept = _kept(rows, holdout, seed, client, clients)
-    if len(kept) == len(rows):
-        return shard, None
-    return shard.take(kept), shard.take(np.setdiff1d(rows, kept, assume_unique=True))
-
-
-def _kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) -> Indices:
-    """Return the samples that a client trains on, when it holds some out."""
-    held_out = round(holdout * len(rows))
-    if held_out == 0:
-        return rows
-    # Rounding must not leave a client without samples to train on.
-    held_out = min(held_out, len(rows) - 1)
-    rng = generator(seed, "holdout", client, clients)
-    kept: Indices = np.sort(rng.permutation(rows)[held_out:])
-    return kept
-
-
-def load_own(
-    path: Path,
-    label: str | None = None,
-    *,
-    task: Literal["classification", "regression"] = "classification",
-    classes: Sequence[int | str] | None = None,
-    identifier: str | None = None,
-    columns: Sequence[str] | int | None = None,
-    scalings: Sequence[Scaling] = (),
-    bias: float | None = None,
-    extractor: ExtractorSettings | None = None,
-    dtype: DTypeLike = np.float64,
-) -> Shard:
-    """Load the file of a client that brings its own data: all of it is its shard.
-
-    A test part of a NumPy archive is left out.
-
-    Parameters
-    ----------
-    path
-        LIBSVM, CSV, Parquet or NumPy file.
-    label
-        Name of the label column.
-    task
-        Whether labels are classes or numbers.
-    classes
-        All class names of the run in order; ``None`` takes those of this file, sorted.
-    identifier
-        Name of the column of sample identifiers, which is no feature; ``None``: there is none.
-    columns
-        The features of the whole problem, of which this file may hold some: their names in order or, for files
-        without names, their number. ``None``: every client holds all features, in the same order.
-    scalings
-        Preparation; only steps that every client can do alone and alike.
-    bias
-        Value of an appended constant feature, which belongs to whoever holds the last of ``columns``; ``None``
-        appends none.
-    extractor
-        A frozen network that makes features of the images in the file; ``None``: there is none.
-    dtype
-        Floating type of the features.
-
-    Raises
-    ------
-    MissingDependencyError
-        If the network needs torch, and torch is not installed.
-    DataError
-        If the file cannot be read, has other classes, features that the run does not have, or sample
-        identifiers that are missing or repeated, or if a step needs the data of others.
-    """
-    width = columns if isinstance(columns, int) else None
-    dataset = read_file(path, label, width, identifier)
-    network = _extractor(extractor, dataset, str(path))
-    if network is not None:
-        images = dataset.train
-        made = Extracted(network, images.features).take(np.arange(len(images)))
-        dataset = DataSet(Samples(made, images.labels), identifiers=dataset.identifiers)
-    for position, step in enumerate(scalings):
-        pixels = dataset.peak is not None and position == 0
-        if step == "standard" or (step == "unit-interval" and not pixels):
-            raise DataError(
-                f"{path}: data.scale: {step} needs the values of all clients, which nobody may see; scale "
-                "the columns of every client's file alike beforehand, or use unit-rows"
-            )
-    part, held, total = _columns_held(dataset, columns, str(path))
-    if len(held) < total and "unit-rows" in scalings:
-        raise DataError(
-            f"{path}: data.scale: unit-rows needs all {total} features of a sample, of which this file holds "
-            f"{len(held)}; scale the columns of every client's file beforehand"
-        )
-    if bias is not None:
-        if held[-1] == total - 1:
-            held = np.append(held, total)
-        else:
-            bias = None
-        total += 1
-    if task == "regression":
-        labels: NDArray[Any] = numbers(part.labels, str(path))
-        names: tuple[str, ...] = ()
-    else:
-        names = class_names([part.labels], str(path)) if classes is None else tuple(map(str, classes))
-        labels = encode(part.labels, names, str(path))
-    prepared = scaling.apply(scaling.fit(scalings, part.features, dataset.peak), part.features, dtype, bias)
-    return Shard(
-        prepared,
-        labels,
-        len(names),
-        total,
-        np.arange(len(part)),
-        None if len(held) == total else held,
-        class_names=names,
-        sample_ids=dataset.identifiers,
-    )
-
-
-def _columns_held(
-    dataset: DataSet, columns: Sequence[str] | int | None, where: str
-) -> tuple[Samples, Indices, int]:
-    """Put the features of a client's file in the order of the run's.
-
-    Returns
-    -------
-    samples
-        The training samples, with features in increasing global position.
-    held
-        Global positions of the features, shape (m,).
-    total
-        Number of features of the run.
-    """
-    part = dataset.train
-    if columns is None:
-        return part, np.arange(dataset.features), dataset.features
-    if isinstance(columns, int):
-        return *_numbered_columns(dataset, columns, where), columns
-    if dataset.columns is None:
-        raise DataError(
-            f"{where}: data.columns lists {len(columns)} names, but files of this form have no column names; set "
-            "data.columns to the number of features, or use CSV or Parquet files"
-        )
-    place = {name: position for position, name in enumerate(columns)}
-    unknown = [name for name in dataset.columns if name not in place]
-    if unknown:
-        raise DataError(
-            f"{where}: data.columns does not have these columns of the file: {listed(unknown)}; it lists "
-            f"{listed(columns)}. Remove them from the file, or correct the names (the columns of the label and of "
-            "the sample identifiers are named with --label and --id)"
-        )
-    positions = np.array([place[name] for name in dataset.columns])
-    order = np.argsort(positions)
-    return Samples(part.features[:, order], part.labels), positions[order], len(columns)
-
-
-def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples, Indices]:
-    """Return the samples and the features that occur, of a file whose columns have numbers and no names."""
-    part = dataset.train
-    if dataset.columns is not None:
-        raise DataError(
-            f"{where}: data.columns is the number {total}, but the columns of this file have names; list the names "
-            "of all features of the run in data.columns"
-        )
-    matrix = part.features
-    sparse = isinstance(matrix, sp.csr_array)
-    if dataset.features > total or (dataset.features < total and not sparse):
-        raise DataError(
-            f"{where}: {dataset.features} features, but data.columns is {total}; expected "
-            f"{'at most so many' if sparse else 'as many'}"
-        )
-    if not isinstance(matrix, sp.csr_array):
-        return part, np.arange(total)
-    held = np.unique(matrix.indices).astype(np.int64)
-    if len(held) == 0:
-        raise DataError(f"{where}: no value that is not zero; expected some of the {total} features")
-    shape = (matrix.shape[0], len(held))
-    kept = sp.csr_array((matrix.data, np.searchsorted(held, matrix.indices), matrix.indptr), shape=shape)
-    return Samples(kept, part.labels), held
-
-
-def _extractor(settings: ExtractorSettings | None, dataset: DataSet, where: str) -> Extractor | None:
-    return None if settings is None else Extractor.of(settings, dataset.image, dataset.peak, where)
+            self._matrices.append(matrix)
+        return self._matrices[0]
 
 
 def _labelled(
@@ -579,111 +364,9 @@ def _labelled(
 ) -> tuple[Samples, Samples | None, tuple[str, ...]]:
     """Replace labels as stored by class indices or floats; give the class names too."""
     parts = [dataset.train] if dataset.test is None else [dataset.train, dataset.test]
-    names: tuple[str, ...] = ()
-    if settings.task == "regression":
-        made = [replace(part, labels=numbers(part.labels, where)) for part in parts]
-    else:
-        if settings.classes is None:
-            names = class_names([part.labels for part in parts], where)
-        else:
-            names = tuple(map(str, settings.classes))
-        made = [replace(part, labels=encode(part.labels, names, where)) for part in parts]
-        if settings.binarise is not None:
-            names, new = binarised(names, [str(name) for name in settings.binarise.positive], where)
-            made = [replace(part, labels=new[part.labels]) for part in made]
-    return made[0], made[1] if len(made) > 1 else None, names
-
-
-def _split(
-    train: Samples, test: Samples | None, settings: DataSettings, seed: int, where: str
-) -> tuple[Samples, Samples | None]:
-    """Split off a test set unless one is published, then take the subsample."""
-    classes = settings.task == "classification"
-    for key in ("test_fraction", "test_split", "test_seed"):
-        given = getattr(settings, key)
-        if test is not None and given != DataSettings.model_fields[key].default:
-            raise DataError(
-                f"data.{key}: {given} given, but {where} has a published test set of {len(test)} samples; "
-                f"remove {key}"
-            )
-    if test is None:
-        fraction = DEFAULT_TEST_FRACTION if settings.test_fraction is None else settings.test_fraction
-        count = int(np.ceil(fraction * len(train)))
-        if count >= len(train):
-            raise DataError(
-                f"data.test_fraction: {fraction} of {len(train)} samples leaves none to train on; use a "
-                "smaller one"
-            )
-        if count:
-            test_seed = seed if settings.test_seed is None else settings.test_seed
-            if settings.test_split == "scikit-learn":
-                kept, rows = _scikit_learn_split(train.labels, count, test_seed, classes)
-            else:
-                rows = stratified(train.labels, count, generator(test_seed, "test split"), classes=classes)
-                kept = np.setdiff1d(np.arange(len(train)), rows, assume_unique=True)
-            train, test = train.take(kept), train.take(rows)
-    if settings.samples is not None and settings.samples != len(train):
-        if settings.samples > len(train):
-            raise DataError(
-                f"data.samples: {settings.samples} given, but {where} has {len(train)} training samples; "
-                "use at most those"
-            )
-        train = train.take(
-            stratified(train.labels, settings.samples, generator(seed, "samples"), classes=classes)
-        )
-    return train, test
-
-
-def _scikit_learn_split(
-    labels: NDArray[Any], count: int, seed: int, classes: bool
-) -> tuple[Indices, Indices]:
-    """Return the positions of training and test samples in the order that scikit-learn gives them."""
-    from sklearn.model_selection import train_test_split
-
-    if seed >= 1 << 32:
-        raise DataError(
-            f"data.test_split: scikit-learn takes seeds below 2^32, but the seed of the run is {seed}; give "
-            "data.test_seed"
-        )
-    try:
-        kept, drawn = train_test_split(
-            np.arange(len(labels)), test_size=count, random_state=seed, stratify=labels if classes else None
-        )
-    except ValueError as error:
-        raise DataError(
-            f"data.test_split: scikit-learn cannot draw {count} of {len(labels)} samples from each class in "
-            f"proportion: {error}"
-        ) from None
-    return kept, drawn
-
-
-def stratified(
-    labels: NDArray[Any], count: int, rng: np.random.Generator, *, classes: bool = True
-) -> Indices:
-    """Draw positions without replacement, from each class in proportion to its size.
-
-    Parameters
-    ----------
-    labels
-        Shape (n,).
-    count
-        How many to draw, at most n.
-    rng
-        Where the numbers come from.
-    classes
-        Whether labels are classes; otherwise the draw is uniform.
-
-    Returns
-    -------
-    Indices
-        Shape (count,), increasing.
-    """
-    if not classes:
-        return np.sort(rng.permutation(len(labels))[:count])
-    present, sizes = np.unique(labels, return_counts=True)
-    shares = apportion(count, sizes)
-    drawn = [
-        rng.permutation(np.flatnonzero(labels == label))[:share]
-        for label, share in zip(present, shares, strict=True)
-    ]
-    return np.sort(np.concatenate(drawn))
+    labels, names = encoded([part.labels for part in parts], settings.task, settings.classes, where)
+    if settings.binarise is not None:
+        names, new = binarised(names, [str(name) for name in settings.binarise.positive], where)
+        labels = [new[part] for part in labels]
+    train, *test = (replace(part, labels=own) for part, own in zip(parts, labels, strict=True))
+    return train, test[0] if test else None, names

@@ -81,21 +81,21 @@ def _smooth_part(settings: ObjectiveSettings, shard: Shard) -> Objective:
             l2=settings.l2,
             dtype=settings.dtype,
         )
-    network: Objective = _torch_models(f"objective.kind: {settings.kind}").build_network(settings, shard)
+    network: Objective = _networks(f"objective.kind: {settings.kind}").build_network(settings, shard)
     return network
 
 
 def _scorer(settings: BinarySettings, features: int) -> Scorer:
     if settings.scorer.kind == "linear":
         return LinearScorer(features, settings.dtype)
-    models = _torch_models(f"objective.scorer.kind: {settings.scorer.kind}")
-    scorer: Scorer = models.build_scorer(settings.scorer, features, settings.dtype, settings.device)
+    networks = _networks(f"objective.scorer.kind: {settings.scorer.kind}")
+    scorer: Scorer = networks.build_scorer(settings.scorer, features, settings.dtype, settings.device)
     return scorer
 
 
-def _torch_models(wanted: str) -> ModuleType:
+def _networks(wanted: str) -> ModuleType:
     try:
-        import common.objectives.torch_models as torch_models
+        import common.objectives.networks.factory as networks
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -103,7 +103,7 @@ def _torch_models(wanted: str) -> ModuleType:
             f"{wanted} needs torch, which is not installed here; install it with "
             "pip install 'fenchel[torch]', or choose a linear model"
         ) from None
-    return torch_models
+    return networks
 
 
 def _score_loss(settings: LinearSettings | SmoothedHingeSettings) -> ScoreLoss:

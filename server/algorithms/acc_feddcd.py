@@ -163,8 +163,9 @@ class AccFedDCD(DualAscent):
                 state.restarts = np.append(state.restarts, state.committed)
                 state.spreads, state.lowest = [], float("inf")
                 log.warning(
-                    "the clients' minimisers move apart, so the acceleration begins anew after round %d, with local "
-                    "solves of accuracy %.3g where their rule is an accuracy; if it is not, give solver.stop.accuracy",
+                    "the clients' minimisers move apart, so the acceleration begins anew after round %d; nothing is "
+                    "lost. From now on local problems are solved to an accuracy of %.3g, if solver.stop is an "
+                    "accuracy. If it is steps or epochs and this comes again: a new run with solver.stop.accuracy",
                     self.fleet.round,
                     state.accuracy,
                 )

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 from common.algorithms import AlgorithmSettings
-from common.algorithms.codasca import AveragingSettings, CodaPlusSettings, CodaSettings, Stage
+from common.algorithms.coda import AveragingSettings, CodaPlusSettings, CodaSettings
+from common.algorithms.stages import Stage
 from common.errors import PayloadError
 from common.expectation import ABSURD
 from common.objectives.auc import Moments

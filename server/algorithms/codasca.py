@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from common.algorithms.codasca import CodascaSettings, Stage
+from common.algorithms.codasca import CodascaSettings
+from common.algorithms.stages import Stage
 from common.arrays import Vector
 from common.payload import Value
 from common.randomness import generator

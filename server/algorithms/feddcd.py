@@ -19,6 +19,7 @@ from common.errors import JoinRefusedError, PayloadError, SettingsError
 from common.expectation import Expected
 from common.randomness import generator
 from common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction, Weighted
+from common.version import SAME_VERSION
 from server.algorithm import Algorithm
 from server.fleet import Cohort, Each
 from server.replies import Reduced
@@ -97,14 +98,18 @@ class DualAscent(Algorithm):
         for client, reply in described.items():
             alpha, beta = cast(float, reply["strong_convexity"]), cast(float, reply["smoothness"])
             if alpha < 0 or 0 < beta < alpha:
-                raise PayloadError(f"client {client}: strong convexity {alpha} above smoothness {beta}")
+                raise PayloadError(
+                    f"client {client} reports a strong convexity of {alpha} and a smoothness of {beta}; no function "
+                    f"has the first below 0, or above the second where that is not 0 (not smooth){SAME_VERSION}"
+                )
             alphas[client], betas[client] = alpha, beta
             samples[client] = cast(int, reply["samples"])
             shard = self.fleet.members[client].shard
             if samples[client] < 1 or (shard is not None and samples[client] != shard.samples):
                 raise PayloadError(
-                    f"client {client} counts {samples[client]} samples, but described "
-                    f"{'none' if shard is None else shard.samples}"
+                    f"client {client} now counts {samples[client]} samples, and said that it has "
+                    f"{0 if shard is None else shard.samples} when it joined; did its data file change? It must have "
+                    "some, and keep them for the whole run"
                 )
         state = self.state  # its dicts are replaced, never changed: admit may have to go back
         state.strong_convexity = dict(sorted((state.strong_convexity | alphas).items()))
@@ -130,7 +135,8 @@ class DualAscent(Algorithm):
         sampler = self.fleet.participation.sampler
         if isinstance(sampler, Cyclic) and sampler.groups > 1:
             log.warning(
-                "participation.sampler: cyclic groups never mix, so each of them agrees on an optimum of its own"
+                "participation.sampler: cyclic groups never mix, so each of them agrees on an optimum of its own; "
+                "use kind: fixed, fraction or all"
             )
 
     def cohort_size(self) -> float:
@@ -231,7 +237,12 @@ class DualAscent(Algorithm):
         """Whether fewer than two clients answered: then nobody's duals move, and the round is not committed."""
         if len(cohort) >= 2:
             return False
-        log.warning("round %d: %d answer; the duals stay where they are", self.fleet.round, len(cohort))
+        log.warning(
+            "round %d: only %d of the clients answered, and a dual step needs two, so the model stays as it is. If "
+            "this goes on: a new run with a longer participation.deadline",
+            self.fleet.round,
+            len(cohort),
+        )
         return True
 
     def metrics(self) -> dict[str, float]:

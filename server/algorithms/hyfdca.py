@@ -11,26 +11,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from common.algorithms.hyfdca import LINE_STEPS, HyFDCASettings, layout_numbers
+from common.algorithms.hyfdca import LINE_STEPS, HyFDCASettings
 from common.arrays import Indices, Vector
-from common.errors import RunStoppedError, SettingsError
+from common.errors import RunStoppedError
 from common.expectation import ArraySpec, Expected
-from common.objectives.linear import LinearObjective
-from common.objectives.losses import MarginLoss
-from common.paillier.key import PublicKey
 from common.payload import Value
-from server.algorithm import Algorithm, Conduct
+from server.algorithms.hyfdca_setup import HyFDCASetup
 from server.aligned import Stored
-from server.alignment import Holding, check_cells
 from server.fleet import Cohort, Each
-from server.hybrid import Hybrid, agreed_key, checked_norm_bits
 from server.line_search import best_step
 from server.picks import Picked
 from server.replies import Replies
@@ -44,183 +36,11 @@ _DUAL_VALUES = 1 + len(LINE_STEPS)
 """Values of the dual objective that clients share for a loss whose line search has no closed form."""
 
 
-class HyFDCA(Algorithm):
+class HyFDCA(HyFDCASetup):
     """Dual coordinate ascent on data whose samples and features are both spread over the clients."""
 
-    @dataclass
-    class State(Algorithm.State):
-        """The server's state.
-
-        Attributes
-        ----------
-        pseudonyms, features
-            What each client holds (setup S1).
-        key
-            The public key's n, big-endian bytes; empty in plaintext.
-        norm_bits
-            Of each client: its longest part of a row has a squared norm of at most ``2^norm_bits``.
-        dual
-            enc(alpha_0), aligned; ``None`` where the line search keeps it with the clients only.
-        scores
-            For each client, its last inner products enc(ip_k) (Algorithm 2's cache).
-        contributions
-            For each client, its last what_k (Algorithm 4's cache), numbers or ciphertexts.
-        synced
-            Clients that have done the last aggregation: all others are "returning" in their next round.
-        missed
-            Line search: steps that somebody missed, each {"step": g, "change": enc(delta)}.
-        away
-            Line search: from which of them on a client missed them.
-        figures
-            The latest objective, dual objective and gap.
-        stalled
-            Line search: rounds in a row without a step, because somebody did not answer all phases.
-        released
-            Whether the model that was encrypted until the end has been released to the server.
-        """
-
-        pseudonyms: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
-        features: dict[str, Indices] = field(default_factory=dict)
-        key: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-        norm_bits: dict[str, int] = field(default_factory=dict)
-        dual: Stored | None = None
-        scores: dict[str, Stored] = field(default_factory=dict)
-        contributions: dict[str, Stored] = field(default_factory=dict)
-        synced: list[str] = field(default_factory=list)
-        missed: list[dict[str, float | Stored]] = field(default_factory=list)
-        away: dict[str, int] = field(default_factory=dict)
-        figures: dict[str, float] = field(default_factory=dict)
-        stalled: int = 0
-        released: bool = False
-
     Settings = HyFDCASettings
-    settings: HyFDCASettings
-    state: State
     figures: ClassVar[tuple[str, ...]] = ("primal_objective", "dual_objective", "gap", "outer_step")
-    fixed_fleet = "it is settled at the start which clients hold parts of which samples and features"
-
-    def __init__(self, conduct: Conduct) -> None:
-        super().__init__(conduct)
-        self._expected_key = conduct.public_key
-        self._sampler = self.fleet.participation.sampler.kind
-        problem = conduct.objective
-        if not isinstance(problem, LinearObjective) or problem.outputs != 1:
-            raise SettingsError(
-                "objective.kind: HyFDCA works with linear models of one score: hinge, smoothed-hinge, "
-                "squared-hinge, logistic, squared"
-            )
-        if problem.l2 <= 0:
-            raise SettingsError(
-                "objective.l2: HyFDCA needs a positive weight of the ridge (lambda), such as 0.01"
-            )
-        if problem.dtype != np.float64:
-            raise SettingsError("objective.dtype: HyFDCA computes in float64; leave dtype out")
-        self._l2 = problem.l2
-        assert isinstance(problem.score_loss, MarginLoss)
-        self._loss = problem.score_loss
-        if self._searches_line and (self.settings.step_size, self.settings.step_decay) != (1.0, "constant"):
-            raise SettingsError(
-                "algorithm.step_size, step_decay: the line search chooses the step size; leave them out, or set "
-                "preset: safe, exact, paper or theory"
-            )
-        if self.settings.preset == "linesearch" and self._sampler != "all":
-            raise SettingsError(
-                f"algorithm.preset: linesearch needs everybody in every round, but participation.sampler is "
-                f"{self._sampler}; use safe or exact"
-            )
-
-    # Setup (specification, section 2.2)
-
-    async def start(self) -> None:
-        """S1 to S5: learn who holds what, align, agree on numbers, start from zero."""
-        everybody = self.fleet.all()
-        clients = list(everybody)
-        introduced = await everybody.ask(
-            "introduce",
-            returns={
-                "samples": ArraySpec(np.uint8, (None, 32), form="pseudonyms"),
-                "features": ArraySpec(np.int64, (None,)),
-                "cells": ArraySpec(np.uint8, (None, 16), form="pseudonyms"),
-                "key": ArraySpec(np.uint8, (None,)),
-                "norm_bits": int,
-            },
-            min_replies=len(clients),
-        )
-        self._take_in(introduced)
-        await self._share_norms(everybody)
-        state = self.state
-        state.synced = clients
-        if not self._searches_line:
-            state.dual = self.hybrid.duals.zeros()
-        state.contributions = {client: self.hybrid.primals.own_zeros(client) for client in clients}
-        if self._needs_inner_products:
-            state.scores = {client: self.hybrid.scores.own_zeros(client) for client in clients}
-
-    def _take_in(self, introduced: Replies) -> None:
-        state = self.state
-        keys = {client: cast(NDArray[np.uint8], reply["key"]) for client, reply in introduced.items()}
-        state.key = agreed_key(keys, self.settings.key_bits, self._expected_key)
-        for client, reply in introduced.items():
-            state.pseudonyms[client] = cast(NDArray[np.uint8], reply["samples"]).copy()
-            state.features[client] = cast(Indices, reply["features"]).copy()
-            state.norm_bits[client] = checked_norm_bits(
-                cast(int, reply["norm_bits"]), client, self.settings.encryption
-            )
-        if self.settings.layout == "ragged" and not self.settings.check_cells:
-            log.warning("check_cells: false. That no value is held twice is taken for granted")
-        if self.settings.layout == "ragged" and self.settings.check_cells:
-            check_cells({c: cast(NDArray[np.uint8], reply["cells"]) for c, reply in introduced.items()})
-        alignment = self.hybrid.alignment
-        for warning in alignment.warnings:
-            log.warning("%s", warning)
-        log.info(
-            "aligned %d samples, held by %d to %d clients each, in %d groups and %d blocks",
-            alignment.samples,
-            alignment.sample_holders.min(),
-            alignment.sample_holders.max(),
-            len(alignment.groups),
-            alignment.blocks,
-        )
-
-    async def _share_norms(self, everybody: Cohort) -> None:
-        """S3 and S4: tell each client where its entries lie; add up ||x_{k,i}||^2 over the holders."""
-        slices = self.hybrid.alignment.slices
-        features = self.hybrid.feature_slices()
-        quotas = {client: np.array(self.hybrid.picks.quotas(client), np.int64) for client in everybody}
-        layouts: dict[str, Any] = {
-            f"{name}_layout": layout_numbers(layout) for name, layout in self.hybrid.ranges.layouts.items()
-        }
-        norms = self.hybrid.over_samples("norm")
-        shared = await everybody.ask(
-            "align",
-            returns={"norms": Each({client: norms.expected(client) for client in everybody})},
-            min_replies=len(everybody),
-            samples=self.hybrid.alignment.samples,
-            order=Each({c: slices[c].order for c in everybody}),
-            sizes=Each({c: slices[c].sizes for c in everybody}),
-            holders=Each({c: slices[c].holders for c in everybody}),
-            groups=Each({c: slices[c].group for c in everybody}),
-            quotas=Each(quotas),
-            feature_order=Each({c: features[c][0] for c in everybody}),
-            feature_sizes=Each({c: features[c][1] for c in everybody}),
-            feature_holders=Each({c: features[c][2] for c in everybody}),
-            **layouts,
-        )
-        total = norms.total({client: cast(Stored, reply["norms"]) for client, reply in shared.items()})
-        told = await everybody.ask(
-            "take_norms",
-            returns={"long_rows": int},
-            min_replies=len(everybody),
-            norms=Each({client: norms.part(total, client) for client in everybody}),
-        )
-        long = sum(cast(int, reply["long_rows"]) for reply in told.values())
-        if long and self.settings.preset in ("paper", "theory"):
-            log.warning(
-                "%d of the clients' rows are longer than 1, but the preset %s rests on rows of norm 1 at most and may "
-                "diverge; set data.scale: unit-rows, or another preset. The clients' logs have the numbers",
-                long,
-                self.settings.preset,
-            )
 
     # Algorithm 1
 
@@ -242,6 +62,27 @@ class HyFDCA(Algorithm):
         else:
             await self._aggregate(changed.cohort, changes, picked, figures)  # steps 6 to 8
 
+    async def _welcome_back(self, cohort: Cohort) -> Cohort:
+        """Steps 2 and 3: alpha_0 to returning clients, and their contributions to the primal.
+
+        Returns the cohort without those that did not answer: their dual variables are old.
+        """
+        if self._searches_line:
+            await self._catch_up(cohort.only(self.state.away.__contains__))
+            return cohort.only(lambda client: client not in self.state.away)
+        returning = cohort.only(lambda client: client not in self.state.synced)
+        if not len(returning):
+            return cohort
+        assert self.state.dual is not None
+        back = await returning.ask(
+            "resume",
+            returns=self._contributions(returning),
+            min_replies=0,
+            dual=self._dual_parts(self.state.dual, returning),
+        )
+        self._take_contributions(back)
+        return cohort.only(lambda client: client in self.state.synced or client in back)
+
     async def _scores(
         self, cohort: Cohort, picked: Mapping[str, Picked]
     ) -> tuple[dict[str, Each[Value]], Cohort]:
@@ -251,6 +92,26 @@ class HyFDCA(Algorithm):
         total, answered = await self._inner_product(cohort, picked)
         scores = self.hybrid.scores
         return {"scores": Each({c: scores.part(total, c, picked[c].blocks) for c in answered})}, answered
+
+    async def _inner_product(self, cohort: Cohort, picked: Mapping[str, Picked]) -> tuple[Stored, Cohort]:
+        """Algorithm 2: enc(z_i) = sum over k in B_i of ip_{k,i}, cached for those that are absent."""
+        wanted = self.hybrid.picks.touched(cohort, picked)
+        values: dict[str, Any] = {"primal": self._primal_parts(cohort)}
+        if all(blocks is not None for blocks in wanted.values()):
+            values["blocks"] = Each({client: wanted[client] for client in cohort})
+        shared = await cohort.ask(
+            "inner_product",
+            returns={"share": Each({c: self.hybrid.scores.expected(c, wanted[c]) for c in cohort})},
+            **values,
+        )
+        cached = self.state.scores
+        for client, reply in shared.items():
+            share, blocks = reply["share"], wanted[client]
+            if blocks is None:
+                cached[client] = cast(Stored, share)
+            else:
+                cached[client] = self.hybrid.scores.replaced(cached[client], share, client, blocks)
+        return self.hybrid.scores.total(cached, wanted), shared.cohort
 
     async def _change_dual(
         self,
@@ -280,47 +141,6 @@ class HyFDCA(Algorithm):
             "change_dual", returns=returns, step_size=step_size, damping=damping, monitor=monitors, **values
         )
 
-    async def _welcome_back(self, cohort: Cohort) -> Cohort:
-        """Steps 2 and 3: alpha_0 to returning clients, and their contributions to the primal.
-
-        Returns the cohort without those that did not answer: their dual variables are old.
-        """
-        if self._searches_line:
-            await self._catch_up(cohort.only(self.state.away.__contains__))
-            return cohort.only(lambda client: client not in self.state.away)
-        returning = cohort.only(lambda client: client not in self.state.synced)
-        if not len(returning):
-            return cohort
-        assert self.state.dual is not None
-        back = await returning.ask(
-            "resume",
-            returns={"contribution": Each({c: self.hybrid.primals.expected(c) for c in returning})},
-            min_replies=0,
-            dual=Each({client: self.hybrid.duals.part(self.state.dual, client) for client in returning}),
-        )
-        self._take_contributions(back)
-        return cohort.only(lambda client: client in self.state.synced or client in back)
-
-    async def _inner_product(self, cohort: Cohort, picked: Mapping[str, Picked]) -> tuple[Stored, Cohort]:
-        """Algorithm 2: enc(z_i) = sum over k in B_i of ip_{k,i}, cached for those that are absent."""
-        wanted = self.hybrid.picks.touched(cohort, picked)
-        values: dict[str, Any] = {"primal": self._primal_parts(cohort)}
-        if all(blocks is not None for blocks in wanted.values()):
-            values["blocks"] = Each({client: wanted[client] for client in cohort})
-        shared = await cohort.ask(
-            "inner_product",
-            returns={"share": Each({c: self.hybrid.scores.expected(c, wanted[c]) for c in cohort})},
-            **values,
-        )
-        cached = self.state.scores
-        for client, reply in shared.items():
-            share, blocks = reply["share"], wanted[client]
-            if blocks is None:
-                cached[client] = cast(Stored, share)
-            else:
-                cached[client] = self.hybrid.scores.replaced(cached[client], share, client, blocks)
-        return self.hybrid.scores.total(cached, wanted), shared.cohort
-
     async def _aggregate(
         self,
         cohort: Cohort,
@@ -334,14 +154,10 @@ class HyFDCA(Algorithm):
         blocks = {client: picked[client].blocks for client in changes}
         state.dual = self.hybrid.duals.added(state.dual, changes, _given(blocks))
         touched = self.hybrid.picks.touched(cohort, picked)
-        values: dict[str, Any] = {
-            "dual": Each({c: self.hybrid.duals.part(state.dual, c, touched[c]) for c in cohort})
-        }
+        values: dict[str, Any] = {"dual": self._dual_parts(state.dual, cohort, touched)}
         if self.settings.messages == "sparse":
             values["blocks"] = Each({client: touched[client] for client in cohort})
-        returns: dict[str, Expected | Each[Expected]] = {
-            "contribution": Each({client: self.hybrid.primals.expected(client) for client in cohort})
-        }
+        returns = self._contributions(cohort)
         self._have_revealed(figures, values, returns)
         state.synced = []  # unless they answer
         aggregated = await cohort.ask("aggregate", returns=returns, **values)
@@ -372,19 +188,14 @@ class HyFDCA(Algorithm):
         searches: bool,
     ) -> None:
         """Replace step 6 to 8: find the g that maximises D(alpha + g delta), then everybody steps."""
-        state = self.state
         blocks = {client: picked[client].blocks for client in changes}
         delta = self.hybrid.duals.added(self.hybrid.duals.zeros(), changes, _given(blocks))
         touched = self.hybrid.picks.touched(cohort, picked)
-        values: dict[str, Any] = {
-            "change": Each({c: self.hybrid.duals.part(delta, c, touched[c]) for c in cohort})
-        }
+        values: dict[str, Any] = {"change": self._dual_parts(delta, cohort, touched)}
         if self.settings.messages == "sparse":
             values["blocks"] = Each({client: touched[client] for client in cohort})
-        returns: dict[str, Expected | Each[Expected]] = {
-            "contribution": Each({client: self.hybrid.primals.expected(client) for client in cohort}),
-            "terms": self.hybrid.figures_expected(self._line_terms),
-        }
+        returns = self._contributions(cohort)
+        returns["terms"] = self.hybrid.figures_expected(self._line_terms)
         self._have_revealed(figures, values, returns)
         proposed = await cohort.ask("propose", returns=returns, **values)
         complete = len(proposed) == len(self.fleet.members)
@@ -396,24 +207,21 @@ class HyFDCA(Algorithm):
             g = await self._best_step(shares, proposed) if complete else 0.0
             self._note_stall(proposed.cohort, complete=complete)
         self._record(_revealed(proposed, figures), g)
-        if g == 0.0:
-            return
-        stepped = proposed.cohort
+        if g != 0.0:
+            await self._step(proposed.cohort, shares, delta, g)
+
+    async def _step(self, cohort: Cohort, shares: Mapping[str, Stored], delta: Stored, g: float) -> None:
+        """alpha_k += g delta on all clients; the contributions follow, and the model."""
+        contributions = self.state.contributions
         if self.settings.protect_primal:  # ciphertexts cannot be multiplied by g, so they are asked for anew
-            answers = await stepped.ask(
-                "advance",
-                returns={"contribution": Each({c: self.hybrid.primals.expected(c) for c in stepped})},
-                step_size=g,
-            )
-            state.contributions |= {c: cast(Stored, reply["contribution"]) for c, reply in answers.items()}
-            stepped = answers.cohort
+            answers = await cohort.ask("advance", returns=self._contributions(cohort), step_size=g)
+            contributions |= {c: cast(Stored, reply["contribution"]) for c, reply in answers.items()}
+            cohort = answers.cohort
         else:
-            await stepped.tell("step", step_size=g)
+            await cohort.tell("step", step_size=g)
             for client, share in shares.items():
-                state.contributions[client] = cast(Vector, state.contributions[client]) + g * cast(
-                    Vector, share
-                )
-        self._note_missed(stepped, delta, g)
+                contributions[client] = cast(Vector, contributions[client]) + g * cast(Vector, share)
+        self._note_missed(cohort, delta, g)
         self._update_model()
 
     def _note_stall(self, cohort: Cohort, *, complete: bool) -> None:
@@ -423,14 +231,17 @@ class HyFDCA(Algorithm):
             return
         missing = ", ".join(client for client in self.fleet.members if client not in cohort.clients)
         log.warning(
-            "no step in round %d: the line search needs all clients, and %s did not answer",
+            "no step in round %d: the line search needs all clients, and %s did not answer; after %d such rounds in "
+            "a row the run stops",
             self.fleet.round,
             missing,
+            _PATIENCE,
         )
         if state.stalled == _PATIENCE:
             raise RunStoppedError(
                 f"no step in {_PATIENCE} rounds in a row: the line search needs all clients, and {missing} answered "
-                "some phases but not all; their logs say why. Mend that and go on with --resume, or use preset: safe"
+                "some phases but not all; their logs say why. Mend that and go on with --resume RUN, or begin a new "
+                "run with preset: safe"
             )
 
     async def _best_step(self, shares: Mapping[str, Stored], proposed: Replies) -> float:
@@ -454,7 +265,7 @@ class HyFDCA(Algorithm):
         if not math.isfinite(g):
             raise RunStoppedError(
                 f"round {self.fleet.round}: the line search has no finite step, because clients sent contributions "
-                "beyond all bounds; nothing was changed. Scale the rows, and go on with --resume"
+                "beyond all bounds; nothing was changed. Begin a new run with data.scale: unit-rows"
             )
         return g
 
@@ -493,9 +304,9 @@ class HyFDCA(Algorithm):
         change = cast(Stored, missed["change"])
         back = await together.ask(
             "catch_up",
-            returns={"contribution": Each({c: self.hybrid.primals.expected(c) for c in together})},
+            returns=self._contributions(together),
             min_replies=0,
-            change=Each({client: self.hybrid.duals.part(change, client) for client in together}),
+            change=self._dual_parts(change, together),
             step_size=cast(float, missed["step"]),
         )
         for client in back:
@@ -616,15 +427,6 @@ class HyFDCA(Algorithm):
         return every > 0 and self.settings.messages == "dense" and (t - 1) % every == 0
 
     @property
-    def _searches_line(self) -> bool:
-        preset = self.settings.preset
-        return preset == "linesearch" or (preset == "auto" and self._sampler == "all")
-
-    @property
-    def _needs_inner_products(self) -> bool:
-        return self.hybrid.shares_samples or not self.settings.skip_inner_products
-
-    @property
     def _monitored(self) -> int:
         """How many figures clients share: with an encrypted primal, also that of the ridge."""
         return 3 if self.settings.protect_primal else 2
@@ -632,31 +434,6 @@ class HyFDCA(Algorithm):
     @property
     def _line_terms(self) -> int:
         return _DUAL_VALUES if self._loss.kind == "logistic" else 2
-
-    @cached_property
-    def hybrid(self) -> Hybrid:
-        """Who holds what; known from the setup on."""
-        state = self.state
-        key = PublicKey(int.from_bytes(state.key.tobytes(), "big")) if len(state.key) else None
-        return Hybrid(
-            self.settings,
-            self.fleet.seed,
-            self._loss,
-            self._l2,
-            self.model.size,
-            {c: Holding(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms},
-            state.norm_bits,
-            key,
-            ascends=self._searches_line,
-        )
-
-    def _primal_parts(self, cohort: Cohort) -> Each[Value]:
-        """w_0 on each client's features; lambda N times as much if it is encrypted."""
-        if not self.settings.protect_primal:
-            return Each({client: self.model[self.state.features[client]] for client in cohort})
-        primals = self.hybrid.primals
-        total = primals.total(self.state.contributions)
-        return Each({client: primals.part(total, client) for client in cohort})
 
 
 def _revealed(replies: Replies, figures: Value | None) -> Vector | None:

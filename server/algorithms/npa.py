@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.algorithms.codasca import NaiveSettings, Stage
+from common.algorithms.npa import NaiveSettings
+from common.algorithms.stages import Stage
 from common.arrays import Vector
 from server.algorithms.staged import Staged
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from common.algorithms.drdm import RobustSettings
 from common.arrays import Vector
-from common.errors import RunStoppedError
 from common.expectation import ABSURD, Expected, NumberSpec
 from common.projection import onto, onto_simplex
 from server.algorithm import Algorithm, Conduct
+from server.quorum import nobody_left
 
 log = logging.getLogger("fenchel.server")
 
@@ -112,7 +112,7 @@ class Robust(Algorithm):
         if np.array_equal(lost, state.lost):
             return False
         if lost.all():
-            raise RunStoppedError("no client is left in the run")
+            raise nobody_left(self.fleet.round, lost.size)
         names = [client for client, place in self.place.items() if lost[place] and not state.lost[place]]
         weight = float(state.weights[self.places(names)].sum())
         state.lost = lost

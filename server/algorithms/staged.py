@@ -15,13 +15,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from common.algorithms.codasca import Stage, StagedSettings
+from common.algorithms.staged import StagedSettings
+from common.algorithms.stages import Stage
 from common.arrays import Vector
 from common.errors import DataError, LostStateError, PayloadError, RunStoppedError, SettingsError
 from common.objectives.auc import AUXILIARY
 from common.objectives.binary import BinaryObjective
 from server.algorithm import Algorithm, Conduct
 from server.fleet import Cohort
+from server.quorum import nobody_left
 
 log = logging.getLogger("fenchel.server")
 
@@ -133,8 +135,9 @@ class Staged(Algorithm):
             described = n if shard is None else shard.samples
             if n != described or not 0 <= n_positive <= n or n == 0:
                 raise PayloadError(
-                    f"client {client} counts {n_positive} positives among {n} samples, and described "
-                    f"{described} samples"
+                    f"client {client} now counts {n_positive} positives among {n} samples, and said that it has "
+                    f"{described} samples when it joined; did its data file change? It must have some, and keep them "
+                    "for the whole run"
                 )
 
     async def start(self) -> None:
@@ -205,7 +208,7 @@ class Staged(Algorithm):
         if np.array_equal(lost, state.lost):
             return False
         if lost.all():
-            raise RunStoppedError("no client is left in the run")
+            raise nobody_left(self.fleet.round, lost.size)
         names = [client for client, gone in zip(self.fleet.members, lost & ~state.lost, strict=True) if gone]
         before, state.lost = state.prior, lost
         self._weigh()

@@ -359,6 +359,42 @@ def test_differences_of_pixels_become_the_pixels(tmp_path: Path) -> None:
     assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([0, 1, 2], [0, 1])
 
 
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.zeros((3, 2, 32, 32)), "float64 of shape"),
+        (np.zeros((2, 2), np.uint8), r"uint8 of shape \(2, 2\); expected uint8 \(3, n, 32, 32\)"),
+        (np.zeros((4, 2, 32, 32), np.uint8), "expected uint8"),
+        (np.zeros((3, 0, 32, 32), np.uint8), "do not fit"),
+        (np.array([None]), "not a plain NumPy array"),
+        (b"", "not a plain NumPy array"),
+        (b"PK no array", "not a plain NumPy array"),
+        (None, r"labels\.npz: no array train2_y; found nothing"),
+    ],
+    ids=lambda found: found if isinstance(found, str) else "",
+)
+def test_damaged_differences_are_refused(tmp_path: Path, array: Any, reason: str) -> None:
+    files = {name: tmp_path / name for name in ("labels.npz", "train2_x.npy")}
+    np.savez(files["labels.npz"], **({} if array is None else {"train2_y": np.arange(2)}))
+    if isinstance(array, bytes):
+        files["train2_x.npy"].write_bytes(array)
+    else:
+        given = np.zeros((3, 2, 32, 32), np.uint8) if array is None else array
+        np.save(files["train2_x.npy"], given, allow_pickle=True)
+    with pytest.raises(DataError, match=reason):
+        readers.read_cifar_differences(files)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "1,2,7\n", "1,2,nan\n", "1,2,'1'\n3,'1'\n", "1,1e400,1\n", "1\n"], ids=repr
+)
+def test_a_damaged_mammography_table_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mammography.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"mammography\.csv: "):
+        readers.read_mammography({path.name: path})
+
+
 def test_the_mammography_table_has_its_classes_in_quotes(tmp_path: Path) -> None:
     path = tmp_path / "mammography.csv"
     path.write_text("0.5,1,2,3,4,5,'-1'\n-0.5,1,2,3,4,5,'1'\n")

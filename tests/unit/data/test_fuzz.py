@@ -25,6 +25,15 @@ def written(folder: Path, name: str, content: bytes) -> Path:
     return path
 
 
+def read(path: Path) -> Samples | None:
+    """Return the training samples; none where a :class:`DataError` that names the file says why not."""
+    try:
+        return read_file(path).train
+    except DataError as error:
+        assert str(path) in str(error)
+        return None
+
+
 def finite(part: Samples) -> bool:
     values = part.features.data if isinstance(part.features, sp.csr_array) else part.features
     return bool(np.isfinite(values).all())
@@ -74,26 +83,16 @@ CSV_LINES = st.lists(
 @example(content=b"1 1:1\n1 \xb2:1")
 def test_whatever_a_libsvm_file_holds_only_a_data_error_escapes(tmp_path: Path, content: bytes) -> None:
     path = written(tmp_path, "fuzz.libsvm", content)
-    try:
-        part = read_file(path).train
-    except DataError as error:
-        text = str(error)
-        assert str(path) in text
-    else:
-        assert finite(part)
+    part = read(path)
+    assert part is None or finite(part)
 
 
 @fuzz
 @given(content=st.one_of(CSV_LINES, st.binary(max_size=60)))
 def test_whatever_a_csv_file_holds_only_a_data_error_escapes(tmp_path: Path, content: bytes) -> None:
     path = written(tmp_path, "fuzz.csv", content)
-    try:
-        part = read_file(path).train
-    except DataError as error:
-        text = str(error)
-        assert str(path) in text
-    else:
-        assert finite(part)
+    part = read(path)
+    assert part is None or finite(part)
 
 
 @fuzz
@@ -105,13 +104,8 @@ def test_however_an_archive_is_damaged_only_a_data_error_escapes(tmp_path: Path,
     for _ in range(data.draw(st.integers(1, 6))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path = written(tmp_path, "fuzz.npz", bytes(content[: data.draw(st.integers(1, len(content)))]))
-    try:
-        part = read_file(path).train
-    except DataError as error:
-        text = str(error)
-        assert str(path) in text
-    else:
-        assert part.features.shape[0] == len(part.labels)
+    part = read(path)
+    assert part is None or part.features.shape[0] == len(part.labels)
 
 
 @fuzz

@@ -17,7 +17,8 @@ from common.data.blocks import Part
 from common.data.imbalance import imbalanced, imbalanced_whole, positive_classes, positives_beside
 from common.data.partition import partition
 from common.data.source import DataSource
-from common.data.table import draw, partition_table
+from common.data.table import partition_table
+from common.data.table_picture import draw
 from common.errors import DataError, SettingsError
 from common.settings.data import DataSettings, Partition
 from common.settings.run import validate

@@ -92,7 +92,7 @@ def test_adult_has_108_features_and_the_published_classes(real: Path) -> None:
         ("rcv1", 20_242, 3_507, 47_236, None),
         ("covtype", 397_050, 0, 54, None),
         ("kmnist", 10_000, 0, 784, None),
-        ("cifar10", 20_000, 5_000, 3072, None),
+        pytest.param("cifar10", 20_000, 5_000, 3072, None, marks=pytest.mark.faults),  # long; make faults
     ],
 )
 def test_an_imported_subset_is_found_under_its_name(
@@ -132,7 +132,7 @@ def test_the_subset_of_rcv1_is_read_where_it_lies(real: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "folder", "train", "test", "classes"),
     [
-        ("cifar10-subset", "cifar10", 20_000, 5_000, 10),
+        pytest.param("cifar10-subset", "cifar10", 20_000, 5_000, 10, marks=pytest.mark.faults),  # as the next
         ("cifar100-subset", "cifar100", 25_000, 5_000, 100),
         ("pneumoniamnist", "pneumoniamnist", 4_708, 624, 2),
         ("mammography", "imbalanced", 11_183, 0, 2),

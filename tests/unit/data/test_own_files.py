@@ -12,8 +12,8 @@ import pytest
 import scipy.sparse as sp
 from pydantic import ValidationError
 
+from common.data.own_file import load_own
 from common.data.shard import Shard
-from common.data.source import load_own
 from common.errors import DataError
 from common.settings.data import DataSettings
 

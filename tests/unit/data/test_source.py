@@ -13,9 +13,10 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from common.data.npz import write_npz
+from common.data.own_file import load_own
 from common.data.samples import DataSet, Samples
 from common.data.shard import Shard
-from common.data.source import DataSource, load_own
+from common.data.source import DataSource
 from common.errors import DataError
 from common.settings.data import DataSettings
 

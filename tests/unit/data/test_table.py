@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from common.data.source import DataSource
-from common.data.table import draw, partition_table
+from common.data.table import partition_table
+from common.data.table_picture import draw
 from common.settings.data import DataSettings
 
 

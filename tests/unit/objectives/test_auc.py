@@ -294,14 +294,15 @@ def test_a_linear_scorer_has_no_device() -> None:
 
 
 def test_many_samples_go_through_a_network_in_pieces_and_give_the_same(make_shard: MakeShard) -> None:
-    torch_models = pytest.importorskip("common.objectives.torch_models")
+    flat = pytest.importorskip("common.objectives.networks.flat")
     shard = make_shard(50, 5, 2, seed=8)
-    objective = binary(shard, scorer={"kind": "mlp"})
-    u = np.append(objective.initial(1), [0.1, 0.2, 0.3])
-    value, whole = objective.saddle_gradient(u, objective.all_rows, 0.4)
+    at_once = binary(shard, scorer={"kind": "mlp"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_models, "CHUNK", 7)
-        again, pieces = objective.saddle_gradient(u, objective.all_rows, 0.4)
+        patch.setattr(flat, "CHUNK", 7)
+        in_pieces = binary(shard, scorer={"kind": "mlp"})
+    u = np.append(at_once.initial(1), [0.1, 0.2, 0.3])
+    value, whole = at_once.saddle_gradient(u, at_once.all_rows, 0.4)
+    again, pieces = in_pieces.saddle_gradient(u, in_pieces.all_rows, 0.4)
     assert again == pytest.approx(value, rel=1e-14)
     np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-15)
 

@@ -111,7 +111,9 @@ def test_networks_clip_as_a_loop_over_samples_does(
     shard = make_shard(9, 64, 3, seed=1)
     whole = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
     bare = make_objective(shard, kind=kind, dtype="float64")
-    monkeypatch.setattr("common.objectives.torch_models.GRADIENTS", 2 * whole.dimension)  # chunks of two
+    monkeypatch.setattr(
+        "common.objectives.networks.objective.GRADIENTS", 2 * whole.dimension
+    )  # chunks of two
     w, rows = whole.initial(2), np.arange(9)
     bound = float(np.median([np.linalg.norm(bare.batch_gradient(w, np.array([row]))) for row in rows]))
     wanted, clipped = looped(bare, whole, w, rows, bound)

@@ -140,7 +140,7 @@ def test_a_loss_of_several_scores_is_refused_where_one_is_needed(kind: str) -> N
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_a_network_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "common.objectives.torch_models", raising=False)
+    monkeypatch.delitem(sys.modules, "common.objectives.networks.factory", raising=False)
     with pytest.raises(
         MissingDependencyError, match=rf"objective\.kind: {kind} .*pip install 'fenchel\[torch\]'"
     ):
@@ -149,5 +149,5 @@ def test_a_network_without_torch_says_what_to_install(monkeypatch: pytest.Monkey
 
 def test_linear_models_do_not_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "common.objectives.torch_models", raising=False)
+    monkeypatch.delitem(sys.modules, "common.objectives.networks.factory", raising=False)
     assert dimension_of(section(kind="softmax"), 784, 10) == 7840

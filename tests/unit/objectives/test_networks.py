@@ -125,10 +125,12 @@ def test_equal_input_gives_equal_bits_and_is_not_changed(
 def test_many_samples_go_through_a_network_in_pieces(
     monkeypatch: pytest.MonkeyPatch, make_shard: MakeShard, make_objective: MakeObjective, kind: str
 ) -> None:
-    objective = make_objective(make_shard(11, 64, 3, seed=8), kind=kind, l2=0.1, dtype="float64")
+    shard = make_shard(11, 64, 3, seed=8)
+    objective = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
     w = objective.initial(9)
     at_once = objective.gradient(w), objective.evaluate(w)
-    monkeypatch.setattr("common.objectives.torch_models.CHUNK", 4)
+    monkeypatch.setattr("common.objectives.networks.flat.CHUNK", 4)
+    objective = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
     in_pieces = objective.gradient(w), objective.evaluate(w)
     np.testing.assert_allclose(in_pieces[0], at_once[0], atol=1e-14)
     assert in_pieces[1].correct == at_once[1].correct
@@ -235,7 +237,7 @@ def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without(
 def test_a_gpu_computes_what_the_cpu_does(
     monkeypatch: pytest.MonkeyPatch, make_shard: MakeShard, make_objective: MakeObjective, kind: str
 ) -> None:
-    monkeypatch.setattr("common.objectives.torch_models.CHUNK", 16)
+    monkeypatch.setattr("common.objectives.networks.flat.CHUNK", 16)
     shard = make_shard(40, 784, 10, seed=3, sparse=True)
     here, there = (make_objective(shard, kind=kind, l2=0.1, device=device) for device in ("cpu", "cuda"))
     w, rows = here.initial(4), np.arange(30)
@@ -262,7 +264,7 @@ def test_a_gpu_differentiates_the_min_max_function_as_the_cpu_does(
     scorer: dict[str, Any],
     chunk: int,
 ) -> None:
-    monkeypatch.setattr("common.objectives.torch_models.CHUNK", chunk)
+    monkeypatch.setattr("common.objectives.networks.flat.CHUNK", chunk)
     shard = make_shard(40, 32 * 32, 2, seed=5)
     here, there = (
         make_objective(shard, kind="binary", scorer=scorer, output="sigmoid", device=device)

@@ -1,0 +1,144 @@
+"""Partitions in which each client holds few classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.data.shares import apportion, fill
+from common.errors import DataError
+from common.randomness import generator
+from common.settings.data import ClassesPartition, LabelShardsPartition
+
+
+def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPartition) -> list[Indices]:
+    """Give every client samples of exactly ``per_client`` classes.
+
+    The number of holders of a class is proportional to its size, so clients are of about equal size; its
+    samples are divided evenly among its holders. If a client shall hold a given number of samples, the shares are
+    as even as that allows.
+
+    Raises
+    ------
+    DataError
+        If there are fewer places than classes, or fewer classes or samples than a client shall hold.
+    """
+    rng = generator(seed, "partition", "classes")
+    present, sizes = np.unique(labels, return_counts=True)
+    owners = _owners(settings.per_client, clients, _holders(settings, clients, sizes), rng)
+    shares = _equal_shares(settings, clients, owners, sizes)
+    held: list[list[Indices]] = [[] for _ in range(clients)]
+    for position, label in enumerate(present):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        if shares is None:
+            pieces = np.array_split(rows, max(len(owners[position]), 1))
+        else:
+            pieces = np.split(rows, np.cumsum(shares[owners[position], position]))[:-1]
+        for owner, share in zip(owners[position], pieces, strict=False):
+            held[owner].append(share)
+    return [np.sort(np.concatenate(pieces)) for pieces in held]
+
+
+def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many clients hold each class, in proportion to its size; shape (classes,)."""
+    places = clients * settings.per_client
+    if settings.per_client > len(sizes):
+        raise DataError(
+            f"data.partition.per_client: {settings.per_client} given, but the training samples have only "
+            f"{len(sizes)} classes; use at most {len(sizes)}"
+        )
+    if places < len(sizes):
+        raise DataError(
+            f"data.partition.per_client: {clients} clients of {settings.per_client} classes hold at most "
+            f"{places} of {len(sizes)} classes, so samples would be lost; use at least "
+            f"{-(-len(sizes) // clients)}"
+        )
+    most = np.minimum(sizes, clients)
+    shares = int(most.sum())
+    if settings.samples is not None:
+        most = _room(settings, clients, sizes, most)
+    if places > shares:
+        raise DataError(
+            f"data.partition.per_client: {clients} clients of {settings.per_client} classes need {places} "
+            f"shares, but the classes with {sizes.min()} to {sizes.max()} training samples give only "
+            f"{shares}; use fewer clients or classes per client"
+        )
+    return apportion(places, sizes, at_least=min(1, int(most.min())), at_most=most)
+
+
+def _owners(
+    per_client: int, clients: int, holders: NDArray[np.int64], rng: np.random.Generator
+) -> list[list[int]]:
+    """Return who holds each class: ``holders`` clients, of which each has ``per_client`` classes."""
+    owners: list[list[int]] = [[] for _ in holders]
+    left = holders.copy()
+    for client in rng.permutation(clients):
+        # The classes with the most places left, ties at random: so no client ever finds too few classes.
+        for position in np.lexsort((rng.random(len(holders)), -left))[:per_client]:
+            owners[position].append(int(client))
+            left[position] -= 1
+    return owners
+
+
+def _room(
+    settings: ClassesPartition, clients: int, sizes: NDArray[np.int64], most: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the largest number of holders of each class if each client holds ``settings.samples``."""
+    assert settings.samples is not None
+    if settings.per_client == 1:
+        most = np.minimum(most, sizes // settings.samples)
+    if clients * settings.samples > int(sizes.sum()) or clients * settings.per_client > int(most.sum()):
+        raise _too_many(settings, clients, sizes)
+    return most
+
+
+def _equal_shares(
+    settings: ClassesPartition, clients: int, owners: Sequence[Sequence[int]], sizes: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """Return samples of each class (columns) of each client (rows), or ``None`` where shares are just even."""
+    if settings.samples is None:
+        return None
+    holds = np.zeros((clients, len(sizes)), bool)
+    for position, of_class in enumerate(owners):
+        holds[of_class, position] = True
+    shares = fill(holds, settings.samples, sizes)
+    if shares is None:
+        raise _too_many(settings, clients, sizes)
+    return shares
+
+
+def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> DataError:
+    return DataError(
+        f"data.partition.samples: {clients} clients of {settings.per_client} classes cannot all hold "
+        f"{settings.samples} of {sizes.sum()} training samples, in classes of {sizes.min()} to "
+        f"{sizes.max()}; use fewer samples or clients"
+    )
+
+
+def label_shards(
+    labels: NDArray[Any], clients: int, seed: int, settings: LabelShardsPartition
+) -> list[Indices]:
+    """Sort by label, cut into shards of equal size, deal ``per_client`` of them to each client.
+
+    Raises
+    ------
+    DataError
+        If there are fewer samples than shards.
+    """
+    shards = clients * settings.per_client
+    if shards > len(labels):
+        raise DataError(
+            f"data.partition.per_client: {clients} clients of {settings.per_client} shards need {shards} "
+            f"training samples, but there are {len(labels)}; use fewer clients or shards per client"
+        )
+    rng = generator(seed, "partition", "label-shards")
+    # Shuffled before the stable sort, so that a shard is a random part of its class.
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    pieces = np.array_split(order, shards)
+    dealt = rng.permutation(shards).reshape(clients, settings.per_client)
+    return [np.sort(np.concatenate([pieces[shard] for shard in mine])) for mine in dealt]

@@ -1,0 +1,184 @@
+"""The data file of a client that brings its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import DTypeLike
+
+from common.arrays import Indices
+from common.data import scaling
+from common.data.columns import listed
+from common.data.extractor import Extracted, Extractor
+from common.data.files import read_file
+from common.data.labels import encoded
+from common.data.samples import DataSet, Samples
+from common.data.shard import Shard
+from common.errors import DataError
+from common.settings.data import ExtractorSettings, Scaling
+
+
+def load_own(
+    path: Path,
+    label: str | None = None,
+    *,
+    task: Literal["classification", "regression"] = "classification",
+    classes: Sequence[int | str] | None = None,
+    identifier: str | None = None,
+    columns: Sequence[str] | int | None = None,
+    scalings: Sequence[Scaling] = (),
+    bias: float | None = None,
+    extractor: ExtractorSettings | None = None,
+    dtype: DTypeLike = np.float64,
+) -> Shard:
+    """Load the file of a client that brings its own data: all of it is its shard.
+
+    A test part of a NumPy archive is left out.
+
+    Parameters
+    ----------
+    path
+        LIBSVM, CSV, Parquet or NumPy file.
+    label
+        Name of the label column.
+    task
+        Whether labels are classes or numbers.
+    classes
+        All class names of the run in order; ``None`` takes those of this file, sorted.
+    identifier
+        Name of the column of sample identifiers, which is no feature; ``None``: there is none.
+    columns
+        The features of the whole problem, of which this file may hold some: their names in order or, for files
+        without names, their number. ``None``: every client holds all features, in the same order.
+    scalings
+        Preparation; only steps that every client can do alone and alike.
+    bias
+        Value of an appended constant feature, which belongs to whoever holds the last of ``columns``; ``None``
+        appends none.
+    extractor
+        A frozen network that makes features of the images in the file; ``None``: there is none.
+    dtype
+        Floating type of the features.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the network needs torch, and torch is not installed.
+    DataError
+        If the file cannot be read, has other classes, features that the run does not have, or sample
+        identifiers that are missing or repeated, or if a step needs the data of others.
+    """
+    where = str(path)
+    dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier)
+    if extractor is not None:
+        dataset = _extracted(dataset, extractor, where)
+    _require_scaling_alone(scalings, dataset, where)
+    part, held, total = _columns_held(dataset, columns, where)
+    if len(held) < total and "unit-rows" in scalings:
+        raise DataError(
+            f"{where}: data.scale: unit-rows needs all {total} features of a sample, of which this file holds "
+            f"{len(held)}; scale the columns of every client's file beforehand"
+        )
+    if bias is not None:
+        if held[-1] == total - 1:
+            held = np.append(held, total)
+        else:
+            bias = None
+        total += 1
+    (labels,), names = encoded([part.labels], task, classes, where)
+    prepared = scaling.apply(scaling.fit(scalings, part.features, dataset.peak), part.features, dtype, bias)
+    return Shard(
+        prepared,
+        labels,
+        len(names),
+        total,
+        np.arange(len(part)),
+        None if len(held) == total else held,
+        class_names=names,
+        sample_ids=dataset.identifiers,
+    )
+
+
+def _extracted(dataset: DataSet, settings: ExtractorSettings, where: str) -> DataSet:
+    """Put the features that a network makes of the images in their place."""
+    images = dataset.train
+    network = Extractor.of(settings, dataset.image, dataset.peak, where)
+    made = Extracted(network, images.features).take(np.arange(len(images)))
+    return DataSet(Samples(made, images.labels), identifiers=dataset.identifiers)
+
+
+def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where: str) -> None:
+    """Refuse steps that a client cannot do alone as all others do."""
+    for position, step in enumerate(scalings):
+        pixels = dataset.peak is not None and position == 0
+        if step == "standard" or (step == "unit-interval" and not pixels):
+            raise DataError(
+                f"{where}: data.scale: {step} needs the values of all clients, which nobody may see; scale "
+                "the columns of every client's file alike beforehand, or use unit-rows"
+            )
+
+
+def _columns_held(
+    dataset: DataSet, columns: Sequence[str] | int | None, where: str
+) -> tuple[Samples, Indices, int]:
+    """Put the features of a client's file in the order of the run's.
+
+    Returns
+    -------
+    samples
+        The training samples, with features in increasing global position.
+    held
+        Global positions of the features, shape (m,).
+    total
+        Number of features of the run.
+    """
+    part = dataset.train
+    if columns is None:
+        return part, np.arange(dataset.features), dataset.features
+    if isinstance(columns, int):
+        return *_numbered_columns(dataset, columns, where), columns
+    if dataset.columns is None:
+        raise DataError(
+            f"{where}: data.columns lists {len(columns)} names, but files of this form have no column names; set "
+            "data.columns to the number of features, or use CSV or Parquet files"
+        )
+    place = {name: position for position, name in enumerate(columns)}
+    unknown = [name for name in dataset.columns if name not in place]
+    if unknown:
+        raise DataError(
+            f"{where}: data.columns does not have these columns of the file: {listed(unknown)}; it lists "
+            f"{listed(columns)}. Remove them from the file, or correct the names (the columns of the label and of "
+            "the sample identifiers are named with --label and --id)"
+        )
+    positions = np.array([place[name] for name in dataset.columns])
+    order = np.argsort(positions)
+    return Samples(part.features[:, order], part.labels), positions[order], len(columns)
+
+
+def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples, Indices]:
+    """Return the samples and the features that occur, of a file whose columns have numbers and no names."""
+    part = dataset.train
+    if dataset.columns is not None:
+        raise DataError(
+            f"{where}: data.columns is the number {total}, but the columns of this file have names; list the names "
+            "of all features of the run in data.columns"
+        )
+    matrix = part.features
+    sparse = isinstance(matrix, sp.csr_array)
+    if dataset.features > total or (dataset.features < total and not sparse):
+        raise DataError(
+            f"{where}: {dataset.features} features, but data.columns is {total}; expected "
+            f"{'at most so many' if sparse else 'as many'}"
+        )
+    if not isinstance(matrix, sp.csr_array):
+        return part, np.arange(total)
+    held = np.unique(matrix.indices).astype(np.int64)
+    if len(held) == 0:
+        raise DataError(f"{where}: no value that is not zero; expected some of the {total} features")
+    shape = (matrix.shape[0], len(held))
+    kept = sp.csr_array((matrix.data, np.searchsorted(held, matrix.indices), matrix.indptr), shape=shape)
+    return Samples(kept, part.labels), held

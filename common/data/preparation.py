@@ -1,0 +1,83 @@
+"""What is done to features as stored before an algorithm sees them: a network, fitted steps, a bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Lock
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from common.arrays import Indices, Matrix
+from common.data import scaling
+from common.data.extractor import Extracted, Extractor
+from common.data.samples import RawMatrix, Samples
+from common.errors import DataError
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Turns features as stored into those of a shard; safe to share between threads.
+
+    Attributes
+    ----------
+    steps
+        Fitted on all training samples.
+    bias
+        Value of the appended constant feature; ``None`` appends none.
+    extractor
+        A frozen network that makes features of images; ``None``: there is none.
+    """
+
+    steps: tuple[scaling.Step, ...]
+    bias: float | None
+    extractor: Extractor | None = None
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+    _extracted: dict[int, Extracted] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def lack(self) -> str:
+        """What is missing on this machine to compute features with the network of the settings; empty: nothing."""
+        return "" if self.extractor is None else self.extractor.lack
+
+    def features(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Matrix:
+        """Return prepared features of some samples, shape (n, m).
+
+        Parameters
+        ----------
+        samples
+            All training samples, or the whole test set.
+        rows
+            Which of them, shape (n,); ``None`` for all of them, which are not copied then.
+        dtype
+            Floating type of the result.
+        """
+        stored: RawMatrix
+        if self.extractor is None:
+            stored = samples.features if rows is None else samples.features[rows]
+        else:
+            stored = self._of_network(samples).take(np.arange(len(samples)) if rows is None else rows)
+        return scaling.apply(self.steps, stored, dtype, self.bias)
+
+    def extract(self, samples: Samples, threads: int) -> None:
+        """Compute the features of all images that nobody has computed yet.
+
+        Raises
+        ------
+        DataError
+            The settings name no network, or its weights cannot be used here.
+        MissingDependencyError
+            torch is not installed.
+        """
+        self._of_network(samples).take(np.arange(len(samples)), threads)
+
+    def _of_network(self, samples: Samples) -> Extracted:
+        """Return the features that the network makes of training samples or of the test set; each is opened once."""
+        if self.extractor is None:
+            raise DataError(
+                "data.extractor: the settings name no network, so there are no features to compute"
+            )
+        with self._lock:
+            if id(samples.features) not in self._extracted:
+                self._extracted[id(samples.features)] = Extracted(self.extractor, samples.features)
+            return self._extracted[id(samples.features)]

@@ -1,0 +1,100 @@
+"""Partitions in which clients differ in size and in the proportions of their classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.data.shares import apportion, by_owner
+from common.errors import DataError
+from common.randomness import generator
+from common.settings.data import DirichletPartition, ZipfPartition
+
+
+def dirichlet(labels: NDArray[Any], clients: int, seed: int, settings: DirichletPartition) -> list[Indices]:
+    """Divide each class among the clients in proportions from a symmetric Dirichlet distribution.
+
+    Clients with fewer than ``min_samples`` then get random samples of the client that is the largest at that
+    moment. With many clients and a small ``alpha`` no draw would satisfy the minimum by itself.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than ``clients * min_samples`` samples.
+    """
+    if clients * settings.min_samples > len(labels):
+        raise DataError(
+            f"data.partition.min_samples: {clients} clients of {settings.min_samples} samples need "
+            f"{clients * settings.min_samples}, but there are {len(labels)} training samples; use at most "
+            f"{len(labels) // clients}"
+        )
+    rng = generator(seed, "partition", "dirichlet")
+    owner = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        ends = np.rint(np.cumsum(_proportions(rng, settings.alpha, clients)) * len(rows)).astype(np.int64)
+        ends[-1] = len(rows)
+        owner[rows] = np.searchsorted(ends, np.arange(len(rows)), side="right")
+    _fill_up(owner, clients, settings.min_samples, rng)
+    return by_owner(owner, clients)
+
+
+def _fill_up(owner: Indices, clients: int, least: int, rng: np.random.Generator) -> None:
+    """Give clients with fewer than ``least`` samples random ones of the largest; changes ``owner``, shape (n,)."""
+    sizes = np.bincount(owner, minlength=clients)
+    for client in np.flatnonzero(sizes < least):
+        while sizes[client] < least:
+            donor = int(np.argmax(sizes))
+            owner[rng.choice(np.flatnonzero(owner == donor))] = client
+            sizes[donor] -= 1
+            sizes[client] += 1
+
+
+def zipf(labels: NDArray[Any], clients: int, seed: int, settings: ZipfPartition) -> list[Indices]:
+    """Give client i (from 1) about n i^-z / sum_j j^-z samples, with classes in proportions of its own.
+
+    As DRDM's experiments combine both: sizes are rounded by largest remainder; each client draws class
+    proportions q_i from a symmetric Dirichlet distribution, then its labels from q_i, and takes samples of
+    these labels without replacement; a class that is exhausted is left out and q_i renormalised. Without
+    ``alpha`` the samples are dealt at random. A client whose size rounds to zero gets one sample of the
+    largest.
+    """
+    rng = generator(seed, "partition", "zipf")
+    sizes = apportion(len(labels), np.arange(1, clients + 1) ** -settings.exponent, at_least=1)
+    if settings.alpha is None:
+        order = rng.permutation(len(labels))
+        return [np.sort(rows) for rows in np.split(order, np.cumsum(sizes)[:-1])]
+    present = np.unique(labels)
+    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in present]
+    left = np.array([len(pool) for pool in pools])
+    held = []
+    for size in sizes:
+        taken = _draw_labels(rng, int(size), _proportions(rng, settings.alpha, len(present)), left)
+        mine = [pool[rest - n : rest] for pool, rest, n in zip(pools, left, taken, strict=True)]
+        held.append(np.sort(np.concatenate(mine)))
+        left = left - taken
+    return held
+
+
+def _draw_labels(
+    rng: np.random.Generator, size: int, proportions: NDArray[np.float64], left: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Draw how many samples of each class to take, at most ``left`` of each; shape (classes,)."""
+    taken = np.zeros_like(left)
+    while (missing := size - int(taken.sum())) > 0:
+        # Labels drawn of an exhausted class are drawn again from the others: the same as one at a time.
+        open_classes = taken < left
+        weights = np.where(open_classes, proportions, 0.0)
+        if weights.sum() <= 0:
+            weights = open_classes.astype(np.float64)
+        drawn = rng.multinomial(missing, weights / weights.sum())
+        taken = np.minimum(taken + drawn, left)
+    return taken
+
+
+def _proportions(rng: np.random.Generator, alpha: float, size: int) -> NDArray[np.float64]:
+    drawn: NDArray[np.float64] = rng.dirichlet(np.full(size, alpha))
+    return drawn

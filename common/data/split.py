@@ -1,0 +1,153 @@
+"""The test set that is drawn of a data set which has none, and the subsample that a run takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Indices
+from common.data.samples import Samples
+from common.data.shares import apportion
+from common.errors import DataError
+from common.randomness import generator
+from common.settings.data import DataSettings
+
+DEFAULT_TEST_FRACTION = 0.2
+
+
+def split(
+    train: Samples, test: Samples | None, settings: DataSettings, seed: int, where: str
+) -> tuple[Samples, Samples | None]:
+    """Split off a test set unless one is published, then take the subsample.
+
+    Parameters
+    ----------
+    train
+        All samples but the published test set's, with class indices or numbers as labels.
+    test
+        The published test set; ``None`` if there is none.
+    settings
+        The ``data`` section.
+    seed
+        ``settings.seed``.
+    where
+        What to name in an error.
+
+    Returns
+    -------
+    train
+        The samples to train on.
+    test
+        ``None`` if none is published, and the settings want none.
+
+    Raises
+    ------
+    DataError
+        If there are too few samples, or the settings divide a data set that is divided already.
+    """
+    if test is None:
+        train, test = _with_test_set(train, settings, seed)
+    else:
+        _refuse_draw(test, settings, where)
+    return _subsample(train, settings, seed, where), test
+
+
+def _refuse_draw(test: Samples, settings: DataSettings, where: str) -> None:
+    for key in ("test_fraction", "test_split", "test_seed"):
+        given = getattr(settings, key)
+        if given != DataSettings.model_fields[key].default:
+            raise DataError(
+                f"data.{key}: {given} given, but {where} has a published test set of {len(test)} samples; "
+                f"remove {key}"
+            )
+
+
+def _with_test_set(samples: Samples, settings: DataSettings, seed: int) -> tuple[Samples, Samples | None]:
+    fraction = DEFAULT_TEST_FRACTION if settings.test_fraction is None else settings.test_fraction
+    count = int(np.ceil(fraction * len(samples)))
+    if count >= len(samples):
+        raise DataError(
+            f"data.test_fraction: {fraction} of {len(samples)} samples leaves none to train on; use a "
+            "smaller one"
+        )
+    if not count:
+        return samples, None
+    test_seed = seed if settings.test_seed is None else settings.test_seed
+    classes = settings.task == "classification"
+    if settings.test_split == "scikit-learn":
+        kept, drawn = _scikit_learn_split(samples.labels, count, test_seed, classes)
+    else:
+        drawn = stratified(samples.labels, count, generator(test_seed, "test split"), classes=classes)
+        kept = np.setdiff1d(np.arange(len(samples)), drawn, assume_unique=True)
+    return samples.take(kept), samples.take(drawn)
+
+
+def _subsample(train: Samples, settings: DataSettings, seed: int, where: str) -> Samples:
+    if settings.samples is None or settings.samples == len(train):
+        return train
+    if settings.samples > len(train):
+        raise DataError(
+            f"data.samples: {settings.samples} given, but {where} has {len(train)} training samples; "
+            "use at most those"
+        )
+    rng = generator(seed, "samples")
+    return train.take(
+        stratified(train.labels, settings.samples, rng, classes=settings.task == "classification")
+    )
+
+
+def _scikit_learn_split(
+    labels: NDArray[Any], count: int, seed: int, classes: bool
+) -> tuple[Indices, Indices]:
+    """Return the positions of training and test samples in the order that scikit-learn gives them."""
+    from sklearn.model_selection import train_test_split
+
+    if seed >= 1 << 32:
+        raise DataError(
+            f"data.test_split: scikit-learn takes seeds below 2^32, but the seed of the run is {seed}; give "
+            "data.test_seed"
+        )
+    try:
+        kept, drawn = train_test_split(
+            np.arange(len(labels)), test_size=count, random_state=seed, stratify=labels if classes else None
+        )
+    except ValueError as error:
+        raise DataError(
+            f"data.test_split: scikit-learn cannot draw {count} of {len(labels)} samples from each class in "
+            f"proportion: {error}"
+        ) from None
+    return kept, drawn
+
+
+def stratified(
+    labels: NDArray[Any], count: int, rng: np.random.Generator, *, classes: bool = True
+) -> Indices:
+    """Draw positions without replacement, from each class in proportion to its size.
+
+    Parameters
+    ----------
+    labels
+        Shape (n,).
+    count
+        How many to draw, at most n.
+    rng
+        Where the numbers come from.
+    classes
+        Whether labels are classes; otherwise the draw is uniform.
+
+    Returns
+    -------
+    Indices
+        Shape (count,), increasing.
+    """
+    if not classes:
+        return np.sort(rng.permutation(len(labels))[:count])
+    present, sizes = np.unique(labels, return_counts=True)
+    shares = apportion(count, sizes)
+    drawn = [
+        rng.permutation(np.flatnonzero(labels == label))[:share]
+        for label, share in zip(present, shares, strict=True)
+    ]
+    return np.sort(np.concatenate(drawn))

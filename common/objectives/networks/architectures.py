@@ -1,0 +1,157 @@
+"""The networks: those of the FedDCD and DRDM papers, and the deep ones of AUC maximisation.
+
+The network of the FedDCD paper has a hidden layer without biases, that of the DRDM paper two convolutions (its
+specification, section 5.1).
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from common.errors import SettingsError
+
+GROUPS = 8
+"""Groups of channels that are normalised together. Unlike those of batches, their statistics are no state."""
+
+
+def mlp(features: int, hidden: int, classes: int, *, biases: bool = False) -> nn.Sequential:
+    """Return a network with one hidden layer."""
+    return nn.Sequential(
+        nn.Linear(features, hidden, bias=biases), nn.ReLU(), nn.Linear(hidden, classes, bias=biases)
+    )
+
+
+def cnn(features: int, classes: int) -> nn.Sequential:
+    """Return the network of the DRDM paper; 794 310 parameters for 784 features and 10 classes.
+
+    Raises
+    ------
+    SettingsError
+        The number of features is not the square of at least 4.
+    """
+    side = math.isqrt(features)
+    if side * side != features or side < 4:
+        raise SettingsError(
+            f"objective.kind: cnn needs square grey images of at least 4x4 pixels, 784 features for 28x28, "
+            f"but the data set has {features} features; use mlp or softmax"
+        )
+    return nn.Sequential(
+        nn.Unflatten(1, (1, side, side)),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (side // 4) ** 2, 500),
+        nn.ReLU(),
+        nn.Linear(500, classes),
+    )
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions around which the input passes; where its shape changes, every second pixel and zeros."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.stride, self.more = (1, 0) if inputs == outputs else (2, outputs - inputs)
+        self.inner = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, self.stride, padding=1, bias=False),
+            nn.GroupNorm(GROUPS, outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            nn.GroupNorm(GROUPS, outputs),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``relu(x + inner(x))``."""
+        around = x[:, :, :: self.stride, :: self.stride]
+        if self.more:
+            around = nn.functional.pad(around, (0, 0, 0, 0, 0, self.more))
+        return torch.relu(around + self.inner(x))
+
+
+def resnet20(features: int, channels: int) -> nn.Sequential:
+    """Return ResNet-20 for small images (He et al. 2016, section 4.2), with one output and normalised groups.
+
+    Raises
+    ------
+    SettingsError
+        The images are not square, or smaller than 4x4 pixels.
+    """
+    widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
+    return nn.Sequential(
+        nn.Unflatten(1, (channels, *_square(features, channels, 4, "resnet20"))),
+        nn.Conv2d(channels, 16, 3, padding=1, bias=False),
+        nn.GroupNorm(GROUPS, 16),
+        nn.ReLU(),
+        *(Residual(inputs, outputs) for inputs, outputs in pairwise(widths)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 1),
+    )
+
+
+class Dense(nn.Module):
+    """A layer of DenseNet: its output is its input and 32 channels more."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.GroupNorm(GROUPS, inputs),
+            nn.ReLU(),
+            nn.Conv2d(inputs, 128, 1, bias=False),
+            nn.GroupNorm(GROUPS, 128),
+            nn.ReLU(),
+            nn.Conv2d(128, 32, 3, padding=1, bias=False),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the channels of x and those of ``inner(x)``."""
+        return torch.cat([x, self.inner(x)], 1)
+
+
+def densenet121(features: int, channels: int) -> nn.Sequential:
+    """Return DenseNet-121 (Huang et al. 2017, table 1), with one output and normalised groups.
+
+    Raises
+    ------
+    SettingsError
+        The images are not square, or smaller than 32x32 pixels.
+    """
+    layers: list[nn.Module] = [
+        nn.Unflatten(1, (channels, *_square(features, channels, 32, "densenet121"))),
+        nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False),
+        nn.GroupNorm(GROUPS, 64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, padding=1),
+    ]
+    width = 64
+    for block, length in enumerate((6, 12, 24, 16)):
+        if block:
+            layers += [
+                nn.GroupNorm(GROUPS, width),
+                nn.ReLU(),
+                nn.Conv2d(width, width // 2, 1, bias=False),
+                nn.AvgPool2d(2),
+            ]
+            width //= 2
+        layers += [Dense(width + 32 * layer) for layer in range(length)]
+        width += 32 * length
+    layers += [nn.GroupNorm(GROUPS, width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(width, 1))
+
+
+def _square(features: int, channels: int, least: int, kind: str) -> tuple[int, int]:
+    side = math.isqrt(features // channels)
+    if channels * side * side != features or side < least:
+        raise SettingsError(
+            f"objective.scorer.kind: {kind} needs square images of {channels} channels (objective.scorer.channels) and "
+            f"at least {least}x{least} pixels, channel after channel, but the data set has {features} features"
+        )
+    return side, side

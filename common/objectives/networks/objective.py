@@ -1,0 +1,167 @@
+"""The mean cross-entropy of a network's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+from torch import nn
+
+from common.arrays import Indices, Matrix, Vector
+from common.data.shard import Shard
+from common.objectives.losses import Targets, class_indices
+from common.objectives.metrics import Metrics
+from common.objectives.networks.flat import CPU, FlatNetwork, dense
+from common.objectives.objective import Objective
+
+GRADIENTS = 1 << 24
+"""Numbers that gradients of single samples may take at once: 64 MiB of float32."""
+
+
+class NetworkObjective(Objective):
+    """Mean cross-entropy of a network's outputs plus ``(l2/2) ||w||^2``.
+
+    Neither convex nor smooth (ReLU has a corner), so no constants are known. One thread at a time
+    may use an objective: torch puts the parameters into the module for the time of a call.
+
+    Parameters
+    ----------
+    network
+        Maps (n, features) to (n, classes). Only its parameters' shapes matter, not their values; it must
+        have no buffers and draw no random numbers.
+    shard
+        The samples; may be empty.
+    kind
+        What the settings call it, for error messages.
+    l2
+        Weight of the ridge, at least 0.
+    dtype
+        Type of models, gradients and features.
+    device
+        Where it is computed.
+
+    Raises
+    ------
+    SettingsError
+        The data are not for classification.
+    DataError
+        A label is not a class.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        shard: Shard,
+        *,
+        kind: str,
+        l2: float,
+        dtype: DTypeLike = np.float32,
+        device: torch.device = CPU,
+    ) -> None:
+        self._network = FlatNetwork(network, dtype, device)
+        super().__init__(dimension=self._network.dimension, samples=shard.samples, dtype=dtype)
+        self.l2 = l2
+        self._kind = kind
+        self._features, self._targets = self._prepare(shard)
+
+    def _prepare(self, shard: Shard) -> tuple[Matrix, Targets]:
+        features: Matrix = shard.features.astype(self.dtype, copy=False)
+        return features, class_indices(shard.labels, shard.classes, self._kind)
+
+    @property
+    def head(self) -> int:
+        """How many of the last parameters belong to the last layer."""
+        return self._network.head
+
+    def initial(self, seed: int) -> Vector:
+        """Return random parameters, shape (d,); see :meth:`FlatNetwork.initial`."""
+        return self._network.initial(seed)
+
+    def _chunks(
+        self, features: Matrix, targets: Targets, rows: Indices, size: int | None = None
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        device, size = self._network.device, size or self._network.chunk
+        for start in range(0, rows.size, size):
+            chosen = rows[start : start + size]
+            yield (
+                torch.from_numpy(dense(features[chosen])).to(device),
+                torch.from_numpy(targets[chosen]).to(device),
+            )
+
+    def loss(self, w: Vector) -> float:
+        """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
+        self.require(self.samples)
+        return self.evaluate(w).loss
+
+    def batch_loss(self, w: Vector, rows: Indices) -> float:
+        """Return the mean loss of some samples at ``w``, shape (d,); DataError if there are none."""
+        self.require(rows.size)
+        total, flat = 0.0, self._network.tensor(w)
+        with torch.no_grad():
+            for features, targets in self._chunks(self._features, self._targets, rows):
+                outputs = self._network.outputs(flat, features)
+                total += float(nn.functional.cross_entropy(outputs, targets, reduction="sum"))
+        return total / rows.size
+
+    @property
+    def least_loss(self) -> float:
+        """No cross-entropy is below 0."""
+        return 0.0
+
+    def penalty(self, w: Vector) -> float:
+        """Return ``(l2/2) ||w||^2``."""
+        return 0.5 * self.l2 * float(w @ w)
+
+    def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
+        """Return the gradient on some samples, shape (d,); see :meth:`Objective.batch_gradient`."""
+        self.require(rows.size)
+        flat = self._network.tensor(w).requires_grad_()
+        total = torch.zeros_like(flat)
+        for features, targets in self._chunks(self._features, self._targets, rows):
+            loss = nn.functional.cross_entropy(
+                self._network.outputs(flat, features), targets, reduction="sum"
+            )
+            total += torch.autograd.grad(loss / rows.size, flat)[0]
+        result: Vector = total.numpy(force=True)
+        if self.l2:
+            result += self.l2 * w
+        return result
+
+    def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
+        """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`."""
+        self.require(rows.size)
+        flat = self._network.tensor(w)
+        total = torch.zeros_like(flat)
+        of_each = torch.func.vmap(torch.func.grad(self._sample_loss), in_dims=(None, 0, 0))
+        size = max(1, min(self._network.chunk, GRADIENTS // self.dimension))
+        for features, targets in self._chunks(self._features, self._targets, rows, size):
+            gradients = of_each(flat, features, targets)
+            norms = torch.linalg.vector_norm(gradients, dim=1)
+            # One that is not finite counts as zero: the bound holds whatever the model is.
+            gradients[~torch.isfinite(norms)] = 0
+            norms[~torch.isfinite(norms)] = 0
+            # A gradient of 0 has the factor 1: infinity is cut off.
+            total += torch.clamp(bound / norms, max=1.0) @ gradients
+        result: Vector = (total / rows.size).numpy(force=True)
+        if self.l2:
+            result += self.l2 * w
+        return result
+
+    def _sample_loss(self, flat: torch.Tensor, features: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        outputs = self._network.outputs(flat, features.unsqueeze(0))
+        return nn.functional.cross_entropy(outputs, target.unsqueeze(0))
+
+    def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
+        """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+        features, targets = (self._features, self._targets) if shard is None else self._prepare(shard)
+        flat = self._network.tensor(w)
+        loss_sum, correct = 0.0, 0
+        with torch.no_grad():
+            for chunk, wanted in self._chunks(features, targets, np.arange(targets.size)):
+                outputs = self._network.outputs(flat, chunk)
+                losses = nn.functional.cross_entropy(outputs, wanted, reduction="none")
+                loss_sum += float(losses.sum(dtype=torch.float64))
+                correct += int((outputs.argmax(dim=1) == wanted).sum())
+        return Metrics(loss_sum=loss_sum, correct=correct, samples=targets.size)

@@ -1,0 +1,61 @@
+"""A network that gives each sample one score."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from common.arrays import Matrix, Vector
+from common.objectives.binary import PullBack
+from common.objectives.networks.flat import FlatNetwork
+
+
+class NetworkScorer:
+    """A network with one output for each sample. One thread at a time may use it, as for a network objective.
+
+    Parameters
+    ----------
+    network
+        Maps (n, features) to (n, 1).
+    """
+
+    def __init__(self, network: FlatNetwork) -> None:
+        self._network = network
+        self.dimension, self.head = network.dimension, network.head
+
+    def initial(self, seed: int) -> Vector:
+        """Return random weights; see :meth:`FlatNetwork.initial`."""
+        return self._network.initial(seed)
+
+    def scores(self, w: Vector, features: Matrix) -> Vector:
+        """Return the outputs, shape (n,), for features of shape (n, m)."""
+        flat = self._network.tensor(w)
+        with torch.no_grad():
+            pieces = [self._network.outputs(flat, chunk)[:, 0] for chunk in self._network.chunks(features)]
+        return torch.cat(pieces).numpy(force=True) if pieces else np.empty(0, w.dtype)
+
+    def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
+        """Return the outputs, and back-propagation of slopes in them.
+
+        More samples than one chunk go through the network twice, so that the memory for activations stays bounded.
+        """
+        flat = self._network.tensor(w).requires_grad_()
+        if features.shape[0] <= self._network.chunk:
+            outputs = self._network.outputs(flat, next(self._network.chunks(features)))[:, 0]
+
+            def at_once(slopes: Vector) -> Vector:
+                wanted = torch.from_numpy(slopes).to(self._network.device)
+                gradient: Vector = torch.autograd.grad(outputs, flat, wanted)[0].numpy(force=True)
+                return gradient
+
+            return outputs.numpy(force=True), at_once
+
+        def by_chunks(slopes: Vector) -> Vector:
+            wanted = torch.split(torch.from_numpy(slopes).to(self._network.device), self._network.chunk)
+            total = torch.zeros_like(flat)
+            for chunk, piece in zip(self._network.chunks(features), wanted, strict=True):
+                total += torch.autograd.grad(self._network.outputs(flat, chunk)[:, 0], flat, piece)[0]
+            gradient: Vector = total.numpy(force=True)
+            return gradient
+
+        return self.scores(w, features), by_chunks

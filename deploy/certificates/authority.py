@@ -1,0 +1,172 @@
+"""The authority of a federation: the certificate that everybody trusts, and the key that signs all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from common.credentials import AUTHORITY
+from common.errors import CredentialError, SettingsError
+from common.revocation import REVOKED
+from deploy.certificates.files import explained, read, write
+from deploy.certificates.issued import ISSUED, note
+from deploy.certificates.pem import certificate_pem, certificates, key_pem, private_key, public_key
+from deploy.certificates.validity import CLOCK_SKEW, check_dates, lifetime, now
+
+AUTHORITY_KEY = "authority-key.pem"
+AUTHORITY_DAYS = 3650
+
+_USAGES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
+
+def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force: bool = False) -> None:
+    """Make an authority: the certificate that everybody trusts, and the key that signs all others.
+
+    Parameters
+    ----------
+    folder
+        Where ``authority.pem`` and ``authority-key.pem`` are written.
+    name
+        For people: who runs it.
+    days
+        How long it is valid.
+    force
+        Replace an authority that is there. Nothing that it signed is accepted any more.
+
+    Raises
+    ------
+    SettingsError
+        The name or the number of days cannot be accepted, or files are there already.
+    CredentialError
+        The folder cannot be written.
+    """
+    if not 1 <= len(name) <= 64 or not name.isprintable():
+        raise SettingsError(f"an authority's name has 1 to 64 printable characters, not {name!r}")
+    key = ec.generate_private_key(ec.SECP256R1())
+    start = now() - CLOCK_SKEW
+    certificate = (
+        _builder(subject(name), subject(name), key.public_key(), start, start + lifetime(days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    write(folder, {AUTHORITY: certificate_pem(certificate), AUTHORITY_KEY: key_pem(key)}, force)
+    with explained(folder, "cannot be written"):
+        for old in (ISSUED, REVOKED):  # of the authority that was replaced
+            (folder / old).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """What signs.
+
+    Attributes
+    ----------
+    certificate, key
+        The pair.
+    folder
+        Where it is kept.
+    """
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    folder: Path
+
+    @classmethod
+    def load(cls, folder: Path) -> Authority:
+        """Read the authority in a folder.
+
+        Raises
+        ------
+        CredentialError
+            It cannot be read, or has expired.
+        """
+        certificate = certificates(read(folder / AUTHORITY), folder / AUTHORITY)[0]
+        key = private_key(read(folder / AUTHORITY_KEY), folder / AUTHORITY_KEY)
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or public_key(key) != public_key(certificate):
+            raise CredentialError(
+                f"{folder}: {AUTHORITY_KEY} is not the key of {AUTHORITY}; put back the two that were made together"
+            )
+        check_dates(certificate, f"{folder / AUTHORITY}: the authority")
+        return cls(certificate, key, folder)
+
+    def sign(
+        self, name: x509.Name, extensions: Sequence[x509.ExtensionType], days: int
+    ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        """Make a key and its certificate, and note that there is one.
+
+        Parameters
+        ----------
+        name
+            Whose it is.
+        extensions
+            What it is for.
+        days
+            How long it is valid; not longer than the authority.
+
+        Raises
+        ------
+        SettingsError
+            The number of days cannot be accepted.
+        CredentialError
+            The list of what was signed cannot be written.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer = self.certificate
+        start = max(now() - CLOCK_SKEW, issuer.not_valid_before_utc)
+        end = min(start + lifetime(days), issuer.not_valid_after_utc)
+        identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        builder = (
+            _builder(name, issuer.subject, key.public_key(), start, end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage("digital_signature"), critical=True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
+            )
+        )
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
+        certificate = builder.sign(self.key, hashes.SHA256())
+        note(self.folder, certificate)  # at once: what is not listed cannot be revoked by its name
+        return certificate, key
+
+
+def subject(name: str) -> x509.Name:
+    """Return a name as certificates have it."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    owner: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, start: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(owner)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _key_usage(*usages: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in usages for usage in _USAGES})

@@ -1,0 +1,92 @@
+"""What a certificate says: whose it is, what it is for, until when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from common.credentials import AUTHORITY, CERTIFICATE, Credentials
+from common.errors import CredentialError
+from deploy.certificates.files import read
+from deploy.certificates.pem import certificates
+
+
+def common_name(credentials: Credentials) -> str:
+    """Return the name in a certificate: with TLS, the id of the client that shows it.
+
+    Raises
+    ------
+    CredentialError
+        The certificate cannot be read or has no name.
+    """
+    return subject_name(certificates(credentials.certificate, CERTIFICATE)[0])
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Describe the certificate in a folder: a leaf's, or else the authority's.
+
+    Returns
+    -------
+    dict
+        ``subject``; ``role``: ``authority``, ``server`` or ``client``; ``serial``: its number, in hexadecimal
+        digits; ``hosts``: what a server's certificate is valid for; ``starts`` and ``expires`` (ISO 8601);
+        ``authority``: its name; ``authority_sha256``: fingerprint of the authority's certificate, the same on both
+        sides of a connection that works.
+
+    Raises
+    ------
+    CredentialError
+        A file cannot be read.
+    """
+    authority = certificates(read(folder / AUTHORITY), folder / AUTHORITY)[0]
+    path = folder / CERTIFICATE
+    certificate = certificates(read(path), path)[0] if path.exists() else authority
+    return {
+        "subject": subject_name(certificate),
+        "role": "authority" if certificate is authority else role_of(certificate),
+        "serial": f"{certificate.serial_number:x}",
+        "hosts": hosts_of(certificate),
+        "starts": certificate.not_valid_before_utc.isoformat(),
+        "expires": certificate.not_valid_after_utc.isoformat(),
+        "authority": subject_name(authority),
+        "authority_sha256": authority.fingerprint(hashes.SHA256()).hex(" ", 2),
+    }
+
+
+def subject_name(certificate: x509.Certificate) -> str:
+    """Return the common name in a certificate.
+
+    Raises
+    ------
+    CredentialError
+        There is none.
+    """
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if not names:
+        raise CredentialError(
+            f"the certificate of {certificate.subject.rfc4514_string()!r} has no common name; "
+            "make one with fenchel certs"
+        )
+    return str(names[0].value)
+
+
+def role_of(certificate: x509.Certificate) -> str:
+    """Return whose certificate it can be: ``server``, ``client`` or ``any``."""
+    try:
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return "any"
+    return "server" if ExtendedKeyUsageOID.SERVER_AUTH in usage else "client"
+
+
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """Return the names and addresses that a server's certificate is valid for."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]

@@ -1,0 +1,71 @@
+"""Files that only their owner can read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from common.errors import CredentialError, SettingsError
+from common.store import settle
+
+
+def read(path: Path) -> bytes:
+    """Return what a file holds.
+
+    Raises
+    ------
+    CredentialError
+        It cannot be read.
+    """
+    with explained(path, "cannot be read"):
+        return path.read_bytes()
+
+
+def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
+    """Write files that only their owner can read; check first that none is there.
+
+    With ``force`` each takes the place of the old one at once: somebody may be using them. The disk has them on
+    return: the loss of power must not bring back what was replaced, such as a list of what was revoked.
+
+    Raises
+    ------
+    SettingsError
+        A file is there already.
+    CredentialError
+        The folder cannot be written.
+    """
+    with explained(folder, "cannot be written"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for name in files:
+            path = folder / name
+            if path.exists() and not force:
+                raise SettingsError(f"{path}: is there already; --force replaces it")
+        for name, content in files.items():
+            temporary = folder / f"{name}.new"
+            temporary.unlink(missing_ok=True)
+            with open(temporary, "xb", opener=private) as file:
+                file.write(content)
+                if force:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.replace(folder / name)
+        if force:
+            settle(folder)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read."""
+    # Created with its mode: a key is at no moment readable by others.
+    return os.open(path, flags, 0o600)
+
+
+@contextmanager
+def explained(path: Path, what: str) -> Iterator[None]:
+    """Turn errors of the operating system into a CredentialError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise CredentialError(f"{path}: {what} ({error.strerror})") from None

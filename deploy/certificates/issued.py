@@ -1,0 +1,78 @@
+"""The list of what an authority has signed, by which certificates are revoked."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+
+from common.errors import CredentialError
+from common.store import settle
+from deploy.certificates.description import subject_name
+from deploy.certificates.files import explained, private, read
+
+ISSUED = "issued.jsonl"
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate that an authority signed: its serial number, whose it is, until when (ISO 8601)."""
+
+    serial: int
+    name: str
+    expires: str
+
+
+def issued(authority_folder: Path) -> list[Issued]:
+    """Return what an authority has signed, in order.
+
+    Raises
+    ------
+    CredentialError
+        The list is damaged.
+    """
+    path = authority_folder / ISSUED
+    if not path.exists():
+        return []
+    try:
+        lines = [json.loads(line) for line in _whole_lines(read(path)).splitlines()]
+        return [Issued(int(line["serial"], 16), line["name"], line["expires"]) for line in lines]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CredentialError(
+            f"{path}: damaged: each line must be a JSON object; put a copy back. Until then certificates can be "
+            "revoked by their number: --serial, which fenchel certs show tells"
+        ) from None
+
+
+def note(authority_folder: Path, certificate: x509.Certificate) -> None:
+    """Add a certificate to the list of what an authority has signed.
+
+    Raises
+    ------
+    CredentialError
+        The list cannot be written.
+    """
+    line = {
+        "serial": f"{certificate.serial_number:x}",
+        "name": subject_name(certificate),
+        "expires": certificate.not_valid_after_utc.isoformat(),
+    }
+    path = authority_folder / ISSUED
+    with explained(path, "cannot be written"):
+        is_new = not path.exists()
+        with open(path, "a+b", opener=private) as file:
+            file.seek(0)
+            file.truncate(len(_whole_lines(file.read())))
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            settle(authority_folder)
+
+
+def _whole_lines(text: bytes) -> bytes:
+    """Leave out a last line without its end: a crash has cut it off, before there was such a certificate."""
+    return text[: text.rfind(b"\n") + 1]

@@ -1,0 +1,224 @@
+"""Certificates for the server and the clients: making and renewing them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from common.credentials import AUTHORITY, CERTIFICATE, CLAIMS, KEY
+from common.errors import CredentialError, SettingsError
+from deploy.certificates.authority import AUTHORITY_KEY, Authority, make_authority, subject
+from deploy.certificates.description import hosts_of, role_of, subject_name
+from deploy.certificates.files import read, write
+from deploy.certificates.pem import certificate_pem, certificates, key_pem
+
+LEAF_DAYS = 397
+
+_ALWAYS = ("localhost", "127.0.0.1", "::1")
+_CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # 64: the limit of X.509; also a folder's name
+_HOST_NAME = re.compile(r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_-]{1,63}")
+
+
+def make_server(
+    authority_folder: Path, folder: Path, hosts: Sequence[str], *, days: int = LEAF_DAYS, force: bool = False
+) -> None:
+    """Make the server's certificate and key.
+
+    Parameters
+    ----------
+    authority_folder
+        Of :func:`deploy.certificates.authority.make_authority`.
+    folder
+        Where ``authority.pem``, ``certificate.pem`` and ``key.pem`` are written.
+    hosts
+        Names and IP addresses that clients dial, without a port; ``localhost`` is always among them.
+    days
+        How long it is valid; not longer than its authority.
+    force
+        Replace what is there.
+
+    Raises
+    ------
+    SettingsError
+        A host or the number of days cannot be accepted, or files are there already.
+    CredentialError
+        The authority cannot be read or has expired, or the folder cannot be written.
+    """
+    names = list(dict.fromkeys(_general_name(host) for host in (*hosts, *_ALWAYS)))
+    _make_leaf(
+        Authority.load(authority_folder),
+        folder,
+        subject("fenchel server"),
+        [
+            x509.SubjectAlternativeName(names),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        ],
+        days,
+        force,
+    )
+
+
+def make_client(
+    authority_folder: Path, folder: Path, name: str, *, days: int = LEAF_DAYS, force: bool = False
+) -> None:
+    """Make one client's certificate and key.
+
+    Parameters
+    ----------
+    authority_folder, folder, days, force
+        As for :func:`make_server`.
+    name
+        The client's id, by which the server knows it.
+
+    Raises
+    ------
+    SettingsError
+        The name or the number of days cannot be accepted, or files are there already.
+    CredentialError
+        The authority cannot be read or has expired, or the folder cannot be written.
+    """
+    _check_client_name(name)
+    _make_leaf(
+        Authority.load(authority_folder),
+        folder,
+        subject(name),
+        [
+            # Strict verifiers want an alternative name in each certificate; a client has no host, so a URI.
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"fenchel:{name}")]),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]),
+        ],
+        days,
+        force,
+    )
+
+
+def make_all(
+    folder: Path,
+    hosts: Sequence[str],
+    clients: Sequence[str],
+    *,
+    name: str = "Fenchel authority",
+    days: int = LEAF_DAYS,
+    force: bool = False,
+    keep: bool = False,
+) -> None:
+    """Make an authority, and certificates and keys for the server and all clients.
+
+    Parameters
+    ----------
+    folder
+        Below it each of them gets a folder: ``authority``, ``server``, and one of each client's name.
+    hosts, days
+        As for :func:`make_server`.
+    clients
+        Names of the clients.
+    name
+        Of the authority.
+    force
+        Replace what is there.
+    keep
+        Leave what is there as it is and make what is missing.
+
+    Raises
+    ------
+    SettingsError
+        A host, a name or the number of days cannot be accepted, or files are there already.
+    CredentialError
+        The folder cannot be written, or the authority that is there cannot be used.
+    """
+    if force and keep:
+        raise SettingsError("existing certificates can be replaced or kept, not both")
+    if len(set(clients)) < len(clients):
+        raise SettingsError("each client needs a name of its own, but some names are given twice")
+    for client in clients:
+        _check_client_name(client)
+        if client in ("authority", "server", CLAIMS):
+            raise SettingsError(f"a client cannot be called {client!r}: that folder has another use")
+    authority = folder / "authority"
+    if not (keep and (authority / AUTHORITY_KEY).exists()):
+        make_authority(authority, name, force=force)
+    if not (keep and (folder / "server" / KEY).exists()):
+        make_server(authority, folder / "server", hosts, days=days, force=force)
+    for client in clients:
+        if not (keep and (folder / client / KEY).exists()):
+            make_client(authority, folder / client, client, days=days, force=force)
+
+
+def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> None:
+    """Make a certificate and key in place of those in a folder, for the same name or the same hosts.
+
+    Whoever uses the folder takes them up by itself. The old certificate is valid until it expires; see
+    :func:`deploy.certificates.revocation.revoke`.
+
+    Parameters
+    ----------
+    authority_folder
+        Of :func:`deploy.certificates.authority.make_authority`.
+    folder
+        Of :func:`make_server` or :func:`make_client`; of the old files only the certificate is needed.
+    days
+        How long the new one is valid; not longer than its authority.
+
+    Raises
+    ------
+    SettingsError
+        The number of days cannot be accepted.
+    CredentialError
+        A file cannot be read, or is no certificate of a server or a client.
+    """
+    path = folder / CERTIFICATE
+    old = certificates(read(path), path)[0]
+    if role_of(old) == "server":
+        names = [host for host in hosts_of(old) if host not in _ALWAYS]
+        make_server(authority_folder, folder, names, days=days, force=True)
+    elif role_of(old) == "client":
+        make_client(authority_folder, folder, subject_name(old), days=days, force=True)
+    else:
+        raise CredentialError(
+            f"{path}: neither a server's nor a client's certificate, so it cannot be renewed"
+        )
+
+
+def _make_leaf(
+    authority: Authority,
+    folder: Path,
+    name: x509.Name,
+    extensions: Sequence[x509.ExtensionType],
+    days: int,
+    force: bool,
+) -> None:
+    certificate, key = authority.sign(name, extensions, days)
+    files = {
+        AUTHORITY: certificate_pem(authority.certificate),
+        CERTIFICATE: certificate_pem(certificate),
+        KEY: key_pem(key),
+    }
+    write(folder, files, force)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    with contextlib.suppress(ValueError):  # a name, then
+        return x509.IPAddress(ip_address(host))
+    try:
+        ascii_name = host.encode("idna").decode()
+    except UnicodeError:
+        ascii_name = ""
+    if not _HOST_NAME.fullmatch(ascii_name) or len(ascii_name) > 253:
+        raise SettingsError(
+            f"{host!r} is neither a host name nor an IP address; give it without scheme and port"
+        )
+    return x509.DNSName(ascii_name)
+
+
+def _check_client_name(name: str) -> None:
+    if not _CLIENT_NAME.fullmatch(name):
+        raise SettingsError(
+            f"{name!r} cannot be a client's name, which has 1 to 64 letters, digits, dots, hyphens or "
+            "underscores and starts with a letter or digit"
+        )

@@ -1,0 +1,74 @@
+"""Certificates and keys in PEM form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+from common.errors import CredentialError
+
+
+def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
+    """Return the certificates in a file's bytes, at least one.
+
+    Raises
+    ------
+    CredentialError
+        They are damaged; ``where`` is what to call them.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+        for certificate in found:  # the library reads these parts only when they are asked for
+            void = certificate.subject, certificate.extensions, public_key(certificate)
+            del void
+        return found
+    except (
+        ValueError,
+        UnsupportedAlgorithm,
+        x509.InvalidVersion,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+    ):
+        raise CredentialError(f"{where}: not a certificate in PEM form, or a damaged one") from None
+
+
+def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
+    """Return the private key in a file's bytes.
+
+    Raises
+    ------
+    CredentialError
+        It is damaged or locked; ``where`` is what to call it.
+    """
+    try:
+        return serialization.load_pem_private_key(pem, password=None)
+    except TypeError:
+        raise CredentialError(
+            f"{where}: the key is locked with a passphrase; gRPC needs it unlocked"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise CredentialError(f"{where}: not a private key in PEM form, or of an unknown kind") from None
+
+
+def public_key(holder: x509.Certificate | PrivateKeyTypes) -> bytes:
+    """Return the public key of a certificate or of a private key, in a form that can be compared."""
+    return holder.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """Return a certificate as its file's bytes."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as its file's bytes; it is not locked, as gRPC needs it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,69 @@
+"""The list of certificates that count no more, as an authority signs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+from common.errors import SettingsError
+from common.revocation import REVOKED, read_revoked
+from deploy.certificates.authority import Authority
+from deploy.certificates.files import write
+from deploy.certificates.issued import ISSUED, issued
+from deploy.certificates.validity import now
+
+
+def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequence[int] = ()) -> list[int]:
+    """Add certificates to the authority's revocation list, ``revoked.pem`` in its folder.
+
+    Parameters
+    ----------
+    authority_folder
+        Of :func:`deploy.certificates.authority.make_authority`.
+    names
+        Clients, all of whose certificates up to now are revoked.
+    serials
+        Of single certificates.
+
+    Returns
+    -------
+    list of int
+        Serial numbers of the certificates that are revoked now and were not before.
+
+    Raises
+    ------
+    SettingsError
+        The authority knows of no certificate of that name.
+    CredentialError
+        A file cannot be read or written.
+    """
+    authority = Authority.load(authority_folder)
+    issuer = authority.certificate.subject
+    before = {serial: since for (_, serial), since in read_revoked(authority_folder).items()}
+    wanted = list(serials)
+    for name in names:
+        found = [each.serial for each in issued(authority_folder) if each.name == name]
+        if not found:
+            raise SettingsError(
+                f"{authority_folder / ISSUED}: has no certificate of {name!r}; is the name right? One that was made "
+                "before this list was kept is revoked by its number: --serial, which fenchel certs show tells"
+            )
+        wanted += found
+    new = [serial for serial in dict.fromkeys(wanted) if serial not in before]
+    time = now()
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(issuer)
+        .last_update(time)
+        .next_update(authority.certificate.not_valid_after_utc)
+        .add_extension(x509.CRLNumber(len(before) + len(new)), critical=False)
+    )
+    for serial, since in (before | dict.fromkeys(new, time)).items():
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(since)
+        builder = builder.add_revoked_certificate(entry.build())
+    signed = builder.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    write(authority_folder, {REVOKED: signed}, force=True)
+    return new

@@ -1,0 +1,48 @@
+"""From when and until when a certificate is valid."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+
+from common.errors import CredentialError, SettingsError
+
+CLOCK_SKEW = timedelta(hours=1)
+"""Machines whose clocks are a little behind accept a new certificate."""
+
+
+def now() -> datetime:
+    """Return the time in whole seconds, which is all that a certificate can tell."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def lifetime(days: int) -> timedelta:
+    """Return for how long a certificate is valid.
+
+    Raises
+    ------
+    SettingsError
+        The number of days cannot be accepted.
+    """
+    if not 1 <= days <= 36500:
+        raise SettingsError(f"a certificate is valid for 1 to 36500 days, not {days}")
+    return timedelta(days=days)
+
+
+def check_dates(certificate: x509.Certificate, who: str) -> None:
+    """Check that a certificate is valid now.
+
+    Raises
+    ------
+    CredentialError
+        It is not yet, or no more; ``who`` is what to call it.
+    """
+    time, start, end = now(), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if time > end:
+        raise CredentialError(f"{who} expired on {end:%Y-%m-%d}; replace it with fenchel certs renew")
+    if time < start:
+        raise CredentialError(
+            f"{who} is not valid before {start:%Y-%m-%d %H:%M} UTC, and here it is {time:%Y-%m-%d %H:%M}; "
+            "is this machine's clock right?"
+        )
