@@ -24,7 +24,7 @@ demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live ta
 
 test: $(READY)  ## all tests but those that need Docker
 	$(BIN)/python -m pytest -m 'not docker and not cluster and not faults' --numprocesses 2
-	$(BIN)/python -m pytest -m 'cluster and not faults' --numprocesses 2
+	$(BIN)/python -m pytest -m 'cluster and not faults' --numprocesses 2 --maxschedchunk 1
 
 faults: $(READY)  ## 240 kills, ten for each algorithm, and what else is long; half an hour
 	$(BIN)/python -m pytest -m faults --numprocesses 2 -rs

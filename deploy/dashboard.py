@@ -27,7 +27,8 @@ from typing import Any, Self
 
 from common.errors import UnreachableError
 from common.run_folder import RunFolder
-from deploy.web import Address, Answer, NotReadyError, Route, WebServer
+from deploy.address import Address
+from deploy.web import Answer, NotReadyError, Route, WebServer
 from server.accounting import Costs
 from server.calls import Call
 from server.census import Standing, census

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from report.wording import bytes_text
 from server.coordinator import Observer
 from server.rounds import Row
 
@@ -30,15 +31,6 @@ def _small(figure: float) -> str:
 
 def _percent(figure: float, digits: int = 1) -> str:
     return "" if math.isnan(figure) else f"{100 * figure:.{digits}f} %"
-
-
-def data_size(count: float) -> str:
-    """Return a number of bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 @dataclass(frozen=True)
@@ -63,8 +55,8 @@ _COLUMNS = (
     _Column("coding", lambda row: f"{row['coding_s']:.3f}"),
     _Column("network", lambda row: f"{row['network_s']:.3f}"),
     _Column("rest", lambda row: f"{_rest(row):.3f}"),
-    _Column("down", lambda row: data_size(row["wire_down"])),
-    _Column("up", lambda row: data_size(row["wire_up"])),
+    _Column("down", lambda row: bytes_text(row["wire_down"])),
+    _Column("up", lambda row: bytes_text(row["wire_up"])),
     _Column("clients", lambda row: f"{row['counted']:.0f}/{row['asked']:.0f}"),
 )
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
 from common.tracing import endpoint, tracing
-from deploy.web import Address, Answer, WebServer
+from deploy.address import Address
+from deploy.web import Answer, WebServer
 from server.coordinator import Observer
-from server.disclosures import Outlet
+from server.outlets import Outlet
 
 if TYPE_CHECKING:
     from client.observer import Observer as ClientObserver

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from common.errors import SettingsError, UnreachableError
+from common.errors import UnreachableError
 from common.randomness import generator
 from common.settings.link import Link
 from deploy.way import Way, cut_times, ways
@@ -47,20 +47,6 @@ def event_loop() -> asyncio.AbstractEventLoop:
     if sys.platform == "linux":
         return asyncio.SelectorEventLoop(_FineSelector())
     return asyncio.new_event_loop()
-
-
-def address(text: str) -> tuple[str, int]:
-    """Read ``HOST:PORT``.
-
-    Raises
-    ------
-    SettingsError
-        It is something else.
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 0xFFFF:
-        raise SettingsError(f"{text!r}: expected HOST:PORT, such as 127.0.0.1:7443")
-    return host.strip("[]"), int(port)
 
 
 @dataclass

@@ -20,7 +20,8 @@ from typing import Any
 
 from common.errors import RunStoppedError
 from common.settings.link import Link
-from deploy.relay import Relay, address, event_loop
+from deploy.address import Address
+from deploy.relay import Relay, event_loop
 
 _HOST = "127.0.0.1"
 
@@ -115,18 +116,32 @@ def _write(file: Path, traffic: bytes) -> None:
 
 
 def _ended(process: asyncio.subprocess.Process, log: Path) -> RunStoppedError:
-    words = log.read_text(errors="replace").strip().splitlines()[-8:]
-    return RunStoppedError(
-        f"the process of the links ended with code {process.returncode}: "
-        + ("\n".join(words) or "it said nothing")
-    )
+    assert process.returncode is not None
+    return RunStoppedError(f"the process of the links {how_it_ended(process.returncode, log)}")
+
+
+def how_it_ended(code: int, log: Path) -> str:
+    """Say how a process ended, and its last words.
+
+    Parameters
+    ----------
+    code
+        What it returned; below 0: the signal that killed it.
+    log
+        What it said.
+    """
+    words = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
+    if code >= 0:
+        return f"ended with code {code}: {words or 'it said nothing, as where the disk is full'}"
+    cause = ", as where the memory is used up" if -code == signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({signal.strsignal(-code)}){cause}: {words or 'it said nothing'}"
 
 
 async def _serve(order: Mapping[str, Any]) -> None:
     """Relay as ordered, until standard input ends."""
-    server, seed = address(order["server"]), int(order["seed"])
+    server, seed = Address.parse(order["server"], "server"), int(order["seed"])
     relays = {
-        name: Relay(server, Link.model_validate(link), seed, name, say=_say)
+        name: Relay((server.host, server.port), Link.model_validate(link), seed, name, say=_say)
         for name, link in order["links"].items()
     }
     _print({name: await relay.listen(_HOST, 0) for name, relay in relays.items()})

@@ -20,7 +20,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from common.errors import SettingsError, UnreachableError
+from common.errors import UnreachableError
+from deploy.address import Address
 
 log = logging.getLogger("fenchel.web")
 
@@ -28,7 +29,6 @@ _PATIENCE = 10.0  # seconds that a reader may take to ask, and then again to tak
 _LONGEST = 1 << 17  # bytes of a request
 _LAST_WORDS = 1.0  # seconds to finish what is being answered when the server is closed
 _READERS = 16  # at the same time; further ones are turned away
-_PORT = re.compile(r"[0-9]{1,5}")
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
 _HEADERS = {
     "Cache-Control": "no-cache",
@@ -64,50 +64,6 @@ class Answer:
 
 Route = Callable[[], Answer]
 """Answers the requests for one path, in a thread of its own; may raise :class:`NotReadyError`."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where to listen.
-
-    Attributes
-    ----------
-    host
-        A name or an IP address.
-    port
-        0 takes a free one.
-    """
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, words: str, option: str) -> Self:
-        """Read ``HOST:PORT``; an IPv6 address stands in brackets.
-
-        Raises
-        ------
-        SettingsError
-            Naming the ``option`` of the command line.
-        """
-        host, colon, port = words.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
-            raise SettingsError(
-                f"{option}: expected HOST:PORT, such as 127.0.0.1:7444 or [::1]:7444, got {words!r}"
-            )
-        return cls(host, int(port))
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class WebServer(ThreadingHTTPServer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -10,6 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from common.settings.run import RunSettings, validate
+
+# Tests start processes by the hundred. What one of them, or an earlier run, has compiled, the next need not compile.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile(

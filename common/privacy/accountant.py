@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import MissingDependencyError
+from common.errors import MissingDependencyError, SettingsError
 from common.privacy.gaussian import exact_gaussian, profile
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ _TRUNCATED = 1e-15
 """Mass that a convolution may move to an infinite loss."""
 _SMALLEST_MULTIPLIER = 0.003
 """Below it epsilon is above 10,000 for one release, and the sampling of batches is left out of account."""
+SMALLEST_NOISE, LARGEST_NOISE = 1e-100, 1e6
+"""Noise multipliers that can be accounted for: beyond, squares are no numbers, or losses fall between the grid."""
+SMALLEST_RATE = 1e-9
+"""Sampling rates below would be taken for none at all."""
 _CALIBRATED = 1e-4
 """How near, relatively, a calibrated noise multiplier is to the smallest that is enough."""
 
@@ -49,22 +53,31 @@ class Release:
     Attributes
     ----------
     noise_multiplier
-        ``z``: standard deviation of the noise over the sensitivity; positive.
+        ``z``: standard deviation of the noise over the sensitivity; from 1e-100 to 1e6.
     sampling_rate
-        ``q = Q b / n_i``: share of the client's samples that the upload was computed from, in (0, 1]; 1 also where
-        sampling protects nobody, as with a private dual variable.
+        ``q = Q b / n_i``: share of the client's samples that the upload was computed from, from 1e-9 to 1; 1 also
+        where sampling protects nobody, as with a private dual variable.
+
+    Raises
+    ------
+    ValueError
+        One of them is out of its range: no accountant could tell what such a release costs.
+    TypeError
+        One of them is no number.
     """
 
     noise_multiplier: float
     sampling_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (0 < self.noise_multiplier < math.inf):
-            raise ValueError(
-                f"a noise multiplier must be positive and finite, given {self.noise_multiplier!r}"
-            )
-        if not 0 < self.sampling_rate <= 1:
-            raise ValueError(f"a sampling rate must lie in (0, 1], given {self.sampling_rate!r}")
+        for what, value, least, most in (
+            ("noise multiplier", self.noise_multiplier, SMALLEST_NOISE, LARGEST_NOISE),
+            ("sampling rate", self.sampling_rate, SMALLEST_RATE, 1.0),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"a {what} must be a number, given {value!r:.40}")
+            if not least <= value <= most:
+                raise ValueError(f"a {what} must lie between {least:g} and {most:g}, given {value!r:.40}")
 
 
 @dataclass
@@ -95,6 +108,11 @@ class Accountant:
         delta
             Between 1e-10 and 1: below, rounding in the convolutions would count.
 
+        Returns
+        -------
+        float
+            Infinite where the method knows of no bound.
+
         Raises
         ------
         MissingDependencyError
@@ -111,8 +129,11 @@ class Accountant:
             return _without_sampling(made, delta)
         require_library()
         if self.method in ("pld-wor", "pld-poisson"):
-            return float(self._composed(made).get_epsilon_for_delta(delta))
-        return self._renyi(made, delta)
+            found = float(self._composed(made).get_epsilon_for_delta(delta))
+        else:
+            found = self._renyi(made, delta)
+        # Rounding can leave no number where losses are tiny. Not known is not cheap: nothing compares above nan.
+        return math.inf if math.isnan(found) else found
 
     def _composed(self, releases: Mapping[Release, int]) -> PrivacyLossDistribution:
         gap = _grid(releases)
@@ -164,6 +185,8 @@ def calibrate(
 
     Raises
     ------
+    SettingsError
+        There is none that can be accounted for.
     MissingDependencyError
         dp-accounting is not installed.
     """
@@ -174,7 +197,12 @@ def calibrate(
 
     enough = 1.0
     while not fits(enough):
-        enough *= 2
+        if enough == LARGEST_NOISE:
+            raise SettingsError(
+                f"differential_privacy.budget: no noise keeps {uploads:,} uploads within epsilon = {budget:g}: not "
+                f"even {LARGEST_NOISE:g} times the sensitivity can be shown to; give a larger budget or fewer uploads"
+            )
+        enough = min(2 * enough, LARGEST_NOISE)
     too_little = enough / 2
     while fits(too_little):
         if too_little < _SMALLEST_MULTIPLIER:

@@ -124,13 +124,17 @@ def check_claim(settings: RunSettings) -> None:
     SettingsError
         With every reason, and what to set instead.
     """
-    if settings.differential_privacy is None:
+    privacy = settings.differential_privacy
+    if privacy is None:
         return
     kind = settings.objective
     linear = (
         build_objective(kind, _NO_DATA) if isinstance(kind, LinearSettings | SmoothedHingeSettings) else None
     )
-    refuse(problems_of(settings, facts_of(settings, linear, _MANY)))
+    facts = facts_of(settings, linear, _MANY)
+    refuse(problems_of(settings, facts))
+    if privacy.uploads is None:  # else it depends on the data
+        privacy.noise(facts)
 
 
 def refuse(problems: Sequence[str]) -> None:

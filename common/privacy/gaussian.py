@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
 
@@ -47,6 +46,7 @@ def exact_gaussian(z: float, delta: float) -> float:
     delta
         Between 0 and 1.
     """
+    from scipy.optimize import brentq  # takes long to import, and every process reads settings, few need this
 
     def excess(epsilon: float) -> float:
         return float(profile(z, np.array([epsilon]))[0]) - delta

@@ -16,8 +16,8 @@ _EXPONENTS: dict[Law, int] = {"printed": 2, "corrected": 1}
 
 
 def noise_multiplier(epsilon: float, delta: float) -> float:
-    """Return ``z = sqrt(2 ln(1.25 / delta)) / epsilon``, for one round."""
-    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    """Return ``z = sqrt(2 ln(1.25 / delta)) / epsilon``, for one round; infinite for ``epsilon = 0``."""
+    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon if epsilon else math.inf
 
 
 def epsilon_of(z: float, delta: float) -> float:

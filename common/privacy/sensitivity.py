@@ -7,6 +7,7 @@ began with, the number of steps, the rows of each batch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,6 +90,7 @@ def contractive(
 ) -> float:
     """Return ``(gain 2 eta G / b) max(1, kappa)^(Q - 1)``: one sample counts in one batch of the round.
 
+    It is infinite where that is no number any more: then no noise is enough, and nothing is sent.
     ``kappa = |a| + eta L``, or 1 under the conditions below. This is section 3.3, item 2. It holds only if a sample is
     used at most once in the round, every sample's gradient is clipped, and the private state is public.
 
@@ -109,7 +111,10 @@ def contractive(
     gentle = local.step_size * (smoothness + local.pull) <= 2 and local.pull >= beta / 2
     kappa = 1.0 if convex_scalar and gentle else abs(local.contraction) + local.step_size * smoothness
     once = local.gain * 2 * local.step_size * clip / local.batch_size
-    return once * float(max(1.0, kappa) ** (local.steps - 1))
+    try:
+        return once * float(max(1.0, kappa) ** (local.steps - 1))
+    except OverflowError:
+        return math.inf
 
 
 def clip_update(bound: float) -> float:

@@ -36,7 +36,7 @@ def make_everything(
     force: Force = False,
 ) -> None:
     """Make an authority, a server certificate, and client-000, client-001, ... in one folder."""
-    from deploy.certificates import make_all
+    from deploy.certificates.making import make_all
     from deploy.names import client_names
 
     make_all(folder, hosts, client_names(clients), force=force)
@@ -51,7 +51,7 @@ def authority(
     force: Force = False,
 ) -> None:
     """Make a certificate authority; its key signs who may take part."""
-    from deploy.certificates import make_authority
+    from deploy.certificates.authority import make_authority
 
     make_authority(folder, name, days=days, force=force)
     _say(f"{folder}: authority {name!r}. Its authority-key.pem never leaves this machine.")
@@ -62,7 +62,7 @@ def server(
     authority: Authority, folder: Folder, hosts: Hosts, days: Days = 397, force: Force = False
 ) -> None:
     """Make a server's certificate."""
-    from deploy.certificates import make_server
+    from deploy.certificates.making import make_server
 
     make_server(authority, folder, hosts, days=days, force=force)
     _say(f"{folder}: certificate of the server at {', '.join(hosts)}")
@@ -77,7 +77,7 @@ def client(
     force: Force = False,
 ) -> None:
     """Make a client's certificate; its name is the client's identity."""
-    from deploy.certificates import make_client
+    from deploy.certificates.making import make_client
 
     make_client(authority, folder, name, days=days, force=force)
     _say(f"{folder}: certificate of client {name!r}")
@@ -94,8 +94,8 @@ def renew(
     A server or client that uses the folder takes them up at its next connection, without a restart. The old
     certificate is valid until it expires, or is revoked by the number that this command prints.
     """
-    from deploy.certificates import describe
-    from deploy.certificates import renew as replace
+    from deploy.certificates.description import describe
+    from deploy.certificates.making import renew as replace
 
     old = describe(folder)["serial"]
     replace(authority, folder, days=days)
@@ -128,8 +128,8 @@ def revoke(
     on the list and accepts none from them; the run goes on as without them.
     """
     from common.revocation import REVOKED
-    from common.store import writing
-    from deploy.certificates import revoke as add
+    from common.store import write_text
+    from deploy.certificates.revocation import revoke as add
 
     if not names and not serials:
         raise SettingsError("which certificates? Give --name CLIENT or --serial HEX")
@@ -138,10 +138,7 @@ def revoke(
     if to is None:
         _say("copy it into the folder that the server was given with --certs")
         return
-    with writing(to / REVOKED):
-        temporary = to / f"{REVOKED}.new"
-        temporary.write_bytes((authority / REVOKED).read_bytes())
-        temporary.replace(to / REVOKED)
+    write_text(to / REVOKED, (authority / REVOKED).read_text(), sync=True)
     _say(f"{to / REVOKED}: copied")
 
 
@@ -161,7 +158,8 @@ def _number(serial: str) -> int:
 def show(folder: Folder, as_json: JsonOption = False) -> None:
     """Tell what a folder's certificate is for, until when, and check it against its authority."""
     from common.credentials import Credentials
-    from deploy.certificates import check_pair, describe
+    from deploy.certificates.description import describe
+    from deploy.certificates.pairs import check_pair
 
     about = describe(folder)
     if (folder / KEY).exists():

@@ -122,9 +122,11 @@ def show(
 ) -> None:
     """Print, and draw, how many samples of each class each client would hold, and how many are positive."""
     from common.data.source import DataSource
-    from common.data.table import draw, partition_table
+    from common.data.table import partition_table
+    from common.data.table_picture import draw
     from common.settings.run import load
     from deploy.data import ensure
+    from report.output import output_at
 
     chosen = load(settings, [*(overrides or []), *([f"clients={clients}"] if clients else [])])
     if chosen.own_data:
@@ -157,5 +159,6 @@ def show(
             f"... and {chosen.clients - number} more clients; --picture FILE.png draws all", style="dim"
         )
     if picture is not None:
-        draw(table, picture)
+        with output_at(picture):
+            draw(table, picture)
         console.print(f"picture  {picture}", soft_wrap=True)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from deploy.commands.run import JsonOption
 
@@ -31,6 +30,7 @@ def disclosures(
     The account is kept by the server from what crossed; docs/security.md says how to read it.
     """
     from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
+    from report.wording import plain
 
     account = load_disclosures(run)
     if as_json:
@@ -42,22 +42,22 @@ def disclosures(
         table.add_column(title)
     table.add_column("times", justify="right")
     for row in disclosure_rows(account):
-        table.add_row(*(escape(f"{cell:,}" if isinstance(cell, int) else cell) for cell in astuple(row)))
+        table.add_row(*(Text(plain(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in astuple(row)))
     console.print(table)
     for sentence in noise_rows(account):
-        console.print(f"noise  {sentence}", soft_wrap=True, markup=False)
+        console.print(f"noise  {plain(sentence)}", soft_wrap=True, markup=False)
     heads = Table(box=None, header_style="dim", pad_edge=False)
     for title in ("head", "way", "fields that were ever set"):
         heads.add_column(title)
     heads.add_column("times", justify="right")
     for message, way, fields, times in head_rows(account):
-        heads.add_row(message, way, fields, f"{times:,}")
+        heads.add_row(Text(plain(message)), way, Text(plain(fields)), f"{times:,}")
     console.print("\nHeads of messages, always in clear between server and client:")
     console.print(heads)
     if outlets := outlet_rows(account):
         console.print("\nWhere else the run could be watched:")
         for sentence in outlets:
-            console.print(sentence, soft_wrap=True, markup=False)
+            console.print(plain(sentence), soft_wrap=True, markup=False)
     if meanings := _meanings(run):
         console.print("\nWhat clients do in each phase:")
         for phase, meaning in meanings.items():
@@ -69,9 +69,12 @@ def _meanings(run: Path) -> dict[str, str]:
     from client.algorithms import client_half
     from common.algorithms import is_outside
     from common.run_folder import RunFolder
+    from report.digest import headline
+    from report.run import Run
 
-    path = RunFolder(run).settings
-    name = yaml.safe_load(path.read_text())["algorithm"]["name"] if path.exists() else ":"
+    if not RunFolder(run).settings.exists():
+        return {}
+    name = str(headline(Run(run))["algorithm"])
     if is_outside(name):
         return {}
     return {

@@ -22,8 +22,8 @@ from deploy.commands.run import JsonOption
 
 if TYPE_CHECKING:
     from report.effort import Expense
-    from report.energy import Devices
-    from report.local_steps import Measured
+    from report.energy import Channel, Devices
+    from report.local_steps import Choice, Measured
 
 _RATIOS, _BANDWIDTHS = "0,5,10,15,20", "1e6,5e6,1e7,2e7"
 
@@ -70,7 +70,9 @@ def energy(
     macs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="multiply-accumulates of one sample's forward pass, for a model of your own"
+            min=1,
+            max=10**18,
+            help="multiply-accumulates of one sample's forward pass, for a model of your own",
         ),
     ] = None,
     picture: Annotated[
@@ -89,8 +91,7 @@ def energy(
     are the constants given here. docs/energy.md has the formulas.
     """
     from report.energy import Channel
-    from report.energy_map import draw_map
-    from report.local_steps import Measured, choice, over_channels
+    from report.local_steps import Measured, choice
     from report.run import Run
 
     channel, devices = Channel(snr, bandwidth, downlink_rate), _devices(device or ())
@@ -103,11 +104,9 @@ def energy(
             "--map of several runs needs --target: without one they do not strive for the same"
         )
     best = None if target is None else choice(measured, devices, channel)
-    drawn = None
     if picture is not None:
         ratios, widths = _numbers("--snrs", snrs), _numbers("--bandwidths", bandwidths)
-        title, values = over_channels(measured, devices, channel, ratios, widths)
-        drawn = draw_map(values, ratios, widths, title=title, path=picture)
+        picture = _drawn(measured, devices, channel, ratios, widths, picture)
     if as_json:
         described = [_described(each, cost) for each, cost in priced]
         print(json.dumps({"runs": described, "choice": None if best is None else asdict(best)}))  # noqa: T201
@@ -116,17 +115,37 @@ def energy(
     console.print(_table(priced, to_target=target is not None))
     _say(console, "channel", f"{snr:g} dB, {bandwidth / 1e6:g} MHz: {channel.rate / 1e6:.4g} Mbit/s up")
     if best is not None:
-        _say(console, "local steps", f"{best.best} take the least energy, of {_listed(best.rounds)}")
-        if best.fit is not None:
-            fit = best.fit
-            formula = f"{fit.a:.3g} + {fit.b:.3g} / local steps"
-            _say(
-                console,
-                "closed form",
-                f"{fit.best:.3g}, if the rounds were {formula} (off by up to {fit.off:.2g})",
-            )
-    if drawn is not None:
-        _say(console, "map", str(drawn))
+        _say_choice(console, best)
+    if picture is not None:
+        _say(console, "map", str(picture))
+
+
+def _drawn(
+    measured: Sequence[Measured],
+    devices: Devices,
+    channel: Channel,
+    ratios: Sequence[float],
+    widths: Sequence[float],
+    path: Path,
+) -> Path:
+    """Draw the map of channels, and return where it is."""
+    from report.energy_map import draw_map
+    from report.local_steps import over_channels
+
+    title, values = over_channels(measured, devices, channel, ratios, widths)
+    return draw_map(values, ratios, widths, title=title, path=path)
+
+
+def _say_choice(console: Console, best: Choice) -> None:
+    _say(console, "local steps", f"{best.best} take the least energy, of {_listed(best.rounds)}")
+    if best.fit is not None:
+        fit = best.fit
+        formula = f"{fit.a:.3g} + {fit.b:.3g} / local steps"
+        _say(
+            console,
+            "closed form",
+            f"{fit.best:.3g}, if the rounds were {formula} (off by up to {fit.off:.2g})",
+        )
 
 
 def _say(console: Console, name: str, text: str) -> None:

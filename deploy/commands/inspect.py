@@ -181,10 +181,12 @@ def probe(
     """Measure the way to a server: round-trip time, jitter, clock offset, throughput; a row a client."""
     from client.probe import probe as measure
     from common.credentials import Credentials
-    from deploy.certificates import common_name
+    from deploy.address import Address
+    from deploy.certificates.description import common_name
 
     if (not certs) != insecure:
         raise SettingsError("give either --certs DIR (once for each client to probe as) or --insecure")
+    Address.parse(server, "the server's address")
     identities = [Credentials.load(folder) for folder in certs or []]
     whom: list[tuple[Credentials | None, str]] = [(each, common_name(each)) for each in identities]
     whom = whom or [(None, "probe")]

@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.text import Text
 
 from common.settings.link import PRESETS, parse_link
-from deploy.display import data_size
-from deploy.relay import Relay, address, event_loop
+from deploy.address import Address
+from deploy.relay import Relay, event_loop
+from report.wording import bytes_text
 
 _REFRESH_SECONDS = 0.5
 
@@ -66,17 +67,17 @@ def relay(
     }
     chosen = parse_link({key: value for key, value in given.items() if value is not None}, "fenchel relay")
     console = Console(highlight=False, soft_wrap=True)
-    relaying = Relay(address(to), chosen, seed, each=each, say=console.print)
+    at, server = Address.parse(listen, "--listen"), Address.parse(to, "--to")
+    relaying = Relay((server.host, server.port), chosen, seed, each=each, say=console.print)
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_until_told(relaying, listen, console, idle))
+        runner.run(_until_told(relaying, at, console, idle))
 
 
-async def _until_told(relaying: Relay, listen: str, console: Console, idle: float | None) -> None:
+async def _until_told(relaying: Relay, at: Address, console: Console, idle: float | None) -> None:
     """Relay until Ctrl-C or SIGTERM, or until nobody has been there for long enough; then say what has passed."""
-    host, port = address(listen)
-    port = await relaying.listen(host, port)
+    port = await relaying.listen(at.host, at.port)
     server, link = f"{relaying.server[0]}:{relaying.server[1]}", relaying.link
-    console.print(f"{host}:{port} leads to {server}: {link.in_words}")
+    console.print(f"{Address(at.host, port)} leads to {server}: {link.in_words}")
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
@@ -100,6 +101,6 @@ async def _until_told(relaying: Relay, listen: str, console: Console, idle: floa
 def _counters(relaying: Relay) -> str:
     passed = relaying.traffic
     return (
-        f"up {data_size(passed.up)}  down {data_size(passed.down)}  connections {passed.open} of "
+        f"up {bytes_text(passed.up)}  down {bytes_text(passed.down)}  connections {passed.open} of "
         f"{passed.connections}  cuts {passed.cuts}"
     )

@@ -25,10 +25,10 @@ from common.text import plain
 from deploy.data import ensure
 from deploy.keys import PUBLIC_KEY_VARIABLE, SECRETS_VARIABLE, read_public, refuse_private_keys
 from deploy.logs import log_to_file
-from server.coordinator import Summary
 
 if TYPE_CHECKING:
     from common.credentials import Credentials
+    from server.coordinator import Summary
 
 T = TypeVar("T")
 
@@ -273,12 +273,14 @@ def server(
 ) -> None:
     """Coordinate one run for clients that dial in."""
     from common.credentials import Credentials
-    from deploy.certificates import check_pair
+    from deploy.address import Address
+    from deploy.certificates.pairs import check_pair
     from deploy.display import Display
     from deploy.observation import Outlets, watching
     from server.coordinator import Coordinator, open_resumed
     from server.service import serve
 
+    Address.parse(listen, "--listen")
     outlets = Outlets.parse(dashboard, dashboard_at, metrics)
     refuse_private_keys(certs, os.environ)
     key = None if public_key is None else read_public(public_key)
@@ -373,6 +375,14 @@ def client(
             help="samples that must share a group at least, where the server's settings have scores told in groups",
         ),
     ] = 5,
+    max_journal_bytes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="how much of the disk the journal may take, which the server has this client keep; default: 4 GiB, or "
+            "10,000 times the largest entry if that is more, and a tenth of the free space stays free",
+        ),
+    ] = None,
     threads: Annotated[
         int, typer.Option(min=1, help="clients of this process that compute at the same time")
     ] = 1,
@@ -424,9 +434,9 @@ def client(
     from client.policy import load_policy
     from client.secrets import Secrets
     from common.settings.solver import parse_solver
+    from deploy.address import Address
     from deploy.crash import leaving_no_data
     from deploy.observation import watching_clients
-    from deploy.web import Address
 
     if sum((certs is not None, claim is not None, insecure)) != 1:
         raise SettingsError("give one of --certs DIR, --claim DIR and --insecure")
@@ -434,6 +444,7 @@ def client(
         raise SettingsError("--data is the file of one client; leave --sessions out")
     if identifier is not None and data is None:
         raise SettingsError("--id names a column of a client's own file; give the file with --data FILE")
+    Address.parse(server, "the server's address")
     metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
     identities = _identities(certs, claim, sessions, first, name)
     holdings = Holdings(None if data is None else OwnFile(data, label, identifier))
@@ -443,6 +454,7 @@ def client(
         frozenset(allow_data) if allow_data else None,
         max_message_bytes,
         least_group,
+        max_journal_bytes,
     )
     shared = None if secrets is None else Secrets.load(secrets)
     dialled = relays or [server] * len(identities)  # fenchel up gives each of its clients a relay of its own
@@ -486,7 +498,8 @@ def _identities(
 ) -> dict[str, Credentials | None]:
     """Return who this process is, by client id, each with its certificate or, with --insecure, without one."""
     from common.credentials import Credentials
-    from deploy.certificates import check_pair, common_name
+    from deploy.certificates.description import common_name
+    from deploy.certificates.pairs import check_pair
     from deploy.claims import claim as claim_identity
     from deploy.names import client_names
 

@@ -33,7 +33,10 @@ def solve(
     from common.objectives.sdca import solve as solve_dual
     from common.settings.run import load
     from deploy.data import ensure
+    from report.output import output_at
 
+    if output is not None and output.is_dir():
+        raise SettingsError(f"--output {output}: is a folder; name a file in it")
     if output is not None and not output.parent.is_dir():
         raise SettingsError(f"--output {output}: there is no folder {output.parent}; make it first")
     chosen = load(settings, overrides or ())
@@ -65,7 +68,8 @@ def solve(
         "features": source.problem.features,
     }
     if output is not None:
-        output.write_text(json.dumps(figures, indent=2) + "\n")
+        with output_at(output):
+            output.write_text(json.dumps(figures, indent=2) + "\n")
     if as_json:
         print(json.dumps(figures))  # noqa: T201
         return

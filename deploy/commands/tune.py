@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,8 +16,10 @@ from deploy.commands.run import JsonOption, RunsOption
 from deploy.logs import log_to_file
 from report.trials import Trial
 from report.wording import number_text
-from server.coordinator import Observer
-from server.rounds import Row
+
+if TYPE_CHECKING:
+    from server.coordinator import Observer
+    from server.rounds import Row
 
 
 def register(app: typer.Typer) -> None:
@@ -107,6 +109,8 @@ class _Progress:
 
     def beginning(self, number: int, drawn: Mapping[str, Any]) -> Observer:
         """Show that a trial begins; return what its run reports to."""
+        from server.coordinator import Observer
+
         title = f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}"
         self.status.update(title)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from client.holdings import Holdings
-from client.session import Session
+from client.session import Holding, Session
 from client.work import Worker
 from common.arrays import Vector
 from common.errors import JoinRefusedError
@@ -223,10 +223,11 @@ class Federation:
             settings = from_json(reply.settings)
             holding = self._holdings.of(settings, reply.assignment.index, reply.assignment.clients)
             folder = self.folder.journals / reply.run / name
-            self.workers[name] = Worker(
-                Session(name, settings, holding, folder, [settings.algorithm.name]), self.executor
-            )
+            self.workers[name] = Worker(self._session(name, settings, holding, folder), self.executor)
         return self.workers[name]
+
+    def _session(self, name: str, settings: RunSettings, holding: Holding, journal: Path) -> Session:
+        return Session(name, settings, holding, journal, [settings.algorithm.name])
 
 
 def load_model(folder: RunFolder) -> Vector:

@@ -330,7 +330,7 @@ def test_rounding_of_the_messages_is_carried_over(tmp_path: Path, monkeypatch: p
 
     def drift(name: str, algorithm: dict[str, Any]) -> float:
         (parent := tmp_path / name).mkdir()
-        run = train(reproducible(), parent, algorithm, objective=objective, rounds=300, participation=PAIRS)
+        run = train(reproducible(), parent, algorithm, objective=objective, rounds=100, participation=PAIRS)
         assert run.model.dtype == np.float32
         return float(np.abs(np.sum(run.client_states("dual"), axis=0)).max())
 
@@ -350,7 +350,7 @@ def test_rounding_of_the_messages_is_carried_over(tmp_path: Path, monkeypatch: p
 
 
 def test_each_of_two_cohorts_has_its_own_rounding_to_carry(tmp_path: Path) -> None:
-    rounds = 300
+    rounds = 100
     algorithm = {"name": "acc-feddcd", "cohorts": 2, "solver": {"kind": "newton-cg"}, "monitor": rounds}
     run = train(
         reproducible(),
@@ -416,10 +416,10 @@ class TestGuard:
 
     def test_it_leaves_a_run_that_converged_alone(self, tmp_path: Path) -> None:
         problem = reproducible()
-        run = train(problem, tmp_path, accelerated(), rounds=300, participation=PAIRS)
+        run = train(problem, tmp_path, accelerated(), rounds=150, participation=PAIRS)
         assert problem.gap(run.model) < 1e-14
-        assert run.states[300].restarts.size == 0
-        assert run.states[300].figures["spread"] == 0
+        assert run.states[150].restarts.size == 0
+        assert run.states[150].figures["spread"] == 0
 
     @pytest.mark.parametrize(
         ("spreads", "restarts"),

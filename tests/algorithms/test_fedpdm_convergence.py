@@ -15,6 +15,9 @@ from deploy.inprocess import run_in_process
 
 LOCAL = {"name": "fedpdm", "step_size": 0.05, "local_steps": 20, "batch_size": 10, "batches": "independent"}
 SEEDS = (0, 1)
+SAMPLED = {"penalty": 1.0, "aggregator": "sampled"}
+TOP_HALF = {"support": "top-k", "keep": 0.5}
+LONG = pytest.mark.faults  # make faults
 
 
 def learned(parent: Path, algorithm: dict[str, Any], **links: Any) -> tuple[float, float, float]:
@@ -58,25 +61,22 @@ def learned(parent: Path, algorithm: dict[str, Any], **links: Any) -> tuple[floa
 @pytest.mark.parametrize(
     ("algorithm", "up", "down", "most_f", "least_accuracy"),
     [
-        ({"penalty": 0.3, "aggregator": "hybrid"}, None, None, 0.45, 0.95),
-        ({"penalty": 1.0, "aggregator": "sampled"}, None, None, 0.53, 0.93),
-        (
-            {"penalty": 1.0, "aggregator": "sampled"},
-            {"support": "top-k", "keep": 0.5},
-            {"support": "top-k", "keep": 0.5},
-            0.58,
-            0.91,
+        pytest.param({"penalty": 0.3, "aggregator": "hybrid"}, None, None, 0.45, 0.95, id="hybrid"),
+        pytest.param(SAMPLED, None, None, 0.53, 0.93, id="sampled", marks=LONG),
+        pytest.param(SAMPLED, TOP_HALF, TOP_HALF, 0.58, 0.91, id="top-k both ways"),
+        pytest.param(
+            SAMPLED, {"support": "random", "keep": 0.1}, None, 0.71, 0.89, id="random, held", marks=LONG
         ),
-        ({"penalty": 1.0, "aggregator": "sampled"}, {"support": "random", "keep": 0.1}, None, 0.71, 0.89),
-        (
+        pytest.param(
             {"penalty": 0.3, "aggregator": "stale", "error_feedback": "ef21"},
             {"support": "top-k", "keep": 0.1},
             None,
             0.53,
             0.92,
+            id="ef21 stale",
+            marks=LONG,
         ),
     ],
-    ids=["hybrid", "sampled", "top-k both ways", "random, held", "ef21 stale"],
 )
 def test_it_learns_as_well_as_it_was_seen_to(
     algorithm: dict[str, Any],

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ import numpy as np
 import pytest
 
 from client.algorithms.fedpdm import FedPDMClient
-from common.arrays import Indices
 from server.algorithms.fedpdm import FedPDM
 from tests.algorithms.federation import Faults
 from tests.algorithms.fedpdm_oracle import Variant, simulated
 from tests.algorithms.mlr import Run, reproducible, train
+from tests.algorithms.straggler import held_up, missed
 
 SEED, ROUNDS = 3, 12
 PAIRS = {"sampler": {"kind": "fixed", "size": 2}}
@@ -106,21 +105,8 @@ def test_what_came_too_late_is_undone_on_both_sides(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everybody, slow = (0, 1, 2, 3), 1
-    release = threading.Event()
-    drawn = FedPDMClient.batches
-
-    def held_up(self: FedPDMClient) -> Iterator[Indices]:
-        if (self.client, self.round) == (f"client-00{slow}", 2):
-            release.wait()
-        return drawn(self)
-
-    monkeypatch.setattr(FedPDMClient, "batches", held_up)
+    release = held_up(monkeypatch, FedPDMClient, f"client-00{slow}", 2)
     variant, problem = VARIANTS[name], reproducible()
-
-    def after_the_deadline(t: int) -> None:
-        if t == 2:
-            release.set()
-
     with ThreadPoolExecutor(4) as executor:
         run = train(
             problem,
@@ -128,12 +114,11 @@ def test_what_came_too_late_is_undone_on_both_sides(
             variant.algorithm(),
             cohorts=[everybody],
             executor=executor,
-            on_round=after_the_deadline,
+            on_round=lambda t: release.set() if t == 2 else None,
             participation={"deadline": 1.0},
             **sections_of(variant),
         )
-    outcomes = {(call["round"], call["client"]): call["outcome"] for call in run.calls.to_pylist()}
-    assert [key for key, outcome in outcomes.items() if outcome != "counted"] == [(2, f"client-00{slow}")]
+    assert missed(run.calls) == {(2, f"client-00{slow}")}
     cohorts = [everybody, tuple(i for i in everybody if i != slow), everybody, everybody]
     trace = simulated(problem, variant, cohorts, SEED)
     np.testing.assert_allclose(run.models, trace.models, rtol=0, atol=1e-12)

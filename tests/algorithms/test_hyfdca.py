@@ -238,7 +238,7 @@ def test_with_common_picks_the_partition_of_the_features_changes_nothing(
     trajectories = []
     for groups, columns, ragged in splits:
         parent = tmp_path / f"{columns} {ragged}"
-        run = witnessed(algorithm, parent, grid=(groups, columns), ragged=ragged, samples=200, rounds=60)
+        run = witnessed(algorithm, parent, grid=(groups, columns), ragged=ragged, samples=200, rounds=30)
         trajectories.append(np.array([run.alpha(moment) for moment in run.moments]))
     for trajectory in trajectories[1:]:
         np.testing.assert_allclose(trajectory, trajectories[0], rtol=0, atol=1e-9)

@@ -20,6 +20,7 @@ from tests.algorithms.hyfdca_witness import Witness, settings_of
 Case = dict[str, Any]
 
 OPTIMA = {0.1: 0.35448369, 0.01: 0.15444684, 0.001: 0.07302129}
+LONG = pytest.mark.faults  # make faults
 LOSSES = ["hinge", "smoothed-hinge", "squared-hinge", "logistic", "squared"]
 
 
@@ -76,10 +77,13 @@ def test_a_line_search_with_a_step_size_is_refused(tmp_path: Path) -> None:
     [
         ("linesearch", 0.1, [3, 7, 10, 13, 15]),
         ("linesearch", 0.01, [4, 11, 17, 19, 34]),
-        ("linesearch", 0.001, [3, 17, 35, 62, 178]),
-        ("safe", 0.1, [5, 13, 38, 103]),
-        ("safe", 0.01, [26, 81, 203]),
+        ("linesearch", 0.001, [3, 17, 35, 62]),
+        ("safe", 0.1, [5, 13, 38]),
+        ("safe", 0.01, [26, 81]),
         ("safe", 0.001, [74]),
+        pytest.param("linesearch", 0.001, [3, 17, 35, 62, 178], marks=LONG),
+        pytest.param("safe", 0.1, [5, 13, 38, 103], marks=LONG),
+        pytest.param("safe", 0.01, [26, 81, 203], marks=LONG),
     ],
 )
 def test_with_all_coordinates_it_takes_exactly_the_rounds_of_the_specification(
@@ -112,7 +116,7 @@ def test_the_cautious_steps_of_the_theory_take_the_rounds_of_the_specification(
 
 
 def test_few_undamped_picks_reach_the_optimum(tmp_path: Path) -> None:
-    run = Witness(settings_of({"preset": "exact", "picks": 15}, rounds=185)).run(tmp_path)
+    run = Witness(settings_of({"preset": "exact", "picks": 15}, rounds=135)).run(tmp_path)
     found = rounds_to(run.gaps)
     assert len(found) == 5
     assert 45 <= found[2] <= 60  # O11: 50 to 54, 73 to 81, 106 to 174 over seeds
@@ -195,7 +199,7 @@ def test_clients_in_general_position_reach_the_optimum_of_what_they_hold(
 ) -> None:
     settings, files = mixed(tmp_path)
     algorithm = {"name": "hyfdca", "privacy": "none", "preset": "exact", "picks": 15, "averaging": averaging}
-    exact = validate_with(settings, algorithm, rounds=110)
+    exact = validate_with(settings, algorithm, rounds=70 if averaging == "pickers" else 110)
     run = Witness(exact, files).run(tmp_path)
     problem = run.problem
     assert set(problem.holders) == {1, 2, 3}
@@ -261,7 +265,12 @@ def optimum_of(run: Witness, parent: Path) -> float:
     """D(alpha*), by the line search on one client."""
     objective, data = run.settings.objective, run.settings.data
     settings = settings_of(
-        {"preset": "linesearch"}, grid=(1, 1), l2=float(objective.l2), samples=data.samples, rounds=60
+        {"preset": "linesearch"},
+        grid=(1, 1),
+        l2=float(objective.l2),
+        samples=data.samples,
+        rounds=60,
+        seed=run.settings.seed,  # which decides what samples there are
     )
     found = Witness(settings).run(parent / "optimum").final.figures
     assert found["gap"] < 1e-4

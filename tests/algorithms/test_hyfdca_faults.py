@@ -16,15 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from client.secrets import Secrets
-from client.session import Session
-from client.work import Worker
+from client.session import Holding, Session
 from common import store
 from common.arrays import Vector
 from common.errors import JoinRefusedError
 from common.frames import parse
 from common.run_folder import RunFolder
-from common.settings.run import RunSettings, from_json
-from common.version import PROTOCOL
+from common.settings.run import RunSettings
 from deploy.inprocess import MemoryStream
 from proto import fenchel_pb2 as pb
 from server.coordinator import Coordinator, Observer
@@ -42,16 +40,8 @@ class Hybrid(Federation):
 
     secrets: Secrets | None = None
 
-    async def _joined(self, coordinator: Coordinator, name: str) -> Worker:
-        request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode())
-        reply = await coordinator.join(request)
-        assert reply.HasField("assignment")
-        if name not in self.workers:
-            settings = from_json(reply.settings)
-            holding = self._holdings.of(settings, reply.assignment.index, reply.assignment.clients)
-            journal = self.folder.journals / reply.run / name
-            self.workers[name] = Worker(Session(name, settings, holding, journal, secrets=self.secrets))
-        return self.workers[name]
+    def _session(self, name: str, settings: RunSettings, holding: Holding, journal: Path) -> Session:
+        return Session(name, settings, holding, journal, secrets=self.secrets)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tests.algorithms.hyfdca_witness import Witness, settings_of
 Case = dict[str, Any]
 
 NAMES = [f"client-{k:03d}" for k in range(9)]
+LONG = pytest.mark.faults  # make faults
 
 
 def gaps_of(run: Witness) -> Vector:
@@ -35,11 +36,11 @@ def first_below(gaps: Vector, level: float) -> int:
 @pytest.mark.parametrize(
     ("sampler", "size", "averaging", "rounds"),
     [
-        ({"kind": "fraction", "fraction": 1 / 9}, 1, "all", (650, 820)),
+        pytest.param({"kind": "fraction", "fraction": 1 / 9}, 1, "all", (650, 820), marks=LONG),
         ({"kind": "fraction", "fraction": 1 / 9}, 1, "active", (400, 500)),
-        ({"kind": "fraction", "fraction": 0.5}, 5, "all", (120, 170)),
-        ({"kind": "fixed", "size": 4}, 4, "all", (150, 190)),
-        ({"kind": "fixed", "size": 4}, 4, "active", (90, 130)),
+        pytest.param({"kind": "fraction", "fraction": 0.5}, 5, "all", (120, 170), marks=LONG),
+        pytest.param({"kind": "fixed", "size": 4}, 4, "all", (150, 190), marks=LONG),
+        pytest.param({"kind": "fixed", "size": 4}, 4, "active", (90, 130), marks=LONG),
         ({"kind": "fixed", "size": 4}, 4, "pickers", (80, 140)),
         ({"kind": "fraction", "fraction": 0.9}, 8, "all", (80, 115)),
     ],
@@ -64,7 +65,7 @@ def test_sparse_inner_products_take_longer_when_few_take_part(tmp_path: Path) ->
     reached = []
     for messages in ("dense", "sparse"):
         algorithm = {"preset": "exact", "picks": 15, "messages": messages}
-        run = Witness(settings_of(algorithm, rounds=200, sampler=sampler)).run(tmp_path / messages)
+        run = Witness(settings_of(algorithm, rounds=140, sampler=sampler)).run(tmp_path / messages)
         reached.append(first_below(gaps_of(run), 1e-2))
     assert 1.1 * reached[0] < reached[1] < 3 * reached[0]
 

@@ -35,9 +35,22 @@ def weights_told(ended: Federation) -> list[tuple[int, str]]:
     return sorted((call["round"], call["client"]) for call in ended.calls if call["phase"] == "begin")
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["sum of objectives", "all samples"])
-@pytest.mark.parametrize("sampler", [{}, PAIRS], ids=["everybody", "pairs"])
-@pytest.mark.parametrize("name", DUAL)
+@pytest.mark.parametrize(
+    ("name", "sampler", "weighted"),
+    [
+        pytest.param(
+            name,
+            PAIRS if pairs else {},
+            weighted,
+            id=f"{name}-{'pairs' if pairs else 'everybody'}-{'all samples' if weighted else 'sum of objectives'}",
+            # Any two of the three meet in what is left; make faults tries all.
+            marks=[] if (place + pairs + weighted) % 2 else pytest.mark.faults,
+        )
+        for place, name in enumerate(DUAL)
+        for pairs in (False, True)
+        for weighted in (False, True)
+    ],
+)
 def test_the_duals_go_on_summing_to_zero_and_the_run_finds_the_optimum_of_all_data(
     name: str, sampler: dict[str, Any], weighted: bool, tmp_path: Path
 ) -> None:
@@ -167,7 +180,7 @@ def flat(self: FedDCDClient) -> Values:
     ("describe", "reason"),
     [
         (failing, "its disk is full"),
-        (odd, "client c: strong convexity 2.0 above smoothness 1.0"),
+        (odd, "client c reports a strong convexity of 2.0 and a smoothness of 1.0; no function has"),
         (flat, "with c the run could not go on: feddcd needs a strongly convex objective"),
     ],
 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.algorithms.scaffold import ScaffoldClient
-from common.arrays import Indices, Vector
+from common.arrays import Vector
 from common.objectives.objective import Objective
 from common.randomness import generator
 from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import SETS, Problem, Run, reproducible, train, two_class_digits
+from tests.algorithms.straggler import held_up, missed
 
 FULL: dict[str, Any] = {"local_steps": 5, "batch_size": None, "step_size": 0.2, "weighting": "uniform"}
 SEED = 3
@@ -251,22 +251,9 @@ def test_a_control_variate_that_came_too_late_is_undone(
     correction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everybody, slow = (0, 1, 2, 3), 1
-    release = threading.Event()
-    drawn = ScaffoldClient.batches
-
-    def held_up(self: ScaffoldClient) -> Iterator[Indices]:
-        if (self.client, self.round) == (f"client-00{slow}", 2):
-            release.wait()
-        return drawn(self)
-
-    monkeypatch.setattr(ScaffoldClient, "batches", held_up)
+    release = held_up(monkeypatch, ScaffoldClient, f"client-00{slow}", 2)
     algorithm = scaffold(**STOCHASTIC | {"correction": correction}, weighting="uniform")
     problem = reproducible()
-
-    def after_the_deadline(t: int) -> None:
-        if t == 2:
-            release.set()
-
     with ThreadPoolExecutor(4) as executor:
         run = train(
             problem,
@@ -274,12 +261,11 @@ def test_a_control_variate_that_came_too_late_is_undone(
             algorithm,
             cohorts=[everybody],
             executor=executor,
-            on_round=after_the_deadline,
+            on_round=lambda t: release.set() if t == 2 else None,
             participation={"deadline": 1.0},
             seed=SEED,
         )
-    outcomes = {(call["round"], call["client"]): call["outcome"] for call in run.calls.to_pylist()}
-    assert [key for key, outcome in outcomes.items() if outcome != "counted"] == [(2, f"client-00{slow}")]
+    assert missed(run.calls) == {(2, f"client-00{slow}")}
     cohorts = [everybody, tuple(i for i in everybody if i != slow), everybody, everybody]
     model, controls = simulated(problem, algorithm, cohorts)
     np.testing.assert_allclose(run.model, model, rtol=0, atol=1e-13)
@@ -291,15 +277,7 @@ def test_the_last_answer_of_a_client_that_came_too_late_is_not_its_control_varia
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal holds a newer state than the one that counts: the test above would not see it."""
-    release = threading.Event()
-    drawn = ScaffoldClient.batches
-
-    def held_up(self: ScaffoldClient) -> Iterator[Indices]:
-        if (self.client, self.round) == ("client-001", 4):
-            release.wait(1.5)
-        return drawn(self)
-
-    monkeypatch.setattr(ScaffoldClient, "batches", held_up)
+    held_up(monkeypatch, ScaffoldClient, "client-001", 4, seconds=1.5)
     algorithm = scaffold(**STOCHASTIC, weighting="uniform")
     with ThreadPoolExecutor(4) as executor:
         run = train(

@@ -22,17 +22,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from common.credentials import CLAIMS, Credentials
 from common.errors import CredentialError, SettingsError
-from deploy import certificates
-from deploy.certificates import (
-    AUTHORITY_KEY,
-    check_pair,
-    common_name,
-    describe,
-    make_all,
-    make_authority,
-    make_client,
-    make_server,
-)
+from deploy.certificates import validity
+from deploy.certificates.authority import AUTHORITY_KEY, make_authority
+from deploy.certificates.description import common_name, describe
+from deploy.certificates.making import make_all, make_client, make_server
+from deploy.certificates.pairs import check_pair
 from deploy.claims import claim
 
 HOST = "coordinator.example.org"
@@ -231,8 +225,8 @@ def test_a_key_of_another_authority_cannot_sign(tmp_path: Path, made: Path, fore
 
 def test_an_expired_authority_cannot_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_authority(tmp_path / "authority", "a", days=1)
-    later = certificates._now() + timedelta(days=3)
-    monkeypatch.setattr(certificates, "_now", lambda: later)
+    later = validity.now() + timedelta(days=3)
+    monkeypatch.setattr(validity, "now", lambda: later)
     with pytest.raises(CredentialError, match="expired on"):
         make_client(tmp_path / "authority", tmp_path / "x", "x")
 
@@ -249,7 +243,7 @@ def test_a_certificate_that_names_an_extension_twice_is_damaged(tmp_path: Path, 
     twice = content.replace(basic_constraints, key_usage)
     path.write_text(ssl.DER_cert_to_PEM_cert(twice))
     with pytest.raises(CredentialError, match="not a certificate in PEM form, or a damaged one"):
-        certificates.describe(tmp_path / "server")
+        describe(tmp_path / "server")
 
 
 def test_certificate_key_and_authority_of_one_folder_fit(made: Path) -> None:
@@ -278,8 +272,8 @@ def test_either_of_two_trusted_authorities_will_do(made: Path, foreign: Path) ->
 def test_a_certificate_is_refused_after_its_time_and_before_it(
     made: Path, monkeypatch: pytest.MonkeyPatch, days: int, said: str
 ) -> None:
-    then = certificates._now() + timedelta(days=days)
-    monkeypatch.setattr(certificates, "_now", lambda: then)
+    then = validity.now() + timedelta(days=days)
+    monkeypatch.setattr(validity, "now", lambda: then)
     with pytest.raises(CredentialError, match=said):
         check_pair(Credentials.load(made / "north"))
 

@@ -44,3 +44,19 @@ def test_the_client_command_passes_the_column_of_identifiers_on(
     assert result.exception is None
     (participant,) = participants
     assert participant.holdings.own == OwnFile(tmp_path / "x.csv", "outcome", "patient")
+
+
+@pytest.mark.parametrize(("words", "most"), [([], None), (["--max-journal-bytes", "5000000"], 5_000_000)])
+def test_the_client_command_passes_the_room_for_journals_on(
+    words: list[str], most: int | None, app: typer.Typer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    participants: list[Any] = []
+
+    async def host(given: list[Any], **_: Any) -> list[Any]:
+        participants.extend(given)
+        return []
+
+    monkeypatch.setattr("client.host.host", host)
+    assert CliRunner().invoke(app, [*WORDS, *words]).exception is None
+    (participant,) = participants
+    assert participant.consent.journal_bytes == most

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,15 @@ def composed(*files: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def config(*files: str) -> dict[str, Any]:
+@cache
+def whole(*files: str) -> str:
     done = composed(*files, **VARIABLES)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = yaml.safe_load(done.stdout)
+    return done.stdout
+
+
+def config(*files: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(whole(*files))
     return found
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
+from deploy.address import Address
 from deploy.dashboard import Dashboard
 from deploy.inprocess import run_in_process
 from deploy.rendering import page
-from deploy.web import Address
 from server.coordinator import Coordinator, Observer
 
 SETTINGS: Mapping[str, Any] = {

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from common.credentials import Credentials
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from deploy.health import main, unwell
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -19,7 +19,7 @@ from common.errors import CredentialError, SettingsError
 from common.paillier.key import PublicKey
 from common.settings.run import RunSettings
 from deploy import command, keys
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from deploy.keys import CLIENTS, SERVER, make_keys, read_public, refuse_private_keys
 
 

@@ -13,8 +13,9 @@ import pytest
 from common.errors import MissingDependencyError, SettingsError, UnreachableError
 from common.run_folder import RunFolder
 from common.settings.run import load
+from deploy.address import Address
 from deploy.observation import Outlets, watching, watching_clients
-from deploy.web import Address, WebServer
+from deploy.web import WebServer
 from server.coordinator import Observer
 
 SETTINGS = load(Path("experiments/fedavg-digits.yaml"))

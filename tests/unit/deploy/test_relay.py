@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from common.errors import SettingsError, UnreachableError
+from common.errors import UnreachableError
 from common.settings.link import parse_link
-from deploy.relay import Relay, address
+from deploy.relay import Relay
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 MIB = 1 << 20
@@ -297,16 +297,3 @@ async def test_a_port_in_use_is_said_to_be_so() -> None:
     async with relayed(echo) as (_, port):
         with pytest.raises(UnreachableError, match="is the port in use"):
             await Relay(("127.0.0.1", 1), parse_link({}, "")).listen("127.0.0.1", port)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"), [("localhost:7443", ("localhost", 7443)), ("[::1]:80", ("::1", 80))]
-)
-def test_addresses_are_host_and_port(text: str, found: tuple[str, int]) -> None:
-    assert address(text) == found
-
-
-@pytest.mark.parametrize("text", ["localhost", ":80", "host:port", "host:70000", ""])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="expected HOST:PORT"):
-        address(text)

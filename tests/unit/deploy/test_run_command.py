@@ -10,7 +10,7 @@ import pytest
 from common.credentials import KEY
 from common.errors import FenchelError, RunStoppedError, SettingsError, StorageError
 from common.run_folder import RunFolder
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from deploy.commands.run import _identities, _kept_if_begun
 
 

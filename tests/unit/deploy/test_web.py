@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from common.errors import SettingsError, UnreachableError
-from deploy.web import Address, Answer, NotReadyError, WebServer
+from common.errors import UnreachableError
+from deploy.address import Address
+from deploy.web import Answer, NotReadyError, WebServer
 
 BODY = b"<p>hello</p>"
 
@@ -173,21 +174,3 @@ def test_rubbish_does_not_bring_the_server_down(server: WebServer) -> None:
 def test_a_port_in_use_is_an_error_for_people(server: WebServer) -> None:
     with pytest.raises(UnreachableError, match="is the port in use"):
         WebServer(server.address, {})
-
-
-@pytest.mark.parametrize(
-    "words", ["", "7444", "localhost", "localhost:", ":7444", "localhost:x", "localhost:70000"]
-)
-def test_an_address_that_is_none_is_refused_by_the_name_of_its_option(words: str) -> None:
-    with pytest.raises(SettingsError, match=r"--metrics: expected HOST:PORT"):
-        Address.parse(words, "--metrics")
-
-
-def test_addresses_are_read_and_known_as_private_or_not() -> None:
-    assert Address.parse("[::1]:80", "--metrics") == Address("::1", 80)
-    assert str(Address("::1", 80)) == "[::1]:80"
-    private = [
-        host for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost") if Address(host, 1).is_loopback
-    ]
-    assert private == ["127.0.0.1", "127.8.8.8", "::1", "localhost"]
-    assert not any(Address(host, 1).is_loopback for host in ("0.0.0.0", "::", "192.0.2.1", "server"))

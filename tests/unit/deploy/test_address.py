@@ -1,0 +1,56 @@
+"""Addresses on the command line are host and port, and what is none is refused before anything begins."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from common.errors import SettingsError
+from deploy.address import Address
+from deploy.commands import inspect, relay, run
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["", "7444", "localhost", "localhost:", ":7444", "localhost:x", "localhost:70000", "host:" + "9" * 5000],
+)
+def test_an_address_that_is_none_is_refused_by_the_name_of_its_option(words: str) -> None:
+    with pytest.raises(SettingsError, match=r"--metrics: expected HOST:PORT"):
+        Address.parse(words, "--metrics")
+
+
+def test_addresses_are_read_and_known_as_private_or_not() -> None:
+    assert Address.parse("[::1]:80", "--metrics") == Address("::1", 80)
+    assert str(Address("::1", 80)) == "[::1]:80"
+    private = [
+        host for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost") if Address(host, 1).is_loopback
+    ]
+    assert private == ["127.0.0.1", "127.8.8.8", "::1", "localhost"]
+    assert not any(Address(host, 1).is_loopback for host in ("0.0.0.0", "::", "192.0.2.1", "server"))
+
+
+@pytest.mark.parametrize(
+    ("words", "host", "port"), [("localhost:7443", "localhost", 7443), ("[::1]:80", "::1", 80)]
+)
+def test_an_address_is_host_and_port(words: str, host: str, port: int) -> None:
+    assert Address.parse(words, "--to") == Address(host, port)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["client", "localhost:99999", "--insecure", "--name", "a"],
+        ["client", "localhost", "--insecure", "--name", "a"],
+        ["probe", "localhost:", "--insecure"],
+        ["relay", "--listen", "localhost:1", "--to", "there"],
+        ["server", "experiments/quickstart.yaml", "--listen", "7443", "--insecure"],
+    ],
+)
+def test_no_command_begins_with_an_address_that_is_none(words: list[str]) -> None:
+    app = typer.Typer()
+    for commands in (run, inspect, relay):
+        commands.register(app)
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, SettingsError)
+    assert "expected HOST:PORT" in str(result.exception)
