@@ -21,7 +21,7 @@ import yaml
 
 from common.errors import FenchelError
 from report.page import fixed_parts, parts
-from report.run import Run
+from report.run import Run, values_of
 
 OWN_FILES = ("dashboard.css", "dashboard.js")
 _NICENESS = 10  # the run comes first
@@ -33,7 +33,7 @@ class _WatchedRun(Run):
     @cached_property
     def settings_text(self) -> str:
         """The settings as YAML."""
-        values = yaml.safe_load(super().settings_text)
+        values = values_of(super().settings_text, self._folder.settings)
         return yaml.safe_dump(_without_folders(values), sort_keys=False, allow_unicode=True)
 
 

@@ -20,6 +20,7 @@ from common.errors import (
     MissingDependencyError,
     RunStoppedError,
     SettingsError,
+    StorageError,
 )
 from common.randomness import generator
 from common.settings.participation import OnShortage
@@ -50,7 +51,7 @@ class TuningFolder:
 
         Raises
         ------
-        SettingsError
+        StorageError
             It cannot be made there.
         """
         stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -58,11 +59,12 @@ class TuningFolder:
         try:
             folder.trials.mkdir(parents=True)
             folder.base.write_text(base.to_yaml())
+            folder.write_settings(tuning)
         except OSError as error:
-            raise SettingsError(
-                f"{parent}: no tuning folder can be made there ({error.strerror}); see --runs"
+            raise StorageError(
+                f"{parent}: no tuning folder can be made there ({error.strerror}); make room on the disk, or the "
+                "folder writable, or choose another with --runs"
             ) from None
-        folder.write_settings(tuning)
         return folder
 
     def write_settings(self, tuning: TuningSettings) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import CheckpointError
 from common.run_folder import RunFolder
+from report.wording import problem_text
 
 _FORMS = {
     "clear": "in clear",
@@ -17,7 +20,75 @@ _FORMS = {
     "ciphertext": "ciphertext",
     "sealed": "sealed box",
 }
+_DAMAGED = "damaged, or edited; copy it again from where the server ran"
 _WAYS = {"up": "client to server", "down": "server to client"}
+
+_Way: TypeAlias = Literal["up", "down"]
+_Span: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
+
+
+class _Part(BaseModel):
+    """A part of an account, as far as the rows below rest on it; docs/run-folder.md has the whole."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Message(_Part):
+    phase: str
+    direction: _Way
+    name: str
+    content: str
+    dtype: str
+    form: str
+    key: str
+    shape: list[_Span]
+    entries: _Span | None
+    bytes: _Span
+    readers: str
+    clients: Literal["all"] | list[str]
+    first_round: int
+    last_round: int
+    times: int
+
+
+class _Head(_Part):
+    message: str
+    direction: _Way
+    fields: list[str]
+    times: int
+
+
+class _Group(_Part):
+    clients: list[str]
+    noise_multiplier: float
+    uploads: int
+    epsilon_pld: float | None
+    epsilon_rdp: float | None
+
+
+class _Noise(_Part):
+    mechanism: str
+    delta: float
+    groups: list[_Group]
+
+
+class _PlainNoise(_Part, extra="forbid"):
+    mechanism: str
+    standard_deviation: float
+
+
+class _Outlet(_Part):
+    outlet: str
+    address: str
+    shows: str
+    readers: str
+
+
+class _Account(_Part):
+    messages: list[_Message]
+    heads: list[_Head]
+    noise: _Noise | _PlainNoise | None
+    outlets: list[_Outlet] = []
 
 
 @dataclass(frozen=True)
@@ -62,12 +133,15 @@ def load_disclosures(run: Path) -> dict[str, Any]:
     path = RunFolder(run).disclosures
     try:
         found: dict[str, Any] = json.loads(path.read_text())
+        _Account.model_validate(found)
     except OSError as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error.strerror}); is {run} a run folder, and has anybody joined the run?"
         ) from None
+    except ValidationError as error:
+        raise CheckpointError(f"{path}: {_DAMAGED} ({problem_text(error)})") from None
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: damaged ({error})") from None
+        raise CheckpointError(f"{path}: {_DAMAGED} ({error})") from None
     return found
 
 

@@ -18,7 +18,8 @@ from common.algorithms.fedavg import LocalTrainingSettings
 from common.algorithms.scaffold import ScaffoldSettings
 from common.errors import CheckpointError, SettingsError
 from report import columns, digest
-from report.energy import BACKWARD, Channel, Devices, computing, forward_macs, receiving, sending
+from report.energy import Channel, Devices, computing, receiving, sending
+from report.operations import BACKWARD, forward_macs
 from report.run import Run
 
 Work: TypeAlias = Literal["nothing", "local steps", "loss", "loss and gradient"]

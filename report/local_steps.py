@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from common.errors import SettingsError
 from report.digest import drawn_figures
 from report.effort import Effort, Expense, effort_of, expense, rounds_to
-from report.energy import Channel, Devices, best_local_steps, best_of_fit, between, fitted
+from report.energy import Channel, Devices
+from report.least_energy import best_local_steps, best_of_fit, between, fitted
 from report.run import Run
 
 _TARGETED = ("client_accuracy_worst", "test_accuracy")

@@ -17,6 +17,7 @@ from report.carried import carried_by
 from report.curves import AXES
 from report.digest import Costs
 from report.fragments import text
+from report.output import output_at
 from report.run import Run
 
 
@@ -38,8 +39,8 @@ def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None]
         The same ``path``.
     """
     page = render(runs, optima)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8", newline="\n")
+    with output_at(path):
+        path.write_text(page, encoding="utf-8", newline="\n")
     return path
 
 

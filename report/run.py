@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 from google.protobuf.json_format import ParseDict, ParseError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common import store, tables
 from common.arrays import Vector
@@ -22,12 +23,24 @@ from common.data.npz import read_arrays
 from common.errors import CheckpointError, DataError, SettingsError
 from common.run_folder import BEGINS, RunFolder
 from common.settings.run import RunSettings, load, outside_code
+from common.settings.section import yaml_value
 from proto import fenchel_pb2 as pb
 from report import columns
 from report.resumption import Steady, steady
-from report.wording import figure_text
+from report.wording import figure_text, problem_text
 
 State = Literal["completed", "stopped", "unfinished"]
+
+
+class _Summary(BaseModel):
+    """A run's summary, as far as a report rests on it; docs/run-folder.md has the whole."""
+
+    model_config = ConfigDict(strict=True)
+
+    completed: bool = False
+    seconds: float = 0.0
+    reason: str | None = None
+    figures: dict[str, float] = {}
 
 
 class Run:
@@ -85,13 +98,7 @@ class Run:
     @cached_property
     def settings_values(self) -> dict[str, Any]:
         """The settings as plain values, not validated: enough to show them, and no foreign code is imported."""
-        try:
-            values = yaml.safe_load(self.settings_text)
-        except yaml.YAMLError as error:
-            raise CheckpointError(f"{self._folder.settings}: not valid YAML ({error})") from None
-        if not isinstance(values, dict):
-            raise CheckpointError(f"{self._folder.settings}: expected a mapping of settings")
-        return values
+        return values_of(self.settings_text, self._folder.settings)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -142,6 +149,12 @@ class Run:
             raise CheckpointError(f"{self._folder.summary}: cannot be read ({error})") from None
         if not isinstance(values, dict):
             raise CheckpointError(f"{self._folder.summary}: expected a JSON object")
+        try:
+            _Summary.model_validate(values)
+        except ValidationError as error:
+            raise CheckpointError(
+                f"{self._folder.summary}: damaged, or edited; copy it again ({problem_text(error)})"
+            ) from None
         return values
 
     @property
@@ -275,11 +288,56 @@ class Run:
         return f"<table><caption>{escape(self.id)}</caption>{cells}</table>"
 
 
+def values_of(text: str, path: Path) -> dict[str, Any]:
+    """Return what the text of a settings file says, not validated.
+
+    Raises
+    ------
+    CheckpointError
+        It is not a mapping in YAML.
+    """
+    try:
+        values = yaml_value(text)
+    except yaml.YAMLError as error:
+        raise CheckpointError(f"{path}: not valid YAML ({error})") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: expected a mapping of settings")
+    return values
+
+
 def _table(path: Path) -> pa.Table:
     """Read a table; one that has no row yet is empty."""
     growing = path.with_suffix(".arrows")
     begun = growing.stat().st_size > 0 if growing.exists() else path.exists()
-    return tables.read(path) if begun else pa.table({"round": pa.array([], pa.int32())})
+    if not begun:
+        return pa.table({"round": pa.array([], pa.int32())})
+    table = tables.read(path)
+    for name in dict.fromkeys(("round", *table.column_names)):
+        if problem := _column_problem(table, name):
+            raise CheckpointError(
+                f"{path}: column {name!r} {problem}; the table is damaged, or another program wrote it: copy it again"
+            )
+    return table
+
+
+_WORDS = ("phase", "kind", "client", "outcome")
+"""Columns of text; all others are numbers."""
+
+
+def _column_problem(table: pa.Table, name: str) -> str:
+    """Say what is wrong with a column, whatever it means; empty if nothing is."""
+    if table.column_names.count(name) != 1:
+        return f"is there {table.column_names.count(name)} times; expected one"
+    found, kind = table[name], table[name].type
+    if name in _WORDS and not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return f"holds values of type {kind}; expected text"
+    if name not in _WORDS and not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return f"holds values of type {kind}; expected numbers"
+    if name == "round" and not pa.types.is_integer(kind):
+        return f"holds values of type {kind}; expected whole numbers"
+    if found.null_count and (name in _WORDS or name == "round"):
+        return "has rows without a value; expected one in each"
+    return ""
 
 
 def _frame(table: pa.Table) -> Any:

@@ -13,6 +13,7 @@ from report import digest
 from report.carried import LAYERS, carried_by
 from report.curves import Curves, curves_of_all, known_figures
 from report.latency import histograms
+from report.output import output_at
 from report.run import Run
 from report.stages import STAGES, stages_of
 from report.waiting import waiting_of
@@ -103,7 +104,6 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
     if len(runs) > 1:
         differing = digest.differing_settings(runs)
         tables["settings"] = (("setting", *names), ((key, *values) for key, values in differing.items()))
-    folder.mkdir(parents=True, exist_ok=True)
     return [_write(folder / f"{name}.csv", heads, rows) for name, (heads, rows) in tables.items()]
 
 
@@ -161,7 +161,7 @@ def _traffic(name: str, run: Run) -> Iterator[Row]:
 
 
 def _write(path: Path, heads: Sequence[str], rows: Iterable[Row]) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with output_at(path), path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([plain(head) for head in heads])
         writer.writerows([_cell(value) for value in row] for row in rows)

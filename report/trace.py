@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from common.errors import CheckpointError, SettingsError
+from common.errors import CheckpointError
+from report.output import output_at
 from report.run import Run
 
 Event: TypeAlias = dict[str, Any]
@@ -79,11 +80,8 @@ def write_trace(run: Run, path: Path) -> int:
     """
     found = events(run)
     first = next(found)  # raises before anything is written
-    try:
-        with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
-            return _write(file, first, found)
-    except OSError as error:
-        raise SettingsError(f"{path}: the trace cannot be written there ({error.strerror})") from None
+    with output_at(path), gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
+        return _write(file, first, found)
 
 
 def _write(file: IO[str], first: Event, others: Iterator[Event]) -> int:

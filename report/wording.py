@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from pydantic import ValidationError
+
 from report import columns
 
 UNKNOWN = "–"
@@ -14,6 +16,12 @@ def plain(text: str) -> str:
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )
+
+
+def problem_text(error: ValidationError) -> str:
+    """Return the first thing that is wrong in a file, and where in it, such as ``heads.0.times: ...``."""
+    problem = error.errors()[0]
+    return ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
 
 
 def bytes_text(count: float) -> str:

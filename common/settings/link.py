@@ -189,12 +189,12 @@ class Links(Section):
             ``clients`` names somebody who is not among them, or somebody twice.
         """
         given: dict[str, Link] = {}
+        numbered = {str(number): name for number, name in enumerate(names)}
         for key, link in self.clients.items():
-            numbered = key.isdecimal() and int(key) < len(names)
-            name = names[int(key)] if numbered else key
+            name = numbered.get(key, key)
             if name not in names:
                 raise SettingsError(
-                    f"links.clients: {key} is not a client of this run; its clients are {names[0]} to {names[-1]}, "
+                    f"links.clients: {key:.80} is not a client of this run; its clients are {names[0]} to {names[-1]}, "
                     f"or 0 to {len(names) - 1}"
                 )
             if name in given:

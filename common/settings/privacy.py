@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from common.errors import SettingsError
 from common.privacy import paper, sensitivity
-from common.privacy.accountant import Method, calibrate
+from common.privacy.accountant import LARGEST_NOISE, SMALLEST_NOISE, SMALLEST_RATE, Method, calibrate
 from common.privacy.facts import PrivacyFacts
 from common.privacy.sensitivity import DualDifference, LocalMap
 from common.settings.section import Section
@@ -123,8 +123,11 @@ class DifferentialPrivacy(Section):
         return self
 
     def sampling_rate(self, facts: PrivacyFacts) -> float:
-        """Return ``q = Q b / n_i`` where the drawing of batches counts for privacy, else 1."""
-        share = min(1.0, facts.drawn / facts.samples)
+        """Return ``q = Q b / n_i`` where the drawing of batches counts for privacy, else 1.
+
+        A smaller one than can be accounted for is raised to what can: the larger, the dearer.
+        """
+        share = max(SMALLEST_RATE, min(1.0, facts.drawn / facts.samples))
         if self.mechanism == "paper":
             return share
         counts = self.mechanism in ("contractive", "batch") and facts.batches == "epoch"
@@ -136,10 +139,19 @@ class DifferentialPrivacy(Section):
         Raises
         ------
         SettingsError
-            The paper's formula has no answer: a round draws all samples.
+            There is none that can be accounted for, or the paper's formula has no answer: a round draws all samples.
         MissingDependencyError
             A budget sets the noise, and dp-accounting is not installed.
         """
+        z = self._noise(facts)
+        if not SMALLEST_NOISE <= z <= LARGEST_NOISE:
+            raise SettingsError(
+                f"differential_privacy: the noise would be {z:.4g} times the sensitivity; expected {SMALLEST_NOISE:g} "
+                f"to {LARGEST_NOISE:g}; change what sets it: noise_multiplier, epsilon_per_round or budget"
+            )
+        return z
+
+    def _noise(self, facts: PrivacyFacts) -> float:
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         if self.epsilon_per_round is not None:
@@ -167,7 +179,7 @@ class DifferentialPrivacy(Section):
         """Return ``L = curvature feature_norm^2 + 2 beta`` of every admissible sample's loss, if it is known."""
         if self.feature_norm is None or facts.curvature is None:
             return None
-        return facts.curvature * self.feature_norm**2 + 2 * facts.beta
+        return facts.curvature * self.feature_norm * self.feature_norm + 2 * facts.beta
 
     def sensitivity(
         self, local: LocalMap, facts: PrivacyFacts, difference: DualDifference

@@ -128,9 +128,9 @@ class Network(Section):
     )
     promised_bytes: PositiveInt = Field(
         1 << 30,
-        description="what one client may have to catch up on: instructions that wait for no answer, such as the steps of "
-        "rounds that it is away for, kept in memory and in checkpoints until it has followed them. One that has this "
-        "much before it when the next comes is given up (participation.on_lost_state)",
+        description="what one client may have to catch up on: instructions that wait for no answer, such as the steps "
+        "of rounds that it is away for, kept in memory and in checkpoints until it has followed them. One that has "
+        "this much before it when the next comes is given up (participation.on_lost_state)",
     )
     max_calls: PositiveInt = Field(
         20_000,
@@ -191,7 +191,7 @@ class RunSettings(Section):
     seed: int = Field(
         0, ge=0, lt=1 << 63, description="seed of every random number that privacy does not rest on"
     )
-    rounds: PositiveInt = Field(description="outer iterations")
+    rounds: int = Field(gt=0, le=10**12, description="outer iterations")
     clients: PositiveInt | Literal["auto"] = Field(
         description="clients that the run waits for; auto: whoever joins until no more come"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,10 @@ from common.errors import SettingsError
 
 # The name of a run or a search, which its folder is called after; the schema shows it, too.
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+MOST_VALUES = 100_000
+"""How many values a YAML text may stand for, once it uses aliases; without them its length is bound enough."""
 
 
 class Section(BaseModel):
@@ -28,12 +33,39 @@ def yaml_value(text: str) -> Any:
     ------
     yaml.YAMLError
         It is not YAML, or holds what no value can be made of: a day that does not exist, a number of thousands of
-        digits, sections in sections without end.
+        digits, sections in sections without end, more than :data:`MOST_VALUES` by its aliases.
     """
     try:
-        return yaml.safe_load(text)
-    except (ValueError, RecursionError) as error:
+        return yaml.load(text, _Loader)  # noqa: S506 - it makes no more of a text than safe_load does
+    except (ValueError, TypeError, RecursionError) as error:
         raise yaml.YAMLError(str(error)) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Counts what a text stands for: with aliases of aliases, a few lines can stand for more than fits in memory."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = 0
+        self._within: dict[yaml.Node | None, int] = {}  # how many values each node stands for
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Return the next node; refuse an alias by which a text would hold too much, or itself."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        before = self._values
+        node = super().compose_node(parent, index)
+        if not isinstance(event, yaml.AliasEvent):
+            self._values += 1
+            self._within[node] = self._values - before
+            return node
+        self._values += self._within.get(node, MOST_VALUES + 1)
+        if self._values > MOST_VALUES:
+            line = 0 if event.start_mark is None else event.start_mark.line + 1
+            raise yaml.YAMLError(
+                f"line {line}: with the alias *{event.anchor:.40} a section or list holds "
+                + (f"more than {MOST_VALUES:,} values; repeat less" if node in self._within else "itself")
+            )
+        return node
 
 
 def _place(location: tuple[int | str, ...], values: Any) -> str:
@@ -56,8 +88,18 @@ _YAML_WORDS = {None: "null", True: "true", False: "false"}
 
 
 def _given(value: Any) -> str:
-    text = _YAML_WORDS[value] if value is None or isinstance(value, bool) else repr(value)
+    text = _YAML_WORDS[value] if value is None or isinstance(value, bool) else _brief().repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _brief() -> reprlib.Repr:
+    """Return what takes the ``repr`` of a value of any size, and not much longer than is shown of it."""
+    brief = reprlib.Repr()
+    brief.maxlevel = 4
+    brief.maxlist = brief.maxtuple = brief.maxdict = 20
+    # Of a long text reprlib leaves out the middle, and here its end is to go.
+    brief.maxstring = brief.maxlong = brief.maxother = 400
+    return brief
 
 
 def _number(limit: float) -> str:

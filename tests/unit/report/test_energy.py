@@ -25,22 +25,11 @@ from common.settings.objective import ObjectiveSettings
 from common.settings.run import validate
 from deploy.inprocess import run_in_process
 from report.effort import _PHASES, effort_of, expense, rounds_to
-from report.energy import (
-    BACKWARD,
-    Channel,
-    Device,
-    Devices,
-    best_local_steps,
-    best_of_fit,
-    between,
-    bits_of,
-    computing,
-    fitted,
-    forward_macs,
-    sending,
-)
+from report.energy import Channel, Device, Devices, bits_of, computing, sending
 from report.energy_map import draw_map
+from report.least_energy import best_local_steps, best_of_fit, between, fitted
 from report.local_steps import Measured, choice, over_channels
+from report.operations import BACKWARD, forward_macs
 from report.run import Run
 
 PAPER = {5: 48.0, 10: 41.0, 20: 32.0, 30: 25.0}
@@ -347,7 +336,7 @@ def test_the_map_is_of_the_best_steps_or_of_one_runs_energy(
     ("values", "reason"),
     [
         ({"kappa": 1}, "kappa: unknown key"),
-        ({"frequency": 0}, "frequency: .* more than 0"),
+        ({"frequency": 0}, "frequency: .* 1e-30 or more"),
         ({"clients": {"a": {"frequency": "fast"}}}, "device of a: frequency"),
         ({"clients": [1]}, "expected constants for each client"),
     ],
@@ -356,6 +345,17 @@ def test_the_map_is_of_the_best_steps_or_of_one_runs_energy(
 def test_constants_that_cannot_be_are_refused(values: dict[str, Any], reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         Devices.of_constants(values)
+
+
+@pytest.mark.parametrize("figures", [(4000, 1e6), (-4000, 1e6), (float("nan"), 1e6), (10, 0), (10, float("nan")),
+                                     (10, 1e6, float("inf"))])  # fmt: skip
+def test_a_channel_that_cannot_be_is_refused(figures: tuple[float, ...]) -> None:
+    with pytest.raises(SettingsError, match="expected"):
+        Channel(*figures)
+
+
+def test_the_weakest_channel_still_has_a_rate() -> None:
+    assert 0 < Channel(-300, 1e6).rate < Channel(300, 1e6).rate < 1e9
 
 
 def test_a_client_with_its_own_device_keeps_the_common_constants() -> None:

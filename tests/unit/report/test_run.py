@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +18,13 @@ from rich.console import Console
 
 from common.errors import CheckpointError, SettingsError
 from common.objectives.metrics import FIGURES
+from common.round_columns import COUNTS, SOCKETS, TIMES
 from report import columns, terminal
 from report.course import Course
-from report.page import render
+from report.page import render, write_report
+from report.pictures import write_pictures
 from report.run import Run
+from report.tables import write_tables
 from report.trace import events
 
 UNPROTECTED = {"name": "hyfdca", "privacy": "none"}
@@ -36,7 +40,8 @@ def test_a_finished_run_tells_its_settings_its_rounds_and_its_last_figures(finis
 
 
 def test_the_report_knows_the_columns_that_a_run_writes(finished: Run) -> None:
-    assert finished.metrics_table.column_names == [*columns.COUNTS, *columns.TIMES, *FIGURES]
+    assert finished.metrics_table.column_names == [*COUNTS, *SOCKETS, *TIMES, *FIGURES]
+    assert columns.figures(finished.metrics_table) == list(FIGURES)
 
 
 def test_tables_are_data_frames_where_pandas_is_installed(finished: Run) -> None:
@@ -91,7 +96,53 @@ def test_a_damaged_table_is_refused(altered: Callable[..., Run]) -> None:
         _ = run.metrics
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
+@pytest.mark.parametrize(
+    ("table", "column", "values", "said"),
+    [
+        ("metrics", "objective", ["x"] * 3, "string; expected numbers"),
+        ("metrics", "train_loss", [[1.0]] * 3, "expected numbers"),
+        ("metrics", "round", [1.0, 2.0, 3.0], "expected whole numbers"),
+        ("metrics", "round", [1, None, 3], "rows without a value"),
+        ("calls", "client", [1], "int64; expected text"),
+        ("calls", "phase", [None], "expected text|without a value"),
+        ("calls", "total_s", ["x"], "expected numbers"),
+    ],
+)
+def test_a_column_of_another_kind_is_refused(
+    altered: Callable[..., Run], finished: Run, table: str, column: str, values: list[Any], said: str
+) -> None:
+    good = getattr(finished, f"{table}_table")
+    given = pa.array(values * (good.num_rows // len(values)))
+    run = altered(**{table: good.set_column(good.column_names.index(column), column, given)})
+    with pytest.raises(CheckpointError, match=rf"{table}\.parquet: column '{column}' .*({said})"):
+        getattr(run, f"{table}_table")
+
+
+def test_a_count_beyond_all_that_a_float_can_hold_is_shown(altered: Callable[..., Run]) -> None:
+    render([altered(metrics={"bytes_up": [2**63 - 1] * 3})])
+
+
+@pytest.mark.parametrize("text", ["rounds: " + "9" * 5000, "a: &a {b: *a}", "a: &a [[*a]]", "[" * 5000])
+def test_settings_that_are_no_value_are_refused(altered: Callable[..., Run], text: str) -> None:
+    run = altered(settings=lambda _: text)
+    with pytest.raises(CheckpointError, match=r"settings\.yaml: not valid YAML"):
+        render([run])
+
+
+def test_a_report_that_cannot_be_written_says_where(finished: Run, tmp_path: Path) -> None:
+    (file := tmp_path / "file").touch()
+    for write in (
+        lambda: write_report([finished], tmp_path),
+        lambda: write_tables([finished], file),
+        lambda: write_pictures([finished], file),
+    ):
+        with pytest.raises(SettingsError, match="cannot be written there"):
+            write()
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"seconds": {}}', '{"figures": {"gap": "x"}}', '{"completed": 1}', '{"figures": [1]}']
+)
 def test_a_damaged_summary_is_refused(altered: Callable[..., Run], text: str) -> None:
     run = altered()
     (run.path / "summary.json").write_text(text)

@@ -161,8 +161,10 @@ def test_runs_without_what_is_needed_say_what_is_missing(
     with pytest.raises(CheckpointError, match="no round yet"):
         write_trace(empty, tmp_path / "trace.json")
     assert not (tmp_path / "trace.json").exists()
-    with pytest.raises(SettingsError, match="cannot be written"):
-        write_trace(finished, tmp_path / "nowhere" / "trace.json")
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file" / "trace.json"):
+        with pytest.raises(SettingsError, match="cannot be written"):
+            write_trace(finished, place)
 
 
 def test_nothing_that_is_not_known_reaches_the_file(altered: Callable[..., Run], finished: Run) -> None:
