@@ -9,15 +9,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from deploy.certificates import make_all
+from common import store
+from common.payload import Value
+from common.run_folder import RunFolder
+from deploy.certificates.making import make_all
 from deploy.names import client_names
+from server import checkpoint as checkpoints
 
 PATIENCE = 120.0
 
@@ -55,6 +59,7 @@ class Federation:
     clients: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
+    within: Sequence[str] = ()  # words that begin each command, such as those of a namespace
 
     def __post_init__(self) -> None:
         self.names = client_names(self.settings["clients"])
@@ -71,7 +76,7 @@ class Federation:
         """Start a fenchel command."""
         with (self.folder / f"{log}.log").open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "deploy.command", *words],
+                [*self.within, sys.executable, "-m", "deploy.command", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -120,12 +125,12 @@ class Federation:
         for name in self.names:
             self.start_client(name)
 
-    def kill(self, who: str) -> None:
-        """Kill the server or a client as the kernel kills."""
+    def kill(self, who: str) -> int:
+        """Kill the server or a client as the kernel kills; return its exit code, -9 unless it had ended before."""
         process = self.server if who == "server" else self.clients[who]
         assert process is not None
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        return process.wait()
 
     def restart(self, who: str) -> None:
         """Start whom :meth:`kill` killed."""
@@ -137,6 +142,19 @@ class Federation:
     def says(self, who: str) -> str:
         """Return what a process has printed."""
         return (self.folder / f"{who}.log").read_text(errors="replace")
+
+    def wait_for_round(self, t: int) -> None:
+        """Wait until the server has done so many rounds."""
+        wait_until(lambda: f"round {t} " in self.says("server"), f"round {t}")
+
+    def finish_through_kills(self, victims: Mapping[int, str]) -> Path:
+        """Start everybody, kill one in each of some rounds and start it again; return the run folder."""
+        self.start()
+        for t, who in victims.items():
+            self.wait_for_round(t)
+            self.kill(who)
+            self.restart(who)
+        return self.finish()
 
     def finish(self, patience: float = PATIENCE) -> Path:
         """Wait for the server to end well; return the run folder."""
@@ -159,6 +177,12 @@ class Federation:
     def _account(self) -> str:
         """Return what everybody has printed."""
         return "\n".join(f"--- {who}\n{self.says(who)}" for who in ("server", *self.clients))
+
+    def kept(self, run: Path) -> Iterator[dict[str, Value]]:
+        """Yield what each client of a finished run has on its disk."""
+        for name, member in checkpoints.load(RunFolder(run).checkpoint).members.items():
+            (file,) = (self.folder / "state" / name).rglob(f"{member['base']:020d}.state")
+            yield store.read(file)
 
     def end(self) -> None:
         """Leave no process behind."""

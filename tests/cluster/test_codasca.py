@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common import store
 from common.run_folder import RunFolder
 from common.settings.run import validate
 from deploy.inprocess import run_in_process
 from server import checkpoint as checkpoints
 from server.algorithms.codasca import Codasca
-from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.conftest import MakeFederation
+from tests.cluster.federation import digest
 
 pytestmark = pytest.mark.cluster
 
@@ -44,33 +43,19 @@ def settings(wire: str) -> dict[str, Any]:
     }
 
 
-def reached(federation: Federation, t: int) -> bool:
-    return f"round {t} " in federation.says("server")
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "wire", ["paper", pytest.param("compact", marks=pytest.mark.faults)]
 )  # long; make faults
-def test_a_killed_client_changes_no_bit_and_no_control_variate_is_lost(wire: str, tmp_path: Path) -> None:
-    federation = Federation(tmp_path, settings(wire))
-    try:
-        federation.start()
-        for moment, name in zip((5, 15, 30), federation.names, strict=True):
-            wait_until(partial(reached, federation, moment), f"round {moment}")
-            federation.kill(name)
-            federation.restart(name)
-        run = federation.finish()
-    finally:
-        federation.end()
+def test_a_killed_client_changes_no_bit_and_no_control_variate_is_lost(
+    wire: str, federate: MakeFederation, tmp_path: Path
+) -> None:
+    federation = federate(settings(wire))
+    run = federation.finish_through_kills(dict(zip((5, 15, 30), federation.names, strict=True)))
     reference = RunFolder.create(tmp_path, "reference")
     asyncio.run(run_in_process(validate(settings(wire)), reference))
     assert digest(run / "model.npz") == digest(reference.model)
-    end = checkpoints.load(RunFolder(run).checkpoint)
-    controls = []
-    for name, member in end.members.items():
-        (file,) = (tmp_path / "state" / name).rglob(f"{member['base']:020d}.state")
-        controls.append(np.asarray(store.read(file)["state/control"], np.float64))
-    control = end.state(Codasca.State).control
+    controls = [np.asarray(kept["state/control"], np.float64) for kept in federation.kept(run)]
+    control = checkpoints.load(RunFolder(run).checkpoint).state(Codasca.State).control
     assert np.abs(controls).max() > 1e-3
     np.testing.assert_allclose(control, np.mean(controls, axis=0), rtol=0, atol=1e-6)

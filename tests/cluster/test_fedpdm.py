@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from client.uplink import ClientUplink, Sent
-from common import store
 from common.payload import ALIGNMENT, SparseVector, payload_bits
 from common.run_folder import RunFolder
 from common.settings.run import validate
@@ -22,7 +20,7 @@ from server import checkpoint as checkpoints
 from server.algorithms.fedpdm import FedPDM
 from server.downlink import ServerDownlink
 from tests.cluster.conftest import MakeFederation
-from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.federation import digest
 
 pytestmark = pytest.mark.cluster
 
@@ -56,10 +54,6 @@ def settings(rounds: int, support: str, **algorithm: Any) -> dict[str, Any]:
         "participation": {"sampler": {"kind": "fixed", "size": SIZE}},
         "evaluation": {"server": False, "clients": False},
     }
-
-
-def reached(federation: Federation, t: int) -> bool:
-    return f"round {t} " in federation.says("server")
 
 
 def in_process(given: Mapping[str, Any], parent: Path) -> tuple[RunFolder, list[int], dict[int, int]]:
@@ -135,26 +129,16 @@ def test_sparse_messages_give_the_bits_of_the_in_process_fleet_and_cost_what_the
 
 @pytest.mark.timeout(300)
 def test_killed_clients_and_a_killed_server_change_no_bit_and_the_mean_of_the_duals_is_kept(
+    federate: MakeFederation,
     tmp_path: Path,
 ) -> None:
     given = settings(60, "random", aggregator="hybrid")
-    federation = Federation(tmp_path, given)
-    try:
-        federation.start()
-        for moment, who in zip((5, 15, 30, 40), (*federation.names, "server"), strict=True):
-            wait_until(partial(reached, federation, moment), f"round {moment}")
-            federation.kill(who)
-            federation.restart(who)
-        run = federation.finish()
-    finally:
-        federation.end()
+    federation = federate(given)
+    victims = dict(zip((5, 15, 30, 40), (*federation.names, "server"), strict=True))
+    run = federation.finish_through_kills(victims)
     reference, _, _ = in_process(given, tmp_path)
     assert digest(run / "model.npz") == digest(reference.model)
-    end = checkpoints.load(RunFolder(run).checkpoint)
-    duals = []
-    for name, member in end.members.items():
-        (file,) = (tmp_path / "state" / name).rglob(f"{member['base']:020d}.state")
-        duals.append(np.asarray(store.read(file)["state/dual"]))
-    mean = end.state(FedPDM.State).mean_dual
+    duals = [np.asarray(kept["state/dual"]) for kept in federation.kept(run)]
+    mean = checkpoints.load(RunFolder(run).checkpoint).state(FedPDM.State).mean_dual
     assert np.abs(duals).max() > 1e-3
     np.testing.assert_allclose(mean, np.mean(duals, axis=0), rtol=0, atol=1e-13)

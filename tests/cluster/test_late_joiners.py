@@ -12,14 +12,11 @@ import pytest
 from scipy.optimize import minimize
 
 from client.algorithms.feddcd import FedDCDClient
-from common import store
 from common.arrays import Vector
 from common.errors import JoinRefusedError, SettingsError
-from common.run_folder import RunFolder
 from common.state import thaw
 from common.tables import read
-from deploy.certificates import make_client
-from server import checkpoint as checkpoints
+from deploy.certificates.making import make_client
 from tests.cluster.federation import Federation, wait_until
 from tests.cluster.patient import NAME
 
@@ -103,9 +100,6 @@ class Hospitals(Federation):
             self.start_hospital(client)
         self.wait_for_round(5)
 
-    def wait_for_round(self, t: int) -> None:
-        wait_until(lambda: f"round {t} " in self.says("server"), f"round {t}")
-
     def admitted(self) -> None:
         """Wait until the last one is in the fleet."""
         wait_until(lambda: "4 of 4 clients ready" in self.says("server"), "the admission")
@@ -143,15 +137,20 @@ def fleet_sizes(run: Path) -> list[int]:
 def duals(federation: Hospitals, run: Path) -> np.ndarray:
     """y_i of every client as its journal has it, shape (clients, d)."""
     found = []
-    for name, member in checkpoints.load(RunFolder(run).checkpoint).members.items():
-        (file,) = (federation.folder / "state" / name).rglob(f"{member['base']:020d}.state")
-        written = {key: value for key, value in store.read(file).items() if not key.startswith("reply/")}
+    for kept in federation.kept(run):
+        written = {key: value for key, value in kept.items() if not key.startswith("reply/")}
         found.append(thaw(FedDCDClient.State, written).dual)
     return np.array(found)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "server killed after the admission"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(False, id="undisturbed", marks=pytest.mark.faults),  # the other proves this, too
+        pytest.param(True, id="server killed after the admission"),
+    ],
+)
 def test_a_hospital_that_joins_later_counts_as_the_others(killed: bool, hospitals: Any) -> None:
     federation: Hospitals = hospitals(rounds=500)
     federation.begin()

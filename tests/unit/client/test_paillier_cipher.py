@@ -16,15 +16,7 @@ from client.paillier.obfuscators import Obfuscators
 from common.errors import EncryptionError, SettingsError
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-
-
-def key_of(bits: int = 256) -> PrivateKey:
-    return made(bits)
-
-
-@cache
-def made(bits: int) -> PrivateKey:
-    return generate(bits, for_tests=True)
+from tests.unit.client.paillier_keys import key_of
 
 
 @cache

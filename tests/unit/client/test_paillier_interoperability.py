@@ -13,24 +13,15 @@ from hypothesis import strategies as st
 
 from client.paillier.cipher import Paillier
 from client.paillier.interoperability import from_phe, to_phe
-from client.paillier.key import PrivateKey, generate
 from client.paillier.obfuscators import Obfuscators
 from common.errors import CredentialError, MissingDependencyError
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
+from tests.unit.client.paillier_keys import key_of
 
 phe = pytest.importorskip("phe.paillier", reason="phe is not installed")
 
 ONE_A_CIPHERTEXT = Layout.fit(256, fraction_bits=20, largest=1000.0, additions=8, slots=1)
-
-
-def key_of(bits: int = 256) -> PrivateKey:
-    return made(bits)
-
-
-@cache
-def made(bits: int) -> PrivateKey:
-    return generate(bits, for_tests=True)
 
 
 @cache

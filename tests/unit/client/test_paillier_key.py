@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from math import gcd, isqrt, prod
 
 import gmpy2
@@ -13,15 +12,7 @@ from hypothesis import strategies as st
 
 from client.paillier.key import PrivateKey, generate
 from common.errors import CredentialError, SettingsError
-
-
-def key_of(bits: int = 256) -> PrivateKey:
-    return made(bits)
-
-
-@cache
-def made(bits: int) -> PrivateKey:
-    return generate(bits, for_tests=True)
+from tests.unit.client.paillier_keys import key_of
 
 
 def edited(**changes: object) -> str:
