@@ -120,9 +120,9 @@ class Conversation:
             return
         member = self._member
         member.confirm(hello)
-        queue: asyncio.Queue[Call | pb.Farewell] = asyncio.Queue()
-        for call in member.outstanding.values():
-            queue.put_nowait(call)
+        queue: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
+        for sequence in member.outstanding:
+            queue.put_nowait(sequence)
         member.queue, member.changed_unix = queue, time.time()
         member.streams += 1
         writing = asyncio.create_task(self._write(queue, hello.partial))
@@ -154,18 +154,19 @@ class Conversation:
             older.cancel()
             await asyncio.wait([older])
 
-    async def _write(self, queue: asyncio.Queue[Call | pb.Farewell], partial: pb.Partial) -> None:
+    async def _write(self, queue: asyncio.Queue[int | pb.Farewell], partial: pb.Partial) -> None:
         # No variable here holds on to what was sent: its arrays may be large, and the next may be long in coming.
         while await self._send(await queue.get(), partial):
             pass
 
-    async def _send(self, item: Call | pb.Farewell, partial: pb.Partial) -> bool:
+    async def _send(self, what: int | pb.Farewell, partial: pb.Partial) -> bool:
         """Send one message; return whether others may follow."""
-        if isinstance(item, pb.Farewell):
-            for frame in frames(item):
+        if isinstance(what, pb.Farewell):
+            for frame in frames(what):
                 await self._stream.write(frame)
             return False
-        if item.body is None:
+        item = self._member.outstanding.get(what)
+        if item is None or item.body is None:
             return True  # its deadline passed before it could be sent
         resume = partial.received if partial.sequence == item.sequence else 0
         item.interrupted = item.interrupted or item.first_sent_ns > 0 or resume > 0

@@ -84,8 +84,9 @@ class Member:
     """How often the client has come."""
     changed_unix: float = field(default_factory=time.time)
     """When it last came or went away."""
-    queue: asyncio.Queue[Call | pb.Farewell] | None = None
-    """Feeds the stream that is open now; ``None`` while the client is away."""
+    queue: asyncio.Queue[int | pb.Farewell] | None = None
+    """Feeds the stream that is open now, with numbers of instructions: of what is settled before it could be sent,
+    nothing is kept. ``None`` while the client is away."""
     serving: asyncio.Task[None] | None = None
     """Converses on the client's latest stream."""
     overdue: dict[int, Call] = field(default_factory=dict)
@@ -131,7 +132,7 @@ class Member:
         self.owe(call)
         self.overdue.clear()
         if self.queue is not None:
-            self.queue.put_nowait(call)
+            self.queue.put_nowait(call.sequence)
         return call
 
     def owe(self, call: Call) -> None:
@@ -188,7 +189,11 @@ class Member:
 
     def lose(self, reason: str) -> None:
         """Take the client out of the run: its state cannot be restored."""
-        log.error("client %s is lost: %s", self.name, reason)
+        log.error(
+            "client %s is lost: %s (participation.on_lost_state: the run stops, or goes on without it)",
+            self.name,
+            reason,
+        )
         self.lost = reason
         for call in list(self.outstanding.values()):
             if call.exchange is not None:

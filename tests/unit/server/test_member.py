@@ -106,7 +106,7 @@ def test_an_instruction_is_queued_for_the_open_stream_only(member: Member) -> No
     member.queue = asyncio.Queue()
     later = tell(member)
     assert member.connected
-    assert member.queue.get_nowait() is later
+    assert member.queue.get_nowait() == later.sequence
     assert member.queue.empty()
 
 
