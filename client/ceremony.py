@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from client.identity import Identity, statement
 from client.sealing import seal, unseal
 from client.secrets import Secrets
-from common.errors import CheckpointError, CredentialError, StorageError
+from common.errors import CheckpointError, CredentialError, LostStateError, StorageError
 from common.expectation import check
 from common.payload import Array, Value, Values
 from common.phases import ACCEPT, BOX, OFFER, OFFERED, SEAL
@@ -89,6 +89,10 @@ class Ceremony:
             Something is not from the client that it is said to be from, or not for this run.
         PayloadError
             The values are not what the phase takes.
+        LostStateError
+            The key that this client offered is gone.
+        StorageError
+            What must be kept cannot be written.
         """
         if phase == OFFER:
             check(values, {}, _source(phase))
@@ -98,10 +102,16 @@ class Ceremony:
         return self._accept(values)
 
     def forget(self) -> None:
-        """Remove what was kept: the run is complete."""
+        """Remove what was kept: the run is complete.
+
+        Raises
+        ------
+        StorageError
+            The folder must not be changed.
+        """
         if self._folder is not None:
-            (self._folder / _KEY).unlink(missing_ok=True)
-            (self._folder / _SECRETS).unlink(missing_ok=True)
+            _remove(self._folder / _KEY)
+            _remove(self._folder / _SECRETS)
 
     def _offer(self) -> Values:
         if self._key is None:
@@ -155,9 +165,10 @@ class Ceremony:
             )
         self._check_peer(sender)
         if self._key is None:
-            raise CheckpointError(
-                f"client {own} no longer has the key that it offered for this run: {_KEY} is gone from "
-                f"{self._folder or 'its memory'}; start the run again"
+            place = "its memory" if self._folder is None else "its folder of this run, below --state"
+            raise LostStateError(
+                f"client {own} no longer has the key that it offered for this run: {_KEY} is gone from {place}; start "
+                "the run again"
             )
         public = self._key.public_key().public_bytes_raw()
         signed = self._sealed(sender, own, public, box)
@@ -177,7 +188,7 @@ class Ceremony:
         """Keep the secrets, on disk before anybody hears of them; the key that brought them is of no more use."""
         if self._folder is not None:
             _write(self._folder / _SECRETS, secrets.to_text().encode())
-            (self._folder / _KEY).unlink(missing_ok=True)
+            _remove(self._folder / _KEY)
         self._key = None
         self.secrets = secrets
 
@@ -244,4 +255,17 @@ def _write(path: Path, content: bytes) -> None:
     except OSError as error:
         raise StorageError(
             f"{path}: cannot be written ({error.strerror}); make room, or give another folder with --state"
+        ) from None
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, if it is there: a folder that must not be changed is no problem otherwise."""
+    if not path.exists():
+        return
+    try:
+        path.unlink()
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be removed ({error.strerror}), and it is of no more use to anybody but a thief; remove it "
+            "once the folder is writable"
         ) from None

@@ -15,6 +15,7 @@ from common.errors import EncryptionError, PayloadError
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
 from common.payload import Ciphertexts, Value
+from common.version import SAME_VERSION
 
 log = logging.getLogger("fenchel.client")
 
@@ -56,10 +57,12 @@ class Clear:
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
         """Return the values; PayloadError if they are encrypted, or not as many as the blocks have."""
         if not isinstance(value, np.ndarray):
-            raise PayloadError("an encrypted vector arrived, but this run is not encrypted (privacy: none)")
+            raise PayloadError(
+                f"an encrypted vector arrived, but this run is not encrypted (privacy: none){SAME_VERSION}"
+            )
         wanted = int((self.sizes if blocks is None else self.sizes[blocks]).sum())
         if value.shape != (wanted,):
-            raise PayloadError(f"an array of shape {value.shape} arrived, expected ({wanted},)")
+            raise PayloadError(f"an array of shape {value.shape} arrived, expected ({wanted},){SAME_VERSION}")
         return value.copy()
 
 
@@ -115,7 +118,9 @@ class Encrypted:
             A slot has overflowed.
         """
         if not isinstance(value, Ciphertexts):
-            raise PayloadError("a plain array arrived where this run has encrypted ones (privacy: paillier)")
+            raise PayloadError(
+                f"a plain array arrived where this run has encrypted ones (privacy: paillier){SAME_VERSION}"
+            )
         vector = CipherVector.from_wire(value, self.cipher.key.public)
         same_slots = (vector.layout.slots, vector.layout.slot_bits) == (
             self.layout.slots,
@@ -124,7 +129,7 @@ class Encrypted:
         if not same_slots or len(vector.ciphertexts) != self._count(blocks):
             raise PayloadError(
                 f"{len(vector.ciphertexts)} ciphertexts of {vector.layout} arrived, expected "
-                f"{self._count(blocks)} of {self.layout}"
+                f"{self._count(blocks)} of {self.layout}{SAME_VERSION}"
             )
         values = self.cipher.decrypt(vector).reshape(-1, self.layout.slots)
         filled = self._filled(blocks)

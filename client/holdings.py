@@ -10,7 +10,9 @@ from threading import Lock
 from client.session import Holding
 from common.data.catalogue import CATALOGUE, locate
 from common.data.fetch import fetch
-from common.data.source import DataSource, divide_own, load_own
+from common.data.holdout import divide_own
+from common.data.own_file import load_own
+from common.data.source import DataSource
 from common.settings.run import RunSettings
 
 log = logging.getLogger("fenchel.client")

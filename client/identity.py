@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from client.sealing import BEGIN_ANEW
 from common.credentials import Credentials
 from common.errors import CredentialError
 
@@ -90,12 +91,13 @@ class Identity:
                 key.verify(signature, signed, _PSS, SHA256())
             else:
                 raise CredentialError(
-                    f"the certificate of {name} has a {type(key).__name__}, which is not known here"
+                    f"the certificate of {name} has a {type(key).__name__}, which is not known here; make {name} "
+                    "another, with an elliptic-curve or RSA key, as fenchel certs does"
                 )
         except InvalidSignature:
             raise CredentialError(
-                f"what came in the name of {name} is not signed by {name} for this run: somebody changed it or "
-                "made it up on the way"
+                f"what came in the name of {name} is not signed by {name} for this run: somebody changed it or made "
+                f"it up on the way{BEGIN_ANEW}"
             ) from None
 
     def _trusted(self, name: str, certificate: str) -> x509.Certificate:
@@ -105,7 +107,9 @@ class Identity:
             store = Store(x509.load_pem_x509_certificates(self.credentials.authority))
             PolicyBuilder().store(store).build_client_verifier().verify(leaf, between)
         except (ValueError, x509.InvalidVersion):
-            raise CredentialError(f"what came as the certificate of {name} is not one in PEM form") from None
+            raise CredentialError(
+                f"what came as the certificate of {name} is not one in PEM form{BEGIN_ANEW}"
+            ) from None
         except VerificationError as error:
             raise CredentialError(
                 f"the certificate that came in the name of {name} is not a client's from the authority that "

@@ -7,15 +7,17 @@ removed from the middle or written by somebody else is found. It is the one file
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common.errors import CheckpointError, PrivacyBudgetError
+from common.errors import CheckpointError, PrivacyBudgetError, StorageError
 from common.privacy.accountant import Accountant, Release
 from common.store import settle
 
@@ -48,6 +50,8 @@ class Ledger:
     ------
     CheckpointError
         The file cannot be read, is damaged or somebody else's, or has fewer uploads than are known.
+    StorageError
+        A crash has left half a line in it, which cannot be cut off.
     """
 
     def __init__(
@@ -110,8 +114,10 @@ class Ledger:
         ------
         PrivacyBudgetError
             The payload would cost more than is left; nothing was charged, and nothing may be sent.
+        StorageError
+            The file cannot be written; nothing may be sent.
         CheckpointError
-            The file cannot be written, or was changed by somebody else.
+            The file was changed by somebody else, or is gone.
         """
         payload = payload_digest.hex()
         if payload in self._charged:
@@ -153,7 +159,7 @@ class Ledger:
 
         Raises
         ------
-        CheckpointError
+        StorageError
             The file cannot be written.
         """
         if not self._chain:
@@ -172,12 +178,8 @@ class Ledger:
         if entry is not None:
             chain = _chained(chain, entry)
             lines += _line(entry, chain)
-        try:
+        with _writing(self._path):
             self._write(self._path, lines)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._path}: the privacy ledger cannot be written ({error.strerror}), so nothing is sent"
-            ) from error
         self._chain = chain
         self._size += len(lines)
 
@@ -186,13 +188,14 @@ class Ledger:
             raise self._changed()
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        # Unbuffered: closing the file would write once more what did not fit.
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
             os.fchmod(descriptor, 0o600)
             if file.seek(0, os.SEEK_END) != self._size:
                 raise self._changed()
             try:
-                file.write(lines)
-                file.flush()
+                while lines:
+                    lines = lines[file.write(lines) :]
                 os.fsync(descriptor)
             except OSError:
                 os.ftruncate(descriptor, self._size)  # no half line, as on a full disk
@@ -211,7 +214,10 @@ class Ledger:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise CheckpointError(f"{path}: the privacy ledger cannot be read ({error.strerror})") from error
+            raise CheckpointError(
+                f"{path}: the privacy ledger cannot be read ({error.strerror}), so nothing is sent; make it "
+                "readable, or put a copy back that is as new"
+            ) from error
         whole, _, rest = data.rpartition(b"\n")
         lines = whole.split(b"\n") if whole else []
         for number, line in enumerate(lines, 1):
@@ -228,12 +234,12 @@ class Ledger:
         try:
             json.loads(rest)
         except ValueError:
-            with path.open("r+b") as file:
+            with _writing(path), path.open("r+b") as file:
                 file.truncate(self._size)
                 os.fsync(file.fileno())
             return
         self._take(path, number, rest)
-        with path.open("ab") as file:
+        with _writing(path), path.open("ab") as file:
             file.write(b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -259,15 +265,31 @@ class Ledger:
 
     def _check_header(self, path: Path, header: dict[str, Any]) -> None:
         if header.get("kind") != _KIND:
-            raise CheckpointError(f"{path}: not a privacy ledger: its first line does not say {_KIND!r}")
+            raise CheckpointError(
+                f"{path}: not a privacy ledger: its first line does not say {_KIND!r}; is --state this client's folder?"
+            )
         if header.get("version") != _VERSION:
             raise CheckpointError(
-                f"{path}: written in version {header.get('version')!r:.20} of the ledger; this Fenchel reads {_VERSION}"
+                f"{path}: written in version {header.get('version')!r:.20} of the ledger; this Fenchel reads "
+                f"{_VERSION}. Go on with the version of Fenchel that wrote it"
             )
         if header.get("owner") != self._owner:
             raise CheckpointError(
-                f"{path}: the privacy ledger of {header.get('owner')!r:.80}, and {self._owner!r} is wanted here"
+                f"{path}: the privacy ledger of {header.get('owner')!r:.80}, and {self._owner!r} is wanted here; is "
+                "--state this client's folder?"
             )
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say what it means that a ledger cannot be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{path}: the privacy ledger cannot be written ({error.strerror}), so nothing is sent and no budget spent; "
+            "make room on the disk, or the folder writable, and start this client again"
+        ) from error
 
 
 def _chained(chain: str, entry: dict[str, Any]) -> str:

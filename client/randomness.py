@@ -22,7 +22,7 @@ from scipy.special import ndtri
 from common.arrays import Vector
 from common.errors import CheckpointError
 from common.payload import Values, encode
-from common.store import settle
+from common.store import settle, writing
 
 SECRET_BYTES = 32
 SECRET = "own.secret"  # noqa: S105 - the name of a file
@@ -50,20 +50,15 @@ class PrivateRandomness:
         ------
         CheckpointError
             The file is damaged.
+        StorageError
+            It cannot be written.
         """
         if folder is None:
             return cls(os.urandom(SECRET_BYTES))
         path = folder / SECRET
         if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".new")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(os.urandom(SECRET_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            settle(folder)
+            with writing(path, "client"):
+                _draw(path)
         secret = path.read_bytes()
         if len(secret) != SECRET_BYTES:
             raise CheckpointError(
@@ -105,6 +100,19 @@ class PrivateRandomness:
             encoded = part if isinstance(part, bytes) else str(part).encode()
             mac.update(f"{type(part).__name__}:{len(encoded)}:".encode() + encoded)
         return mac.digest()
+
+
+def _draw(path: Path) -> None:
+    """Write a new secret; the disk has it on return."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.urandom(SECRET_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    settle(path.parent)
 
 
 def digest(*parts: str | Values) -> bytes:

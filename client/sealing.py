@@ -17,6 +17,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from common.errors import CredentialError
 
 PUBLIC_BYTES = 32
+BEGIN_ANEW = (
+    ". No secrets are shared with it. Begin a new run; if that ends the same way, somebody between the clients changes "
+    "what they send"
+)
+"""Ends the text of an error of the exchange for which somebody on the way is the likeliest cause."""
 _TAG_BYTES = 16
 _NONCE = bytes(12)  # each key seals one message, so the nonce need not differ
 
@@ -53,7 +58,7 @@ def unseal(box: bytes, key: X25519PrivateKey, context: bytes) -> bytes:
         It was sealed for another key or in another context, or was changed on the way.
     """
     if len(box) < PUBLIC_BYTES + _TAG_BYTES:
-        raise CredentialError(f"a sealed box of {len(box)} bytes is too short to be one")
+        raise CredentialError(f"a sealed box of {len(box)} bytes is too short to be one{BEGIN_ANEW}")
     public, ciphertext = box[:PUBLIC_BYTES], box[PUBLIC_BYTES:]
     cipher = _cipher(key, public, key.public_key().public_bytes_raw(), other=public)
     try:
@@ -61,6 +66,7 @@ def unseal(box: bytes, key: X25519PrivateKey, context: bytes) -> bytes:
     except InvalidTag:
         raise CredentialError(
             "a sealed box does not open: it was sealed for another key or another run, or was changed on the way"
+            + BEGIN_ANEW
         ) from None
 
 
@@ -68,6 +74,6 @@ def _cipher(own: X25519PrivateKey, ephemeral: bytes, recipient: bytes, *, other:
     try:
         agreed = own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:  # not 32 bytes, or a point of small order, which would make the key known to all
-        raise CredentialError("this is not an X25519 public key") from None
+        raise CredentialError(f"what came is not an X25519 public key{BEGIN_ANEW}") from None
     key = HKDF(SHA256(), length=32, salt=None, info=b"fenchel sealed box 1" + ephemeral + recipient)
     return ChaCha20Poly1305(key.derive(agreed))

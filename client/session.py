@@ -23,12 +23,16 @@ from client.uplink import ClientUplink
 from common.data.shard import Shard
 from common.defects import described
 from common.errors import (
+    CheckpointError,
+    CredentialError,
+    EncryptionError,
     FenchelError,
     LostStateError,
     PayloadError,
     PrivacyBudgetError,
     SettingsError,
     StorageError,
+    WireError,
 )
 from common.frames import Body
 from common.objectives.factory import build_objective
@@ -45,9 +49,14 @@ if TYPE_CHECKING:
     from client.ceremony import Ceremony
     from client.paillier.cipher import Meter
     from client.policy import Policy
+    from client.room import Room
     from client.secrets import Secrets
 
 log = logging.getLogger("fenchel.client")
+
+# What the server may read in words: these speak of the run, and of what came from others. All else may speak of this
+# client's files and where they are.
+_TOLD = (WireError, SettingsError, CredentialError, LostStateError, EncryptionError, PrivacyBudgetError)
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,8 @@ class Session:
         The local solver that suits this client, in place of the run's.
     policy
         What this client insists on before it takes part under differential privacy, if anything.
+    room
+        How much the journal may take; ``None``: any amount.
 
     Raises
     ------
@@ -129,6 +140,7 @@ class Session:
         ceremony: Ceremony | None = None,
         solver: Solver | None = None,
         policy: Policy | None = None,
+        room: Room | None = None,
     ) -> None:
         self.client = client
         self.settings = settings
@@ -141,6 +153,7 @@ class Session:
         self._objective = build_objective(settings.objective, bounded(holding.shard, norm))
         self._holdout = build_objective(settings.objective, holding.holdout) if holding.holdout else None
         self._journal_folder = journal_folder
+        self._room = room
         self._ceremony = ceremony
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy)
         self._begun: _Begun | None = None
@@ -170,7 +183,7 @@ class Session:
         )
         initial = self._half.State() if stateless else algorithm.initial_state()
         folder = None if stateless else self._journal_folder
-        journal = Journal(initial, folder, sync=settings.checkpoint.sync)
+        journal = Journal(initial, folder, sync=settings.checkpoint.sync, room=self._room)
         algorithm.state = journal.state_after(0)
         return _Begun(algorithm, journal)
 
@@ -187,6 +200,13 @@ class Session:
 
         A failure of the algorithm becomes a reply that says so; the next instruction's base undoes
         whatever it left behind.
+
+        Raises
+        ------
+        StorageError
+            What must be written before an answer is sent, journal or ledger, cannot be written.
+        CheckpointError
+            A file of this client was damaged, or changed by somebody else, since this process began.
         """
         if self._begun is not None:
             lap = _stopwatch()
@@ -198,7 +218,7 @@ class Session:
             return stored
         try:
             answer = self._answered(instruction, received, timing)
-        except StorageError:
+        except (StorageError, CheckpointError):
             raise  # not the instruction's fault: this client stops, and the server waits for it to come back
         except Exception as error:
             expected = isinstance(error, FenchelError)
@@ -207,7 +227,7 @@ class Session:
             log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)
             log.debug("%s: all of it", self.client, exc_info=not expected)  # for who writes an algorithm
             self._live = -1  # the state may be half changed
-            text = str(error) if expected else f"an unexpected {type(error).__name__}; see the client's log"
+            text = str(error) if isinstance(error, _TOLD) else _untold(error)
             return Answer(
                 pb.Reply(sequence=instruction.sequence, timing=timing, failure=text or "unknown"), None
             )
@@ -266,7 +286,7 @@ class Session:
         if self._begun is None:
             raise LostStateError(
                 f"client {self.client} has no secrets of this run: they were never sealed for it, or its folder "
-                f"{self._journal_folder} was removed"
+                "of this run, below --state, was removed; put it back and start this client again, or begin a new run"
             )
         return self._begun.algorithm, self._begun.journal
 
@@ -313,6 +333,12 @@ class Session:
 class _Begun:
     algorithm: ClientAlgorithm
     journal: Journal
+
+
+def _untold(error: Exception) -> str:
+    """Return what the server hears of an error whose text is not for it."""
+    article = "a" if isinstance(error, FenchelError) else "an unexpected"
+    return f"{article} {type(error).__name__}; see the client's log"
 
 
 def _check_secrets(client: str, settings: RunSettings, secrets: Secrets | None) -> None:

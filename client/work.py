@@ -141,7 +141,7 @@ class Worker:
             if current.assembly.cuts_short(frame):
                 raise WireError(
                     f"the server sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
-                    f"have at least {SMALLEST_PIECE:,}"
+                    f"have at least {SMALLEST_PIECE:,}; this client ends its part{SAME_VERSION}"
                 )
             if current.assembly.complete:
                 current.last_ns = time.perf_counter_ns()
@@ -166,9 +166,13 @@ class Worker:
         told = outline(head.payload, limit)
         if head.resume:
             if partial is None or partial.head.sequence != head.sequence:
-                raise WireError("the server resumed an instruction that this client has no part of")
+                raise WireError(
+                    f"the server resumed an instruction that this client has no part of{SAME_VERSION}"
+                )
             if partial.head.payload.SerializeToString() != head.payload.SerializeToString():
-                raise WireError("the server resumed an instruction with other values than it had begun with")
+                raise WireError(
+                    f"the server resumed an instruction with other values than it had begun with{SAME_VERSION}"
+                )
             partial.assembly.rewind(head.resume)
             return _Arrived(head, told, partial.assembly, partial.first_ns)
         assembly = Assembly(told.size, recycler=self._recycler, spans=told.float_spans())

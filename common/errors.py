@@ -66,7 +66,7 @@ class TooFewRepliesError(RunStoppedError):
 
 
 class LostStateError(RunStoppedError):
-    """A client's journal is gone, so its part of the algorithm's state cannot be restored."""
+    """A client's journal, or its key of the exchange, is gone, so its part of the run cannot be restored."""
 
 
 class CheckpointError(FenchelError):

@@ -343,7 +343,10 @@ class Assembly:
         try:
             return self._recycler.take(self.size)
         except MemoryError:
-            raise WireError(f"there is no memory for a message of {self.size:,} bytes") from None
+            raise WireError(
+                f"there is no memory for a message of {self.size:,} bytes; give this process more, or begin a new run "
+                "with a smaller model (or, if this is the server, with smaller network.in_flight_bytes)"
+            ) from None
 
     def cuts_short(self, frame: Frame) -> bool:
         """Whether a frame that was added brings too little: only the first and the last one may."""

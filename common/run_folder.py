@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import SettingsError
+from common.errors import StorageError
 
 BEGINS = "a server begins to conduct this run"
 """What the log says when one does: at the start, and again after each resumption."""
@@ -31,7 +31,7 @@ class RunFolder:
 
         Raises
         ------
-        SettingsError
+        StorageError
             It cannot be made there.
         """
         stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -40,8 +40,9 @@ class RunFolder:
             folder.path.mkdir(parents=True)
             folder.checkpoint.parent.mkdir()
         except OSError as error:
-            raise SettingsError(
-                f"{parent}: no run folder can be made there ({error.strerror}); see --runs"
+            raise StorageError(
+                f"{parent}: no run folder can be made there ({error.strerror}); make room on the disk, or the folder "
+                "writable, or choose another with --runs"
             ) from None
         return folder
 

@@ -36,6 +36,13 @@ class TableLog:
         Names and types of the columns.
     kept_rounds
         When a run is resumed: rows of later rounds are dropped, because they are going to be done again.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written.
+    CheckpointError
+        What is there of it is damaged.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, kept_rounds: int = 0) -> None:
@@ -43,14 +50,15 @@ class TableLog:
         self._schema = schema
         earlier = read(path) if kept_rounds and exists(path) else None
         fresh = path.with_suffix(".arrows.new")  # replaces the growing file when it holds what is kept
-        self._file = fresh.open("wb")
-        self._writer = pa.ipc.new_stream(self._file, schema)
-        if earlier is not None:
-            kept = earlier.filter(pc.less_equal(earlier["round"], kept_rounds))
-            self._writer.write_table(kept.cast(schema))
-            self._file.flush()
-        fresh.replace(_growing(path))
-        path.unlink(missing_ok=True)
+        with writing(_growing(path)):
+            self._file = fresh.open("wb")
+            self._writer = pa.ipc.new_stream(self._file, schema)
+            if earlier is not None:
+                kept = earlier.filter(pc.less_equal(earlier["round"], kept_rounds))
+                self._writer.write_table(kept.cast(schema))
+                self._file.flush()
+            fresh.replace(_growing(path))
+            path.unlink(missing_ok=True)
 
     def append(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Append rows, each in the order of the schema's columns.
@@ -71,16 +79,29 @@ class TableLog:
             self._file.flush()
 
     def finish(self) -> None:
-        """Turn the table into its Parquet file."""
+        """Turn the table into its Parquet file.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written; the growing file is still there.
+        """
         self.close()
-        pq.write_table(read(self._path), self._path)
-        _growing(self._path).unlink()
+        with writing(self._path):
+            pq.write_table(read(self._path), self._path)
+            _growing(self._path).unlink()
 
     def close(self) -> None:
-        """Stop writing, and leave the growing file for a resumed run."""
+        """Stop writing, and leave the growing file for a resumed run.
+
+        Raises
+        ------
+        StorageError
+            Its end cannot be written; it can be read all the same.
+        """
         if not self._file.closed:
-            self._writer.close()
-            self._file.close()
+            with writing(_growing(self._path)), self._file:
+                self._writer.close()
 
 
 def exists(path: Path) -> bool:
@@ -101,6 +122,7 @@ def read(path: Path) -> pa.Table:
     CheckpointError
         There is no such table, or it is damaged from the start.
     """
+    place = _growing(path) if _growing(path).exists() else path
     try:
         try:
             table = _read_growing(_growing(path))
@@ -109,7 +131,10 @@ def read(path: Path) -> pa.Table:
         table.validate(full=True)  # whoever asks a damaged one for its values gets any error, or none
         return table
     except _DAMAGE as error:
-        raise CheckpointError(f"{path}: cannot be read as a table ({error})") from None
+        raise CheckpointError(
+            f"{place}: cannot be read as a table ({error}); put it back from a copy, or, if the run is to go on, move "
+            "it away: --resume begins the table anew, without the rows so far"
+        ) from None
 
 
 def _read_growing(path: Path) -> pa.Table:

@@ -20,7 +20,7 @@ def claim(pool: Path, holder: str) -> str:
     Parameters
     ----------
     pool
-        A folder that holds one folder for each client, as :func:`deploy.certificates.make_all` writes them.
+        A folder that holds one folder for each client, as :func:`deploy.certificates.making.make_all` writes them.
     holder
         Who takes it: the same after a restart, and different for each replica.
 
@@ -57,7 +57,8 @@ def claim(pool: Path, holder: str) -> str:
             draft.unlink()
     except OSError as error:
         raise CredentialError(
-            f"{claims}: cannot be used for the claims of identities ({error.strerror})"
+            f"{claims}: cannot be used for the claims of identities ({error.strerror}); make {pool} a folder that this "
+            "process may write"
         ) from None
     if not names:
         raise SettingsError(f"{pool}: holds no client's folder; make some with fenchel certs all")

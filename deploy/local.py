@@ -21,10 +21,10 @@ from common.run_folder import RunFolder
 from common.settings.link import Link
 from common.settings.run import RunSettings, outside_code
 from common.store import write_text
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from deploy.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from deploy.names import client_names
-from deploy.relays import Relays, relaying
+from deploy.relays import Relays, how_it_ended, relaying
 from server.checkpoint import Checkpoint
 from server.coordinator import Coordinator, Observer, Summary
 from server.service import serve
@@ -79,17 +79,11 @@ class _ClientProcess:
             if code == 0:
                 return
             if code > 0 or self.restarts == _RESTARTS:
-                raise RunStoppedError(
-                    f"the process of {self._who()} ended with code {code}: {self._last_words()}"
-                )
+                raise RunStoppedError(f"the process of {self._who()} {how_it_ended(code, self.log)}")
             self.restarts += 1
 
     def _who(self) -> str:
         return self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
-
-    def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return "\n".join(lines[-8:]) or ("it said nothing, as where the disk is full or the memory used up")
 
 
 @dataclass
@@ -194,7 +188,8 @@ class LocalLauncher:
             return await make_keys_apart(self._keys, bits)
         if not (self._keys / CLIENTS).exists():
             raise CheckpointError(
-                f"{self._keys / CLIENTS}: is gone, and with it what the clients need to go on with this run"
+                f"{self._keys / CLIENTS}: is gone, and with it what the clients need to go on with this run (it is "
+                "removed when a run is complete); put it back from a copy, or begin a new run"
             )
         return read_public(self._keys / SERVER)
 
@@ -271,6 +266,7 @@ class LocalLauncher:
         if self.settings.data.name is not None:
             arguments += ["--allow-data", self.settings.data.name]
         arguments += ["--max-message-bytes", str(self.settings.network.max_message_bytes)]
+        arguments += ["--max-journal-bytes", str(sys.maxsize)]
         if self.settings.evaluation.histograms is not None:
             arguments += ["--least-group", str(self.settings.evaluation.histograms.least)]
         return arguments

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from common.errors import RunStoppedError, TooFewRepliesError
+from common.errors import RunStoppedError, SettingsError, TooFewRepliesError
 from common.expectation import Expectation
 from common.payload import Value, Values
 from common.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
@@ -36,14 +36,17 @@ async def share_secrets(fleet: Fleet, designated: str | None = None) -> str:
 
     Raises
     ------
+    SettingsError
+        No client has the name of the designated one.
     RunStoppedError
         A client could not do its part, or not in time; or they do not agree.
     """
     clients = fleet.all().clients
     maker = clients[0] if designated is None else designated
     if maker not in clients:
-        raise RunStoppedError(
-            f"secrets.designated is {maker!r}, but the clients of this run are {', '.join(clients)}"
+        raise SettingsError(
+            f"secrets.designated: {maker!r} given, but no client of this run has that name (they are "
+            f"{', '.join(clients)}); name one of them, or leave the key out"
         )
     others = [client for client in clients if client != maker]
     offers = await asyncio.gather(*(_ask(fleet, client, OFFER, OFFERED) for client in others))
@@ -66,7 +69,8 @@ async def share_secrets(fleet: Fleet, designated: str | None = None) -> str:
         if reply["fingerprint"] != fingerprint:
             raise RunStoppedError(
                 f"client {client} has other secrets (fingerprint {reply['fingerprint']}) than {maker} made "
-                f"({fingerprint})"
+                f"({fingerprint}); what one encrypts the other could not read, so the run does not begin. Begin a "
+                f"new one; if that ends the same way, {client} or {maker} does not run what the others run"
             )
     log.info(
         "client %s made the secrets and sealed them for %d others; fingerprint %s",

@@ -266,6 +266,7 @@ def _write(path: Path, checkpoint: Checkpoint, *, previous: Path | None = None, 
 
 
 _NOT_LEFT = "no other checkpoint of this run is left: put one back from a copy, or begin a new run"
+_LAST_IS_LEFT = "the last one is whole: --resume RUN without --previous goes on from it"
 
 
 def newest(folder: RunFolder) -> Checkpoint:
@@ -286,10 +287,7 @@ def newest(folder: RunFolder) -> Checkpoint:
         if not folder.previous_checkpoint.exists():
             raise CheckpointError(f"{damage}; {_NOT_LEFT}") from damage
         log.error("%s; the checkpoint before it is tried", damage)
-        try:
-            return before_last(folder)
-        except CheckpointError as also:
-            raise CheckpointError(f"{also}; {_NOT_LEFT}") from also
+        return before_last(folder)
 
 
 def before_last(folder: RunFolder) -> Checkpoint:
@@ -300,7 +298,11 @@ def before_last(folder: RunFolder) -> Checkpoint:
     CheckpointError
         There is none, or it is damaged, too; nothing is changed then.
     """
-    found = load(folder.previous_checkpoint)
+    try:
+        found = load(folder.previous_checkpoint)
+    except CheckpointError as damage:
+        left = _LAST_IS_LEFT if _is_whole(folder.checkpoint) else _NOT_LEFT
+        raise CheckpointError(f"{damage}; {left}") from damage
     with store.writing(folder.checkpoint):
         if folder.checkpoint.exists():
             folder.checkpoint.replace(folder.checkpoint.with_name("damaged"))
@@ -308,6 +310,14 @@ def before_last(folder: RunFolder) -> Checkpoint:
     log.warning("going on from the checkpoint before the last one, after round %d", found.round)
     # The last one may be of a server that was resumed just before, whose numbers must not be given out again.
     return replace(found, epoch=found.epoch + 1)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        load(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def load(path: Path) -> Checkpoint:

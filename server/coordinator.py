@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from common.errors import (
     JoinRefusedError,
     RunStoppedError,
     SettingsError,
+    StorageError,
     TooFewRepliesError,
     WireError,
 )
@@ -57,6 +58,7 @@ from server.rounds import Rounds, Row
 
 log = logging.getLogger("fenchel.server")
 
+_COME_BACK = "start this client again when the server is back"
 _CLASS_NAMES = 10_000  # that a client may have
 _CLASS_NAME = 200  # characters of each
 
@@ -207,8 +209,12 @@ class Coordinator:
         self.enrolment = Enrolment(expected, settings.network.settle, names, late_joiners)
         self._newcomers = Newcomers(self._epoch)
         self.members: dict[str, Member] = {} if resume is None else resume.restore()
+        if settings.participation.on_lost_state == "stop":
+            for member in self.members.values():
+                member.lost = None  # this stopped the run; whether its journal is back, its hello says
         self._described = asyncio.Event()
         self._over: pb.Farewell | None = None
+        self._failed = False
         self._recycler = Recycler(KEPT_BYTES)  # of large replies, of all streams
         self.disclosures = Disclosures(
             folder.disclosures, folder.id, settings.differential_privacy, settings.uplink
@@ -393,30 +399,47 @@ class Coordinator:
         log.info(BEGINS)
         started = time.perf_counter()
         rounds: Rounds | None = None
-        reason = "an unexpected error; see the log"
+        reason, told = "an unexpected error; see the log", "an unexpected error; the log of the server has it"
         try:
             await self._gather()
             rounds = self._rounds()
             if self._resume is None and self.settings.seals_secrets:
                 await share_secrets(rounds.fleet, self.settings.secrets.designated)
             await rounds.go(fresh=self._resume is None)
-            reason = ""
+            await rounds.close(completed=True)
+            reason = told = ""
         except FenchelError as error:
-            reason = str(error)
+            reason, told = str(error), _for_clients(error)
             raise
         except asyncio.CancelledError:
-            reason = "interrupted"
+            reason, told = "interrupted", f"the server was interrupted; {_COME_BACK}"
             raise
         except Exception:
             log.exception("a defect, of Fenchel or of the algorithm")
             raise
         finally:
+            self._failed = bool(reason)
             try:
-                if rounds is not None:
-                    await rounds.close(completed=not reason)
+                if rounds is not None and reason:
+                    with self._first_error():
+                        await rounds.close(completed=False)
             finally:  # the clients hear of the end, also where the disk is full
-                summary = self._end(rounds, time.perf_counter() - started, reason)
+                summary = self._end(rounds, time.perf_counter() - started, reason, told)
         return summary
+
+    @contextlib.contextmanager
+    def _first_error(self) -> Iterator[None]:
+        """Raise an error only if none has ended the run yet: a full disk fails file after file, and the first says why.
+
+        The others are logged.
+        """
+        try:
+            yield
+        except FenchelError as error:
+            if not self._failed:
+                self._failed = True
+                raise
+            log.error("%s", error)
 
     async def _gather(self) -> None:
         """Wait until every client has joined and described its data."""
@@ -513,10 +536,16 @@ class Coordinator:
                 await algorithm.admit(cohort)
             except (JoinRefusedError, TooFewRepliesError, WireError) as error:
                 fleet.dismiss(newcomer)
-                log.error("client %s could not be taken in: %s", newcomer.name, error)
                 instance = self.enrolment.instances[newcomer.name]
                 reason = f"it could not be taken into the run: {error}"
                 self._newcomers.turn_away(newcomer, instance, reason, time.monotonic() - began)
+                log.error(
+                    "client %s could not be taken in: %s. The run goes on without it; started again, it may try "
+                    "once more after %.0f s",
+                    newcomer.name,
+                    error,
+                    self._newcomers.pause(newcomer.name),
+                )
                 break
             finally:
                 fleet.admitting = False
@@ -529,13 +558,14 @@ class Coordinator:
             self._observer.joined(len(fleet.members), len(fleet.members))
         return len(fleet.members) > before
 
-    def _end(self, rounds: Rounds | None, seconds: float, reason: str) -> Summary:
+    def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str) -> Summary:
+        """Tell the clients that the run is over, and why (``told``); write how it ended, and why (``reason``)."""
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
         early = "" if rounds is None else rounds.ended
         summary = Summary(self.folder.id, not reason, done, seconds, reason or early, figures)
-        self._over = pb.Farewell(completed=not reason, reason=reason)
-        self.enrolment.end(f"run {self.folder.id} is over: {reason or 'all rounds are done'}")
+        self._over = pb.Farewell(completed=not reason, reason=told)
+        self.enrolment.end(f"run {self.folder.id} is over: {told or 'all rounds are done'}")
         self._described.set()  # let those who still wait for the others hear the farewell
         self._newcomers.end()
         for member in self.members.values():
@@ -545,11 +575,12 @@ class Coordinator:
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
         # After the farewells: on a full disk, this is where it ends.
-        with writing(self.folder.summary):
+        with self._first_error(), writing(self.folder.summary):
             temporary = self.folder.summary.with_suffix(".new")
             temporary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
             temporary.replace(self.folder.summary)
-        self.disclosures.save()
+        with self._first_error():
+            self.disclosures.save()
         return summary
 
     async def farewells(self, patience: float = 5.0) -> None:
@@ -558,7 +589,8 @@ class Coordinator:
             async with asyncio.timeout(patience):
                 while any(member.connected for member in self.members.values()):
                     await asyncio.sleep(0.02)
-        self.disclosures.save_news()  # replies that nobody waited for may have come meanwhile
+        with self._first_error():
+            self.disclosures.save_news()  # replies that nobody waited for may have come meanwhile
 
 
 def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
@@ -580,6 +612,17 @@ def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
             f"{folder.path}: the checkpoint in it is of run {found.run!r}; was the folder renamed?"
         )
     return found
+
+
+def _for_clients(error: FenchelError) -> str:
+    """Say on the clients' terminals why the run stopped: of the server's own files only that they are to blame."""
+    if isinstance(error, StorageError):
+        cause = error.__cause__
+        why = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
+        return f"the server cannot write its files{why}; {_COME_BACK}"
+    if isinstance(error, CheckpointError):
+        return f"the server cannot read a file of the run; {_COME_BACK}"
+    return str(error)
 
 
 def _check_key(settings: RunSettings, key: PublicKey) -> None:

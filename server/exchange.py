@@ -202,7 +202,13 @@ class Exchange:
     def fail(self, call: Call, reason: str) -> None:
         """Note that a client could not answer."""
         reason = plain(reason)
-        log.warning("round %d, phase %r: client %s failed: %s", self.round, self.phase, call.client, reason)
+        log.warning(
+            "round %d, phase %r: client %s failed: %s (this answer does not count)",
+            self.round,
+            self.phase,
+            call.client,
+            reason,
+        )
         self.failures[call.client] = reason
         waiting = self._waiting.get(call.client)
         if waiting is not None and waiting[0].lost is None:
@@ -382,7 +388,7 @@ class Exchange:
     def _give_up(self, clients: Iterable[str]) -> None:
         for client in sorted(clients):
             log.warning(
-                "round %d, phase %r: client %s did not answer within %g s",
+                "round %d, phase %r: client %s did not answer within %g s; what it answers later does not count",
                 self.round,
                 self.phase,
                 client,

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from common.errors import LostStateError, RunStoppedError
+from common.errors import LostStateError
 from common.expectation import ArraySpec, Expectation, Expected, Form, check
 from common.frames import Body
 from common.payload import Value, Values, encode
@@ -25,7 +25,7 @@ from server.calls import Call
 from server.exchange import Collector, Exchange
 from server.in_flight import InFlight, Size
 from server.member import Member
-from server.quorum import Shortfall
+from server.quorum import Shortfall, nobody_left
 from server.replies import Gathered, Reduced, Replies, Visited
 from server.sampling import Shortage, draw, has_places
 
@@ -148,7 +148,9 @@ class Fleet:
             if member.lost is not None:
                 raise LostStateError(
                     f"client {member.name}: {member.lost}. The run stops, because the algorithm's state on the "
-                    "clients would no longer add up; set participation.on_lost_state: continue to go on without it"
+                    "clients would no longer add up. If its --state folder is gone, put it back and go on with "
+                    "--resume RUN; else begin a new run, where participation.on_lost_state: continue would go on "
+                    "without it"
                 )
 
     def note_attendance(self, calls: Iterable[Call]) -> None:
@@ -232,7 +234,7 @@ class Fleet:
         """
         present = self.present
         if not present:
-            raise RunStoppedError("no client is left in the run")
+            raise nobody_left(self.round, len(self.members))
         sampler = sampler or self.participation.sampler
         if isinstance(sampler, AllClients):
             return self.all()

@@ -73,6 +73,8 @@ class Gate:
 
     def __init__(self, network: Network) -> None:
         self._network = network
+        self._open = 0
+        self._full = False  # as the log was told
         self._visitors: dict[str, _Visitor] = {}
         self._forgetting = _REMEMBERED
 
@@ -106,6 +108,8 @@ class Gate:
                 f"client {client!r} has {visitor.open} calls open, and may have {most} (network.max_calls_per_client)"
             )
         visitor.open += 1
+        self._open += 1
+        self._tell_if_full()
         try:
             delay = (visitor.probes if probe else visitor.begun).delay()
             if delay and not visitor.slowed:
@@ -120,6 +124,18 @@ class Gate:
             yield
         finally:
             visitor.open -= 1
+            self._open -= 1
+
+    def _tell_if_full(self) -> None:
+        """Say once that the next call will be turned away: gRPC does that itself, without a word here."""
+        if self._open >= self._network.max_calls and not self._full:
+            self._full = True
+            log.warning(
+                "all %d calls that the server may have open are open (network.max_calls): it turns away those that "
+                "come now, and their clients try again. If so many clients are meant to come: a new run with a larger "
+                "limit",
+                self._network.max_calls,
+            )
 
     def _visitor(self, client: str) -> _Visitor:
         if client not in self._visitors and len(self._visitors) >= self._forgetting:

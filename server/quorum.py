@@ -1,4 +1,4 @@
-"""A phase whose deadline has passed without enough replies, and what people are told of it."""
+"""Too few clients: a phase whose deadline has passed without enough replies, or a run in which nobody is left."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from common.errors import RunStoppedError
 
 if TYPE_CHECKING:
     from server.member import Member
@@ -75,3 +77,20 @@ class Shortfall:
 
 def _seconds(duration: float) -> str:
     return f"{duration:.0f} s" if duration >= 10 else f"{duration:.2g} s"
+
+
+def nobody_left(t: int, clients: int) -> RunStoppedError:
+    """Return what stops a run whose clients are all lost.
+
+    Parameters
+    ----------
+    t
+        The round.
+    clients
+        How many there were.
+    """
+    return RunStoppedError(
+        f"round {t}: all {clients} clients are lost (the log has the reason of each), so nobody can go on. Put their "
+        "--state folders back and go on with --resume RUN --previous, as the last checkpoint may count clients as lost "
+        "already; or begin a new run"
+    )

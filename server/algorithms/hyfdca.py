@@ -323,7 +323,9 @@ class HyFDCA(HyFDCASetup):
         if len(current) < len(self.fleet.members):
             stale = ", ".join(client for client in self.fleet.members if client not in current.clients)
             log.warning(
-                "%s did not come back: the final model lacks what others learnt of its samples", stale
+                "%s was away at the end: the final model lacks what others learnt of its samples. If it is not "
+                "lost, and the keys are still there: start all clients again, then --resume RUN does the end once more",
+                stale,
             )
         elif self.settings.monitor:
             await self._final_figures(current)
@@ -344,7 +346,11 @@ class HyFDCA(HyFDCASetup):
             known[self.state.features[client]] = True
         missing = int(np.count_nonzero(~known & (self.hybrid.alignment.feature_holders > 0)))
         if missing:
-            log.warning("nobody released the weights of %d features: they are 0 in the saved model", missing)
+            log.warning(
+                "the weights of %d features are 0 in the saved model: the clients that had them are lost, and "
+                "nobody else can decrypt them; only a new run with these clients learns them",
+                missing,
+            )
         self.model = model
         self.state.released = True
 

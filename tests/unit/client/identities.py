@@ -7,7 +7,7 @@ from pathlib import Path
 
 from client.identity import Identity
 from common.credentials import Credentials
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 
 
 def identities(folder: Path, names: Sequence[str]) -> dict[str, Identity]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 from client.ceremony import Ceremony
 from client.identity import Identity
 from client.secrets import Secrets
-from common.errors import CheckpointError, CredentialError, PayloadError
+from common.errors import CheckpointError, CredentialError, LostStateError, PayloadError, StorageError
 from common.expectation import check
 from common.payload import Value, Values
 from common.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
@@ -190,8 +191,27 @@ def test_a_damaged_key_is_named(make: Make, tmp_path: Path) -> None:
 def test_a_client_whose_folder_is_gone_says_so(make: Make, tmp_path: Path) -> None:
     sealed = make(MAKER).answer(SEAL, offers(("north", make("north"))))
     (tmp_path / "run-1/north/exchange.key").unlink()
-    with pytest.raises(CheckpointError, match="no longer has the key that it offered"):
+    with pytest.raises(LostStateError, match="no longer has the key that it offered") as refusal:
         make("north").answer(ACCEPT, parcel(sealed, "north"))
+    assert str(tmp_path) not in str(refusal.value), "the server is told this text"
+
+
+def test_what_cannot_be_removed_at_the_end_is_named(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north = make("north")
+    north.answer(OFFER, {})
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StorageError, match=r"exchange\.key: cannot be removed \(Read-only file system\)"):
+        north.forget()
+    monkeypatch.undo()
+    north.forget()
+    monkeypatch.setattr(Path, "unlink", refuse)
+    north.forget()  # nothing is left to remove
 
 
 # Hostile

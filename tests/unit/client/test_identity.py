@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from client.identity import Identity, statement
 from common.credentials import Credentials
 from common.errors import CredentialError
-from deploy.certificates import make_authority, make_client
+from deploy.certificates.authority import make_authority
+from deploy.certificates.making import make_client
 from tests.unit.client.identities import identities
 
 SIGNED = statement("test", "run-1", b"content")

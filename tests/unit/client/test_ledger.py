@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import stat
 from hashlib import sha256
 from pathlib import Path
@@ -11,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from client.ledger import Ledger
-from common.errors import CheckpointError, PrivacyBudgetError
+from client.ledger import Ledger, _chained, _line
+from common.errors import CheckpointError, PrivacyBudgetError, StorageError
 from common.privacy.accountant import Release, epsilon
 
 RELEASE = Release(5.0, 0.2)
@@ -229,8 +231,81 @@ def test_a_full_disk_leaves_no_half_line(file: Path, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(CheckpointError, match="cannot be written"):
+        with pytest.raises(
+            StorageError,
+            match=r"cannot be written \(No space left on device\).*nothing is sent and no budget spent",
+        ):
             ledger.charge(payload(3), 3, RELEASE)
+    assert file.read_bytes() == whole
+    assert ledger.uploads == 3
+    ledger.charge(payload(3), 3, RELEASE)
+    assert opened(file).uploads == 4
+
+
+def test_room_that_comes_back_at_once_leaves_no_half_line_either(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What did not fit must not be written behind what was taken back."""
+    whole, ledger = file.read_bytes(), opened(file)
+    cut, limits = os.ftruncate, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def cut_and_make_room(descriptor: int, size: int) -> None:
+        cut(descriptor, size)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    monkeypatch.setattr(os, "ftruncate", cut_and_make_room)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 50, limits[1]))
+    try:
+        with pytest.raises(StorageError, match=r"cannot be written \(File too large\)"):
+            ledger.charge(payload(3), 3, RELEASE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert file.read_bytes() == whole
     ledger.charge(payload(3), 3, RELEASE)
     assert opened(file).uploads == 4
+
+
+@pytest.mark.parametrize("torn", [b'{"round"', None], ids=["half a line", "no end"])
+def test_a_ledger_that_cannot_be_mended_is_not_used(
+    file: Path, torn: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] if torn is None else whole + torn)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match="the privacy ledger cannot be written"):
+            opened(file)
+    assert opened(file).uploads == 3
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"noise_multiplier": 1e-200},
+        {"noise_multiplier": 1e300},
+        {"noise_multiplier": 10**400},
+        {"noise_multiplier": float("nan")},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": True},
+        {"noise_multiplier": "1"},
+        {"sampling_rate": 5e-324},
+        {"sampling_rate": None},
+    ],
+    ids=str,
+)
+def test_noise_that_no_client_added_is_refused(file: Path, changed: dict[str, Any]) -> None:
+    """Also where the digests are right, so that nobody computes with it: epsilon would be no number."""
+    chain, lines = "", []
+    for number, line in enumerate(file.read_bytes().splitlines()):
+        entry = json.loads(line)
+        del entry["chain"]
+        entry |= changed if number == 2 else {}
+        chain = _chained(chain, entry)
+        lines.append(_line(entry, chain))
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(CheckpointError, match=r"line 3: the privacy ledger is damaged: a (noise|sampling)"):
+        opened(file, cap=5.0).charge(payload(3), 3, RELEASE)

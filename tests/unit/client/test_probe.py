@@ -20,7 +20,7 @@ from common.credentials import Credentials
 from common.errors import CredentialError, UnreachableError
 from common.frames import FRAME_BYTES
 from common.transport import options
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from proto import fenchel_pb2 as pb
 from server.coordinator import Coordinator
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,8 +12,9 @@ import numpy as np
 import pytest
 
 from client.session import Answer, Holding, Session
+from common import errors
 from common.data.shard import Shard
-from common.errors import SettingsError
+from common.errors import CheckpointError, FenchelError, SettingsError, StorageError
 from common.expectation import check
 from common.objectives.linear import LinearObjective
 from common.objectives.metrics import Metrics
@@ -22,6 +25,16 @@ from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient
 
+ABOUT_THE_RUN = {  # and what others sent: the server reads these texts
+    *(
+        errors.WireError,
+        errors.PayloadError,
+        errors.PhaseError,
+        errors.SettingsError,
+        errors.MissingDependencyError,
+    ),
+    *(errors.CredentialError, errors.LostStateError, errors.EncryptionError, errors.PrivacyBudgetError),
+}
 MakeSession: TypeAlias = Callable[..., Session]
 
 
@@ -179,6 +192,60 @@ def test_a_failure_is_told_and_leaves_no_trace(
         assert told.replace("\\", "") in answer.head.failure
     assert session.hello().snapshots == [1]
     assert add(session, 2.0, sequence=3, base=1) == 3.0
+
+
+KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, FenchelError)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_server_hears_no_words_about_the_files_of_a_client(
+    session: Session,
+    kind: type[FenchelError],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*arguments: object, **named: object) -> Values:
+        raise kind("/home/clinic/state: is not what it was")
+
+    monkeypatch.setattr(TallyClient, "answer", fail)
+    if issubclass(kind, StorageError | CheckpointError):
+        with pytest.raises(kind, match="/home/clinic"):
+            handled(session, "add", 1, 0, amount=1.0)
+        return
+    told = handled(session, "add", 1, 0, amount=1.0).head.failure
+    assert "/home/clinic/state: is not what it was" in caplog.text
+    if kind in ABOUT_THE_RUN:
+        assert told == "/home/clinic/state: is not what it was"
+    else:
+        assert told == f"a {kind.__name__}; see the client's log"
+
+
+def test_a_folder_that_becomes_read_only_stops_the_client(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session()
+    for sequence in (1, 2):
+        add(session, 1.0, sequence=sequence, base=sequence - 1)
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(StorageError, match=r"0001\.state: cannot be written \(Read-only file system\)"):
+            handled(session, "add", 3, 2, reach=2, amount=1.0)
+        with pytest.raises(StorageError, match="Read-only"):
+            handled(session, "add", 3, 1, amount=1.0)  # whose base says that the second did not count
+    assert session.hello().snapshots == [1, 2]
+    assert add(make_session(), 1.0, sequence=3, base=2, reach=2) == 3.0
+
+
+def test_an_entry_that_is_damaged_meanwhile_stops_the_client(session: Session, tmp_path: Path) -> None:
+    for sequence in (1, 2, 3):
+        add(session, 1.0, sequence=sequence, base=sequence - 1)
+    (tmp_path / "journal" / f"{1:020d}.state").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="cut off"):
+        handled(session, "add", 4, 1, amount=1.0)
 
 
 def test_a_base_that_is_gone_is_a_failure_and_not_a_wrong_answer(session: Session) -> None:

@@ -128,6 +128,13 @@ def test_a_link_of_nobody_is_refused(key: str | int) -> None:
         links.of_clients(client_names(3))
 
 
+def test_a_number_of_thousands_of_digits_is_nobody() -> None:
+    links = Links.model_validate({"clients": {"9" * 5000: "lte"}})
+    with pytest.raises(SettingsError, match=r"links\.clients: 9+ is not a client") as caught:
+        links.of_clients(client_names(3))
+    assert len(str(caught.value)) < 300
+
+
 def test_a_client_with_two_links_is_refused() -> None:
     links = Links.model_validate({"clients": {1: "lte", "client-001": "none"}})
     with pytest.raises(SettingsError, match="client-001 is given twice"):

@@ -11,7 +11,11 @@ from cryptography import x509
 from common.credentials import Credentials
 from common.errors import CredentialError, SettingsError
 from common.revocation import REVOKED, Revocations, read_revoked
-from deploy.certificates import check_pair, describe, issued, make_all, make_client, renew, revoke
+from deploy.certificates.description import describe
+from deploy.certificates.issued import issued
+from deploy.certificates.making import make_all, make_client, renew
+from deploy.certificates.pairs import check_pair
+from deploy.certificates.revocation import revoke
 
 
 @pytest.fixture

@@ -135,6 +135,19 @@ def test_a_disk_without_room_is_told_and_nothing_is_left_behind(written: Path) -
     assert store.read(written)["round"] == 7
 
 
+def test_whose_disk_it_is_and_what_is_started_again_is_told(tmp_path: Path) -> None:
+    remedies: dict[store.Owner, str] = {
+        "server": "go on with --resume RUN",
+        "client": "start this client again",
+    }
+    for owner, remedy in remedies.items():
+        with pytest.raises(StorageError) as refused:
+            store.write_content(tmp_path / "gone" / "state", store.Content.of(VALUES), owner=owner)
+        assert f"Make room on this {owner}'s disk" in str(refused.value)
+        assert remedy in str(refused.value)
+        assert ("--resume" in str(refused.value)) == (owner == "server")
+
+
 def test_a_folder_is_settled_with_all_above_it_up_to_the_mount_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import resource
+import signal
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from common import tables
-from common.errors import CheckpointError
+from common.errors import CheckpointError, StorageError
 from common.tables import TableLog
 
 SCHEMA = pa.schema([("round", pa.int64()), ("loss", pa.float64()), ("phase", pa.string())])
@@ -108,6 +112,51 @@ def test_a_crash_while_a_table_is_resumed_loses_no_row(path: Path, monkeypatch: 
     assert rounds_of(path) == [1, 2]
     TableLog(path, SCHEMA, kept_rounds=1).close()
     assert rounds_of(path) == [1]
+
+
+def test_a_full_disk_is_told_whenever_a_table_is_written(path: Path) -> None:
+    """The limit on the size of files stands in for a full disk: the same call fails, in the middle of the file."""
+    log = TableLog(path, SCHEMA)
+    log.append(rows(1, 2))
+    with full_disk(path.with_suffix(".arrows").stat().st_size):
+        with pytest.raises(StorageError, match=r"metrics\.arrows: cannot be written"):
+            log.close()  # its end
+        log.close()
+    with full_disk(100), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        with pytest.raises(StorageError, match=r"metrics\.parquet: cannot be written"):
+            log.finish()
+        with pytest.raises(StorageError, match=r"metrics\.arrows: cannot be written"):
+            TableLog(path, SCHEMA, kept_rounds=2)
+        gc.collect()
+    assert rounds_of(path) == [1, 2]
+    TableLog(path, SCHEMA, kept_rounds=2).finish()
+    assert rounds_of(path) == [1, 2]
+
+
+@contextlib.contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_damaged_table_is_named_as_it_lies_there_and_can_be_moved_away(path: Path) -> None:
+    grown(path, (1, 2))
+    growing = path.with_suffix(".arrows")
+    growing.write_bytes(b"not a table")
+    with pytest.raises(CheckpointError, match=r"metrics\.arrows: cannot be read .*move it away: --resume"):
+        TableLog(path, SCHEMA, kept_rounds=2)
+    growing.rename(path.with_suffix(".damaged"))
+    log = TableLog(path, SCHEMA, kept_rounds=2)
+    log.append(rows(3))
+    log.finish()
+    assert rounds_of(path) == [3]
 
 
 def test_no_table_and_a_damaged_one_are_refused(path: Path) -> None:

@@ -375,7 +375,8 @@ def test_differences_of_pixels_become_the_pixels(tmp_path: Path) -> None:
 )
 def test_damaged_differences_are_refused(tmp_path: Path, array: Any, reason: str) -> None:
     files = {name: tmp_path / name for name in ("labels.npz", "train2_x.npy")}
-    np.savez(files["labels.npz"], **({} if array is None else {"train2_y": np.arange(2)}))
+    labels: dict[str, Any] = {} if array is None else {"train2_y": np.arange(2)}
+    np.savez(files["labels.npz"], **labels)
     if isinstance(array, bytes):
         files["train2_x.npy"].write_bytes(array)
     else:

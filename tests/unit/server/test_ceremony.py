@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from common.errors import RunStoppedError, TooFewRepliesError
+from common.errors import RunStoppedError, SettingsError, TooFewRepliesError
 from common.expectation import Expectation, check
 from common.payload import Value, Values
 from common.phases import ACCEPT, OFFER, SEAL
@@ -101,5 +101,5 @@ async def test_a_run_does_not_begin_without_one_of_them(client: str, phase: str)
 
 
 async def test_a_designated_client_that_is_not_there_is_named() -> None:
-    with pytest.raises(RunStoppedError, match="'west', but the clients of this run are east, north, south"):
+    with pytest.raises(SettingsError, match=r"secrets.designated: 'west' given.*are east, north, south"):
         await share_secrets(relay(Relayed()), "west")

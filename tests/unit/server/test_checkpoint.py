@@ -242,6 +242,18 @@ def test_one_can_go_back_behind_a_whole_checkpoint(written: RunFolder) -> None:
     assert load(written.checkpoint.with_name("damaged")).round == 5
 
 
+def test_who_cannot_go_back_behind_a_whole_checkpoint_is_told_to_go_on_from_it(written: RunFolder) -> None:
+    spoil(written.previous_checkpoint)
+    with pytest.raises(
+        CheckpointError, match=r"previous: damaged.*the last one is whole: --resume RUN without"
+    ):
+        before_last(written)
+    assert newest(written).round == 5
+    spoil(written.checkpoint)
+    with pytest.raises(CheckpointError, match=r"previous: damaged.*no other checkpoint .*begin a new run"):
+        before_last(written)
+
+
 def test_two_damaged_checkpoints_are_refused_and_left_as_they_are(written: RunFolder) -> None:
     spoil(written.checkpoint)
     spoil(written.previous_checkpoint)

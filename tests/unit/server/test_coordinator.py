@@ -1,4 +1,4 @@
-"""Whose data fit a run, and how newcomers enter it.
+"""Whose data fit a run, how newcomers enter it, and what is said when it ends.
 
 What a named data set is like the server knows itself; names of classes are nobody else's.
 """
@@ -6,20 +6,26 @@ What a named data set is like the server knows itself; names of classes are nobo
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from common.errors import TooFewRepliesError
+from common.errors import CheckpointError, FenchelError, RunStoppedError, StorageError, TooFewRepliesError
 from common.run_folder import RunFolder
 from common.settings.participation import Participation
 from common.settings.run import validate
+from common.store import writing
+from common.version import PROTOCOL
 from proto import fenchel_pb2 as pb
 from server.algorithm import Algorithm
+from server.checkpoint import Checkpoint
 from server.coordinator import Coordinator
 from server.fleet import Cohort, Fleet
 from server.member import Member
+from server.rounds import Rounds
 
 SETTINGS: dict[str, Any] = {
     "rounds": 1,
@@ -112,3 +118,133 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
     assert made._newcomers.pause("b") > 0.1
     made._newcomers.end()
     await asyncio.gather(*tasks)
+
+
+class Ends:
+    """Rounds that end as a test wants, and what fails when they are closed."""
+
+    def __init__(self, error: FenchelError | None, closing: FenchelError | None = None) -> None:
+        self.done, self.ended = 3, ""
+        self.figures: dict[str, float] = {}
+        self.error = error
+        self.closing = closing
+        self.closed: list[bool] = []
+
+    async def go(self, *, fresh: bool) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def close(self, *, completed: bool) -> None:
+        self.closed.append(completed)
+        if self.closing is not None:
+            raise self.closing
+
+
+def full(path: Path) -> StorageError:
+    """Return what is said of a file for which there is no room."""
+    with pytest.raises(StorageError) as told, writing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return told.value
+
+
+def ending(made: Coordinator, rounds: Ends, monkeypatch: pytest.MonkeyPatch) -> Coordinator:
+    async def gathered() -> None: ...
+
+    monkeypatch.setattr(made, "_gather", gathered)
+    monkeypatch.setattr(made, "_rounds", lambda: cast(Rounds, rounds))
+    return made
+
+
+async def ended_by(made: Coordinator) -> FenchelError:
+    """Conduct a run as the service does; return the error that a person is shown."""
+    try:
+        try:
+            await made.conduct()
+        finally:
+            await made.farewells()
+    except FenchelError as shown:
+        return shown
+    raise AssertionError("it ended well")
+
+
+async def test_of_many_files_that_a_full_disk_fails_the_first_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = coordinator(tmp_path, {"name": "digits"}, shard())
+    first, table = full(made.folder.metrics), full(made.folder.calls)
+    rounds = Ends(first, table)
+
+    def no_room() -> None:
+        raise full(made.folder.disclosures)
+
+    monkeypatch.setattr(made.disclosures, "save", no_room)
+    made.folder.summary.mkdir()  # cannot be replaced
+    with caplog.at_level(logging.ERROR, "fenchel.server"):
+        assert await ended_by(ending(made, rounds, monkeypatch)) is first
+    assert rounds.closed == [False]
+    assert [Path(each.partition(":")[0]) for each in caplog.messages] == [
+        made.folder.calls,
+        made.folder.summary,
+        made.folder.disclosures,
+        made.folder.disclosures,
+    ]
+
+
+async def test_a_run_that_cannot_write_its_last_files_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = coordinator(tmp_path, {"name": "digits"}, shard())
+    table = full(made.folder.calls)
+    rounds = Ends(None, table)
+    assert await ended_by(ending(made, rounds, monkeypatch)) is table
+    assert rounds.closed == [True, False]
+    assert made._over is not None
+    assert not made._over.completed
+    assert '"completed": false' in made.folder.summary.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            full(Path("/srv/fenchel/runs/r/metrics.arrows")),
+            "the server cannot write its files (No space left on device); start this client again when the server is "
+            "back",
+        ),
+        (
+            CheckpointError("/srv/fenchel/runs/r/calls.parquet: cannot be read as a table"),
+            "the server cannot read a file of the run; start this client again when the server is back",
+        ),
+        (RunStoppedError("round 3: enough is enough"), "round 3: enough is enough"),
+    ],
+)
+async def test_clients_hear_of_the_servers_files_only_that_they_are_to_blame(
+    error: FenchelError, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, member = coordinator(tmp_path, {"name": "digits"}, shard())
+    heard = member.queue = asyncio.Queue()
+    made.enrolment.instances["a"] = b"1"  # it was away, and comes back
+    ending(made, Ends(error), monkeypatch)
+    with pytest.raises(FenchelError):
+        await made.conduct()
+    farewell = heard.get_nowait()
+    assert isinstance(farewell, pb.Farewell)
+    assert farewell.reason == told
+    with pytest.raises(FenchelError, match="is over") as late:
+        await made.join(pb.JoinRequest(protocol=PROTOCOL, client="a", instance=b"1"))
+    assert told in str(late.value)
+    assert "/srv" not in str(late.value)
+    assert str(error)[:20] in made.folder.summary.read_text()
+
+
+@pytest.mark.parametrize("policy", ["stop", "continue"])
+def test_a_client_that_stopped_a_run_is_asked_anew_what_it_has(policy: str, tmp_path: Path) -> None:
+    kept = {"shard": {"samples": "40", "features": "64"}, "base": 3, "lost": "its journal is gone"}
+    resumed = Checkpoint("run", 3, 0, {}, {"a": kept, "b": kept | {"lost": None}}, ())
+    made = Coordinator(
+        validate(SETTINGS | {"data": {"name": "digits"}, "participation": {"on_lost_state": policy}}),
+        RunFolder.create(tmp_path, "run"),
+        resume=resumed,
+    )
+    lost = [name for name, member in made.members.items() if member.lost is not None]
+    assert lost == ([] if policy == "stop" else ["a"])

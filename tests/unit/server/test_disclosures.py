@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from common.errors import CheckpointError
 from common.frames import Body
 from common.payload import encode, outline
 from common.phases import ACCEPT
@@ -27,8 +30,9 @@ from deploy import command
 from proto import fenchel_pb2 as pb
 from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
 from server.calls import Call
-from server.disclosures import UNASKED, UNDECLARED, Disclosures, Outlet
+from server.disclosures import UNASKED, UNDECLARED, Disclosures
 from server.exchange import Exchange
+from server.outlets import Outlet
 from server.replies import Gathered
 
 
@@ -238,6 +242,79 @@ def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     assert "metrics at http://127.0.0.1:9464/metrics: the run's id" in shown.output
     as_json = CliRunner().invoke(command.app, ["disclosures", str(tmp_path), "--json"])
     assert json.loads(as_json.output) == found
+
+
+def _set(*path: Any, value: Any) -> Callable[[Any], None]:
+    def change(account: Any) -> None:
+        for key in path[:-1]:
+            account = account[key]
+        account[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (_set("messages", value=None), "messages"),
+        (_set("messages", 0, value=7), "messages.0"),
+        (_set("messages", 0, "direction", value="sideways"), "messages.0.direction"),
+        (_set("messages", 0, "shape", 0, value=4), "messages.0.shape.0"),
+        (_set("messages", 0, "shape", 0, 1, value="4"), "messages.0.shape.0.1"),
+        (_set("messages", 0, "first_round", value=math.nan), "messages.0.first_round"),
+        (_set("messages", 0, "times", value=None), "messages.0.times"),
+        (_set("messages", 0, "key", value=5), "messages.0.key"),
+        (_set("messages", 0, "clients", value=3), "messages.0.clients"),
+        (_set("heads", 0, "fields", value=1), "heads.0.fields"),
+        (_set("noise", value={"mechanism": "x", "delta": 0.1, "groups": [{}]}), "noise"),
+        (_set("noise", value={"mechanism": "x", "standard_deviation": 10**400}), "noise"),
+        (_set("outlets", value=[{}]), "outlets.0"),
+    ],
+    ids=lambda found: found if isinstance(found, str) else "",
+)
+def test_an_account_that_a_hand_has_changed_is_refused(
+    account: Disclosures, tmp_path: Path, change: Callable[[Any], None], place: str
+) -> None:
+    path = RunFolder(tmp_path).disclosures
+    account.opened("north", ["client"])
+    receive(account, "north", reply(model=np.zeros(4)), asked(model="noisy"))
+    told = account.to_json()
+    path.write_text(json.dumps(told))
+    disclosure_rows(load_disclosures(tmp_path))
+    change(told)
+    path.write_text(json.dumps(told))
+    with pytest.raises(CheckpointError, match=rf"disclosures\.json: damaged.*\({re.escape(place)}"):
+        load_disclosures(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings", [b"\xa8", b"[1]", b"rounds: " + b"9" * 5000, b"a: &a [*a]", None], ids=str
+)
+def test_the_command_says_which_settings_it_cannot_read(tmp_path: Path, settings: bytes | None) -> None:
+    folder = RunFolder(tmp_path)
+    Disclosures(folder.disclosures, "run").save()
+    if settings is None:
+        folder.settings.mkdir()
+    else:
+        folder.settings.write_bytes(settings)
+    if not command.app.registered_commands:
+        command.register()
+    found = CliRunner().invoke(command.app, ["disclosures", str(tmp_path)])
+    assert isinstance(found.exception, CheckpointError)
+    assert "settings.yaml" in str(found.exception)
+
+
+def test_what_a_message_is_called_is_not_taken_for_a_style(account: Disclosures, tmp_path: Path) -> None:
+    account.opened("north", ["client"])
+    told = account.to_json()
+    told["heads"][0] |= {"message": "[/bold]", "fields": ["\x1b[2J"]}
+    RunFolder(tmp_path).disclosures.write_text(json.dumps(told))
+    if not command.app.registered_commands:
+        command.register()
+    shown = CliRunner().invoke(command.app, ["disclosures", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert "[/bold]" in shown.output
+    assert "\x1b" not in shown.output
 
 
 def test_the_account_costs_little() -> None:

@@ -77,3 +77,15 @@ async def test_thousands_of_clients_pass_at_once() -> None:
 
     await asyncio.gather(*(join(f"client-{number}") for number in range(12_000)))
     assert time.monotonic() - started < 10
+
+
+async def test_a_full_server_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate(Network(max_calls=3))
+    with caplog.at_level(logging.WARNING, logger="fenchel.server"):
+        async with gate.passed("a"), gate.passed("b"):
+            assert not caplog.records
+            for name in ("c", "d", "c"):
+                async with gate.passed(name):
+                    pass
+    (message,) = caplog.messages
+    assert message.startswith("all 3 calls that the server may have open are open (network.max_calls)")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from common.errors import SettingsError
+from common.errors import RunStoppedError, SettingsError
 from common.randomness import generator
 from common.settings.participation import (
     AllClients,
@@ -265,3 +265,16 @@ def test_rounds_and_seeds_draw_differently() -> None:
     sampler = FixedSize(size=5)
     cohorts = {drawn(sampler, t, np.ones(40), seed) for t in range(20) for seed in range(5)}
     assert len(cohorts) == 100
+
+
+def test_a_run_whose_clients_are_all_lost_says_how_it_can_go_on() -> None:
+    members = {name: Member(name, index, lost="its journal is gone") for index, name in enumerate("abcd")}
+    fleet = Fleet(members, 5, Participation(on_lost_state="continue"), 1 << 20, round=9)
+    with pytest.raises(RunStoppedError, match=r"round 9: all 4 clients are lost .*--resume RUN --previous"):
+        fleet.sample()
+
+
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [0.0, 0.0], [1.0, float("nan")]])
+def test_weights_that_are_none_are_refused_with_the_key(weights: list[float]) -> None:
+    with pytest.raises(SettingsError, match=r"participation.sampler: .*sample\(weights=\)"):
+        drawn(Weighted(size=1), 1, np.array(weights))

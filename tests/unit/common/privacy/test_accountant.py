@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import math
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,9 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from common.errors import MissingDependencyError
+from common.errors import MissingDependencyError, SettingsError
 from common.privacy import paper
-from common.privacy.accountant import Accountant, Method, Release, calibrate, epsilon
+from common.privacy.accountant import (
+    LARGEST_NOISE,
+    SMALLEST_NOISE,
+    SMALLEST_RATE,
+    Accountant,
+    Method,
+    Release,
+    calibrate,
+    epsilon,
+)
 from common.privacy.gaussian import exact_gaussian, profile
 
 DELTA, UPLOADS = 1e-4, 60
@@ -150,7 +160,7 @@ def test_sampling_is_worth_what_a_simulation_says() -> None:
     assert 0.3 * 0.05 < delta <= 0.05 + 0.002
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     z=st.floats(0.3, 30),
     q=st.floats(0.01, 1.0),
@@ -229,10 +239,37 @@ def test_a_delta_out_of_range_is_refused(delta: float) -> None:
         epsilon({Release(1.0): 1}, delta)
 
 
-@pytest.mark.parametrize(("z", "q"), [(0.0, 0.5), (-1.0, 0.5), (float("inf"), 0.5), (1.0, 0.0), (1.0, 1.1)])
-def test_an_impossible_release_is_refused(z: float, q: float) -> None:
-    with pytest.raises(ValueError, match="must"):
+@pytest.mark.parametrize(
+    ("z", "q"),
+    [
+        *((0.0, 0.5), (-1.0, 0.5), (float("inf"), 0.5), (float("nan"), 0.5), (1.0, 0.0), (1.0, 1.1)),
+        *((1e-200, 1.0), (1e155, 1.0), (10**400, 1.0), (1.0, 1e-300), (1.0, float("nan"))),
+        *(("1", 1.0), (None, 1.0), (True, 1.0), (1.0, [1])),
+    ],
+)
+def test_an_impossible_release_is_refused(z: Any, q: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="must"):
         Release(z, q)
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+@pytest.mark.parametrize("z", [SMALLEST_NOISE, 1.0, LARGEST_NOISE])
+@pytest.mark.parametrize("q", [SMALLEST_RATE, 1.0])
+def test_whatever_a_release_may_be_has_a_price(method: Method, z: float, q: float) -> None:
+    assert epsilon({Release(z, q): 2}, 1e-5, method) >= 0
+
+
+def test_what_an_accountant_cannot_tell_is_no_bargain(monkeypatch: pytest.MonkeyPatch) -> None:
+    accountant = Accountant("rdp-wor")
+    monkeypatch.setattr(
+        accountant, "_renyi", lambda *_: math.nan
+    )  # as of pld-poisson for much noise, few samples
+    assert accountant.epsilon({Release(1.0): 1}, 1e-5) == math.inf
+
+
+def test_a_budget_that_no_noise_can_be_shown_to_keep_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"differential_privacy\.budget: no noise keeps 1,000 uploads"):
+        calibrate(1.0, 1000, 1e-10, 1e-12, "rdp-wor")
 
 
 def test_without_the_library_the_error_names_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:

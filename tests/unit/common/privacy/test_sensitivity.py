@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -242,3 +243,7 @@ def test_opposite_gradients_nearly_attain_twice_the_bound() -> None:
         sent.append(x0 + clipped(y - x0, bound))
     distance = np.linalg.norm(sent[0] - sent[1])
     assert 1.9 * bound < distance <= clip_update(bound)
+
+
+def test_steps_that_stretch_beyond_all_numbers_have_no_sensitivity() -> None:
+    assert contractive(LocalMap(10.0, 500, pull=2.0), 1.0, 5.0) == math.inf

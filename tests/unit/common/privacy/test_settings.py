@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from common.errors import SettingsError
 from common.privacy import paper
-from common.privacy.accountant import Release, epsilon
+from common.privacy.accountant import SMALLEST_RATE, Release, epsilon
 from common.privacy.facts import PrivacyFacts
 from common.privacy.sensitivity import DualDifference, LocalMap, contractive, whole_batch
 from common.settings.privacy import DifferentialPrivacy, Mechanism
@@ -241,3 +241,25 @@ def test_each_mechanism_has_its_sensitivity() -> None:
     assert privacy("recursive").sensitivity(local, SOUND, after)[0] > bound
     alone = LocalMap(0.01, 5, batch_size=10)  # FedAvg: no dual variable
     assert privacy("recursive").sensitivity(alone, replace(SOUND, penalty=0.0), none)[0] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"noise_multiplier": 1e200},
+        {"noise_multiplier": 1e-200},
+        {"noise_multiplier": None, "epsilon_per_round": 1e-320},
+    ],
+)
+def test_noise_that_cannot_be_accounted_for_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="times the sensitivity; expected 1e-100 to 1e\\+06"):
+        privacy(**given).noise(SOUND)
+
+
+def test_a_sampling_rate_below_all_that_can_be_accounted_for_is_raised() -> None:
+    many = replace(SOUND, steps=1, batch_size=1, samples=10**12)
+    assert Release(2.0, privacy().sampling_rate(many)).sampling_rate == SMALLEST_RATE
+
+
+def test_features_of_an_endless_norm_are_not_smooth() -> None:
+    assert privacy(feature_norm=1e200).smoothness(SOUND) == math.inf

@@ -1,0 +1,79 @@
+"""A text in YAML stands for no more than its reader can bear, whatever its aliases say."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.errors import SettingsError
+from common.settings.run import load
+from common.settings.section import MOST_VALUES, yaml_value
+
+SECONDS = 1.0
+
+
+def nested(depth: int, width: int = 10) -> str:
+    """Return lists that refer to lists: the last stands for about ``width ** depth`` values."""
+    lines = [f"a0: &a0 [{', '.join(['x'] * width)}]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, depth)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("depth", [6, 7, 40])
+def test_a_short_file_that_stands_for_too_much_is_refused_by_line(depth: int, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(nested(depth) + f"rounds: *a{depth - 1}\n")
+    before = time.process_time()
+    with pytest.raises(SettingsError) as refusal:
+        load(path)
+    assert time.process_time() - before < SECONDS
+    said = str(refusal.value)
+    assert said.startswith(
+        f"{path}: not valid YAML: line 5: with the alias *a3 a section or list holds more than"
+    )
+    assert f"{MOST_VALUES:,} values" in said
+
+
+def test_sections_that_are_taken_over_count_too() -> None:
+    text = "a0: &a0 {x: 1, y: 2}\n" + "".join(
+        f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 30)}]}}\n" for n in range(1, 6)
+    )
+    with pytest.raises(yaml.YAMLError, match="line 4: with the alias"):
+        yaml_value(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("&a [*a]", 1), ("x: 1\ny: &b {z: [1, *b]}", 2), ("&a {<<: *a}", 1)],
+    ids=["list", "section", "taken over"],
+)
+def test_what_holds_itself_is_refused(text: str, line: int) -> None:
+    with pytest.raises(yaml.YAMLError, match=f"line {line}: .* holds itself"):
+        yaml_value(text)
+
+
+def test_aliases_within_bounds_say_what_they_stand_for() -> None:
+    text = "fast: &fast {rtt: 1ms, upload: 1Gbit}\nclients:\n  a: *fast\n  b:\n    <<: *fast\n    rtt: 5ms\n"
+    fast = {"rtt": "1ms", "upload": "1Gbit"}
+    assert yaml_value(text) == {"fast": fast, "clients": {"a": fast, "b": fast | {"rtt": "5ms"}}}
+    many = yaml_value("x: &x [1, 2, 3]\ny: [" + ", ".join(["*x"] * 20_000) + "]")
+    assert many["y"] == [[1, 2, 3]] * 20_000
+
+
+def test_a_long_file_without_aliases_is_read() -> None:
+    assert yaml_value(f"[{'1, ' * (MOST_VALUES + 10)}]") == [1] * (MOST_VALUES + 10)
+
+
+@pytest.mark.parametrize("depth", range(1, 6))
+def test_what_is_shown_of_a_value_takes_no_longer_for_a_large_one(depth: int, tmp_path: Path) -> None:
+    """A value that one line shows the beginning of is not written out whole first."""
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        nested(depth) + f"rounds: *a{depth - 1}\n" if depth < 5 else "rounds: [" + "[1]," * 50_000 + "]"
+    )
+    with pytest.raises(SettingsError, match=r"rounds: expected a whole number \(given \[") as refusal:
+        load(path)
+    assert all(len(line) < 250 for line in str(refusal.value).splitlines())
