@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest, free_port, wait_until
+from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = pytest.mark.cluster
 
-LEDGER = "tests.cluster.ledger:Ledger"  # its clients keep state: one lost or repeated reply changes the model
-ROUNDS = 200
-
-
-def settings(nap: float) -> dict[str, Any]:
-    return {
-        "name": "address",
-        "seed": 11,
-        "rounds": ROUNDS,
-        "clients": 3,
-        "data": {"name": "digits"},
-        "objective": {"kind": "softmax"},
-        "algorithm": {"name": LEDGER, "nap": nap},
-        "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 120.0},
-        "evaluation": {"server": False, "clients": False},
-    }
+ROUNDS = 60
 
 
 def test_clients_that_are_given_the_new_address_go_on_and_not_a_bit_of_the_model_changes(
     federate: MakeFederation, tmp_path: Path
 ) -> None:
-    federation = federate(settings(nap=0.01), LEDGER)
+    federation = federate(settings(ROUNDS, nap=0.01), LEDGER)
     federation.start()
     wait_until(lambda: "round 20 " in federation.says("server"), "round 20")
     first, *others = federation.names
@@ -59,6 +40,4 @@ def test_clients_that_are_given_the_new_address_go_on_and_not_a_bit_of_the_model
     for name in federation.names:
         federation.start_client(name)
     run = federation.finish()
-    reference = RunFolder.create(tmp_path, "undisturbed")
-    asyncio.run(run_in_process(validate(settings(nap=0.0)), reference))
-    assert digest(run / "model.npz") == digest(reference.model)
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)

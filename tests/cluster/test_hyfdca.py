@@ -287,7 +287,7 @@ BREAST_CANCER = {
 @pytest.mark.timeout(300)
 def test_kills_do_not_change_a_bit_of_an_encrypted_run(tmp_path: Path) -> None:
     make_keys(tmp_path / "keys", KEY_BITS)
-    chosen = settings(80, BREAST_CANCER, "hinge")
+    chosen = settings(50, BREAST_CANCER, "hinge")
     chance = random.Random(4)
     federation = Hospitals(tmp_path, chosen)
     try:

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
 from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = pytest.mark.cluster
 
 KILLS = 20
-LEDGER = "tests.cluster.ledger:Ledger"
-
-
-def settings(rounds: int, nap: float) -> dict[str, Any]:
-    return {
-        "name": "kills",
-        "seed": 11,
-        "rounds": rounds,
-        "clients": 3,
-        "data": {"name": "digits"},
-        "objective": {"kind": "softmax"},
-        "algorithm": {"name": LEDGER, "nap": nap},
-        "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 120.0},
-        "evaluation": {"server": False, "clients": False},
-    }
-
-
-def undisturbed(folder: Path, rounds: int) -> str:
-    run = RunFolder.create(folder, "undisturbed")
-    asyncio.run(run_in_process(validate(settings(rounds, nap=0.0)), run))
-    return digest(run.model)
 
 
 @pytest.mark.timeout(600)
 def test_twenty_kills_at_random_moments_do_not_change_a_bit_of_the_model(tmp_path: Path) -> None:
-    rounds = 700
+    rounds = 500
     chance = random.Random(20)
     federation = Federation(tmp_path, settings(rounds, nap=0.01), allow=LEDGER)
     killed = []
@@ -69,7 +44,7 @@ def test_twenty_kills_at_random_moments_do_not_change_a_bit_of_the_model(tmp_pat
 
 @pytest.mark.timeout(300)
 def test_a_run_that_was_brought_up_in_one_command_resumes_after_a_kill(tmp_path: Path) -> None:
-    rounds = 150
+    rounds = 60
     federation = Federation(tmp_path, settings(rounds, nap=0.01))
     runs = ["--runs", str(tmp_path / "runs")]
     try:

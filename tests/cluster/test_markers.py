@@ -1,13 +1,14 @@
-"""Planted markers: what is secret is in no file, log or last word of whoever must not have it."""
+"""Planted markers: what is secret is in no file, log or last word of whoever must not have it, nor shown."""
 
 from __future__ import annotations
 
 import csv
 import os
+import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import pytest
 
 from client.secrets import Secrets
 from deploy.keys import make_keys
-from tests.cluster.federation import Federation, wait_until
+from tests.cluster.federation import Federation, free_port, wait_until
 from tests.cluster.gated import NAME
+from tests.cluster.onlooker import onlooker
 from tests.cluster.test_secrets import traces
 
 pytestmark = pytest.mark.cluster
@@ -52,12 +54,32 @@ class Clinics(Federation):
                 for row, who in enumerate(self.identifiers[name]):
                     writer.writerow([who, *map(repr, drawn[row].tolist()), ILL if row % 3 else WELL])
 
+    watched: dict[str, int] = field(default_factory=dict)
+    """Ports at which clients, the server, and its live page can be watched."""
+
+    def start_server(self, *words: str) -> None:
+        if self.watched:
+            words += ("--metrics", f"127.0.0.1:{self.watched['server']}")
+            words += ("--dashboard-at", f"127.0.0.1:{self.watched['page']}")
+        super().start_server(*words)
+
+    def pages(self) -> list[str]:
+        """Where all can be watched."""
+        whole = [f"http://127.0.0.1:{self.watched['page']}/{part}" for part in ("", "data", "fleet")]
+        return [*map(self.page, ("server", *self.names)), *whole]
+
+    def page(self, who: str) -> str:
+        """Where the metrics of the server or a client are."""
+        return f"http://127.0.0.1:{self.watched[who]}/metrics"
+
     def start_client(self, name: str) -> None:
         words = ["client", f"localhost:{self.port}", "--certs", str(self.folder / "certs" / name)]
         words += ["--state", str(self.folder / "state" / name), "--data", str(self.folder / f"{name}.csv")]
         words += ["--id", "patient", "--label", "outcome", "--allow", NAME]
         if self.secrets is not None:
             words += ["--secrets", str(self.folder / "keys/clients.secret")]
+        if self.watched:
+            words += ["--metrics", f"127.0.0.1:{self.watched[name]}"]
         self.clients[name] = self.process(name, *words)
 
     def markers(self) -> dict[str, list[bytes]]:
@@ -104,6 +126,13 @@ def found_in(paths: list[Path], markers: dict[str, list[bytes]]) -> dict[str, se
     return found
 
 
+def shown(contents: Iterable[bytes], markers: dict[str, list[bytes]]) -> set[str]:
+    """Return the kinds of markers that occur in what an onlooker has."""
+    return {
+        kind for data in contents for kind, each in markers.items() if any(marker in data for marker in each)
+    }
+
+
 def files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
@@ -136,23 +165,35 @@ def loose() -> Iterator[None]:
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["fails", "hyfdca"])
 def test_no_file_or_word_holds_what_its_owner_must_not_have(
-    encrypted: bool, tmp_path: Path, loose: None
+    encrypted: bool, tmp_path: Path, loose: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clinics = Clinics(tmp_path, hyfdca(tmp_path) if encrypted else settings(tmp_path), NAME)
     if encrypted:
         make_keys(tmp_path / "keys", 2048)
         clinics.secrets = Secrets.load(tmp_path / "keys/clients.secret")
     clinics.write_files()
+    clinics.watched = {who: free_port() for who in ("server", "page", *clinics.names)}
     (tmp_path / "2.closed").touch()
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     try:
-        clinics.start()
-        if not encrypted:
+        with onlooker() as watching, watching.looking(clinics.pages()):
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", watching.collector)
+            clinics.start()
             wait_until(lambda: "round 1 " in clinics.says("server"), "round 1")
-            check_modes(tmp_path)
+            held = clinics.clients["client-002"]
+            if encrypted:  # there are no gates
+                held.send_signal(signal.SIGSTOP)
+            else:
+                check_modes(tmp_path)
+            watching.seen.clear()
+            silent = {clinics.page("client-002")} if encrypted else set()
+            wait_until(lambda: watching.seen.keys() >= set(clinics.pages()) - silent, "all pages")
+            held.send_signal(signal.SIGCONT)
             (tmp_path / "2.closed").unlink()
-        run = clinics.finish()
+            run = clinics.finish()
     finally:
         clinics.end()
+    monkeypatch.delenv("OTEL_TRACES_EXPORTER")
     trace = subprocess.run(
         [sys.executable, "-m", "deploy.command", "trace", str(run)], capture_output=True, check=False
     )
@@ -191,6 +232,16 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
         assert "tests/cluster/gated.py" in said, "but where it failed"
         assert "unexpected ValueError" in (run / "log.jsonl").read_text()
     check_modes(tmp_path)
+    # Metrics of both roles and traces: nothing. The live page: what the settings say, as the report.
+    for address, answers in watching.seen.items():
+        assert shown(answers, markers) <= ({"class names"} if address.endswith(("/", "/data")) else set()), (
+            address
+        )
+    spans = b"".join(watching.spans)
+    assert all(word in spans for word in (b"fenchel-server", b"fenchel-client", b"client-000")), (
+        "they were sent"
+    )
+    assert shown([spans], markers) == set()
 
 
 def check_modes(folder: Path) -> None:

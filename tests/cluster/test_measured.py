@@ -22,7 +22,7 @@ from client.host import host
 from common.credentials import Credentials
 from common.run_folder import RunFolder
 from common.settings.run import validate
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from deploy.local import LocalLauncher
 from deploy.names import client_names
 from report.run import Run

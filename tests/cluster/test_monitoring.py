@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -19,6 +20,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.parser import text_string_to_metric_families
 
+from common.run_folder import RunFolder
+from common.settings.run import validate
+from deploy.inprocess import run_in_process
 from report.run import Run
 from tests.cluster.federation import Federation, digest, free_port, wait_until
 
@@ -161,13 +165,9 @@ def test_a_run_is_one_trace_over_all_processes_and_the_model_is_the_same(
     assert {link.span_id for link in run.links} == streams
     assert len(streams) == 2
     monkeypatch.delenv("OTEL_TRACES_EXPORTER")
-    (tmp_path / "plain").mkdir()
-    plain = Federation(tmp_path / "plain", settings(rounds=3))
-    try:
-        plain.start()
-        assert digest(plain.finish() / "model.npz") == model
-    finally:
-        plain.end()
+    plain = RunFolder.create(tmp_path, "plain")
+    asyncio.run(run_in_process(validate(settings(rounds=3)), plain))
+    assert digest(plain.model) == model
 
 
 @pytest.mark.faults  # long; make faults

@@ -17,7 +17,7 @@ from common.credentials import Credentials
 from common.errors import CredentialError, DataError, JoinRefusedError, RunStoppedError
 from common.transport import options
 from common.version import PROTOCOL
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from proto import fenchel_pb2 as pb
 from proto.fenchel_pb2_grpc import CoordinatorStub
 from tests.cluster.conftest import MakeFederation
@@ -227,3 +227,36 @@ def test_a_client_without_its_journal_stops_the_run_or_is_left_out(
         assert code == 0, federation.says("server")
     assert federation.clients["client-001"].wait(30) == JoinRefusedError.exit_code
     assert "journal" in one_paragraph(federation.says("client-001"))
+
+
+@pytest.mark.timeout(180)
+def test_a_journal_that_is_put_back_lets_the_run_go_on(federate: MakeFederation) -> None:
+    """Also where a server that was resumed has missed it, and has written its checkpoint anew."""
+    ledger = "tests.cluster.ledger:Ledger"
+    settings = SETTINGS | {
+        "rounds": 40,
+        "clients": 3,
+        "algorithm": {"name": ledger, "nap": 0.02},
+        "evaluation": {"server": False, "clients": False},
+        "participation": {"deadline": 60.0},
+    }
+    federation = federate(settings, allow=ledger)
+    federation.start()
+    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    assert federation.server is not None
+    federation.server.send_signal(signal.SIGTERM)
+    federation.server.wait(60)
+    for name in federation.names:
+        federation.clients[name].wait(60)
+    state = federation.folder / "state" / "client-001"
+    state.rename(elsewhere := federation.folder / "elsewhere")
+    federation.start()
+    assert federation.server.wait(90) == 7
+    said = " ".join(federation.says("server").split())
+    assert "If its --state folder is gone, put it back and go on with --resume RUN" in said
+    for name in federation.names:
+        federation.kill(name)
+    shutil.rmtree(state, ignore_errors=True)
+    elsewhere.rename(state)
+    federation.start()
+    federation.finish()

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import JoinRefusedError
-from deploy.certificates import describe
+from deploy.certificates.description import describe
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, wait_until
 from tests.cluster.gated import NAME

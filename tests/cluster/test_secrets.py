@@ -149,8 +149,10 @@ def test_a_client_of_another_name_cannot_make_them(federate: MakeFederation) -> 
     federation = federate(values, allow=VAULT)
     federation.start()
     assert federation.server is not None
-    assert federation.server.wait(60) == RunStoppedError.exit_code
-    assert "secrets.designated is 'client-9'" in " ".join(federation.says("server").split())
+    assert federation.server.wait(60) == SettingsError.exit_code
+    assert "secrets.designated: 'client-9' given, but no client" in " ".join(
+        federation.says("server").split()
+    )
 
 
 def test_a_client_that_was_told_its_peers_shares_with_nobody_else(federate: MakeFederation) -> None:

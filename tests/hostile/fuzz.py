@@ -25,10 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from tests.hostile.parsers import Parser, parsers
+from tests.hostile.parser import Parser
+from tests.hostile.parsers import parsers
 
 SECONDS = 1.0
 """How much of the processor's time one input may take."""
+
+LEAST = 50
+"""Inputs that are thrown however long they take: a machine that stands still for a moment shows nothing."""
 
 KEPT = 400
 """Inputs of a parser that are kept to be damaged further, beside its seeds."""
@@ -80,7 +84,7 @@ def fuzz(parser: Parser, inputs: int, seed: int, patience: float = float("inf"))
     seed
         Of all draws.
     patience
-        Seconds after which no more are thrown.
+        Seconds after which no more are thrown, beyond :data:`LEAST`.
     """
     chance = random.Random(f"{seed} {parser.name}")
     seeds = list(parser.seeds)
@@ -91,7 +95,7 @@ def fuzz(parser: Parser, inputs: int, seed: int, patience: float = float("inf"))
     peak = _peak()
     with _alarm():
         for data in _inputs(parser, chance, seeds, kept, inputs):
-            if time.perf_counter() - started > patience:
+            if count.inputs >= LEAST and time.perf_counter() - started > patience:
                 break
             count.inputs += 1
             before = time.thread_time()

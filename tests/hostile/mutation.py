@@ -20,6 +20,12 @@ NUMBERS = (
     *(str(size).encode() for size in WIDE),
     *(b"-1", b"-0", b"0x10", b"1e308", b"1e999", b"-1e999", b"nan", b"inf", b"1_0", b"9" * 5000, b"0.1e-400"),
 )
+BOMB = b"{a0: &a0 [%s], %srounds: *a8}" % (
+    b",".join([b"x"] * 10),
+    b"".join(b"a%d: &a%d [%s], " % (n, n, b",".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 9)),
+)
+"""A short text in YAML that stands for 10 ** 9 values: lists of ten that refer to lists of ten, and so on."""
+
 WORDS = (
     *(b"", b" ", b"\n", b"\r\n", b"\t", b",", b":", b"#", b'"', b"'", b"\\", b"/", b"..", b"\0", b"\xff\xfe"),
     *(b"null", b"true", b"[]", b"{}", b"[" * 200, b"{" * 200, b"!!python/name:os.system", b"&a [*a]", b"*a"),
@@ -220,7 +226,7 @@ def rearranged(chance: random.Random, tree: Any, others: Sequence[Any]) -> Any:
 
 
 def _rearrange(chance: random.Random, node: Any, other: Any) -> None:
-    keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+    keys = list(node) if isinstance(node, dict) else list(range(len(node))) if isinstance(node, list) else []
     if not keys:
         return
     key = chance.choice(keys)

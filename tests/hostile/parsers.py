@@ -14,9 +14,10 @@ import socket
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -34,10 +35,13 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from client.algorithms import require_allowed
+from client.ceremony import Ceremony
 from client.identity import Identity
 from client.journal import Journal
 from client.ledger import Ledger, _chained, _line
+from client.paillier.interoperability import from_phe
 from client.policy import load_policy
+from client.randomness import SECRET, SECRET_BYTES, PrivateRandomness
 from client.sealing import seal, unseal
 from client.secrets import Secrets
 from client.session import Holding, Session
@@ -45,6 +49,7 @@ from client.work import Worker
 from common import store, supports, tables
 from common.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
 from common.data.files import read_file, read_files
+from common.data.readers import read_cifar_differences, read_mammography
 from common.data.shard import Shard
 from common.errors import (
     CheckpointError,
@@ -61,10 +66,11 @@ from common.errors import (
 from common.expectation import ArraySpec, CipherSpec, Expectation, NumberSpec, check
 from common.frames import Assembly, Body, frames, parse
 from common.objectives.factory import initial_model
-from common.paillier.key import PublicKey
+from common.paillier.key import LARGEST_BITS, PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
 from common.payload import Ciphertexts, SparseVector, Values, encode, outline
+from common.phases import OFFER
 from common.privacy.accountant import Release
 from common.revocation import REVOKED, Revocations, read_revoked
 from common.run_folder import RunFolder
@@ -75,69 +81,35 @@ from common.settings.tuning import load_tuning
 from common.state import freeze
 from common.supports import seeded_support
 from common.version import PROTOCOL
-from deploy.certificates import (
-    AUTHORITY_KEY,
-    ISSUED,
-    check_pair,
-    common_name,
-    describe,
-    issued,
-    make_all,
-    revoke,
-)
+from deploy.address import Address
+from deploy.certificates.authority import AUTHORITY_KEY
+from deploy.certificates.description import common_name, describe
+from deploy.certificates.issued import ISSUED, issued
+from deploy.certificates.making import make_all
+from deploy.certificates.pairs import check_pair
+from deploy.certificates.revocation import revoke
 from deploy.commands.energy import _devices as read_devices
 from deploy.observation import Outlets, watching
 from deploy.tuning import TuningFolder, _recorded
-from deploy.web import Address
 from proto import fenchel_pb2 as pb
-from report.disclosures import load_disclosures
+from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
 from report.run import Run
 from server import checkpoint
 from server.conversation import Conversation
 from server.coordinator import Coordinator
-from server.disclosures import Disclosures, Outlet
+from server.disclosures import Disclosures
 from server.enrolment import Enrolment
 from server.exchange import Exchange
 from server.member import Member
+from server.outlets import Outlet
 from server.replies import Gathered
 from server.service import Service
-from tests.hostile.mutation import damaged, disturbed, rearranged
+from tests.hostile.mutation import BOMB, damaged, disturbed, rearranged
+from tests.hostile.named_sets import named_sets
+from tests.hostile.parser import Parser, void
 
 LIMIT = 1 << 16
 """The largest message that the targets accept."""
-
-Change = Callable[[random.Random, bytes, Sequence[bytes]], bytes]
-
-
-@dataclass(frozen=True)
-class Parser:
-    """One target.
-
-    Attributes
-    ----------
-    name
-        For people.
-    seeds
-        Inputs that are right.
-    parse
-        Reads an input, as the program would.
-    refusals
-        What it may raise.
-    weight
-        Its share of all inputs.
-    memory
-        Bytes by which one input may raise what the process takes.
-    change
-        Damages an input.
-    """
-
-    name: str
-    seeds: tuple[bytes, ...]
-    parse: Callable[[bytes], None]
-    refusals: tuple[type[FenchelError], ...]
-    weight: int
-    memory: int = 64 << 20
-    change: Change = field(default=damaged)
 
 
 def parsers(folder: Path, loop: asyncio.AbstractEventLoop) -> list[Parser]:
@@ -602,7 +574,8 @@ def _settings(folder: Path) -> Iterator[Parser]:
 
         return parse
 
-    seeds = tuple(yaml.safe_dump(run).encode() for run in _RUNS)
+    shared = b"rounds: &n 2\nclients: *n\ndata: &d {name: digits}\nobjective: {<<: *d, kind: softmax}\nalgorithm: *d\n"
+    seeds = (*(yaml.safe_dump(run).encode() for run in _RUNS), shared, BOMB)
     yield Parser("settings, YAML", seeds, written(load), (SettingsError,), 10)
     policy = b"maximum_epsilon: 5\nmechanisms: [contractive]\nsupports: [dense]\ndelta: 1.0e-6\n"
     yield Parser("policies", (policy,), written(load_policy), (SettingsError,), 8)
@@ -648,10 +621,6 @@ def _settings(folder: Path) -> Iterator[Parser]:
     yield Parser("initial models", (model.getvalue(),), read_model, (SettingsError,), 15)
 
 
-def void(value: object) -> None:
-    """Let a value go: what counts is that it could be read."""
-
-
 # Data files
 
 
@@ -684,6 +653,44 @@ def _data(folder: Path) -> Iterator[Parser]:
 
     yield Parser("data, IDX", (images, marks), read_idx, (DataError,), 30)
     yield _file(folder, "x.csv.gz", (gzip.compress(csv, mtime=0), gzip.compress(bytes(4000), mtime=0)), 10)
+    yield _mammography(folder)
+    yield _cifar_differences(folder)
+    yield from named_sets(folder)
+
+
+def _mammography(folder: Path) -> Parser:
+    path = folder / "mammography.csv"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        read_mammography({path.name: path})
+
+    seeds = (b"0.5,1,2,3,4,5,'-1'\n-0.5,1,2,3,4,5,'1'\n", b"1,-1\n2,1\n")
+    return Parser("data, mammography", seeds, read, (DataError,), 10)
+
+
+def _cifar_differences(folder: Path) -> Parser:
+    """Return the reader of a part of CIFAR in several files: the first byte of an input says which one is its rest."""
+    own = folder / "cifar"
+    own.mkdir()
+    marks, train, test = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.savez(marks, train2_y=np.arange(2), test1_y=np.arange(1))
+    np.save(train, np.arange(3 * 2 * 32 * 32, dtype=np.uint8).reshape(3, 2, 32, 32))
+    np.save(test, np.zeros((3, 1, 32, 32), np.uint8))
+    whole = {
+        "labels.npz": marks.getvalue(),
+        "train2_x.npy": train.getvalue(),
+        "test1_x.npy": test.getvalue(),
+    }
+
+    def read(data: bytes) -> None:
+        place = data[0] % len(whole) if data else 0
+        for number, (name, content) in enumerate(whole.items()):
+            (own / name).write_bytes(data[1:] if number == place else content)
+        read_cifar_differences({name: own / name for name in whole})
+
+    seeds = tuple(bytes([place]) + content for place, content in enumerate(whole.values()))
+    return Parser("data, differences", seeds, read, (DataError,), 15)
 
 
 def _file(folder: Path, name: str, seeds: tuple[bytes, ...], weight: int) -> Parser:
@@ -743,11 +750,66 @@ def _credentials(folder: Path) -> Iterator[Parser]:
     def read_public(data: bytes) -> None:
         PublicKey.from_text(data.decode("utf-8", errors="replace"), "x", smallest_bits=64)
 
-    yield Parser("secrets", (text, public), read_secrets, refusals, 15)
-    yield Parser("public keys", (public,), read_public, refusals, 15)
+    theirs = b'{"kty": "DAJ", "alg": "PAI-GN1", "key_ops": ["decrypt"], "p": "Cw", "q": "DQ", "kid": "phe"}'
+    yield Parser("secrets", (text, public, theirs), read_secrets, refusals, 15)
+    yield Parser("public keys", (public, theirs), read_public, refusals, 15)
+    yield _keys_of_phe(secrets)
+    yield _exchange(folder / "exchange", identity, secrets)
+    yield _own_secrets(folder / "noise")
     key = X25519PrivateKey.generate()
     box = seal(b"hello", key.public_key().public_bytes_raw(), b"here")
     yield Parser("sealed boxes", (box,), lambda data: void(unseal(data, key, b"here")), refusals, 15)
+
+
+def _keys_of_phe(secrets: Secrets) -> Parser:
+    """Return the conversion of keys of phe: an input is p, of so many bytes as its first one says, and q."""
+    key = secrets.private_key
+    size = (key.p.bit_length() + 7) // 8
+    seed = bytes([size]) + key.p.to_bytes(size, "big") + key.q.to_bytes(size, "big")
+
+    def read(data: bytes) -> None:
+        data = data[: LARGEST_BITS // 8]  # phe has read it, not Fenchel, which is given numbers
+        size = data[0] if data else 0
+        p, q = (int.from_bytes(part, "big") for part in (data[1 : 1 + size], data[1 + size :]))
+        theirs: Any = SimpleNamespace(p=p or None, q=q)
+        found = from_phe(theirs)
+        assert found.public.n == p * q
+
+    small = bytes([1, 11, 13])
+    return Parser("keys of phe", (seed, small), read, (CredentialError,), 10)
+
+
+def _exchange(folder: Path, identity: Identity, secrets: Secrets) -> Parser:
+    """Return what a client does that finds its part of an exchange on the disk: the first byte says which file."""
+    folder.mkdir()
+    files = {"exchange.key": bytes(range(32)), "clients.secret": secrets.to_text().encode()}
+
+    def read(data: bytes) -> None:
+        place = data[0] % 3 if data else 0
+        for number, name in enumerate(files):
+            (folder / name).unlink(missing_ok=True)
+            if place in (number, 2):
+                (folder / name).write_bytes(data[1:])
+                (folder / name).chmod(0o600)
+        found = Ceremony("run", identity, 512, folder=folder)
+        assert (found.secrets is None) == (place == 0)
+        if place == 0:
+            assert len(np.asarray(found.answer(OFFER, {})["public_key"])) == 32
+
+    seeds = tuple(bytes([place]) + content for place, content in enumerate(files.values()))
+    return Parser("exchanges", seeds, read, (CheckpointError, CredentialError), 15)
+
+
+def _own_secrets(folder: Path) -> Parser:
+    """Return what a client does that finds the secret on the disk from which its noise follows."""
+    folder.mkdir()
+
+    def read(data: bytes) -> None:
+        (folder / SECRET).write_bytes(data)
+        assert PrivateRandomness.kept_in(folder).secret == data
+        assert len(data) == SECRET_BYTES
+
+    return Parser("own secrets", (bytes(range(SECRET_BYTES)),), read, (CheckpointError,), 5)
 
 
 def _revocations(folder: Path) -> Parser:
@@ -960,8 +1022,8 @@ def _folders(folder: Path) -> Iterator[Parser]:
     def read_account(data: bytes) -> None:
         run.disclosures.write_bytes(data)
         found = load_disclosures(run.path)
+        void((disclosure_rows(found), head_rows(found), noise_rows(found), outlet_rows(found)))
         Disclosures(run.disclosures, run.id).resume(["a"])
-        void(found)
 
     refusals = (CheckpointError,)
     changed = _changed_tree

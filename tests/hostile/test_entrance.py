@@ -19,7 +19,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from common.credentials import Credentials
 from common.revocation import REVOKED
 from common.run_folder import RunFolder
-from deploy.certificates import make_all, revoke
+from deploy.certificates.making import make_all
+from deploy.certificates.revocation import revoke
 from deploy.health import main as check_health
 from proto import fenchel_pb2 as pb
 from proto.fenchel_pb2_grpc import CoordinatorStub

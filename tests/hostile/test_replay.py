@@ -29,7 +29,7 @@ from common.frames import parse
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
 from common.stream import Stream
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from deploy.inprocess import MemoryStream
 from deploy.names import client_names
 from proto import fenchel_pb2 as pb

@@ -27,7 +27,7 @@ from common.errors import CredentialError, FenchelError, SettingsError, WireErro
 from common.frames import SMALLEST_PIECE, frames
 from common.settings.run import RunSettings, validate
 from common.transport import options
-from deploy.certificates import make_all
+from deploy.certificates.making import make_all
 from proto import fenchel_pb2 as pb
 
 RUN = "20260101-000000-small-ab12"
@@ -42,7 +42,15 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass
 class Impostor:
-    """A server that says what it likes, over TLS."""
+    """A server that says what it likes, over TLS.
+
+    Attributes
+    ----------
+    joined, heard
+        What clients have said, in calls that came through.
+    wire
+        What each connection brought before it was decrypted.
+    """
 
     credentials: Credentials
     settings: str
@@ -50,6 +58,7 @@ class Impostor:
     says: Callable[[], Iterable[bytes]] = lambda: frames(pb.Farewell(completed=True))
     joined: list[pb.JoinRequest] = field(default_factory=list)
     heard: list[bytes] = field(default_factory=list)
+    wire: list[bytearray] = field(default_factory=list)
 
     async def _join(self, request: pb.JoinRequest, context: object) -> pb.JoinReply:
         self.joined.append(request)
@@ -81,6 +90,39 @@ class Impostor:
         finally:
             await server.stop(None)
 
+    @contextlib.asynccontextmanager
+    async def overheard(self) -> Any:
+        """Listen, and take down the bytes of each connection on their way."""
+
+        async def passed(source: asyncio.StreamReader, to: asyncio.StreamWriter, note: bytearray) -> None:
+            with contextlib.suppress(ConnectionError), contextlib.closing(to):
+                while data := await source.read(1 << 16):
+                    note += data
+                    to.write(data)
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.wire.append(note := bytearray())
+            inner, outer = await asyncio.open_connection("127.0.0.1", behind)
+            await asyncio.gather(passed(reader, outer, note), passed(inner, writer, bytearray()))
+
+        async with self.listening() as behind:
+            server = await asyncio.start_server(relay, "0.0.0.0")
+            try:
+                yield server.sockets[0].getsockname()[1]
+            finally:
+                server.close()
+
+
+def encrypted(wire: bytearray) -> int:
+    """Return how many bytes of a connection are neither a greeting nor an alarm: encrypted, in a TLS connection."""
+    count, place = 0, 0
+    while place + 5 <= len(wire):
+        kind, length = wire[place], int.from_bytes(wire[place + 3 : place + 5], "big")
+        assert 20 <= kind <= 23, "no TLS"
+        count += length if kind == 23 else 0
+        place += 5 + length
+    return count
+
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -94,7 +136,13 @@ Visit = Callable[..., Awaitable[Impostor]]
 
 
 @pytest.fixture
-def visit(certificates: Path, tmp_path: Path) -> Visit:
+def met() -> list[Impostor]:
+    """The impostors that clients have dialled, in this order."""
+    return []
+
+
+@pytest.fixture
+def visit(certificates: Path, tmp_path: Path, met: list[Impostor]) -> Visit:
     """Return a function that has a client take part in a run of an impostor."""
 
     async def visited(
@@ -109,9 +157,10 @@ def visit(certificates: Path, tmp_path: Path) -> Visit:
     ) -> Impostor:
         text = settings if isinstance(settings, str) else json.dumps(settings)
         impostor = Impostor(Credentials.load(certificates / server / "server"), text, run)
+        met.append(impostor)
         if says is not None:
             impostor.says = says
-        async with impostor.listening() as port:
+        async with impostor.overheard() as port:
             participant = Participant(
                 "a",
                 f"{host}:{port}",
@@ -158,17 +207,31 @@ def everything_in(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
-async def test_a_server_as_it_should_be_is_worked_for(visit: Visit) -> None:
+async def test_a_server_as_it_should_be_is_worked_for(visit: Visit, met: list[Impostor]) -> None:
     impostor = await visit(SETTINGS)
+    assert met == [impostor]
+    assert [request.client for request in impostor.joined] == ["a"]
     assert len(impostor.heard) == 1
+    assert max(map(encrypted, impostor.wire)) > 1000, "its certificate, and calls"
 
 
 @pytest.mark.parametrize(
-    ("server", "host"), [("theirs", "localhost"), ("ours", "127.0.0.2")], ids=["authority", "host name"]
+    ("server", "host", "most"),
+    [
+        ("theirs", "localhost", 100),  # bytes: a last word, and not even the client's certificate
+        ("ours", "127.0.0.2", 800),  # with its certificate: names are compared when the handshake is done
+    ],
+    ids=["authority", "host name"],
 )
-async def test_a_server_with_a_wrong_certificate_hears_nothing(server: str, host: str, visit: Visit) -> None:
+async def test_a_server_with_a_wrong_certificate_hears_nothing(
+    server: str, host: str, most: int, visit: Visit, met: list[Impostor]
+) -> None:
     with pytest.raises(CredentialError, match="the server's must name the host"):
         await visit(SETTINGS, server=server, host=host)
+    (impostor,) = met
+    assert impostor.joined == impostor.heard == []
+    assert any(impostor.wire), "the client has been there"
+    assert max(map(encrypted, impostor.wire)) < most
 
 
 async def test_a_file_is_not_opened_because_a_server_names_it(

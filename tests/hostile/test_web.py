@@ -21,9 +21,9 @@ import pytest
 from common.run_folder import RunFolder
 from common.settings.run import load
 from deploy import web
+from deploy.address import Address
 from deploy.dashboard import DEFAULT
 from deploy.observation import Outlets, watching
-from deploy.web import Address
 from tests.hostile.mutation import damaged
 
 SECRET = b"wombat-4711"

@@ -1,0 +1,215 @@
+"""Disks that are really full, and folders that really become read-only, in the middle of a run.
+
+Whoever cannot write says which file and what to do, and ends with code 12. Once there is room the run goes on, to the
+bits of a run that nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.ledger import Ledger
+from common.run_folder import RunFolder
+from common.settings.run import validate
+from deploy.inprocess import run_in_process
+from tests.algorithms.test_private_runs import REPEATABLE, private
+from tests.cluster.disk import Disk, NoDiskError
+from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+ROUNDS = 60
+PRIVATE_ROUNDS = 200
+CANNOT_WRITE = 12  # exit code of a StorageError
+SMALL = "3m"  # for journals; and
+LARGE = "20m"  # for run folders
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    try:
+        made = Disk.mounted(place)
+    except NoDiskError as refusal:
+        pytest.skip(f"a test can mount no disk here: {refusal}")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def federation(disk: Disk) -> Iterator[Federation]:
+    made = Federation(disk.folder, settings(ROUNDS, nap=0.05), allow=LEDGER, within=disk.within)
+    yield made
+    made.end()
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What happens to a folder in the middle of a run, and how it is put right."""
+
+    begin: Callable[[Disk, Path], None]
+    end: Callable[[Disk, Path], None]
+    reason: str
+
+
+FULL = Trouble(Disk.fill, Disk.make_room, "No space left on device")
+FROZEN = Trouble(Disk.freeze, Disk.thaw, "Read-only file system")
+
+
+def fails(federation: Federation, who: str) -> str:
+    """Wait until a process has ended as one that cannot write; return what it has said."""
+    process = federation.server if who == "server" else federation.clients[who]
+    assert process is not None
+    assert process.wait(60) == CANNOT_WRITE, federation.says(who)
+    said = federation.says(who)
+    assert "Traceback" not in said
+    (last,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert str(federation.folder) in last, "the file is named"
+    return last
+
+
+def meanwhile(federation: Federation, t: int) -> None:
+    federation.start()
+    wait_until(lambda: f"round {t} " in federation.says("server"), f"round {t}")
+
+
+@pytest.mark.parametrize(
+    "trouble", [FROZEN, pytest.param(FULL, marks=pytest.mark.faults)], ids=["frozen", "full"]
+)
+def test_a_client_that_cannot_write_its_journal_goes_on_later(
+    disk: Disk, federation: Federation, tmp_path: Path, trouble: Trouble
+) -> None:
+    victim = federation.names[1]
+    state = federation.folder / "state" / victim
+    disk.mount(state, SMALL)
+    meanwhile(federation, 5)
+    trouble.begin(disk, state)
+    last = fails(federation, victim)
+    assert "make room" in last.lower()
+    assert "nothing that counted is lost" in last
+    assert str(federation.folder / "state") not in federation.says("server")
+    trouble.end(disk, state)
+    federation.restart(victim)
+    assert digest(federation.finish() / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.faults  # long; make faults
+def test_a_client_may_begin_with_a_folder_that_cannot_be_written(
+    disk: Disk, federation: Federation, tmp_path: Path
+) -> None:
+    victim = federation.names[1]
+    state = federation.folder / "state" / victim
+    state.mkdir(parents=True)
+    disk.freeze(state)
+    federation.start()
+    assert "Read-only file system" in fails(federation, victim)
+    disk.thaw(state)
+    federation.restart(victim)
+    assert digest(federation.finish() / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.faults  # long; make faults
+@pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
+def test_a_server_that_cannot_write_is_resumed_later(
+    disk: Disk, federation: Federation, tmp_path: Path, trouble: Trouble
+) -> None:
+    runs = federation.folder / "runs"
+    disk.mount(runs, LARGE)
+    meanwhile(federation, 5)
+    place = runs if trouble is FULL else federation.run_folder / "checkpoint"
+    trouble.begin(disk, place)
+    last = fails(federation, "server")
+    assert f"cannot be written ({trouble.reason})" in last
+    assert "--resume" in last
+    for name in federation.names:  # clients hear that the run has stopped, and end
+        assert federation.clients[name].wait(60) == 0
+    trouble.end(disk, place)
+    federation.start()
+    assert digest(federation.finish() / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.faults  # long; make faults
+def test_a_run_is_not_resumed_in_a_folder_that_cannot_be_written(
+    disk: Disk, federation: Federation, tmp_path: Path
+) -> None:
+    """Not even where the last checkpoint is damaged and would be put aside; once writable, the run goes on."""
+    meanwhile(federation, 10)
+    assert federation.server is not None
+    federation.server.send_signal(signal.SIGTERM)
+    federation.server.wait(60)
+    for name in federation.names:
+        federation.kill(name)  # one that has not heard of the end tries to reach the server still
+    checkpoints = federation.run_folder / "checkpoint"
+    content = bytearray((checkpoints / "latest").read_bytes())
+    content[-5] ^= 1
+    (checkpoints / "latest").write_bytes(content)
+    for folder in (federation.run_folder, checkpoints):
+        (federation.folder / "server.log").write_text("")
+        disk.freeze(folder)
+        federation.start_server()
+        assert "cannot be written (Read-only file system)" in fails(federation, "server")
+        disk.thaw(folder)
+    federation.start()
+    assert digest(federation.finish() / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+
+
+@pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
+def test_a_folder_in_which_no_run_can_begin_is_refused_at_once(
+    disk: Disk, federation: Federation, trouble: Trouble
+) -> None:
+    runs = federation.folder / "runs"
+    disk.mount(runs, "4k,nr_inodes=1" if trouble is FULL else LARGE)
+    if trouble is FROZEN:
+        disk.freeze(runs)
+    up = federation.process("server", "up", str(federation.folder / "settings.yaml"), "--runs", str(runs))
+    assert up.wait(60) == CANNOT_WRITE, federation.says("server")
+    assert f"no run folder can be made there ({trouble.reason})" in federation.says("server")
+    assert "Traceback" not in federation.says("server")
+
+
+@pytest.mark.parametrize(
+    "trouble", [FROZEN, pytest.param(FULL, marks=pytest.mark.faults)], ids=["frozen", "full"]
+)
+def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
+    disk: Disk, tmp_path: Path, trouble: Trouble
+) -> None:
+    given: dict[str, Any] = private(REPEATABLE).model_dump(mode="json") | {
+        "rounds": PRIVATE_ROUNDS,
+        "clients": 3,
+        "evaluation": {"server": False, "clients": False},
+        "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 120.0},
+    }
+    federation = Federation(disk.folder, given, within=disk.within)
+    victim = federation.names[1]
+    state = federation.folder / "state" / victim
+    disk.mount(state, SMALL)
+    try:
+        meanwhile(federation, 3)
+        trouble.begin(disk, state)
+        last = fails(federation, victim)
+        if trouble is FROZEN:
+            assert "privacy.ledger: the privacy ledger cannot be written (Read-only file system)" in last
+            assert "nothing is sent and no budget spent" in last
+        assert str(federation.folder / "state") not in federation.says("server")
+        assert "failed" not in federation.says("server")
+        (ledger,) = state.rglob("privacy.ledger")
+        trouble.end(disk, state)
+        federation.restart(victim)
+        run = federation.finish()
+        spent = Ledger(ledger, victim).releases
+    finally:
+        federation.end()
+    reference = RunFolder.create(tmp_path / "reference", "undisturbed")
+    asyncio.run(run_in_process(validate(given), reference))
+    assert digest(run / "model.npz") == digest(reference.model)
+    (undisturbed_ledger,) = reference.journals.rglob(f"{victim}/privacy.ledger")
+    assert spent == Ledger(undisturbed_ledger, victim).releases
