@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.machine import description
 from benchmarks.program import markdown
 
-_PROGRAMS = ("round_trip", "scale", "large_model", "paillier", "sparse", "instrumentation")
+_PROGRAMS = ("round_trip", "scale", "large_model", "paillier", "sparse", "instrumentation", "kept_rounds")
 
 
 def main() -> None:

@@ -35,8 +35,10 @@ class Room:
     Attributes
     ----------
     most
-        Bytes; ``None``: :data:`ENTRIES` times the largest entry or :data:`LEAST_BYTES`, whichever is more, but not
-        the last of the space on the disk (:data:`SPARED`).
+        Bytes, for this client alone: others on the same disk have as much. ``None``: :data:`ENTRIES` times the
+        largest entry or :data:`LEAST_BYTES`, whichever is more, but not the last of the space on the disk
+        (:data:`SPARED`). In memory only the number of entries bounds it: who keeps a journal there takes part for
+        as long as a process lives.
     """
 
     most: int | None = None

@@ -9,7 +9,9 @@ from typing import Self
 
 from common.errors import SettingsError
 
-_PORT = re.compile(r"[0-9]{1,5}")
+_ADDRESS = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})", re.ASCII
+)
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,12 @@ class Address:
         SettingsError
             Naming the ``option``, as the user knows it.
         """
-        host, colon, port = words.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
+        found = _ADDRESS.fullmatch(words)
+        if found is None or int(found["port"]) > 65535:
             raise SettingsError(
                 f"{option}: expected HOST:PORT, such as 127.0.0.1:7444 or [::1]:7444, got {words!r:.80}"
             )
-        return cls(host, int(port))
+        return cls(found["six"] or found["name"], int(found["port"]))
 
     @property
     def is_loopback(self) -> bool:

@@ -295,13 +295,14 @@ class Coordinator:
         if member.shard is None:
             member.shard = hello.shard
         # A client's word cannot make a state of which there is none: it would be lost, and might end the run.
-        if not (self._stateless or member.can_restore(hello)):
-            if member.lost is None:
-                member.lose(
-                    "its journal of this run is gone or damaged, so what it contributed cannot be restored; if it is "
-                    "only the last entry, --resume RUN --previous goes back behind it"
-                )
-            return pb.Farewell(reason=f"this client's journal of run {self.folder.id} is gone or damaged")
+        if member.lost is None and not (self._stateless or member.can_restore(hello)):
+            member.lose(
+                "its journal of this run is gone or damaged, so what it contributed cannot be restored. Put its "
+                "--state folder back and go on with --resume RUN; if it is only the last entry, --resume RUN "
+                "--previous goes back behind it"
+            )
+        if member.lost is not None:
+            return pb.Farewell(reason=f"this client is out of run {self.folder.id}: {member.lost}")
         described = sum(other.shard is not None for other in self.members.values())
         self._observer.joined(described, len(self.members))
         if described == len(self.members):

@@ -148,9 +148,8 @@ class Fleet:
             if member.lost is not None:
                 raise LostStateError(
                     f"client {member.name}: {member.lost}. The run stops, because the algorithm's state on the "
-                    "clients would no longer add up. If its --state folder is gone, put it back and go on with "
-                    "--resume RUN; else begin a new run, where participation.on_lost_state: continue would go on "
-                    "without it"
+                    "clients would no longer add up. Where that cannot be cured, begin a new run; with "
+                    "participation.on_lost_state: continue it would go on without such a client"
                 )
 
     def note_attendance(self, calls: Iterable[Call]) -> None:
@@ -504,7 +503,8 @@ def _too_far_behind(member: Member, limit: int) -> str:
     where = "is slow to follow" if member.connected else "has been away for long"
     return (
         f"it {where}: all that it was told since round {first.round}, {member.owed_bytes:,} bytes, it still has to do, "
-        f"and no more than {limit:,} are kept for one client (network.promised_bytes)"
+        f"and no more than {limit:,} are kept for one client (network.promised_bytes). Bring it back, or to a faster "
+        "line, and go on with --resume RUN: it catches up"
     )
 
 

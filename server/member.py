@@ -200,6 +200,7 @@ class Member:
                 call.exchange.fail(call, reason)
         self.outstanding.clear()
         self.owed_bytes = 0
+        self.say_farewell(pb.Farewell(reason=f"this client is out of the run: {reason}"))
 
     def say_farewell(self, farewell: pb.Farewell) -> None:
         """End the client's part, if it is connected."""

@@ -380,7 +380,7 @@ def client(
         typer.Option(
             min=1,
             help="how much of the disk the journal may take, which the server has this client keep; default: 4 GiB, or "
-            "10,000 times the largest entry if that is more, and a tenth of the free space stays free",
+            "10,000 times the largest entry if that is more, and a tenth of the space that it finds stays free",
         ),
     ] = None,
     threads: Annotated[
@@ -490,7 +490,7 @@ def client(
     except ParentGoneError:
         raise typer.Exit(0) from None
     stopped = next((farewell.reason for farewell in farewells if not farewell.completed), None)
-    say("the run is complete" if stopped is None else f"the run stopped early: {stopped}")
+    say("the run is complete" if stopped is None else f"ended early: {stopped}")
 
 
 def _identities(

@@ -84,10 +84,7 @@ def test_a_full_disk_stops_the_server_which_is_resumed_when_there_is_room(
         for name in federation.names:
             assert federation.clients[name].wait(60) == 0
             heard = " ".join(federation.says(name).split())
-            assert (
-                "the run stopped early: the server cannot write its files (File too large); start this"
-                in heard
-            )
+            assert "ended early: the server cannot write its files (File too large); start this" in heard
             assert str(federation.run_folder) not in heard
         federation.start()
         run = federation.finish()

@@ -176,9 +176,8 @@ def test_a_folder_in_which_no_run_can_begin_is_refused_at_once(
     assert "Traceback" not in federation.says("server")
 
 
-@pytest.mark.parametrize(
-    "trouble", [FROZEN, pytest.param(FULL, marks=pytest.mark.faults)], ids=["frozen", "full"]
-)
+@pytest.mark.faults  # long; make faults
+@pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
 def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
     disk: Disk, tmp_path: Path, trouble: Trouble
 ) -> None:

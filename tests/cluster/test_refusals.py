@@ -253,7 +253,7 @@ def test_a_journal_that_is_put_back_lets_the_run_go_on(federate: MakeFederation)
     federation.start()
     assert federation.server.wait(90) == 7
     said = " ".join(federation.says("server").split())
-    assert "If its --state folder is gone, put it back and go on with --resume RUN" in said
+    assert "Put its --state folder back and go on with --resume RUN" in said
     for name in federation.names:
         federation.kill(name)
     shutil.rmtree(state, ignore_errors=True)

@@ -34,7 +34,12 @@ from common.payload import Values
 from common.privacy.accountant import Release
 from common.revocation import read_revoked
 from common.run_folder import RunFolder
-from deploy.certificates import check_pair, describe, issued, make_all, make_client, renew, revoke
+from deploy.certificates.description import describe
+from deploy.certificates.issued import issued
+from deploy.certificates.making import make_all, make_client, renew
+from deploy.certificates.pairs import check_pair
+from deploy.certificates.revocation import revoke
+from deploy.commands.certs import revoke as revoke_by_command
 from deploy.inprocess import run_in_process
 from proto import fenchel_pb2 as pb
 from server import checkpoint as checkpoints
@@ -498,6 +503,23 @@ def read_certificates(root: Path, promises: list[Any]) -> None:
             assert int(describe(root / "certs" / name)["serial"], 16) in known, (
                 "it cannot be revoked by its name"
             )
+
+
+def test_a_list_that_was_copied_for_the_server_stays_there(tmp_path: Path) -> None:
+    (root := tmp_path / "disk").mkdir()
+    authority, server = root / "certs" / "authority", root / "certs" / "server"
+    make_all(root / "certs", ["localhost"], ["a", "b"])
+    revoke_by_command(authority, names=["a"], to=server)
+    with recording(root) as found:
+        revoke_by_command(authority, names=["b"], to=server)
+        found.promise("copied")
+
+    def read_copy(left: Path, promises: list[Any]) -> None:
+        revoked = read_revoked(left / "certs" / "server")
+        assert len(revoked) == 2 if promises else len(revoked) in (1, 2), "what was revoked is accepted again"
+
+    assert try_everything(found, read_copy, tmp_path) > 5
+    try_kills(found, read_copy, tmp_path)
 
 
 def test_what_was_revoked_stays_so_and_who_was_certified_can_be_revoked(tmp_path: Path) -> None:

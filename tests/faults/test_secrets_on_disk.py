@@ -25,7 +25,8 @@ from common.errors import CredentialError
 from common.phases import OFFER
 from common.privacy.accountant import Release
 from common.run_folder import RunFolder
-from deploy.certificates import make_all, renew, revoke
+from deploy.certificates.making import make_all, renew
+from deploy.certificates.revocation import revoke
 from deploy.keys import CLIENTS, SERVER, make_keys
 from proto import fenchel_pb2 as pb
 from server import checkpoint as checkpoints

@@ -2,7 +2,8 @@
 
 Python imports this module by itself in processes that have its folder in ``PYTHONPATH``. An order is a file in
 ``FENCHEL_TEST_ORDERS``: ``server.checkpoint`` or ``CLIENT.journal`` (the new file is written, and not yet in its
-place), or ``CLIENT.reply`` (the journal's entry is in its place, and the reply has not left).
+place), or ``CLIENT.reply`` (the journal's entry is in its place, and the reply has not left). Who takes an order
+away carries it out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ def _obey(order: str) -> None:
         (_orders / order).unlink()
     except FileNotFoundError:
         return  # there is no such order
-    (_orders / f"{order}.done").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -13,7 +13,23 @@ from deploy.commands import inspect, relay, run
 
 @pytest.mark.parametrize(
     "words",
-    ["", "7444", "localhost", "localhost:", ":7444", "localhost:x", "localhost:70000", "host:" + "9" * 5000],
+    [
+        "",
+        "7444",
+        "localhost",
+        "localhost:",
+        ":7444",
+        "localhost:x",
+        "localhost:70000",
+        "host:" + "9" * 5000,
+        "https://server:7443",
+        "a b:80",
+        "user@host:80",
+        "[::1:80",
+        "::1",
+        "fe80::1",
+        "[::1]",
+    ],
 )
 def test_an_address_that_is_none_is_refused_by_the_name_of_its_option(words: str) -> None:
     with pytest.raises(SettingsError, match=r"--metrics: expected HOST:PORT"):

@@ -141,7 +141,8 @@ def test_a_report_that_cannot_be_written_says_where(finished: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"seconds": {}}', '{"figures": {"gap": "x"}}', '{"completed": 1}', '{"figures": [1]}']
+    "text",
+    ["{", "[]", '{"seconds": {}}', '{"figures": {"gap": "x"}}', '{"completed": 1}', '{"figures": [1]}'],
 )
 def test_a_damaged_summary_is_refused(altered: Callable[..., Run], text: str) -> None:
     run = altered()

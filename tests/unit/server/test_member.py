@@ -246,7 +246,14 @@ def test_a_checkpoint_knows_what_a_client_has_to_catch_up_on(member: Member) -> 
     assert restored.owed_bytes == member.owed_bytes > 0
 
 
-def test_who_is_lost_owes_nothing(member: Member) -> None:
+def test_who_is_lost_owes_nothing_and_hears_so_if_it_is_there(member: Member) -> None:
+    member.queue = asyncio.Queue()
     tell(member)
-    member.lose("its journal is gone")
+    member.lose("it is slow to follow")
     assert member.owed_bytes == 0
+    waiting = [member.queue.get_nowait(), member.queue.get_nowait()]
+    assert isinstance(waiting[0], int)
+    assert waiting[0] not in member.outstanding  # nothing is left to be sent
+    assert isinstance(waiting[1], pb.Farewell)
+    assert not waiting[1].completed
+    assert "it is slow to follow" in waiting[1].reason
