@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import base64
 import contextlib
 import gzip
@@ -449,7 +450,9 @@ class _Page:
         loopback = Address("127.0.0.1", 0)
         outlets = Outlets(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
         self._open = watching(run, settings, outlets, said.append, said.append)
-        self._open.__enter__()  # until this process ends
+        self._open.__enter__()
+        # Until this process ends, and not when it has ended: closing waits for threads, which stop then.
+        atexit.register(self._open.__exit__, None, None, None)
         self._places = [
             (found.hostname or "", found.port or 0)
             for found in (urlsplit(words.split()[-1]) for words in said)
