@@ -10,24 +10,40 @@ import numpy as np
 from common.payload import Array
 
 _BLOCK = 1 << 16  # entries; a block of two arrays stays in the cache
+_REFERRED_BYTES = 64 << 20  # up to here a sum of one term is that term, so that it need not be copied
 
 
 def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
     """Return ``total + weight * array``, in the dtype of ``array``, reusing ``total``'s memory.
 
-    ``None`` stands for zero. A block at a time, so that no temporary array of full length is needed.
+    ``None`` stands for zero. What is returned may be ``array`` itself, read-only: then the next sum takes memory of its
+    own. A block at a time, so that no temporary array of full length is needed.
     """
+    if total is None and weight != 1.0:
+        return np.asarray(array * array.dtype.type(weight))
     if total is None:
-        return array.copy() if weight == 1.0 else np.asarray(array * array.dtype.type(weight))
+        return _referred(array) if array.nbytes <= _REFERRED_BYTES else array.copy()
     if weight == 1.0:
-        total += array
-        return total
+        return np.add(total, array, out=_room_for(total))
+    if not total.flags.writeable:
+        total = total.copy()
     flat, addend = total.reshape(-1), array.reshape(-1)
     factor = array.dtype.type(weight)
     for start in range(0, flat.size, _BLOCK):
         block = slice(start, start + _BLOCK)
         flat[block] += factor * addend[block]
     return total
+
+
+def _referred(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _room_for(total: Array) -> Array:
+    """Return where the next sum goes: in the total's own memory, unless it is the first term."""
+    return total if total.flags.writeable else np.empty_like(total)
 
 
 class Total:
@@ -49,7 +65,7 @@ class Total:
         self._total: Array | None = None
 
     def add(self, array: Array, weight: float = 1.0) -> None:
-        """Add a term."""
+        """Add a term, which must not change before the next is added."""
         if not self._terms:
             self._unit = max(weight, 1.0)
         if weight != self._unit:
@@ -60,12 +76,15 @@ class Total:
 
     def _multiply(self) -> None:
         if self._unit != 1.0 and self._total is not None:
-            np.multiply(self._total, self._total.dtype.type(self._unit), out=self._total)
+            factor = self._total.dtype.type(self._unit)
+            self._total = np.multiply(self._total, factor, out=_room_for(self._total))
         self._unit = 1.0
 
     def sum(self) -> Array:
         """Return the sum; the array goes on to change with what is added."""
         self._multiply()
+        if not self._added.flags.writeable:
+            self._total = self._added.copy()
         return self._added
 
     def mean(self) -> Array:

@@ -82,6 +82,24 @@ def test_a_total_is_the_weighted_sum_also_where_the_weights_are_equal_at_first(
     )  # and the sum left it as it was
 
 
+@pytest.mark.parametrize("weight", [1.0, 3.0, 0.5])
+def test_the_first_term_is_not_copied_and_never_changed(weight: float) -> None:
+    first, second = np.arange(5.0), np.ones(5)
+    total = Total()
+    total.add(first, weight)
+    alone = total.sum()
+    np.testing.assert_array_equal(alone, weight * np.arange(5.0))
+    alone += 1.0  # whoever takes the sum may go on with it
+    np.testing.assert_array_equal(first, np.arange(5.0))
+    total = Total()
+    total.add(first, weight)
+    total.add(second, weight)
+    np.testing.assert_array_equal(total.sum(), weight * np.arange(1.0, 6.0))
+    np.testing.assert_array_equal(first, np.arange(5.0))
+    np.testing.assert_array_equal(second, np.ones(5))
+    assert np.shares_memory(accumulate(None, first), first)
+
+
 @pytest.mark.parametrize("weights", [(0.25, 0.25, 0.25, 0.25), (0.0, 0.0, 1.0), (1e-3, 1e-3)])
 @pytest.mark.parametrize(("dtype", "large"), [("float32", 3e38), ("float16", 6e4)])
 def test_small_weights_keep_large_numbers_from_overflowing(
