@@ -15,7 +15,7 @@ from client.session import Answer, Session
 from common.errors import JoinRefusedError, WireError
 from common.frames import SMALLEST_PIECE, Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import Outline, Received, outline
+from common.payload import Outline, Outlines, Received
 from common.stream import Stream
 from common.version import SAME_VERSION
 from proto import fenchel_pb2 as pb
@@ -126,7 +126,7 @@ class Worker:
     async def _read(self, stream: Stream, arrived: asyncio.Event) -> pb.Farewell | None:
         current: _Arrived | None = None
         begun = self._partial  # as this stream's hello announced it; other instructions may come first
-        limit = self.session.settings.network.max_message_bytes
+        outlines = Outlines(self.session.settings.network.max_message_bytes)
         while (data := await stream.read()) is not None:
             frame = parse(data)
             if isinstance(frame.head, pb.Farewell):
@@ -134,7 +134,7 @@ class Worker:
             if frame.head is not None:
                 if not isinstance(frame.head, pb.Instruction) or current is not None:
                     raise WireError(f"the server sent a message that does not belong here{SAME_VERSION}")
-                current = self._opened(frame.head, begun, limit)
+                current = self._opened(frame.head, begun, outlines)
             elif current is None:
                 raise WireError(f"the server sent data that belongs to no instruction{SAME_VERSION}")
             current.assembly.add(frame.chunk)
@@ -162,8 +162,8 @@ class Worker:
         held = sum(each.assembly.size for each in self._inbox) if waiting > 1 else 0
         return waiting >= _INBOX_MESSAGES or held > _INBOX_BYTES
 
-    def _opened(self, head: pb.Instruction, partial: _Arrived | None, limit: int) -> _Arrived:
-        told = outline(head.payload, limit)
+    def _opened(self, head: pb.Instruction, partial: _Arrived | None, outlines: Outlines) -> _Arrived:
+        told = outlines.of(head.payload)
         if head.resume:
             if partial is None or partial.head.sequence != head.sequence:
                 raise WireError(

@@ -93,14 +93,14 @@ class Body:
         self.size = encoded.size
         self._segments = encoded.segments
         self._starts = [0, *accumulate(len(segment) for segment in encoded.segments)]
-        self._kept: dict[int, bytes] | None = {} if shared and encoded.size <= _KEPT_BYTES else None
+        self._kept: dict[int, Buffer] | None = {} if shared and encoded.size <= _KEPT_BYTES else None
         self._joined: tuple[bytes, bytes] = (b"", b"")  # the last head, and the frame that opened with it
 
     def detach(self) -> None:
         """Make all frames now, if they are kept: from here on the arrays may change."""
         if self._kept is not None:
             for start in range(0, self.size, CHUNK_BYTES):
-                self._frame(start)
+                self._keep(self._kept, start)
 
     @property
     def refers_to_arrays(self) -> bool:
@@ -119,11 +119,15 @@ class Body:
     def _frame(self, start: int) -> bytes:
         if self._kept is None:
             return self._made(start)
-        if start not in self._kept:
-            self._kept[start] = self._made(start)
-            if len(self._kept) * CHUNK_BYTES >= self.size:
+        frame = self._keep(self._kept, start)
+        return frame if isinstance(frame, bytes) else bytes(frame)
+
+    def _keep(self, kept: dict[int, Buffer], start: int) -> Buffer:
+        if start not in kept:
+            kept[start] = self._made(start)
+            if len(kept) * CHUNK_BYTES >= self.size:
                 self._segments = ()  # all frames are kept: let go of the arrays
-        return self._kept[start]
+        return kept[start]
 
     def _made(self, start: int) -> bytes:
         return b"".join(self._pieces(start))
@@ -146,10 +150,13 @@ class Body:
             return None
         if self._kept is None:
             return b"".join([head, *self._pieces(start)])
-        if length > _JOINED_BYTES:
+        if self.size > _JOINED_BYTES:
             return None
         if self._joined[0] != head:
-            self._joined = head, head + self._frame(start)
+            opened = b"".join([head, self._kept[0]] if self._kept else [head, *self._pieces(0)])
+            self._joined = head, opened
+            self._kept[0] = memoryview(opened)[len(head) :]
+            self._segments = ()
         return self._joined[1]
 
     def _pieces(self, start: int) -> list[Buffer]:

@@ -35,6 +35,7 @@ ALIGNMENT = 8
 MAX_ARRAYS = 10_000
 _MAX_DIMENSIONS = 32
 KEY_ID_BYTES = 16
+_KEPT_BYTES = 4096  # descriptors up to here are held on to: they come from anybody
 _LARGEST = (1 << 63) - 1  # what a size, an index or an integer may be
 
 _DTYPES: Mapping[pb.DType.ValueType, np.dtype[Any]] = {
@@ -472,6 +473,28 @@ def outline(descriptor: pb.Payload, limit: int, longest: int = supports.MAX_SEED
             f"at most {longest:,} entries are accepted"
         )
     return Outline(tuple(parts), size)
+
+
+class Outlines:
+    """The outlines of messages that come one after the other: most announce the same as the one before.
+
+    Parameters
+    ----------
+    limit
+        Largest body to accept, in bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._last: tuple[pb.Payload, Outline] | None = None
+
+    def of(self, descriptor: pb.Payload) -> Outline:
+        """Return a message's outline, the same object as before if it announces the same; errors as :func:`outline`."""
+        if self._last is not None and self._last[0] == descriptor:
+            return self._last[1]
+        told = outline(descriptor, self._limit)
+        self._last = (descriptor, told) if descriptor.ByteSize() <= _KEPT_BYTES else None
+        return told
 
 
 def _part(item: pb.Array) -> Part:

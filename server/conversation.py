@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from common.errors import WireError
 from common.frames import SMALLEST_PIECE, Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import Outline, Received, outline
+from common.payload import Outline, Outlines, Received
 from common.settings.run import Network
 from common.stream import Stream
 from common.text import plain
@@ -70,7 +70,7 @@ class Conversation:
     ) -> None:
         self._member = member
         self._stream = stream
-        self._limit = network.max_message_bytes
+        self._outlines = Outlines(network.max_message_bytes)
         self._arriving: Call | None = None
         self._recycler = recycler or Recycler()
         self._disclosures = disclosures
@@ -218,7 +218,7 @@ class Conversation:
     async def _opened(self, reply: pb.Reply, chunk: memoryview, frame_bytes: int) -> _Incoming:
         """Note that a reply begins to arrive; return when there is room for its body."""
         call = self._member.outstanding.get(reply.sequence)
-        told = outline(reply.payload, self._limit)
+        told = self._outlines.of(reply.payload)
         assembly = self._assembly(reply, told, call, len(chunk))
         if self._disclosures is not None:
             answers = call or self._member.overdue.get(reply.sequence)

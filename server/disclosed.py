@@ -123,6 +123,10 @@ class Disclosed:
             _widen(self.entries, found.entries)
         if self.additions is not None and found.additions is not None:
             _widen(self.additions, found.additions)
+        self.count(client, t)
+
+    def count(self, client: str, t: int) -> None:
+        """Count one that is like one before."""
         self.clients.add(client)
         if t < self.first_round:
             self.first_round = t

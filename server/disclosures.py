@@ -38,7 +38,17 @@ UNASKED = "(unasked)"
 UNDECLARED = "(undeclared)"
 """Stands for the names of values that nobody asked for, so that nobody can make the account grow."""
 _SEALED = frozenset(name for name, spec in BOX.items() if getattr(spec, "form", "") == "sealed")
+_KEPT_BYTES = 4096  # clients' descriptors up to here are compared with the next
 _KEYS = 8  # of ciphertexts of one name: a run has one, and what a client makes up is not worth more
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """What was noted of a message; most of those that follow announce the same."""
+
+    descriptor: bytes
+    forms: Mapping[str, Form]
+    kinds: tuple[Disclosed, ...]
 
 
 @dataclass
@@ -69,7 +79,8 @@ class Disclosures:
     _clients: set[str] = field(default_factory=set)
     _news: bool = True
     _unseen: dict[str, dict[str, Callable[[Message], object]]] = field(default_factory=dict)
-    _broadcast: tuple[bytes, tuple[Found, ...]] = (b"", ())
+    _broadcasts: dict[tuple[str, int], _Noted] = field(default_factory=dict)  # the last of each phase and kind
+    _replies: dict[tuple[str, int, str], _Noted] = field(default_factory=dict)  # and of each client
 
     # What the transport tells
 
@@ -114,12 +125,16 @@ class Disclosures:
         self.head("down", head)
         if goes_on:
             return
-        if self._broadcast[0] is not payload:
-            told = outline(pb.Payload.FromString(payload), sys.maxsize, sys.maxsize)
-            self._broadcast = payload, tuple(map(Found.of, told.parts))
-        for found in self._broadcast[1]:
+        noted = self._broadcasts.get((call.phase, call.kind))
+        if noted is not None and noted.descriptor == payload:
+            _again(noted, call)
+            return
+        told = outline(pb.Payload.FromString(payload), sys.maxsize, sys.maxsize)
+        kinds = []
+        for found in map(Found.of, told.parts):
             form: Form = "sealed" if call.phase == ACCEPT and found.name in _SEALED else "clear"
-            self._note(call, "down", found, form)
+            kinds.append(self._note(call, "down", found, form))
+        self._broadcasts[call.phase, call.kind] = _Noted(payload, {}, tuple(kinds))
 
     def received(self, client: str, reply: pb.Reply, told: Outline, call: Call | None) -> None:
         """Note that a reply has begun to arrive, whether or not it will count.
@@ -136,11 +151,20 @@ class Disclosures:
             return  # it goes on where it broke off, and was noted then
         forms = {} if call is None or call.exchange is None else call.exchange.forms
         known = call or Call(client, reply.sequence, 0, UNASKED, 0, pb.KIND_UNSPECIFIED, None)
+        descriptor = reply.payload.SerializeToString()
+        noted = self._replies.get((known.phase, known.kind, client))
+        if noted is not None and noted.descriptor == descriptor and noted.forms == forms:
+            _again(noted, known)
+            return
+        kinds = []
         for found in map(Found.of, told.parts):
             if found.name in forms:
-                self._note(known, "up", found, forms[found.name])
+                kinds.append(self._note(known, "up", found, forms[found.name]))
             else:
-                self._note(known, "up", found._replace(name=UNDECLARED, key=""), "clear")
+                unknown = found._replace(name=UNDECLARED, key="")
+                kinds.append(self._note(known, "up", unknown, "clear"))
+        if len(descriptor) <= _KEPT_BYTES:
+            self._replies[known.phase, known.kind, client] = _Noted(descriptor, forms, tuple(kinds))
 
     def _head(self, message: str, direction: Direction, fields: Iterable[str]) -> None:
         head = self._heads.get(message)
@@ -151,7 +175,7 @@ class Disclosures:
         head.times += 1
         self._news = self._news or len(head.fields) > before
 
-    def _note(self, call: Call, direction: Direction, found: Found, declared: Form) -> None:
+    def _note(self, call: Call, direction: Direction, found: Found, declared: Form) -> Disclosed:
         form = "ciphertext" if found.content == "ciphertexts" else declared
         name = found.name
         if call.phase in EXCHANGE and "/" in name:
@@ -178,6 +202,7 @@ class Disclosures:
             )
             self._news = True
         kind.note(call.client, call.round, found)
+        return kind
 
     # The file
 
@@ -263,6 +288,11 @@ class Disclosures:
                 f"{self.path}: cannot be read ({error}); without it the account of what was disclosed would begin "
                 "anew. Put it back, or move it away to accept that"
             ) from None
+
+
+def _again(noted: _Noted, call: Call) -> None:
+    for kind in noted.kinds:
+        kind.count(call.client, call.round)
 
 
 def _lines(account: Mapping[str, Any]) -> str:

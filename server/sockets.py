@@ -84,8 +84,8 @@ class Sockets:
         if address is None or address in self._gone or not hasattr(socket, "TCP_INFO"):
             return None
         last = self._read.get(address)
-        now = None if last is None else _look(last.descriptor)
-        if last is None or now is None or not _is_same(last, now, address):
+        now = None if last is None else _looked_at(last, address)
+        if now is None:
             now = self._found(address)
         if now is None:
             self._gone.add(address)
@@ -109,12 +109,19 @@ class Sockets:
                     replace(before, descriptor=descriptor) if before else _Read(descriptor, b"", NOTHING)
                 )
         found = self._read.get(wanted)
-        return None if found is None else _look(found.descriptor)
+        return None if found is None else _looked_at(replace(found, cookie=b""), wanted)
 
 
-def _is_same(last: _Read, now: _Read, address: Address) -> bool:
-    """Whether a descriptor still is of the connection as which it is known; the first time that needs a closer look."""
-    return now.cookie == last.cookie if last.cookie else _peer(now.descriptor) == address
+def _looked_at(last: _Read, address: Address) -> _Read | None:
+    """Read a connection again; ``None`` if its descriptor is another's by now. The first time needs a closer look."""
+    cookie = last.cookie
+    if not cookie:
+        first = _look(last.descriptor)
+        if first is None or _peer(last.descriptor) != address:
+            return None
+        cookie = first.cookie
+    now = _look(last.descriptor)
+    return now if now is not None and now.cookie == cookie else None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -138,37 +145,43 @@ def _normal(host: str, port: int) -> Address | None:
 
 def _peer(descriptor: int) -> Address | None:
     """Return who is at the other end of an open file; ``None`` if it is no connection over IP."""
+    connection = _borrowed(descriptor)
+    if connection is None:
+        return None
     try:
-        with _borrowed(descriptor) as connection:
-            name = connection.getpeername()
+        name = connection.getpeername()
     except OSError:
         return None
+    finally:
+        connection.detach()
     return _normal(name[0], name[1]) if isinstance(name, tuple) else None
 
 
 def _look(descriptor: int) -> _Read | None:
     """Read the counters of a connection; ``None`` if it is closed, or nobody counts."""
+    connection = _borrowed(descriptor)
+    if connection is None:
+        return None
     try:
-        with _borrowed(descriptor) as connection:
-            cookie = connection.getsockopt(socket.SOL_SOCKET, _COOKIE, 8)
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ENOUGH)
-            same = connection.getsockopt(socket.SOL_SOCKET, _COOKIE, 8) == cookie
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ENOUGH)
+        # Read last: if it is still that of the connection, so was the descriptor when the counters were read.
+        cookie = connection.getsockopt(socket.SOL_SOCKET, _COOKIE, 8)
     except OSError:
         return None
-    if len(info) < _ENOUGH or not same:
+    finally:
+        connection.detach()
+    if len(info) < _ENOUGH:
         return None
     return _Read(descriptor, cookie, Crossed(*_COUNTERS.unpack_from(info, _ACKNOWLEDGED)))
 
 
-@contextlib.contextmanager
-def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Use a socket that belongs to gRPC, without ever closing it.
+def _borrowed(descriptor: int) -> socket.socket | None:
+    """Return a socket that belongs to gRPC, to be detached and never closed; ``None`` if there is none any more.
 
     Options of a socket are read without releasing Python's lock: having to wait for it again would take longer
     than all else here.
     """
-    connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
     try:
-        yield connection
-    finally:
-        connection.detach()
+        return socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
+    except OSError:
+        return None
