@@ -134,7 +134,7 @@ class Worker:
             if frame.head is not None:
                 if not isinstance(frame.head, pb.Instruction) or current is not None:
                     raise WireError(f"the server sent a message that does not belong here{SAME_VERSION}")
-                current = self._opened(frame.head, begun, outlines)
+                current = self._opened(frame.head, len(frame.chunk), begun, outlines)
             elif current is None:
                 raise WireError(f"the server sent data that belongs to no instruction{SAME_VERSION}")
             current.assembly.add(frame.chunk)
@@ -148,6 +148,7 @@ class Worker:
                 self._partial = None
                 self._inbox.append(current)
                 arrived.set()
+                await asyncio.sleep(0)  # the answer begins before the next frame is asked for, which takes a while
                 current = None
                 while self._is_full():
                     self._taken.clear()
@@ -162,7 +163,9 @@ class Worker:
         held = sum(each.assembly.size for each in self._inbox) if waiting > 1 else 0
         return waiting >= _INBOX_MESSAGES or held > _INBOX_BYTES
 
-    def _opened(self, head: pb.Instruction, partial: _Arrived | None, outlines: Outlines) -> _Arrived:
+    def _opened(
+        self, head: pb.Instruction, first: int, partial: _Arrived | None, outlines: Outlines
+    ) -> _Arrived:
         told = outlines.of(head.payload)
         if head.resume:
             if partial is None or partial.head.sequence != head.sequence:
@@ -175,7 +178,8 @@ class Worker:
                 )
             partial.assembly.rewind(head.resume)
             return _Arrived(head, told, partial.assembly, partial.first_ns)
-        assembly = Assembly(told.size, recycler=self._recycler, spans=told.float_spans())
+        spans = told.float_spans() if first < told.size else ()  # what is all here is looked at as a whole
+        assembly = Assembly(told.size, recycler=self._recycler, spans=spans)
         return _Arrived(head, told, assembly, time.perf_counter_ns())
 
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
@@ -203,7 +207,7 @@ class Worker:
         return any(later.head.base < head.sequence for later in self._inbox if head.kind != pb.TELL)
 
     async def _handled(self, instruction: _Arrived) -> Answer:
-        if self._running is not None:
+        if self._running is not None and not self._running.done():
             # Begun for an earlier stream; its answer is stored, and asked for again if it still matters.
             await asyncio.wait([self._running])
         head = instruction.head
