@@ -79,7 +79,9 @@ class Disclosures:
     _clients: set[str] = field(default_factory=set)
     _news: bool = True
     _unseen: dict[str, dict[str, Callable[[Message], object]]] = field(default_factory=dict)
-    _broadcasts: dict[tuple[str, int], _Noted] = field(default_factory=dict)  # the last of each phase and kind
+    _broadcasts: dict[tuple[str, int], _Noted] = field(
+        default_factory=dict
+    )  # the last of each phase and kind
     _replies: dict[tuple[str, int, str], _Noted] = field(default_factory=dict)  # and of each client
 
     # What the transport tells

@@ -75,6 +75,8 @@ class Fleet:
         The round after which the last checkpoint was written; ``None``: there is none yet.
     secure
         Called when the run waits beyond a deadline: saves it as it was between the last two rounds.
+    meanwhile
+        Called when the instructions of an exchange have been handed over, before its replies are awaited.
     admitting
         Whether a newcomer is being taken in. The run does not wait for one beyond a deadline: it may come again.
     """
@@ -91,6 +93,7 @@ class Fleet:
     waits: Callable[[str], None] = lambda words: None
     saved: int | None = None
     secure: Callable[[], Awaitable[None]] = _nothing_to_save
+    meanwhile: Callable[[], None] = lambda: None
     admitting: bool = False
     _lacking: dict[Exchange, Shortfall] = field(default_factory=dict)
     _telling: set[asyncio.Task[None]] = field(default_factory=set)
@@ -472,6 +475,7 @@ class Cohort:
                 fleet.calls.append(call)
             else:
                 collector.skip(client)
+        fleet.meanwhile()
         needed, setting = _quorum(participation, phase, terms.min_replies, min_replies)
         with room:
             answered = await fleet.finish(exchange, needed, setting)

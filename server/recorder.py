@@ -133,6 +133,28 @@ def _crossed(calls: Sequence[Call]) -> tuple[float, float]:
     return sum(each.down for each in known), sum(each.up for each in known)
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a round, which may be noted later.
+
+    Attributes
+    ----------
+    unix, started_unix
+        When it ended, and when it had begun, by the time of day.
+    seconds, evaluation_seconds
+        What the round and the evaluation after it took.
+    saved_unix, saved_seconds
+        When the writing of a checkpoint began that has ended meanwhile, and what it took; nan: none has.
+    """
+
+    unix: float
+    started_unix: float
+    seconds: float
+    evaluation_seconds: float
+    saved_unix: float
+    saved_seconds: float
+
+
 @dataclass
 class Recorder:
     """Writes the tables of a run.
@@ -164,12 +186,25 @@ class Recorder:
         self._metrics_log = TableLog(self.folder.metrics, pa.schema(fields), self.kept_rounds)
         self._calls_log = TableLog(self.folder.calls, _CALLS, self.kept_rounds)
 
+    def ended(self, started: float, seconds: float, evaluation_seconds: float) -> Ended:
+        """Return the end of a round, which is now.
+
+        Parameters
+        ----------
+        started
+            When the round began, by the performance counter.
+        seconds, evaluation_seconds
+            What the round and the evaluation after it took.
+        """
+        now, saved = time.time(), self._saved
+        self._saved = math.nan, math.nan
+        return Ended(now, now - (time.perf_counter() - started), seconds, evaluation_seconds, *saved)
+
     def round(
         self,
         t: int,
         started: float,
-        seconds: float,
-        evaluation_seconds: float,
+        ended: Ended,
         calls: Sequence[Call],
         connected: int,
         figures: Mapping[str, float],
@@ -180,8 +215,8 @@ class Recorder:
         ----------
         started
             When the round began, by the performance counter.
-        seconds, evaluation_seconds
-            What the round and the evaluation after it took.
+        ended
+            What :meth:`ended` said when it was over.
         calls
             All instructions since the last row: of the round and its evaluation, and before the first round those
             of the setup. Only those of the round itself enter the row.
@@ -191,10 +226,8 @@ class Recorder:
         self.calls(calls)
         own = [call for call in calls if call.kind != pb.INSPECT and call.round == t]
         started_ns = round(started * 1e9)
-        parts = split(started_ns, started_ns + round(seconds * 1e9), own)
+        parts = split(started_ns, started_ns + round(ended.seconds * 1e9), own)
         spent = {f"{part}_s": getattr(parts, part) for part in PARTS}
-        now, saved = time.time(), self._saved
-        self._saved = math.nan, math.nan
         row = {
             "round": t,
             "asked": sum(call.kind == pb.ASK for call in own),
@@ -208,17 +241,17 @@ class Recorder:
             "wire_down": sum(call.wire_down for call in own),
             "wire_up": sum(call.wire_up for call in own),
             **dict(zip(SOCKETS, _crossed(own), strict=True)),
-            "seconds": seconds,
+            "seconds": ended.seconds,
             **spent,
-            "unaccounted_s": seconds - parts.accounted,
+            "unaccounted_s": ended.seconds - parts.accounted,
             "serialisation_s": parts.serialisation,
             "propagation_s": parts.propagation,
             "idle_s": parts.idle,
-            "evaluation_s": evaluation_seconds,
-            "checkpoint_s": saved[1],
-            "started_unix": now - (time.perf_counter() - started),
-            "checkpoint_unix": saved[0],
-            "unix": now,
+            "evaluation_s": ended.evaluation_seconds,
+            "checkpoint_s": ended.saved_seconds,
+            "started_unix": ended.started_unix,
+            "checkpoint_unix": ended.saved_unix,
+            "unix": ended.unix,
             **figures,
         }
         self._rounds.append(tuple(row.get(name, math.nan) for name in self._columns))

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 import zipfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,12 +20,13 @@ from common.settings.run import RunSettings
 from common.store import writing
 from server import checkpoint as checkpoints
 from server.algorithm import Algorithm
+from server.calls import Call
 from server.checkpoint import Border, Checkpoint
 from server.disclosures import Disclosures
 from server.evaluation import Evaluator
 from server.fleet import Fleet
 from server.privacy import Spending
-from server.recorder import Recorder
+from server.recorder import Ended, Recorder
 
 log = logging.getLogger("fenchel.server")
 
@@ -84,6 +86,8 @@ class Rounds:
     _keep_from: float = 0.0  # as for saving
     _covered: int = -1  # the last round after which the run was saved or kept
     _closed: bool = False
+    _to_note: Callable[[], None] | None = None  # puts the last round into the tables
+    _noting: asyncio.Task[None] | None = None
 
     async def go(self, *, fresh: bool) -> None:
         """Do the rounds that are left, and save the final model.
@@ -93,7 +97,7 @@ class Rounds:
         fresh
             Whether the algorithm must still be set up.
         """
-        self.fleet.secure = self._secure
+        self.fleet.secure, self.fleet.meanwhile = self._secure, self._note_meanwhile
         if fresh:
             await self.algorithm.start()
         await self._save(wait=True, again=not fresh)
@@ -146,15 +150,10 @@ class Rounds:
             self.spending.count(calls)
             spent = await asyncio.to_thread(self.spending.figures)
         connected = sum(member.connected for member in fleet.members.values())
-        row = self.recorder.round(
-            t,
-            started,
-            seconds,
-            evaluation_seconds,
-            calls,
-            connected,
-            {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | spent,
-        )
+        found = {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | spent
+        ended = self.recorder.ended(started, seconds, evaluation_seconds)
+        self._noted()
+        self._to_note = partial(self._note, t, started, ended, calls, connected, found)
         self.done = t
         if self.disclosures is not None:
             self.disclosures.save_news()
@@ -162,7 +161,35 @@ class Rounds:
             await self._save(wait=False)
         if self._covered < t:
             self._keep()
-        self.on_row(row)
+
+    def _note(
+        self,
+        t: int,
+        started: float,
+        ended: Ended,
+        calls: Sequence[Call],
+        connected: int,
+        figures: Row,
+    ) -> None:
+        self._to_note = None
+        self.on_row(self.recorder.round(t, started, ended, calls, connected, figures))
+
+    def _note_meanwhile(self) -> None:
+        """Note the last round as soon as the instructions of this one are on their way, while the clients work."""
+
+        async def note() -> None:
+            if self._to_note is not None:
+                self._to_note()
+
+        if self._to_note is not None:
+            self._noting = asyncio.create_task(note())
+
+    def _noted(self) -> None:
+        """Have the last round in the tables; raises what noting it has raised."""
+        if self._to_note is not None:
+            self._to_note()
+        if self._noting is not None and self._noting.done():
+            self._noting.result()
 
     async def _finish(self) -> None:
         """Let the algorithm finish; evaluate the final model, unless it is the one of the last evaluation."""
@@ -178,6 +205,7 @@ class Rounds:
             self.figures = await self.evaluator.evaluate(model)
         self.figures = self.figures | algorithm.metrics()
         calls, fleet.calls = fleet.calls, []
+        self._noted()
         self.recorder.calls(calls)
 
     async def _save(self, *, wait: bool, again: bool = False) -> None:
@@ -243,6 +271,7 @@ class Rounds:
         return self._saving is not None and not self._saving.done()
 
     async def _write(self, checkpoint: Checkpoint, started: float, again: bool) -> None:
+        self._noted()
         self.recorder.flush()
         if self.disclosures is not None:
             self.disclosures.save()
@@ -268,6 +297,7 @@ class Rounds:
         await self._saved()
         if error := self._saving_failed():
             log.error("%s", error)
+        self._noted()
         if completed:
             self.recorder.finish()
         else:

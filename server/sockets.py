@@ -6,12 +6,10 @@ systems do not say, and nor does a connection that is no TCP: there the counts a
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable

@@ -33,14 +33,18 @@ class ServerTraces:
         self._tracing = tracing
         self._name = run
         self._run: Span | None = None
-        self._round: Span | None = None
+        self._round: tuple[int, Span | None] = (
+            0,
+            None,
+        )  # the last that has begun; a row tells of its end a little later
+        self._open: dict[int, Span] = {}
         self._phases: dict[str, Span] = {}
 
     def __enter__(self) -> ServerTraces:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        for span in (*self._phases.values(), self._round, self._run):
+        for span in (*self._phases.values(), *self._open.values(), self._run):
             if span is not None and span.is_recording():
                 if kind is not None:
                     self._tracing.fail(span, kind.__name__)  # the words may be a client's; the log has them
@@ -64,23 +68,25 @@ class ServerTraces:
         self._run = self._tracing.tracer.start_span("run", attributes=attributes)
 
     def _begins(self, t: int) -> None:
-        self._round = self._start("round", self._run, {"fenchel.round": t})
+        span = self._open[t] = self._start("round", self._run, {"fenchel.round": t})
+        self._round = t, span
 
     def _row(self, row: Row) -> None:
-        if self._round is not None:
+        span = self._open.pop(int(row["round"]), None)
+        if span is not None:
             numbers = {
                 f"fenchel.{name}": float(row[name]) for name in ("counted", "late", "failed", "seconds")
             }
-            self._round.set_attributes(numbers)
-            self._round.end()
-        self._round = None
+            span.set_attributes(numbers)
+            span.end(round(row["unix"] * 1e9))
 
     def _opened(self, client: str, traceparent: str) -> None:
         if self._run is not None and traceparent:
             self._tracing.link(self._run, traceparent, {"fenchel.client": client})
 
     def _traced(self, phase: str, t: int) -> str:
-        above = self._round or self._run
+        latest, span = self._round
+        above = span if span is not None and latest == t else self._run
         span = self._start(f"phase {phase}", above, {"fenchel.round": t, "fenchel.phase": phase}, "client")
         traceparent = self._tracing.traceparent(span)
         if traceparent:

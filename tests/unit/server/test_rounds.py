@@ -16,6 +16,7 @@ import pytest
 from common.arrays import Vector
 from common.run_folder import RunFolder
 from common.settings.run import validate
+from common.tables import read
 from server import checkpoint as checkpoints
 from server.algorithm import Algorithm
 from server.checkpoint import Checkpoint
@@ -23,7 +24,7 @@ from server.evaluation import Evaluator
 from server.fleet import Fleet
 from server.member import Member
 from server.recorder import Recorder
-from server.rounds import Rounds
+from server.rounds import Rounds, Row
 from tests.unit.server.conftest import MakeMember
 
 MakeRounds = Callable[..., Rounds]
@@ -272,3 +273,40 @@ async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_
     member.queue = None  # it has gone away
     await rounds._round(3)
     assert saved(rounds) == (2, 2.0)
+
+
+async def test_a_round_is_noted_while_the_clients_work_on_the_next(make: MakeRounds) -> None:
+    rounds = make()
+    told: list[int] = []
+    rounds.on_row = lambda row: told.append(int(row["round"]))
+    await rounds._round(1)
+    assert told == []
+    rounds._note_meanwhile()
+    await asyncio.sleep(0)
+    assert told == [1]
+    await rounds._round(2)
+    await rounds._round(3)
+    assert told == [1, 2]
+
+
+async def test_a_checkpoint_never_knows_a_round_that_the_tables_lack(make: MakeRounds) -> None:
+    rounds = make()
+    await rounds._round(1)
+    rounds._note_meanwhile()  # too late: the checkpoint comes first
+    await rounds._save(wait=True)
+    assert read(rounds.folder.metrics)["round"].to_pylist() == [1]
+    assert saved(rounds)[0] == 1
+
+
+async def test_what_goes_wrong_while_a_round_is_noted_ends_the_run(make: MakeRounds) -> None:
+    def fails(row: Row) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    rounds = make()
+    rounds.on_row = fails
+    await rounds._round(1)
+    rounds._note_meanwhile()
+    await asyncio.sleep(0)
+    with pytest.raises(BrokenPipeError):
+        await rounds._round(2)
+    rounds._noting = None
