@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -47,6 +48,7 @@ _HEADS: dict[int, type[Head]] = {
 _NUMBERS = {head: number for number, head in _HEADS.items()}
 _CHUNK = 15
 _PADDING = 15  # of Instruction and Reply
+_REMEMBERED = 1024  # lengths: most are those of the round before
 
 
 def _varint(number: int) -> bytes:
@@ -62,6 +64,7 @@ def _varint_bytes(number: int) -> int:
     return max(-(-number.bit_length() // 7), 1)
 
 
+@lru_cache(_REMEMBERED)
 def _padding(head: int, chunk: int) -> bytes:
     """Return a field for the end of a head of ``head`` bytes, so that the chunk after it begins at a multiple of 8.
 
@@ -76,6 +79,7 @@ def _padding(head: int, chunk: int) -> bytes:
     return _field(_PADDING, size - tags) + bytes(size - tags) if size else b""
 
 
+@lru_cache(_REMEMBERED)
 def _field(number: int, length: int) -> bytes:
     """Tag and length of a length-delimited protobuf field."""
     return _varint(number << 3 | 2) + _varint(length)
@@ -233,20 +237,19 @@ def parse(data: bytes) -> Frame:
     view = memoryview(data)
     head: Head | None = None
     chunk = view[:0]
-    position = 0
-    while position < len(view):
-        tag, position = _read_varint(view, position)
-        length, position = _read_varint(view, position)
-        number = tag >> 3
-        if tag & 7 != 2 or position + length > len(view):
-            raise WireError(f"a message cannot be read{SAME_VERSION}")
-        content = view[position : position + length]
+    position, end = 0, len(data)
+    while position < end:
+        tag, position = _read_varint(data, position)
+        length, position = _read_varint(data, position)
+        number, start = tag >> 3, position
         position += length
+        if tag & 7 != 2 or position > end:
+            raise WireError(f"a message cannot be read{SAME_VERSION}")
         if number == _CHUNK and not chunk:
-            chunk = content
+            chunk = view[start:position]
         elif number in _HEADS and head is None:
             try:
-                head = _HEADS[number].FromString(bytes(content))
+                head = _HEADS[number].FromString(data[start:position])
             except DecodeError as error:
                 raise WireError(f"the head of a message cannot be read ({error}){SAME_VERSION}") from None
         else:
@@ -254,14 +257,14 @@ def parse(data: bytes) -> Frame:
     return Frame(head, chunk)
 
 
-def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     result = shift = 0
-    while position < len(view) and shift < 35:
-        octet = view[position]
+    while position < len(data) and shift < 35:
+        octet = data[position]
         position += 1
-        result |= (octet & 0x7F) << shift
         if octet < 0x80:
-            return result, position
+            return result | octet << shift, position
+        result |= (octet & 0x7F) << shift
         shift += 7
     raise WireError(f"a message is cut off, or cannot be read{SAME_VERSION}")
 

@@ -157,7 +157,7 @@ class Encoded:
 
 
 def _code(name: str, dtype: np.dtype[Any]) -> pb.DType.ValueType:
-    code = _CODES.get(dtype.newbyteorder("<"))
+    code = _CODES.get(dtype) or _CODES.get(dtype.newbyteorder("<"))
     if code is None:
         known = ", ".join(str(known) for known in _CODES)
         raise PayloadError(f"array {name!r} has dtype {dtype}, which cannot travel; use one of {known}")
@@ -166,7 +166,8 @@ def _code(name: str, dtype: np.dtype[Any]) -> pb.DType.ValueType:
 
 def _bytes_of(array: Array) -> Buffer:
     """Return the array's little-endian bytes in C order, without a copy where it has them already."""
-    contiguous = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    as_it_is = array.flags.c_contiguous and array.dtype in _CODES
+    contiguous = array if as_it_is else np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return contiguous.reshape(-1).view(np.uint8).data
 
 

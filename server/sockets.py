@@ -18,6 +18,7 @@ from urllib.parse import unquote
 _COUNTERS = struct.Struct("=QQ")
 _ACKNOWLEDGED = 120  # where struct tcp_info has tcpi_bytes_acked, and tcpi_bytes_received behind it
 _COOKIE = 57  # SO_COOKIE: a number that no other socket has had
+_COUNTED = hasattr(socket, "TCP_INFO")
 _ENOUGH = _ACKNOWLEDGED + _COUNTERS.size
 
 Address: TypeAlias = tuple[str, int]
@@ -79,7 +80,7 @@ class Sockets:
             ``None``: the connection is gone, or the system does not say.
         """
         address = _address(peer)
-        if address is None or address in self._gone or not hasattr(socket, "TCP_INFO"):
+        if address is None or address in self._gone or not _COUNTED:
             return None
         last = self._read.get(address)
         now = None if last is None else _looked_at(last, address)
@@ -173,13 +174,13 @@ def _look(descriptor: int) -> _Read | None:
     return _Read(descriptor, cookie, Crossed(*_COUNTERS.unpack_from(info, _ACKNOWLEDGED)))
 
 
-def _borrowed(descriptor: int) -> socket.socket | None:
+def _borrowed(descriptor: int) -> socket.SocketType | None:
     """Return a socket that belongs to gRPC, to be detached and never closed; ``None`` if there is none any more.
 
     Options of a socket are read without releasing Python's lock: having to wait for it again would take longer
     than all else here.
     """
     try:
-        return socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
+        return socket.SocketType(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, descriptor)
     except OSError:
         return None
