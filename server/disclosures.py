@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +40,8 @@ UNDECLARED = "(undeclared)"
 """Stands for the names of values that nobody asked for, so that nobody can make the account grow."""
 _SEALED = frozenset(name for name, spec in BOX.items() if getattr(spec, "form", "") == "sealed")
 _KEPT_BYTES = 4096  # clients' descriptors up to here are compared with the next
+_AT_ONCE = 64  # messages that are noted together
+_FEW = 100  # arrays
 _KEYS = 8  # of ciphertexts of one name: a run has one, and what a client makes up is not worth more
 
 
@@ -79,6 +82,7 @@ class Disclosures:
     _clients: set[str] = field(default_factory=set)
     _news: bool = True
     _unseen: dict[str, dict[str, Callable[[Message], object]]] = field(default_factory=dict)
+    _waiting: list[Callable[[], None]] = field(default_factory=list)  # what is still to be noted
     _broadcasts: dict[tuple[str, int], _Noted] = field(
         default_factory=dict
     )  # the last of each phase and kind
@@ -124,6 +128,21 @@ class Disclosures:
         goes_on
             Whether the arrays go on where they broke off: then they were noted before.
         """
+        self._later(partial(self._sent, call, head, payload, goes_on))
+
+    def _later(self, note: Callable[[], None]) -> None:
+        """Note something when there is time, or people ask: until then messages that are on their way go first."""
+        self._waiting.append(note)
+        if len(self._waiting) >= _AT_ONCE:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Note what is still to be noted."""
+        waiting, self._waiting = self._waiting, []
+        for note in waiting:
+            note()
+
+    def _sent(self, call: Call, head: pb.Instruction, payload: bytes, goes_on: bool) -> None:
         self.head("down", head)
         if goes_on:
             return
@@ -148,6 +167,13 @@ class Disclosures:
         call
             What it answers; ``None``: nothing that the server remembers.
         """
+        note = partial(self._received, client, reply, told, call)
+        if len(told.parts) <= _FEW:
+            self._later(note)
+        else:
+            note()  # what takes much memory is not held
+
+    def _received(self, client: str, reply: pb.Reply, told: Outline, call: Call | None) -> None:
         self.head("up", reply)
         if reply.resume:
             return  # it goes on where it broke off, and was noted then
@@ -216,6 +242,7 @@ class Disclosures:
         StorageError
             As :meth:`save`.
         """
+        self.catch_up()
         if self._news:
             self.save()
 
@@ -232,6 +259,7 @@ class Disclosures:
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as it is kept (docs/run-folder.md)."""
+        self.catch_up()
         return {
             "run": self.run,
             "clients": sorted(self._clients),

@@ -155,8 +155,6 @@ class Rounds:
         self._noted()
         self._to_note = partial(self._note, t, started, ended, calls, connected, found)
         self.done = t
-        if self.disclosures is not None:
-            self.disclosures.save_news()
         if t % self.settings.checkpoint.every == 0:
             await self._save(wait=False)
         if self._covered < t:
@@ -172,7 +170,10 @@ class Rounds:
         figures: Row,
     ) -> None:
         self._to_note = None
-        self.on_row(self.recorder.round(t, started, ended, calls, connected, figures))
+        row = self.recorder.round(t, started, ended, calls, connected, figures)
+        if self.disclosures is not None:
+            self.disclosures.save_news()
+        self.on_row(row)
 
     def _note_meanwhile(self) -> None:
         """Note the last round as soon as the instructions of this one are on their way, while the clients work."""

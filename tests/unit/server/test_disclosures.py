@@ -94,10 +94,10 @@ def test_what_goes_on_where_it_broke_off_counts_once(account: Disclosures) -> No
     call = asked()
     account.sent(call, call.head(0), body.payload)
     account.sent(call, call.head(0), body.payload, goes_on=True)
-    first = reply(model=np.zeros(4))
-    receive(account, "north", first, asked(model="noisy"))
-    first.resume = 16
-    receive(account, "north", first, asked(model="noisy"))
+    receive(account, "north", reply(model=np.zeros(4)), asked(model="noisy"))
+    again = reply(model=np.zeros(4))
+    again.resume = 16
+    receive(account, "north", again, asked(model="noisy"))
     found = account.to_json()
     assert [(each["form"], each["times"]) for each in found["messages"]] == [("clear", 1), ("noisy", 1)]
     assert {each["message"]: each["times"] for each in found["heads"]} == {
