@@ -127,7 +127,10 @@ class Worker:
         current: _Arrived | None = None
         begun = self._partial  # as this stream's hello announced it; other instructions may come first
         outlines = Outlines(self.session.settings.network.max_message_bytes)
-        while (data := await stream.read()) is not None:
+        while True:
+            data = await stream.read()
+            if data is None:
+                return None
             frame = parse(data)
             if isinstance(frame.head, pb.Farewell):
                 return frame.head
@@ -143,19 +146,19 @@ class Worker:
                     f"the server sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
                     f"have at least {SMALLEST_PIECE:,}; this client ends its part{SAME_VERSION}"
                 )
-            if current.assembly.complete:
-                current.last_ns = time.perf_counter_ns()
-                self._partial = None
-                self._inbox.append(current)
-                arrived.set()
-                await asyncio.sleep(0)  # the answer begins before the next frame is asked for, which takes a while
-                current = None
-                while self._is_full():
-                    self._taken.clear()
-                    await self._taken.wait()
-            else:
+            del data, frame  # the next may be long in coming: let go of the body
+            if not current.assembly.complete:
                 self._partial = current
-        return None
+                continue
+            current.last_ns = time.perf_counter_ns()
+            self._partial = None
+            self._inbox.append(current)
+            current = None
+            arrived.set()
+            await asyncio.sleep(0)  # the answer begins before the next frame is asked for, which takes a while
+            while self._is_full():
+                self._taken.clear()
+                await self._taken.wait()
 
     def _is_full(self) -> bool:
         """Whether so much waits here that the rest must wait on the wire; one instruction may be of any size."""
@@ -185,9 +188,8 @@ class Worker:
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
         while True:
             while self._inbox:
-                instruction = self._inbox.popleft()
                 self._taken.set()
-                await self._respond(stream, instruction, partial)
+                await self._respond(stream, self._inbox.popleft(), partial)
             arrived.clear()
             await arrived.wait()
 

@@ -186,7 +186,10 @@ class Conversation:
 
     async def _read(self) -> None:
         incoming: _Incoming | None = None
-        while (data := await self._stream.read()) is not None:
+        while True:
+            data = await self._stream.read()
+            if data is None:
+                return
             self._framed_up += len(data)
             frame = parse(data)
             if frame.head is not None:
@@ -213,7 +216,8 @@ class Conversation:
                 else:
                     self._late(incoming.head.sequence)
                 self._arriving = self._member.partial = None
-                incoming = None  # let go of the body
+                incoming = None
+            del data, frame, call  # the next may be long in coming: let go of the body
 
     async def _opened(self, reply: pb.Reply, chunk: memoryview, frame_bytes: int) -> _Incoming:
         """Note that a reply begins to arrive; return when there is room for its body."""
