@@ -149,6 +149,7 @@ class Session:
         for name in outside_code(settings.model_dump()):
             require_allowed(name, allowed)
         self._half = client_half(settings.algorithm.name, allowed)
+        self._stateless = self._half.stateless()
         norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
         self._objective = build_objective(settings.objective, bounded(holding.shard, norm))
         self._holdout = build_objective(settings.objective, holding.holdout) if holding.holdout else None
@@ -167,7 +168,7 @@ class Session:
 
     def _begin(self, secrets: Secrets | None) -> _Begun:
         """Set the algorithm up, where the journal left it."""
-        settings, stateless = self.settings, self._half.stateless()
+        settings, stateless = self.settings, self._stateless
         uplink = ClientUplink(settings.uplink, settings.seed, self.client, self._protection)
         algorithm = self._half(
             Place(
@@ -192,7 +193,7 @@ class Session:
         return pb.Hello(
             shard=self.holding.description(),
             snapshots=[] if self._begun is None else self._begun.journal.snapshots,
-            stateless=self._half.stateless(),
+            stateless=self._stateless,
         )
 
     def handle(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
@@ -255,7 +256,7 @@ class Session:
             timing.encode_ns = lap()
         else:
             algorithm, journal = self._ready()
-            if not self._half.stateless() and self._live != instruction.base:
+            if not self._stateless and self._live != instruction.base:
                 if self._live > instruction.base:
                     log.info(
                         "%s: what was done after instruction %d did not count; going back to it",
@@ -276,7 +277,7 @@ class Session:
                 encode(reply), shared=False
             )  # a reply that cannot travel is a failure, and leaves no record
             timing.encode_ns = lap()
-            if not self._half.stateless():
+            if not self._stateless:
                 journal.record(instruction.sequence, algorithm.state, reply)
             self._live = instruction.sequence
             timing.journal_ns += lap()

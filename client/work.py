@@ -155,7 +155,9 @@ class Worker:
             self._inbox.append(current)
             current = None
             arrived.set()
-            await asyncio.sleep(0)  # the answer begins before the next frame is asked for, which takes a while
+            await asyncio.sleep(
+                0
+            )  # the answer begins before the next frame is asked for, which takes a while
             while self._is_full():
                 self._taken.clear()
                 await self._taken.wait()

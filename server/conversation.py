@@ -232,13 +232,15 @@ class Conversation:
         if call is None:
             await self._slow(reply, self._strays, "strays_per_second")
             return _Incoming(reply, told, assembly, None)
-        self._member.partial = Partial(call.sequence, assembly, reply.payload.SerializeToString())
         call.first_received_ns = time.perf_counter_ns()
         call.last_sent_ns = call.last_sent_ns or call.first_received_ns
         call.opening_up = frame_bytes
         call.interrupted = call.interrupted or reply.resume > 0
+        if assembly.fits(chunk):
+            return _Incoming(reply, told, assembly, call)
+        self._member.partial = Partial(call.sequence, assembly, reply.payload.SerializeToString())
         self._arriving = call
-        if call.exchange is not None and not assembly.fits(chunk):
+        if call.exchange is not None:
             await call.exchange.arriving(call, assembly.size)
             call.held_ns = time.perf_counter_ns() - call.first_received_ns
         return _Incoming(reply, told, assembly, call)

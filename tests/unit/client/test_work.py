@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -89,11 +90,32 @@ async def test_an_instruction_that_broke_off_may_start_again_from_its_beginning(
     assert "is a ndarray, expected a float" in replies[0].failure
 
 
+class Slow(ThreadPoolExecutor):
+    """Begins what it is given first only when two more instructions wait."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(1)
+        self._worker = worker
+        self._first = True
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        first, self._first = self._first, False
+
+        def begun() -> Any:
+            while first and len(self._worker._inbox) < 2:
+                time.sleep(0.001)
+            return function(*given, **named)
+
+        return super().submit(begun)
+
+
 async def test_a_question_whose_answer_cannot_count_any_more_is_not_computed(worker: Worker) -> None:
-    questions = [*instruction(1, "add", {"amount": 1.0}), *instruction(2, "add", {"amount": 2.0})]
-    _, replies = await conversed(worker, WELCOME, *questions, answers=1)
-    assert [reply.sequence for reply in replies] == [2]
-    assert TallyClient.computed == ["add"]
+    told = instruction(1, "double", {}, tell=True)
+    asked = [instruction(sequence, "add", {"amount": 1.0}, base=1) for sequence in (2, 3)]
+    with Slow(worker) as worker.executor:
+        _, replies = await conversed(worker, WELCOME, *told, *itertools.chain(*asked), answers=2)
+    assert [reply.sequence for reply in replies] == [1, 3]
+    assert TallyClient.computed == ["double", "add"]
 
 
 async def test_a_promise_is_kept_whatever_comes_after_it(worker: Worker) -> None:
