@@ -209,7 +209,7 @@ class Session:
         CheckpointError
             A file of this client was damaged, or changed by somebody else, since this process began.
         """
-        if self._begun is not None:
+        if self._begun is not None and not self._stateless:
             lap = _stopwatch()
             self._begun.journal.forget_before(instruction.reach)
             self._begun.journal.forget_between(instruction.base, instruction.sequence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections import deque
@@ -120,8 +119,7 @@ class Worker:
         finally:
             for task in (reading, answering):
                 task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(reading, answering, return_exceptions=True)
+            await asyncio.gather(reading, answering, return_exceptions=True)
 
     async def _read(self, stream: Stream, arrived: asyncio.Event) -> pb.Farewell | None:
         current: _Arrived | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -137,11 +136,12 @@ class Conversation:
                 member.queue, member.changed_unix = None, time.time()
             for task in (reading, writing):
                 task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await asyncio.gather(reading, writing, return_exceptions=True)
-            if self._arriving is not None and self._arriving.exchange is not None:
-                self._arriving.exchange.interrupted(member.name)
-            self._leave()
+            finally:
+                if self._arriving is not None and self._arriving.exchange is not None:
+                    self._arriving.exchange.interrupted(member.name)
+                self._leave()
 
     def _note(self, direction: Direction, message: pb.Hello | pb.Welcome | pb.Farewell) -> None:
         if self._disclosures is not None:

@@ -189,7 +189,9 @@ class Exchange:
         self.answered.append(call.client)
         self._collector.add(call.client, values)
         call.taken_ns = time.perf_counter_ns()
-        self._changed.set()
+        # While others are awaited, and in time, one more reply changes nothing for who waits for all.
+        if not self._waiting or self._overlooked or not self._in_time:
+            self._changed.set()
 
     def _welcome(self, member: Member) -> None:
         others = ", ".join(map(repr, sorted(member.punctuality.overlooked)))

@@ -87,7 +87,7 @@ class Rounds:
     _covered: int = -1  # the last round after which the run was saved or kept
     _closed: bool = False
     _to_note: Callable[[], None] | None = None  # puts the last round into the tables
-    _noting: asyncio.Task[None] | None = None
+    _not_noted: BaseException | None = None
 
     async def go(self, *, fresh: bool) -> None:
         """Do the rounds that are left, and save the final model.
@@ -177,20 +177,23 @@ class Rounds:
 
     def _note_meanwhile(self) -> None:
         """Note the last round as soon as the instructions of this one are on their way, while the clients work."""
+        if self._to_note is not None:
+            asyncio.get_running_loop().call_soon(self._note_now)
 
-        async def note() -> None:
+    def _note_now(self) -> None:
+        try:
             if self._to_note is not None:
                 self._to_note()
-
-        if self._to_note is not None:
-            self._noting = asyncio.create_task(note())
+        except BaseException as error:
+            self._not_noted = error
 
     def _noted(self) -> None:
         """Have the last round in the tables; raises what noting it has raised."""
         if self._to_note is not None:
             self._to_note()
-        if self._noting is not None and self._noting.done():
-            self._noting.result()
+        error, self._not_noted = self._not_noted, None
+        if error is not None:
+            raise error
 
     async def _finish(self) -> None:
         """Let the algorithm finish; evaluate the final model, unless it is the one of the last evaluation."""

@@ -194,3 +194,34 @@ async def test_a_farewell_ends_the_work(worker: Worker) -> None:
         farewell = await worker.work(stream)
     assert farewell is not None
     assert farewell.completed
+
+
+async def test_who_is_cancelled_while_its_stream_breaks_ends(worker: Worker) -> None:
+    class Slow(MemoryStream):
+        """Takes a while to let go of whoever reads from it."""
+
+        async def read(self) -> bytes | None:
+            try:
+                return await super().read()
+            except asyncio.CancelledError:
+                letting_go.set()
+                await asyncio.sleep(0.01)
+                raise
+
+    class Broken(Slow):
+        async def write(self, frame: bytes) -> None:
+            if isinstance(parse(frame).head, pb.Reply):
+                raise ConnectionError("it broke")
+            await super().write(frame)
+
+    letting_go = asyncio.Event()
+    stream = Broken()
+    server = stream.other_side()
+    working = asyncio.create_task(worker.work(stream))
+    for frame in (WELCOME, *instruction(1, "add", {"amount": 1.0})):
+        await server.write(frame)
+    async with asyncio.timeout(20):
+        await letting_go.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working

@@ -309,4 +309,4 @@ async def test_what_goes_wrong_while_a_round_is_noted_ends_the_run(make: MakeRou
     await asyncio.sleep(0)
     with pytest.raises(BrokenPipeError):
         await rounds._round(2)
-    rounds._noting = None
+    rounds.on_row = lambda row: None
