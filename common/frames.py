@@ -45,6 +45,7 @@ _HEADS: dict[int, type[Head]] = {
     4: pb.Reply,
     5: pb.Farewell,
 }
+_WITH_BODY = (pb.Instruction, pb.Reply)
 _NUMBERS = {head: number for number, head in _HEADS.items()}
 _CHUNK = 15
 _PADDING = 15  # of Instruction and Reply
@@ -195,7 +196,7 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
         The head does not fit a frame (thousands of arrays in one message).
     """
     resume -= resume % CHUNK_BYTES
-    if isinstance(head, pb.Instruction | pb.Reply):
+    if isinstance(head, _WITH_BODY):
         head.resume = resume
     text = head.SerializeToString()
     if body is not None:

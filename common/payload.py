@@ -36,6 +36,7 @@ MAX_ARRAYS = 10_000
 _MAX_DIMENSIONS = 32
 KEY_ID_BYTES = 16
 _KEPT_BYTES = 4096  # descriptors up to here are held on to: they come from anybody
+_BOOLEANS, _INTEGERS, _REALS = (bool, np.bool_), (int, np.integer), (float, np.floating)
 _LARGEST = (1 << 63) - 1  # what a size, an index or an integer may be
 
 _DTYPES: Mapping[pb.DType.ValueType, np.dtype[Any]] = {
@@ -214,13 +215,13 @@ def encode(values: Values) -> Encoded:
             item.dense.dtype = _code(name, value.dtype)
             item.dense.shape.extend(value.shape)
             append(_bytes_of(value))
-        elif isinstance(value, bool | np.bool_):
+        elif isinstance(value, _BOOLEANS):
             item.scalar.boolean = bool(value)
-        elif isinstance(value, int | np.integer):
+        elif isinstance(value, _INTEGERS):
             if not -_LARGEST - 1 <= value <= _LARGEST:
                 raise PayloadError(f"{name!r} is {value}, which does not fit 64 bits")
             item.scalar.integer = int(value)
-        elif isinstance(value, float | np.floating):
+        elif isinstance(value, _REALS):
             item.scalar.real = float(value)
         elif isinstance(value, str):
             item.scalar.text = value

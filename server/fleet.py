@@ -440,16 +440,20 @@ class Cohort:
         fleet = self.fleet
         expected = returns or {}
 
+        source = f"round {fleet.round}, phase {phase!r}, client "
+        differs = any(isinstance(value, Each) for value in expected.values())
+        same: dict[str, Expected] = {} if differs else _for_client(expected, "")
+
         def checked(client: str, reply: Values, finite: bool) -> None:
-            source = f"round {fleet.round}, phase {phase!r}, client {client}"
-            check(reply, _for_client(expected, client), source, finite=finite)
+            wanted = _for_client(expected, client) if differs else same
+            check(reply, wanted, source + client, finite=finite)
             if verify is not None:
                 verify(client, reply)
 
         participation = fleet.participation
         terms = participation.phases.get(phase) or PhaseTerms()
         waits = participation.on_shortage == "wait" and not fleet.admitting
-        sizes = self._sizes(expected)
+        sizes = self._sizes(expected, same)
         room = fleet.in_flight.room(f"round {fleet.round}, phase {phase!r}", sizes, collector.buffer_bytes)
         collector.enter(room)
         exchange = Exchange(
@@ -484,12 +488,14 @@ class Cohort:
         fleet.check_lost()
         return list(answered)
 
-    def _sizes(self, expected: Mapping[str, Expected | Each[Expected]]) -> dict[str, Size]:
-        """Return how large the reply of each client can be; what is the same for all is worked out once."""
+    def _sizes(
+        self, expected: Mapping[str, Expected | Each[Expected]], same: Mapping[str, Expected]
+    ) -> dict[str, Size]:
+        """Return how large the reply of each client can be; ``same``: what is wanted of all, if it is the same."""
         clients = [client for client in self.clients if self.fleet.members[client].lost is None]
-        if any(isinstance(value, Each) for value in expected.values()):
+        if expected and not same:
             return {client: Size.of(_for_client(expected, client)) for client in clients}
-        return dict.fromkeys(clients, Size.of(_for_client(expected, "")))
+        return dict.fromkeys(clients, Size.of(same))
 
     def _bodies(self, values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
         """Yield each client's body; what is the same for all is encoded once."""
