@@ -445,7 +445,7 @@ class Cohort:
         same: dict[str, Expected] = {} if differs else _for_client(expected, "")
 
         def checked(client: str, reply: Values, finite: bool) -> None:
-            wanted = _for_client(expected, client) if differs else same
+            wanted: dict[str, Expected] = _for_client(expected, client) if differs else same
             check(reply, wanted, source + client, finite=finite)
             if verify is not None:
                 verify(client, reply)
