@@ -494,8 +494,12 @@ class Outlines:
         """Return a message's outline, the same object as before if it announces the same; errors as :func:`outline`."""
         if self._last is not None and self._last[0] == descriptor:
             return self._last[1]
-        told = outline(descriptor, self._limit)
-        self._last = (descriptor, told) if descriptor.ByteSize() <= _KEPT_BYTES else None
+        if descriptor.ByteSize() > _KEPT_BYTES:
+            return outline(descriptor, self._limit)
+        own = pb.Payload()
+        own.CopyFrom(descriptor)  # the rest of the message, which may be large, is not held
+        told = outline(own, self._limit)
+        self._last = own, told
         return told
 
 

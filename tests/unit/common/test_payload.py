@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 from common.errors import PayloadError
 from common.paillier.packing import Layout
-from common.payload import MAX_ARRAYS, Ciphertexts, SparseVector, Value, Values, encode, outline
+from common.payload import MAX_ARRAYS, Ciphertexts, Outlines, SparseVector, Value, Values, encode, outline
 from proto import fenchel_pb2 as pb
 
 DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool")
@@ -363,3 +365,42 @@ def test_the_largest_index_that_fits_is_accepted() -> None:
     found = outline(descriptor, GENEROUS).decode(body)["x"]
     assert isinstance(found, SparseVector)
     assert found.indices.tolist() == [(1 << 63) - 2]
+
+
+def test_what_is_announced_again_is_the_same_outline() -> None:
+    outlines = Outlines(1 << 20)
+    values: Values = {"model": np.zeros(3, np.float32), "samples": 4}
+    first = outlines.of(encode(values).descriptor)
+    assert outlines.of(encode(values).descriptor) is first
+    assert first == outline(encode(values).descriptor, 1 << 20)
+    others: list[Values] = [
+        {**values, "samples": 5},
+        {**values, "model": np.zeros(3)},
+        {**values, "model": np.zeros((3, 1), np.float32)},
+    ]
+    for other in others:
+        announced = encode(other).descriptor
+        assert outlines.of(announced) == outline(announced, 1 << 20) != first
+    for _ in range(2):
+        with pytest.raises(PayloadError, match="larger than the limit"):
+            outlines.of(encode({"model": np.zeros(1 << 18)}).descriptor)
+
+
+def test_a_client_cannot_make_the_server_hold_on_to_what_it_announced() -> None:
+    long = "n" * 500_000
+    replies = [
+        pb.Reply(payload=encode({"model": np.zeros(3)}).descriptor, failure=long),
+        pb.Reply(payload=encode({long: np.zeros(3)}).descriptor),
+    ]
+    received = [reply.SerializeToString() for reply in replies]
+    outlines = [Outlines(1 << 20) for _ in range(200)]
+    before = _resident_bytes()
+    for each in outlines:
+        for data in received:
+            each.of(pb.Reply.FromString(data).payload)
+    assert _resident_bytes() - before < 50e6, "100 MB, if all of it were held"
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
