@@ -32,6 +32,7 @@ log = logging.getLogger("fenchel.server")
 
 _SAVING_SHARE = 0.05
 _KEEPING_SHARE = 0.01
+_NOTED_AFTER = 0.02  # seconds, at most, that people wait for the row of a round
 _ZIP64_BYTES = 1 << 30  # above, the archive needs a wider format, whose bytes depend on Python's version
 
 Row: TypeAlias = Mapping[str, float]
@@ -154,6 +155,9 @@ class Rounds:
         ended = self.recorder.ended(started, seconds, evaluation_seconds)
         self._noted()
         self._to_note = partial(self._note, t, started, ended, calls, connected, found)
+        asyncio.get_running_loop().call_later(
+            _NOTED_AFTER, self._note_now
+        )  # if the next round asks nobody so soon
         self.done = t
         if t % self.settings.checkpoint.every == 0:
             await self._save(wait=False)

@@ -289,6 +289,15 @@ async def test_a_round_is_noted_while_the_clients_work_on_the_next(make: MakeRou
     assert told == [1, 2]
 
 
+async def test_a_round_is_noted_soon_also_where_the_next_asks_nobody(make: MakeRounds) -> None:
+    rounds = make()
+    told = asyncio.Event()
+    rounds.on_row = lambda row: told.set()
+    await rounds._round(1)
+    async with asyncio.timeout(20):
+        await told.wait()
+
+
 async def test_a_checkpoint_never_knows_a_round_that_the_tables_lack(make: MakeRounds) -> None:
     rounds = make()
     await rounds._round(1)
