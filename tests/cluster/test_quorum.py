@@ -185,23 +185,25 @@ def is_saved_as_away(federation: Federation) -> bool:
 def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(
     federate: MakeFederation,
 ) -> None:
-    """Also after a kill of the server, which must know how long it has been away."""
+    """Also after a kill of the server, which must know how long it has been away.
+
+    On a busy machine others can be late for this deadline, too.
+    """
+    said = f"client {AWAY} has not answered in 2 rounds in a row"
     without = settings(min_replies=1, patience=2, deadline=0.5)
     without["algorithm"] |= {"check": False}
     federation = federate(without, allow=LEDGER)
     federation.start()
     wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
     federation.kill(AWAY)
-    wait_until(
-        lambda: "its place in cohorts goes to others" in federation.says("server"), "it to be left out"
-    )
+    wait_until(lambda: said in federation.says("server"), "it to be left out")
     wait_until(lambda: is_saved_as_away(federation), "a checkpoint that knows of it")
     wait_until(lambda: "round 25 " in federation.says("server"), "round 25")
     federation.kill("server")
     federation.restart("server")
     assert federation.server is not None
     assert federation.server.wait(120) == 0, federation.says("server")
-    assert federation.says("server").count("its place in cohorts goes to others") == 1
+    assert federation.says("server").count(said) == 1
     rows = read(federation.run_folder / "calls.parquet").to_pylist()
     asked = [
         {row["client"] for row in rows if row["round"] == t and row["kind"] == "ask"} for t in range(20, 41)

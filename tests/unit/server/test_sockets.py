@@ -21,11 +21,13 @@ class Pair:
     def __init__(self, host: str, at: tuple[str, int] | None = None) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as listening:
-            self.client = socket.socket(family)
-            self.client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if at is not None:
-                self.client.bind(at)
-            self.client.connect(listening.getsockname()[:2])
+            with ExitStack() as failed:
+                self.client = failed.enter_context(socket.socket(family))
+                self.client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if at is not None:
+                    self.client.bind(at)
+                self.client.connect(listening.getsockname()[:2])
+                failed.pop_all()
             self.server, _ = listening.accept()
 
     @property
@@ -90,7 +92,8 @@ def test_a_connection_that_is_gone_is_not_known_even_if_its_descriptor_lives_on(
 
 
 def test_a_later_connection_of_the_same_address_is_counted_from_its_beginning(stack: ExitStack) -> None:
-    first, sockets = paired(stack), Sockets()
+    # Of an address of its own: nobody who asks for any port meanwhile is given this one.
+    first, sockets = paired(stack, at=("127.0.0.7", 0)), Sockets()
     first.send(50_000, 10)
     assert sockets.news(first.peer) == Crossed(50_000, 10)
     address = first.client.getsockname()
