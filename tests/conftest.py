@@ -11,6 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from common.settings.run import RunSettings, validate
+from deploy import engine
+
+engine.choose()  # as in every process of a federation, whatever a test imports first
 
 # Tests start processes by the hundred. What one of them, or an earlier run, has compiled, the next need not compile.
 sys.dont_write_bytecode = False

@@ -1,0 +1,82 @@
+"""In all processes of a federation the thread that waits reads and writes, unless somebody wants it otherwise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from deploy import engine
+
+_WATCH = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc":
+            print("gRPC is imported with", os.environ.get("GRPC_EXPERIMENTS"))
+
+sys.meta_path.insert(0, Watch())
+"""
+
+_SERVE = """
+import asyncio, grpc
+
+async def serve():
+    server = grpc.aio.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await server.stop(None)
+
+asyncio.run(serve())
+"""
+
+
+def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != engine.VARIABLE}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "import fenchel",
+        "from deploy.local import LocalLauncher",
+        "import deploy.command, server.service",
+        "import deploy.command, client.connection",
+    ],
+)
+def test_the_engine_is_chosen_before_grpc_is_imported(entry: str) -> None:
+    assert python(_WATCH + entry).stdout == f"gRPC is imported with {engine.POLLED}\n"
+
+
+def test_the_installed_version_knows_what_it_is_told() -> None:
+    """Otherwise each process would say so. Then the choice must be made anew for that version."""
+    done = python("import deploy\n" + _SERVE)
+    assert done.stderr == ""
+    unknown = python(_SERVE, **{engine.VARIABLE: "-no_engine_has_this_name"})
+    assert "Unknown experiment" in unknown.stderr, "the check above finds nothing"
+
+
+@pytest.mark.parametrize(
+    ("version", "before", "after"),
+    [
+        ("1.85.1", None, engine.POLLED),
+        ("1.85.0", "tcp_rcv_lowat", "tcp_rcv_lowat"),
+        ("1.85.1", "", ""),
+        ("1.86.0", None, None),
+        ("1.850.0", None, None),
+    ],
+)
+def test_another_wish_and_other_versions_are_respected(
+    monkeypatch: pytest.MonkeyPatch, version: str, before: str | None, after: str | None
+) -> None:
+    monkeypatch.delenv(engine.VARIABLE, raising=False)
+    if before is not None:
+        monkeypatch.setenv(engine.VARIABLE, before)
+    engine.choose(version)
+    assert os.environ.get(engine.VARIABLE) == after
+    monkeypatch.delenv(engine.VARIABLE, raising=False)
