@@ -23,7 +23,7 @@ COUNTS = (
 SOCKETS = ("socket_down", "socket_up")
 """Bytes on the connections; nan where the operating system does not say."""
 
-PARTS = ("compute", "encryption", "coding", "network", "queueing", "waiting", "server")
+PARTS = ("compute", "encryption", "coding", "network", "queueing", "away", "waiting", "server")
 """What a round's seconds were spent on, as far as they are accounted for; the column of each ends in ``_s``."""
 
 TIMES = (

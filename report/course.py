@@ -3,7 +3,7 @@
 Times here are measured ones. What a message took on its way is left out, and so is what an instruction waited for
 because an earlier one of the same client was not done: both follow from the network
 (:mod:`report.projection`). Left out is also what it waited for a client that was not back yet, after the server had
-been started again (:mod:`report.resumption`).
+been started again (:mod:`report.resumption`). Clients that were away at other times were so whatever the network is.
 """
 
 from __future__ import annotations
@@ -24,8 +24,19 @@ from report.digest import Floats
 from report.run import Run
 
 _CALLS = (
-    *("round", "phase", "kind", "client", "outcome", "queued_unix", "wire_down", "wire_up", "queue_s"),
-    *("network_s", "total_s", "client_queue_s", "client_decode_s", "compute_s", "encrypt_s", "decrypt_s"),
+    *("round", "phase", "kind", "client", "outcome", "queued_unix", "wire_down", "wire_up"),
+    *(
+        "away_s",
+        "queue_s",
+        "broken_s",
+        "network_s",
+        "total_s",
+        "client_queue_s",
+        "client_decode_s",
+        "compute_s",
+        "encrypt_s",
+        "decrypt_s",
+    ),
     *(
         "journal_s",
         "client_encode_s",
@@ -53,8 +64,10 @@ class Instruction:
         When it was queued: seconds since the first instruction of the run.
     down, up
         Bytes of the frames of both messages; 0 for an answer that never came.
+    away
+        Seconds for which the client was not there.
     server_queue
-        Seconds from queued until the server began to send.
+        Seconds from queued, or from when the client was there, until the server began to send.
     client_queue
         Seconds on the client, from when it was there and the one before was done, until it was taken up.
     compute, encryption, coding
@@ -71,6 +84,7 @@ class Instruction:
     queued: float
     down: float
     up: float
+    away: float
     server_queue: float
     client_queue: float
     compute: float
@@ -310,7 +324,8 @@ def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruct
                 queued=row["queued_unix"],
                 down=row["wire_down"],
                 up=row["wire_up"],
-                server_queue=max(_known(row["queue_s"]) - absent, 0.0),
+                away=max(_known(row["away_s"]) - absent, 0.0) + _known(row["broken_s"]),
+                server_queue=max(_known(row["queue_s"]), 0.0),
                 client_queue=own_queue,
                 compute=_known(row["compute_s"]),
                 encryption=encryption,

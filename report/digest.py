@@ -25,6 +25,7 @@ _DATE = re.compile(r"^\d{8}-\d{6}-")
 _ENCRYPTION = ("encrypt_s", "decrypt_s")
 _CODING = ("client_decode_s", "journal_s", "client_encode_s", "decode_s")
 _QUEUEING = ("queue_s", "client_queue_s", "handover_s", "held_s")
+_AWAY = ("away_s", "broken_s")
 _ALWAYS = ("computation", "coding", "network")  # others are shown where there was some
 
 
@@ -44,6 +45,8 @@ class Split:
         Between the two sides.
     queueing
         Ready, but not taken up: queues of both sides, and between threads.
+    away
+        The client that was waited for was not there.
     waiting
         Of a round: for answers that never came. Of a client's calls: for the slowest client.
     server
@@ -57,6 +60,7 @@ class Split:
     coding: float
     network: float
     queueing: float
+    away: float
     waiting: float
     server: float
     unaccounted: float
@@ -213,9 +217,9 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
     stops = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
     total, compute, network = (column(calls, name) for name in ("total_s", "compute_s", "network_s"))
-    encryption, coding, queueing = (
+    encryption, coding, queueing, away = (
         np.sum([np.nan_to_num(column(calls, name)) for name in names], axis=0)
-        for names in (_ENCRYPTION, _CODING, _QUEUEING)
+        for names in (_ENCRYPTION, _CODING, _QUEUEING, _AWAY)
     )
     taking, slowest = (np.nan_to_num(column(calls, name)) for name in ("take_s", "waiting_s"))
     found = []
@@ -223,11 +227,11 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
-        spent, encrypted, coded, sent = (
-            _mean(values[answered]) for values in (compute, encryption, coding, network)
+        spent, encrypted, coded, sent, queued, gone = (
+            _mean(values[answered]) for values in (compute, encryption, coding, network, queueing, away)
         )
-        queued, taken, waiting = (_mean(values[answered]) for values in (queueing, taking, slowest))
-        rest = max(_mean(total[answered]) - spent - encrypted - coded - sent - queued, 0.0)
+        taken, waiting = (_mean(values[answered]) for values in (taking, slowest))
+        rest = max(_mean(total[answered]) - spent - encrypted - coded - sent - queued - gone, 0.0)
         found.append(
             Costs(
                 name=name,
@@ -245,7 +249,7 @@ def costs_by(calls: pa.Table, key: str) -> list[Costs]:
                 encryption_p90=_quantile(encryption[answered], 0.9),
                 network_p50=_quantile(network[answered], 0.5),
                 network_p90=_quantile(network[answered], 0.9),
-                mean=Split(spent, encrypted, coded, sent, queued, waiting, taken, rest),
+                mean=Split(spent, encrypted, coded, sent, queued, gone, waiting, taken, rest),
             )
         )
     # Those that never answered (nan) are the slowest of all.

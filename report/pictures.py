@@ -28,6 +28,7 @@ _COLORS = {
     "coding": "#7fabd9",
     "network": "#e3a02f",
     "queueing": "#c2501a",
+    "away": "#b02a62",
     "waiting": "#d2d6db",
     "server": "#8447a0",
     "unaccounted": "#68727e",

@@ -45,6 +45,8 @@ class Parts:
         The rest of their way.
     queueing
         Ready, but not taken up: behind other messages, other instructions, or between threads.
+    away
+        Clients were not there.
     waiting
         For answers that never came.
     server
@@ -57,6 +59,7 @@ class Parts:
     serialisation: float = 0.0
     propagation: float = 0.0
     queueing: float = 0.0
+    away: float = 0.0
     waiting: float = 0.0
     server: float = 0.0
 
@@ -114,7 +117,7 @@ def measured(course: Course) -> Projection:
     metrics = course.run.steady.metrics
     names = (
         *("compute_s", "encryption_s", "coding_s", "serialisation_s"),
-        *("propagation_s", "queueing_s", "waiting_s", "server_s"),
+        *("propagation_s", "queueing_s", "away_s", "waiting_s", "server_s"),
     )
     sums = [float(np.nansum(digest.column(metrics, name))) for name in names]
     return Projection(
@@ -291,7 +294,7 @@ class _Network:
     def _carry_out(self, each: Instruction, queued: float) -> _Answer:
         """Send an instruction, and have it done."""
         client = self._client(each.client)
-        down = client.down.pass_on(queued + each.server_queue, each.down, self._out)
+        down = client.down.pass_on(queued + each.away + each.server_queue, each.down, self._out)
         begun = max(down.arrived, client.free_at) + each.client_queue
         client.free_at = begun + each.compute + each.encryption + each.coding + each.other
         parts = Parts(
@@ -300,6 +303,7 @@ class _Network:
             coding=each.coding,
             serialisation=down.serialisation,
             propagation=down.arrived - down.left,
+            away=each.away,
             queueing=each.server_queue + down.queueing + begun - down.arrived + each.other,
         )
         return _Answer(each, client.free_at, parts)

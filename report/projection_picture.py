@@ -16,6 +16,7 @@ _COLORS = {
     "serialisation": "#9a7000",
     "propagation": "#c2501a",
     "queueing": "#b02a62",
+    "away": "#1c2127",
     "waiting": "#15806a",
     "server": "#68727e",
     "evaluation": "#c3c9d0",

@@ -1,7 +1,7 @@
 """What a resumed run spent until its clients were back; and its tables without that.
 
 A server that has been started again asks its clients at once, before they have found it. The instruction waits until
-its client is there, and the tables have that as queueing of the first round. It is no cost of a round: here it is
+its client is there, and the tables have that as absence in the first round. It is no cost of a round: here it is
 found, and taken out.
 """
 
@@ -21,7 +21,7 @@ _EPOCH_BITS = 32
 """A server that is started again numbers its instructions from the next multiple of two to this power."""
 _NEEDED = (
     *("round", "phase", "kind", "client", "sequence", "outcome", "queued_unix"),
-    *("queue_s", "total_s", "take_s", "waiting_s"),
+    *("away_s", "queue_s", "total_s", "take_s", "waiting_s"),
 )
 
 
@@ -75,11 +75,11 @@ def steady(metrics: pa.Table, calls: pa.Table) -> Steady:
             shorter = _shorter(calls.take(rows[members]), away[rows[members]], away[rows[last]])
             cut[rows[members]] = shorter
             idle[place] += shorter.mean() if kind == "ask" else 0.0
-    rounds = np.minimum(taken["ask"], np.nan_to_num(column(metrics, "queueing_s")).clip(0.0))
+    rounds = np.minimum(taken["ask"], np.nan_to_num(column(metrics, "away_s")).clip(0.0))
     evaluations = np.minimum(taken["inspect"], np.nan_to_num(column(metrics, "evaluation_s")))
     idle = np.minimum(idle, np.nan_to_num(column(metrics, "idle_s")))
-    less = {"seconds": rounds, "queueing_s": rounds, "evaluation_s": evaluations, "idle_s": idle}
-    earlier = {"queue_s": away, "total_s": away, "arrived_s": away, "replied_s": away, "waiting_s": cut}
+    less = {"seconds": rounds, "away_s": rounds, "evaluation_s": evaluations, "idle_s": idle}
+    earlier = {"away_s": away, "total_s": away, "arrived_s": away, "replied_s": away, "waiting_s": cut}
     return Steady(
         metrics=_without(metrics, less | {"started_unix": -rounds}),
         calls=_without(calls, earlier | {"queued_unix": -away}),
@@ -102,15 +102,15 @@ def away_of(calls: pa.Table) -> Floats:
     epoch = epochs_of(calls)
     if any(name not in calls.column_names for name in _NEEDED) or not epoch.any():
         return away
-    queued, queue = column(calls, "queued_unix"), column(calls, "queue_s")
-    rows = np.flatnonzero((epoch > 0) & np.isfinite(queue))
+    queued, absent = column(calls, "queued_unix"), column(calls, "away_s")
+    rows = np.flatnonzero((epoch > 0) & np.isfinite(column(calls, "queue_s")))  # those that were sent
     client = pc.fill_null(calls["client"], "").combine_chunks().dictionary_encode().indices.to_numpy()
     pairs = np.stack([client[rows].astype(np.int64), epoch[rows]], axis=1)
     _, of = np.unique(pairs, axis=0, return_inverse=True)
-    # A client is back when something could be sent to it for the first time.
+    # A client is back when it was there for one of them; later ones waited for it because it was away again.
     back = np.full(of.max(initial=-1) + 1, np.inf)
-    np.minimum.at(back, of, queued[rows] + queue[rows])
-    away[rows] = np.clip(back[of] - queued[rows], 0.0, np.maximum(queue[rows], 0.0))
+    np.minimum.at(back, of, queued[rows] + absent[rows])
+    away[rows] = np.clip(back[of] - queued[rows], 0.0, absent[rows])
     return away
 
 

@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 from report import digest
 
 STAGES = (
+    "away_s",
     "queue_s",
     "serialisation_s",
     "propagation_s",
+    "broken_s",
     "client_queue_s",
     "client_decode_s",
     "decrypt_s",

@@ -139,12 +139,15 @@ class _Line:
     def call(self, row: _Row) -> Iterator[Event]:
         """Yield the slices of one call: sent and received by the server, handled by the client."""
         queued = self._at(row["queued_unix"])
-        sent = queued + row["queue_s"]
+        back = queued + row["away_s"]
+        sent = back + row["queue_s"]
         if not math.isfinite(sent):
             return  # it waits for a client that is away
         to, back = self._tracks(row["client"])
         about = {name: row[name] for name in ("round", "sequence", "kind", "outcome")}
-        yield from self._waiting(_SERVER, to, "queued on the server", queued, sent)
+        if back > queued:
+            yield from self._waiting(_SERVER, to, "client away", queued, back)
+        yield from self._waiting(_SERVER, to, "queued on the server", back, sent)
         if math.isfinite(row["send_s"]):
             down = about | {"bytes": row["wire_down"]}
             yield _slice(_SERVER, to, row["phase"], sent, sent + row["send_s"], down)

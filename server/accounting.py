@@ -34,6 +34,8 @@ class Costs:
         Both messages: the rest of their way.
     queueing
         Ready, but not taken up: in the queues of both sides, between threads, or for want of room on the server.
+    away, broken
+        The client had no stream open: before the first byte was sent to it, and after that.
     """
 
     total: float
@@ -43,6 +45,8 @@ class Costs:
     serialisation: float
     propagation: float
     queueing: float
+    away: float
+    broken: float
 
     @property
     def network(self) -> float:
@@ -62,7 +66,9 @@ class Costs:
         client_ns = max(timing.answer_ns, queue_ns + timing.compute_ns + encryption_ns + coding_ns)
         decode_ns = max(call.decoded_ns - call.last_received_ns, 0)
         way_ns = call.last_received_ns - call.first_sent_ns - call.held_ns - client_ns
-        network = max(way_ns, 0) / 1e9
+        # Who has lost its stream may have worked meanwhile, which is no absence.
+        broken_ns = min(call.broken_ns, max(way_ns, 0))
+        network = max(way_ns - broken_ns, 0) / 1e9
         serialisation = min(call.serialisation, network)
         return cls(
             total=(call.last_received_ns + decode_ns - call.queued_ns) / 1e9,
@@ -71,7 +77,9 @@ class Costs:
             coding=(coding_ns + decode_ns) / 1e9,
             serialisation=serialisation,
             propagation=network - serialisation,
-            queueing=(call.first_sent_ns - call.queued_ns + queue_ns + call.held_ns) / 1e9,
+            queueing=(call.first_sent_ns - call.queued_ns - call.away_ns + queue_ns + call.held_ns) / 1e9,
+            away=call.away_ns / 1e9,
+            broken=broken_ns / 1e9,
         )
 
 
@@ -83,6 +91,8 @@ class Split:
     ----------
     compute, encryption, coding, serialisation, propagation, queueing
         As for :class:`Costs`, of the calls that were waited for; ``coding`` with the server's for everybody.
+    away
+        As long as the clients of these calls had no stream open.
     waiting
         From the last answer that was counted until the exchange was over: for answers that never came.
     server
@@ -98,6 +108,7 @@ class Split:
     serialisation: float = 0.0
     propagation: float = 0.0
     queueing: float = 0.0
+    away: float = 0.0
     waiting: float = 0.0
     server: float = 0.0
     idle: float = 0.0
@@ -111,7 +122,7 @@ class Split:
     def accounted(self) -> float:
         """All parts together."""
         work = self.compute + self.encryption + self.coding + self.server
-        return work + self.network + self.queueing + self.waiting
+        return work + self.network + self.queueing + self.away + self.waiting
 
     def add(self, exchange: Exchange, calls: Sequence[Call]) -> None:
         """Add an exchange, with its calls."""
@@ -127,8 +138,11 @@ class Split:
         self.coding += costs.coding
         self.serialisation += costs.serialisation
         self.propagation += costs.propagation
-        # While others were still being posted, the server was encoding.
-        self.queueing += costs.queueing - _seconds(last.queued_ns, exchange.posted_ns)
+        # While others were still being posted, the server was encoding, whoever was there.
+        encoding = _seconds(last.queued_ns, exchange.posted_ns)
+        absent = min(encoding, costs.away)
+        self.away += costs.away - absent + costs.broken
+        self.queueing += costs.queueing - (encoding - absent)
         self.server += _seconds(last.decoded_ns, last.taken_ns)
         self.waiting += _seconds(last.taken_ns, exchange.ended_ns)
         self.idle += sum(_seconds(call.taken_ns, last.taken_ns) for call in counted) / len(counted)

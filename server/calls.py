@@ -22,8 +22,9 @@ Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
 class Call:
     """An instruction to one client, and what became of it.
 
-    Times ending in ``_ns`` are of this process's performance counter; 0 means not yet. ``held_ns`` is a duration:
-    the reply was left on the wire, because there was no room for it.
+    Times ending in ``_ns`` are of this process's performance counter; 0 means not yet. Durations are ``held_ns`` (the
+    reply was left on the wire, because there was no room for it), ``away_ns`` and ``broken_ns`` (the client had no
+    stream open: before the first byte was sent to it, and after that).
 
     Attributes
     ----------
@@ -62,6 +63,8 @@ class Call:
     first_received_ns: int = 0
     last_received_ns: int = 0
     held_ns: int = 0
+    away_ns: int = 0
+    broken_ns: int = 0
     decoded_ns: int = 0
     taken_ns: int = 0
     interrupted: bool = False
@@ -85,6 +88,14 @@ class Call:
             self.body_bytes = self.body.size
         if self.kind == pb.TELL:
             self.outcome = "promised"
+
+    def missed(self, since_ns: int) -> None:
+        """Note that the client has come back now, and had been away since some moment."""
+        away_ns = time.perf_counter_ns() - max(since_ns, self.queued_ns)
+        if self.first_sent_ns:
+            self.broken_ns += away_ns
+        else:
+            self.away_ns += away_ns
 
     def unix_ns(self, stamp_ns: int) -> int:
         """Return the time of day of a moment of the performance counter."""

@@ -120,10 +120,7 @@ class Conversation:
         member = self._member
         member.confirm(hello)
         queue: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
-        for sequence in member.outstanding:
-            queue.put_nowait(sequence)
-        member.queue, member.changed_unix = queue, time.time()
-        member.streams += 1
+        member.came(queue)
         writing = asyncio.create_task(self._write(queue, hello.partial))
         reading = asyncio.create_task(self._read())
         try:
@@ -132,8 +129,7 @@ class Conversation:
                 if task.done():
                     task.result()
         finally:
-            if member.queue is queue:
-                member.queue, member.changed_unix = None, time.time()
+            member.left(queue)
             for task in (reading, writing):
                 task.cancel()
             try:

@@ -103,6 +103,7 @@ class Member:
     throughput_up: Throughput = field(default_factory=Throughput)
     carried: Crossed = NOTHING
     """What crossed the client's connections and belongs to calls that are not answered yet."""
+    _left_ns: int = 0
 
     def __post_init__(self) -> None:
         self.punctuality.client = self.name
@@ -111,6 +112,19 @@ class Member:
     def connected(self) -> bool:
         """Whether the client's stream is open."""
         return self.queue is not None
+
+    def came(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
+        """Feed a stream of the client from now on, first with all that is outstanding."""
+        for call in self.outstanding.values():
+            queue.put_nowait(call.sequence)
+            call.missed(self._left_ns)
+        self.queue, self.changed_unix = queue, time.time()
+        self.streams += 1
+
+    def left(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
+        """Note that a stream is over; the client is away, unless it has come on another one."""
+        if self.queue is queue:
+            self.queue, self.changed_unix, self._left_ns = None, time.time(), time.perf_counter_ns()
 
     def post(
         self, phase: str, t: int, kind: pb.Kind.ValueType, body: Body, exchange: Exchange | None = None

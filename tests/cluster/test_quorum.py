@@ -65,14 +65,20 @@ def test_a_run_waits_for_a_client_that_is_away_and_goes_on_with_the_same_bits(
     federation = federate(settings(), allow=LEDGER)
     federation.start()
     wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    gone = time.monotonic()
     federation.kill(AWAY)
     wait_until(lambda: waits(federation, 2), "the run to say twice that it waits")
     said = " ".join(federation.says("server").split())
     assert f"it needs 2 (participation.min_replies). The run waits for 1 more, of {AWAY} (away)" in said
     assert "Ctrl-C or SIGTERM stops the run, and --resume goes on from there" in said
+    absent = time.monotonic() - gone
     federation.restart(AWAY)
     run = federation.finish()
     assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+    metrics = read(run / "metrics.parquet").to_pandas()
+    assert metrics["away_s"].max() >= absent - 0.5, "a round waited for a client, and says so"
+    others = metrics["network_s"] + metrics["queueing_s"]
+    assert others.max() < 0.5 * absent
 
 
 @pytest.mark.timeout(300)

@@ -234,7 +234,7 @@ def test_a_journal_that_is_put_back_lets_the_run_go_on(federate: MakeFederation)
     """Also where a server that was resumed has missed it, and has written its checkpoint anew."""
     ledger = "tests.cluster.ledger:Ledger"
     settings = SETTINGS | {
-        "rounds": 40,
+        "rounds": 200,  # it must be stopped before it is over
         "clients": 3,
         "algorithm": {"name": ledger, "nap": 0.02},
         "evaluation": {"server": False, "clients": False},

@@ -18,7 +18,16 @@ from tests.cluster.federation import Federation, wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 MakeFederation = Callable[..., Federation]
-PARTS = ["compute_s", "encryption_s", "coding_s", "network_s", "queueing_s", "waiting_s", "server_s"]
+PARTS = [
+    "compute_s",
+    "encryption_s",
+    "coding_s",
+    "network_s",
+    "queueing_s",
+    "away_s",
+    "waiting_s",
+    "server_s",
+]
 AWAY = 4.0  # seconds for which nobody conducts the run, at least
 
 SETTINGS = {
@@ -49,10 +58,10 @@ def test_what_a_resumption_costs_is_no_cost_of_a_round(federate: MakeFederation)
     assert run.completed
     back = run.steady.seconds
     assert back > 0.1  # clients try again now and then, not at once
-    # The first round afterwards lasted as long as that, and all of it is queueing.
+    # The first round afterwards lasted as long as that, and all of it is absence.
     raw, metrics = run.metrics, run.steady.metrics.to_pandas()
     (place,) = np.flatnonzero(run.steady.rounds)
-    assert raw["queueing_s"][place] >= back
+    assert raw["away_s"][place] >= back
     np.testing.assert_allclose(raw["seconds"] - run.steady.rounds, metrics["seconds"])
     np.testing.assert_allclose(
         metrics[PARTS].sum(axis=1) + metrics["unaccounted_s"], metrics["seconds"], atol=1e-6

@@ -57,7 +57,7 @@ class Tables:
         self.calls: list[dict[str, Any]] = []
         self.metrics: list[dict[str, Any]] = []
         self.round = 1
-        self.began = self.queueing = 0.0
+        self.began = self.away = 0.0
         self.resumptions = 0
 
     def ask(self, *works: Work, phase: str = "train", kind: str = "ask", missing: Sequence[str] = ()) -> None:
@@ -80,7 +80,7 @@ class Tables:
     def _call(self, work: Work, phase: str, kind: str, outcome: str, ended: float) -> None:
         answered = outcome != "unanswered"
         total = work.away + 2 * WAY + work.compute if answered else math.nan
-        self.queueing += work.away if total == ended else 0.0
+        self.away += work.away if total == ended else 0.0
         zeros = ("client_decode_s", "encrypt_s", "decrypt_s", "journal_s", "client_encode_s", "handover_s")
         self.calls.append(
             dict.fromkeys(zeros, 0.0)
@@ -95,7 +95,9 @@ class Tables:
                 "wire_down": work.down,
                 "wire_up": work.up if answered else 0,
                 "socket_up": float(work.up),
-                "queue_s": work.away,
+                "away_s": work.away,
+                "queue_s": 0.0,
+                "broken_s": 0.0,
                 "total_s": total,
                 "network_s": 2 * WAY if answered else math.nan,
                 "client_queue_s": 0.0,
@@ -117,6 +119,7 @@ class Tables:
             "serialisation",
             "propagation",
             "queueing",
+            "away",
             "waiting",
             "server",
         )
@@ -125,12 +128,12 @@ class Tables:
             | {
                 "round": self.round,
                 "seconds": self.now - self.began,
-                "queueing_s": self.queueing,
+                "away_s": self.away,
                 "evaluation_s": 0.0,
                 "started_unix": EPOCH + self.began,
             }
         )
-        self.began, self.queueing = self.now, 0.0
+        self.began, self.away = self.now, 0.0
         self.round += 1
 
     def run(self, *, without: Sequence[str] = ()) -> Run:
@@ -346,10 +349,21 @@ def test_what_a_resumed_run_waited_for_its_clients_is_not_carried_over(
     assert measured(course).seconds == exactly(
         [OWN + 2 * WAY + 0.3, 2 * OWN + 2 * WAY + 0.2, OWN + 2 * WAY + 0.3]
     )
-    assert measured(course).parts.queueing == exactly(0.0)
+    assert measured(course).parts.away == exactly(0.0)
     found = project(course, Link(rtt=0.5))
     assert found.seconds == exactly([OWN + 0.5 + 0.3, 2 * OWN + 0.5 + 0.3, OWN + 0.5 + 0.3])
     assert "8.99 s passed until clients were back" in command(str(tables.folder), "--rtt", "0.5").stdout
+
+
+def test_a_client_that_was_away_is_away_over_any_link(tables: Tables) -> None:
+    tables.ask(Work(0.3, away=4.0), Work(0.2, client="b"))
+    tables.end_round()
+    course = Course.of(tables.run())
+    assert measured(course).parts.away == exactly(4.0)
+    found = project(course, Link(rtt=0.5))
+    assert found.seconds == exactly([OWN + 4.0 + 0.5 + 0.3])
+    assert found.parts.away == exactly(4.0)
+    assert found.parts.propagation == exactly(0.5)
 
 
 def test_the_command_combines_links(tables: Tables, command: Callable[..., Result], tmp_path: Path) -> None:

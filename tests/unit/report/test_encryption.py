@@ -46,7 +46,16 @@ def test_every_phase_says_how_many_ciphertexts_it_made_and_opened(encrypted: Run
 def test_encryption_is_no_computation_and_the_parts_add_up_to_the_round(encrypted: Run) -> None:
     metrics, calls = encrypted.metrics, encrypted.calls
     assert (metrics["encryption_s"] > 0).all()
-    parts = ["compute_s", "encryption_s", "coding_s", "network_s", "queueing_s", "waiting_s", "server_s"]
+    parts = [
+        "compute_s",
+        "encryption_s",
+        "coding_s",
+        "network_s",
+        "queueing_s",
+        "away_s",
+        "waiting_s",
+        "server_s",
+    ]
     parts += ["unaccounted_s"]
     np.testing.assert_allclose(metrics[parts].sum(axis=1), metrics["seconds"], rtol=1e-9)
     client = ["client_decode_s", "compute_s", "encrypt_s", "decrypt_s", "journal_s", "client_encode_s"]
@@ -88,7 +97,7 @@ def test_the_reader_sees_the_share_of_encryption(encrypted: Run, tmp_path: Path)
     assert f"encryption {split.encryption / split.total:.0%}" in shown(encrypted)
     assert "encrypt" in shown(encrypted).partition("propose")[0]
     parts = chart(encrypted, tmp_path)
-    assert list(parts) == list(digest.PARTS)
+    assert list(parts) == [part for part in digest.PARTS if part != "away"]  # nobody was
     assert sum(parts["encryption"]) == pytest.approx(split.encryption, rel=1e-4)
     described = terminal.as_json([encrypted])["runs"][0]
     assert described["seconds"]["encryption"] == split.encryption
@@ -97,7 +106,7 @@ def test_the_reader_sees_the_share_of_encryption(encrypted: Run, tmp_path: Path)
 def test_a_run_without_encryption_shows_no_sign_of_it(finished: Run, tmp_path: Path) -> None:
     assert "encrypt" not in shown(finished)
     assert "encrypt" not in shown(finished, finished)
-    assert set(chart(finished, tmp_path)) == set(digest.PARTS) - {"encryption"}
+    assert set(chart(finished, tmp_path)) == set(digest.PARTS) - {"encryption", "away"}
 
 
 def test_tables_from_before_encryption_was_measured_can_be_read(

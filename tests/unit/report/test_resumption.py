@@ -25,7 +25,7 @@ def resumed(run: Run, away: dict[str, float], kind: str = "ask") -> tuple[pa.Tab
     first = (calls["round"] == 2) & (calls["kind"] == kind)
     before = ended(calls[first]).max()
     late = calls["client"].map(away).where(first, 0.0)
-    for name in ("queue_s", "total_s", "arrived_s", "replied_s"):
+    for name in ("away_s", "total_s", "arrived_s", "replied_s"):
         calls[name] += late
     ends = ended(calls[first])
     last, delay = ends.idxmax(), ends.max() - before
@@ -38,7 +38,7 @@ def resumed(run: Run, away: dict[str, float], kind: str = "ask") -> tuple[pa.Tab
         metrics.loc[of_round, "evaluation_s"] += delay
     else:
         metrics.loc[of_round, "seconds"] += delay
-        metrics.loc[of_round, "queueing_s"] = calls["queue_s"][last]
+        metrics.loc[of_round, "away_s"] = calls["away_s"][last]
         metrics.loc[of_round, "idle_s"] = (ends.max() - ends).mean()
     metrics.loc[metrics["round"] > 2, "started_unix"] += delay
     return pa.Table.from_pandas(metrics), pa.Table.from_pandas(calls)
@@ -57,16 +57,12 @@ def test_a_run_that_was_never_resumed_is_left_as_it_is(finished: Run) -> None:
 def test_where_all_are_back_at_once_the_tables_are_those_of_a_run_without_a_break(finished: Run) -> None:
     found = steady(*resumed(finished, dict.fromkeys(NAMES, 30.0)))
     before, after = finished.calls, found.calls.to_pandas()
-    first = ((before["round"] == 2) & (before["kind"] == "ask")).to_numpy()
-    queue = before["queue_s"].where(first, 0.0)  # nobody knows how long they would have waited for their turn
-    for name in ("queue_s", "total_s", "arrived_s", "replied_s"):
-        np.testing.assert_allclose(after[name], before[name] - queue, atol=SLACK)
-    last = ended(before[first]).idxmax()
-    lost = np.array([0.0, queue[last], 0.0])
-    np.testing.assert_allclose(found.rounds, [0.0, 30.0 + queue[last], 0.0], atol=SLACK)
+    for name in ("away_s", "queue_s", "total_s", "arrived_s", "replied_s"):
+        np.testing.assert_allclose(after[name], before[name], atol=SLACK)
+    np.testing.assert_allclose(found.rounds, [0.0, 30.0, 0.0], atol=SLACK)
     rounds = found.metrics.to_pandas()
-    np.testing.assert_allclose(rounds["seconds"], finished.metrics["seconds"] - lost, atol=SLACK)
-    np.testing.assert_allclose(rounds["queueing_s"][1], 0.0, atol=SLACK)
+    for name in ("seconds", "away_s", "queueing_s"):
+        np.testing.assert_allclose(rounds[name], finished.metrics[name], atol=SLACK)
     np.testing.assert_allclose(
         rounds["started_unix"] + rounds["seconds"],
         resumed(finished, dict.fromkeys(NAMES, 30.0))[0].to_pandas()[["started_unix", "seconds"]].sum(axis=1),
@@ -84,12 +80,12 @@ def test_a_round_is_shorter_by_what_its_last_answer_waited_for_its_client(
     frame = calls.to_pandas()
     asked = frame[(frame["round"] == 2) & (frame["kind"] == "ask")]
     last = ended(asked).idxmax()
-    np.testing.assert_allclose(found.rounds, [0.0, asked["queue_s"][last], 0.0], atol=SLACK)
+    np.testing.assert_allclose(found.rounds, [0.0, asked["away_s"][last], 0.0], atol=SLACK)
     np.testing.assert_allclose(found.evaluations, 0.0)
     before, after = metrics.to_pandas(), found.metrics.to_pandas()
     np.testing.assert_allclose(before["seconds"] - after["seconds"], found.rounds)
-    np.testing.assert_allclose(before["queueing_s"] - after["queueing_s"], found.rounds)
-    assert (after[["seconds", "queueing_s", "idle_s"]] >= -SLACK).all(axis=None)
+    np.testing.assert_allclose(before["away_s"] - after["away_s"], found.rounds)
+    assert (after[["seconds", "away_s", "idle_s"]] >= -SLACK).all(axis=None)
     assert (after["idle_s"] <= before["idle_s"] + SLACK).all()
     waited = found.calls.to_pandas()["waiting_s"]
     assert (waited >= -SLACK).all()
@@ -113,5 +109,5 @@ def test_what_waits_for_a_client_beside_a_promise_waits_for_as_long(finished: Ru
         ["tell", "ask", "ask", "ask"],
     )
     calls["queued_unix"] = 1e9 + np.array([0.0, 2.0, 9.0, 12.0])
-    calls["queue_s"] = [8.0, 6.5, 0.25, np.nan]
+    calls["away_s"], calls["queue_s"] = [8.0, 6.5, 0.25, 0.0], [0.1, 0.2, 0.3, np.nan]
     assert away_of(pa.Table.from_pandas(calls)).tolist() == [8.0, 6.0, 0.0, 0.0]

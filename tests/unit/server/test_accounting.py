@@ -139,3 +139,33 @@ def test_what_is_encoded_for_others_is_not_queueing() -> None:
     assert (found.coding, found.queueing) == pytest.approx((0.031, 0.001))
     assert Costs.of(call).queueing == pytest.approx(0.029)  # that client did wait
     assert found.accounted == pytest.approx(0.1)
+
+
+def test_the_time_of_a_client_that_comes_late_is_absence_and_no_queueing() -> None:
+    """It was asked at 1 ms, while others were still being asked, came at 60 ms and got its instruction 2 ms later."""
+    asked = exchange(0, 5, 100)
+    call = answered(asked, "a", 62, 97, timing(compute=30, answer=30))
+    call.queued_ns, call.away_ns = 1 * MS, 59 * MS
+    found = split(0, 100 * MS, [call])
+    assert (found.away, found.queueing, found.coding) == pytest.approx((0.055, 0.002, 0.006))
+    assert found.network == pytest.approx(0.005)
+    assert found.accounted == pytest.approx(0.1)
+
+
+def test_the_time_of_a_client_that_loses_its_stream_is_absence_and_no_network() -> None:
+    asked = exchange(0, 0, 100)
+    call = answered(asked, "a", 0, 97, timing(compute=30, answer=30))
+    call.broken_ns = 50 * MS
+    found = split(0, 100 * MS, [call])
+    assert (found.away, found.network) == pytest.approx((0.050, 0.017))
+    assert found.accounted == pytest.approx(0.1)
+
+
+def test_work_that_goes_on_without_a_stream_is_work() -> None:
+    """The stream was gone for 50 of the 80 ms that it computed."""
+    asked = exchange(0, 0, 100)
+    call = answered(asked, "a", 0, 97, timing(compute=80, answer=85, queue=5))
+    call.broken_ns = 50 * MS
+    found = split(0, 100 * MS, [call])
+    assert (found.compute, found.away, found.network) == pytest.approx((0.080, 0.012, 0.0))
+    assert found.accounted == pytest.approx(0.1)

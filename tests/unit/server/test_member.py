@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,6 +109,34 @@ def test_an_instruction_is_queued_for_the_open_stream_only(member: Member) -> No
     assert member.connected
     assert member.queue.get_nowait() == later.sequence
     assert member.queue.empty()
+
+
+def test_how_long_a_client_is_away_is_noted_with_what_waits_for_it(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now)
+    call = ask(member)
+    call.queued_ns, now = 10, 15
+    first: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
+    member.came(first)
+    assert (first.get_nowait(), member.streams) == (call.sequence, 1)
+    assert (call.away_ns, call.broken_ns) == (5, 0)
+    call.first_sent_ns = 16
+    now = 20
+    member.left(first)
+    assert not member.connected
+    now = 32
+    second: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
+    member.came(second)
+    member.left(first)  # the older stream ends later
+    assert member.connected
+    assert second.get_nowait() == call.sequence
+    now = 40
+    member.left(second)
+    now = 41
+    member.came(asyncio.Queue())
+    assert (call.away_ns, call.broken_ns) == (5, 12 + 1)
 
 
 def hello(*snapshots: int, stateless: bool = False) -> pb.Hello:
