@@ -21,6 +21,17 @@ _DAMAGE = (OSError, ValueError, pa.ArrowException)
 """What Arrow raises for a file that is damaged, depending on where."""
 
 
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with the columns of a schema; what the version that wrote it did not note is null."""
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
 def _growing(path: Path) -> Path:
     return path.with_suffix(".arrows")
 
@@ -55,7 +66,7 @@ class TableLog:
             self._writer = pa.ipc.new_stream(self._file, schema)
             if earlier is not None:
                 kept = earlier.filter(pc.less_equal(earlier["round"], kept_rounds))
-                self._writer.write_table(kept.cast(schema))
+                self._writer.write_table(_fitted(kept, schema))
                 self._file.flush()
             fresh.replace(_growing(path))
             path.unlink(missing_ok=True)

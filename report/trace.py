@@ -47,14 +47,16 @@ def events(run: Run) -> Iterator[Event]:
     Raises
     ------
     CheckpointError
-        The run has no calls yet, or its tables are of a version that did not note when clients had instructions.
+        The run has no calls yet, or its tables are of a version that did not note when clients were there, and when
+        they had instructions.
     """
     calls, metrics = run.calls_table, run.metrics_table
     if not calls.num_rows:
         raise CheckpointError(run.why_empty)
-    if "arrived_s" not in calls.column_names or "started_unix" not in metrics.column_names:
+    if not {"arrived_s", "away_s"} <= {*calls.column_names} or "started_unix" not in metrics.column_names:
         raise CheckpointError(
-            f"run {run.id} was recorded by an earlier version, which did not note when clients had instructions"
+            f"run {run.id} was recorded by an earlier version, which did not note when clients were there and had "
+            "instructions; do the run again with this version"
         )
     clients = sorted(set(calls["client"].to_pylist()))
     # Processes are numbered from the server on, in the order of client ids.
@@ -139,15 +141,15 @@ class _Line:
     def call(self, row: _Row) -> Iterator[Event]:
         """Yield the slices of one call: sent and received by the server, handled by the client."""
         queued = self._at(row["queued_unix"])
-        back = queued + row["away_s"]
-        sent = back + row["queue_s"]
+        there = queued + row["away_s"]
+        sent = there + row["queue_s"]
         if not math.isfinite(sent):
             return  # it waits for a client that is away
         to, back = self._tracks(row["client"])
         about = {name: row[name] for name in ("round", "sequence", "kind", "outcome")}
-        if back > queued:
-            yield from self._waiting(_SERVER, to, "client away", queued, back)
-        yield from self._waiting(_SERVER, to, "queued on the server", back, sent)
+        if there > queued:
+            yield from self._waiting(_SERVER, to, "client away", queued, there)
+        yield from self._waiting(_SERVER, to, "queued on the server", there, sent)
         if math.isfinite(row["send_s"]):
             down = about | {"bytes": row["wire_down"]}
             yield _slice(_SERVER, to, row["phase"], sent, sent + row["send_s"], down)

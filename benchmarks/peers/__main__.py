@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.machine import description
 from benchmarks.peers import environments
 from benchmarks.peers.job import Job, JobError
+from benchmarks.peers.picture import draw
 from benchmarks.peers.systems import CLASSIC, DEPLOYMENT, FENCHEL, SYSTEMS, System
 from benchmarks.peers.table import Limit, Measured, judge, rows
 from benchmarks.program import markdown, progress
@@ -54,6 +55,7 @@ def main() -> None:
     )
     parser.add_argument("--only", help="names of systems, with a semicolon between them")
     parser.add_argument("--page", type=Path, help="also write the table and the rest into this file")
+    parser.add_argument("--figure", type=Path, help="also draw the table into this PNG file")
     words = parser.parse_args()
     if words.cores:
         os.sched_setaffinity(0, {int(core) for core in words.cores.split(",")})
@@ -70,6 +72,8 @@ def main() -> None:
     print(page)
     if words.page:
         words.page.write_text(page + "\n")
+    if words.figure:
+        draw(measured, FENCHEL, words.figure)
     if words.json:
         seconds = {
             str(floats): {each.system: each.repetitions for each in ours} for floats, ours in measured.items()

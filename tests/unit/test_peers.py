@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.job import Job, JobError, Result, constant, is_written, start
 from benchmarks.peers.nvflare_server import round_ends
+from benchmarks.peers.picture import draw
 from benchmarks.peers.processes import Processes
 from benchmarks.peers.table import Limit, Measured, judge, rows
 
@@ -179,3 +180,12 @@ def test_the_echo_and_fenchel_do_the_job() -> None:
     figures = json.loads(finished.stdout.splitlines()[-1])
     assert set(figures["seconds"]["100000"]) == {"bare gRPC echo", "Fenchel"}
     assert all(seconds > 0 for turns in figures["seconds"]["100000"].values() for seconds in turns[0])
+
+
+def test_the_picture_has_a_panel_for_each_size(tmp_path: Path) -> None:
+    turns = [[0.002, 0.003], [0.004, 0.002]]
+    ours = [Measured("Fenchel", turns), Measured("another", [[5.0, 6.0], [7.0, 8.0]])]
+    draw({100: ours}, "Fenchel", tmp_path / "one.png")
+    draw({100: ours, 1000: ours}, "Fenchel", tmp_path / "two.png")
+    sizes = [len((tmp_path / name).read_bytes()) for name in ("one.png", "two.png")]
+    assert 0 < sizes[0] < sizes[1]

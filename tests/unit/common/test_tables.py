@@ -166,3 +166,16 @@ def test_no_table_and_a_damaged_one_are_refused(path: Path) -> None:
     path.write_bytes(b"not a table")
     with pytest.raises(CheckpointError, match="cannot be read as a table"):
         tables.read(path)
+
+
+def test_a_table_of_another_version_goes_on_with_the_columns_of_this_one(path: Path) -> None:
+    grown(path, (1, 2, 3))
+    schema = pa.schema([("round", pa.int32()), ("away", pa.float64()), ("phase", pa.string())])
+    log = TableLog(path, schema, kept_rounds=2)
+    log.append([(3, 0.5, "phase 3")])
+    log.finish()
+    assert tables.read(path).to_pylist() == [
+        {"round": 1, "away": None, "phase": "phase 1"},
+        {"round": 2, "away": None, "phase": "phase 2"},
+        {"round": 3, "away": 0.5, "phase": "phase 3"},
+    ]

@@ -93,6 +93,28 @@ def test_a_client_works_between_the_servers_sending_and_its_receiving(run: Run) 
     assert handled == answered(run)
 
 
+def test_an_instruction_waits_first_for_its_client_and_then_for_its_turn(
+    altered: Callable[..., Run], finished: Run
+) -> None:
+    away = np.where(np.arange(len(finished.calls)) == 1, 0.25, 0.0)
+    found = list(events(altered(calls={"away_s": away.tolist()})))
+    begins = {event["id"]: event for event in found if event["ph"] == "b"}
+    waits = {
+        name: [
+            (begins[event["id"]]["ts"], event["ts"])
+            for event in found
+            if event["ph"] == "e" and event["name"] == name
+        ]
+        for name in ("client away", "queued on the server")
+    }
+    ((gone, back),) = waits["client away"]
+    assert back - gone == pytest.approx(0.25e6, abs=SLACK)
+    assert any(begin == back for begin, _ in waits["queued on the server"])
+    queue = finished.calls["queue_s"].dropna()
+    lasted = [ended - begun for begun, ended in waits["queued on the server"]]
+    np.testing.assert_allclose(lasted, 1e6 * queue, atol=2 * SLACK)
+
+
 def test_every_arrow_leads_forward_from_one_slice_into_another(run: Run) -> None:
     found = list(events(run))
     tracks = slices(found)
@@ -154,9 +176,10 @@ def test_a_client_that_did_not_answer_is_drawn_as_far_as_it_is_known(
 def test_runs_without_what_is_needed_say_what_is_missing(
     altered: Callable[..., Run], finished: Run, tmp_path: Path
 ) -> None:
-    old = altered(calls=finished.calls_table.drop_columns(["arrived_s"]))
-    with pytest.raises(CheckpointError, match="earlier version"):
-        write_trace(old, tmp_path / "trace.json")
+    for column in ("arrived_s", "away_s"):
+        old = altered(column, calls=finished.calls_table.drop_columns([column]))
+        with pytest.raises(CheckpointError, match="earlier version"):
+            write_trace(old, tmp_path / "trace.json")
     empty = altered("empty", calls=finished.calls_table.slice(0, 0))
     with pytest.raises(CheckpointError, match="no round yet"):
         write_trace(empty, tmp_path / "trace.json")
