@@ -62,7 +62,7 @@ _COLUMNS = (
 
 
 def _rest(row: Row) -> float:
-    """Seconds of queues, of the server, of waiting for answers that never came, and of what nothing accounts for."""
+    """Seconds of queues, of who was away, of the server, of answers that never came, and of what is unaccounted for."""
     shown = sum(row[f"{part}_s"] for part in ("compute", "encryption", "coding", "network"))
     return max(row["seconds"] - shown, 0.0)
 
