@@ -64,9 +64,9 @@ def measure(quick: bool) -> Figures:
         certificates = Path(temporary) / "certificates"
         make_all(certificates, ["localhost"], client_names(1))
         over_tls = statistics.median(
-            asyncio.run(bare_echo.measure(clients, processes, _MODEL_BYTES, rounds, certificates))
+            bare_echo.measure(clients, processes, _MODEL_BYTES, rounds, certificates)
         )
-        plain = statistics.median(asyncio.run(bare_echo.measure(clients, processes, _MODEL_BYTES, rounds)))
+        plain = statistics.median(bare_echo.measure(clients, processes, _MODEL_BYTES, rounds))
     figures = {
         "clients": clients,
         "round s": round(ours, 4),

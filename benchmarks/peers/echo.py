@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from benchmarks import bare_echo
+from benchmarks import bare_echo_processes
 from benchmarks.peers.job import Result, words
 
 _FLOAT_BYTES = 4
@@ -16,7 +16,7 @@ def main() -> None:
     given = words()
     job = given.job
     seconds = asyncio.run(
-        bare_echo.measure(job.clients, job.clients, _FLOAT_BYTES * job.floats, job.total - 1)
+        bare_echo_processes.measure(job.clients, job.clients, _FLOAT_BYTES * job.floats, job.total - 1)
     )
     Result(list(itertools.accumulate(seconds, initial=0.0)), None).write(given.folder)
 

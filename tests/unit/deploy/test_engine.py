@@ -47,10 +47,22 @@ def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
         "from deploy.local import LocalLauncher",
         "import deploy.command, server.service",
         "import deploy.command, client.connection",
+        "import benchmarks.round_trip, benchmarks.scale",
+        "import benchmarks.load",
+        "import benchmarks.instrumentation",
+        "import benchmarks.large_model",
+        "import benchmarks.peers.fenchel_fedavg",
     ],
 )
 def test_the_engine_is_chosen_before_grpc_is_imported(entry: str) -> None:
     assert python(_WATCH + entry).stdout == f"gRPC is imported with {engine.POLLED}\n"
+
+
+def test_what_fenchel_is_compared_with_has_grpc_as_it_comes() -> None:
+    """Its processes inherit the variables of this one."""
+    said = f"import os; print(os.environ.get({engine.VARIABLE!r}))"
+    assert python("import benchmarks.peers.__main__\n" + said).stdout == "None\n"
+    assert python(_WATCH + "import benchmarks.bare_echo_processes").stdout == "gRPC is imported with None\n"
 
 
 def test_the_installed_version_knows_what_it_is_told() -> None:
