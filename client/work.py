@@ -76,6 +76,7 @@ class Worker:
     _inbox: deque[_Arrived] = field(default_factory=deque)
     _recycler: Recycler = field(default_factory=Recycler)
     _welcomed_ns: int = 0
+    _latest: int = 0  # the last instruction that was begun
     _longest_ns: dict[str, float] = field(default_factory=dict)  # of each phase, and lately
     _taken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -213,13 +214,15 @@ class Worker:
             # Begun for an earlier stream; its answer is stored, and asked for again if it still matters.
             await asyncio.wait([self._running])
         head = instruction.head
+        again, self._latest = self._latest == head.sequence, head.sequence
         if self.on_instruction is not None:
             self.on_instruction(head)
         assembly = instruction.assembly
         received = Received(instruction.outline, assembly.body(), assembly.finite)
 
         def handle() -> Answer:
-            instruction.begun_ns = time.perf_counter_ns()
+            # Sent again after a stream broke: it waited for nothing but its own work, which is accounted for.
+            instruction.begun_ns = instruction.last_ns if again else time.perf_counter_ns()
             answer = self.session.handle(head, received, pb.Timing())
             instruction.done_ns = time.perf_counter_ns()
             # Not of a stored answer, which takes no time; and a phase that there is not would only fill the memory.

@@ -167,6 +167,7 @@ def _code(name: str, dtype: np.dtype[Any]) -> pb.DType.ValueType:
 
 def _bytes_of(array: Array) -> Buffer:
     """Return the array's little-endian bytes in C order, without a copy where it has them already."""
+    array = np.asarray(array)  # no matrix, and no mask
     as_it_is = array.flags.c_contiguous and array.dtype in _CODES
     contiguous = array if as_it_is else np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return contiguous.reshape(-1).view(np.uint8).data

@@ -167,7 +167,7 @@ class LocalLauncher:
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 return serving.result()
-            return await self._with_clients(serving, names, listening.result(), certificates)
+            return await self._with_clients(coordinator, serving, names, listening.result(), certificates)
 
     @property
     def _keys(self) -> Path:
@@ -194,7 +194,12 @@ class LocalLauncher:
         return read_public(self._keys / SERVER)
 
     async def _with_clients(
-        self, serving: asyncio.Task[Summary], names: Sequence[str], port: int, certificates: Path
+        self,
+        coordinator: Coordinator,
+        serving: asyncio.Task[Summary],
+        names: Sequence[str],
+        port: int,
+        certificates: Path,
     ) -> Summary:
         groups = _split(names, self.processes or min(len(names), MAX_PROCESSES))
         clients: set[asyncio.Task[None]] = set()
@@ -212,7 +217,10 @@ class LocalLauncher:
                 while not serving.done():
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
-                        if task is not serving and (error := task.exception()) is not None:
+                        # Who was killed at the end comes back to a run that is over, and is refused: no error of it.
+                        if coordinator.is_over or task is serving:
+                            continue
+                        if (error := task.exception()) is not None:
                             serving.cancel()
                             await asyncio.gather(serving, return_exceptions=True)
                             raise error

@@ -102,7 +102,7 @@ def away_of(calls: pa.Table) -> Floats:
     epoch = epochs_of(calls)
     if any(name not in calls.column_names for name in _NEEDED) or not epoch.any():
         return away
-    queued, absent = column(calls, "queued_unix"), column(calls, "away_s")
+    queued, absent = column(calls, "queued_unix"), np.nan_to_num(column(calls, "away_s"))
     rows = np.flatnonzero((epoch > 0) & np.isfinite(column(calls, "queue_s")))  # those that were sent
     client = pc.fill_null(calls["client"], "").combine_chunks().dictionary_encode().indices.to_numpy()
     pairs = np.stack([client[rows].astype(np.int64), epoch[rows]], axis=1)

@@ -141,7 +141,7 @@ class _Line:
     def call(self, row: _Row) -> Iterator[Event]:
         """Yield the slices of one call: sent and received by the server, handled by the client."""
         queued = self._at(row["queued_unix"])
-        there = queued + row["away_s"]
+        there = queued + _known(row["away_s"])
         sent = there + row["queue_s"]
         if not math.isfinite(sent):
             return  # it waits for a client that is away
@@ -258,5 +258,5 @@ def _is_unknown(value: Any) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
-def _known(seconds: float) -> float:
-    return seconds if math.isfinite(seconds) else 0.0
+def _known(seconds: float | None) -> float:
+    return seconds if seconds is not None and math.isfinite(seconds) else 0.0

@@ -90,7 +90,7 @@ class Call:
             self.outcome = "promised"
 
     def missed(self, since_ns: int) -> None:
-        """Note that the client has come back now, and had been away since some moment."""
+        """Note that the client has come back now, or is given up, and had been away since some moment."""
         away_ns = time.perf_counter_ns() - max(since_ns, self.queued_ns)
         if self.first_sent_ns:
             self.broken_ns += away_ns

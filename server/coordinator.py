@@ -284,6 +284,11 @@ class Coordinator:
             task.uncancel()
             raise JoinRefusedError(refusal) from None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, and who comes now is told so."""
+        return self._over is not None
+
     async def _admit(self, member: Member, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
         if self._over is not None:
             return self._over

@@ -42,6 +42,7 @@ _SEALED = frozenset(name for name, spec in BOX.items() if getattr(spec, "form", 
 _KEPT_BYTES = 4096  # clients' descriptors up to here are compared with the next
 _AT_ONCE = 64  # messages that are noted together
 _FEW = 100  # arrays
+_SMALL_BYTES = 16 << 10  # of a reply's head; its names and its words are as long as the client likes
 _KEYS = 8  # of ciphertexts of one name: a run has one, and what a client makes up is not worth more
 
 
@@ -138,9 +139,8 @@ class Disclosures:
 
     def catch_up(self) -> None:
         """Note what is still to be noted."""
-        waiting, self._waiting = self._waiting, []
-        for note in waiting:
-            note()
+        while self._waiting:
+            self._waiting.pop(0)()
 
     def _sent(self, call: Call, head: pb.Instruction, payload: bytes, goes_on: bool) -> None:
         self.head("down", head)
@@ -168,7 +168,7 @@ class Disclosures:
             What it answers; ``None``: nothing that the server remembers.
         """
         note = partial(self._received, client, reply, told, call)
-        if len(told.parts) <= _FEW:
+        if len(told.parts) <= _FEW and reply.ByteSize() <= _SMALL_BYTES:
             self._later(note)
         else:
             note()  # what takes much memory is not held

@@ -11,6 +11,7 @@ from common.payload import Array
 
 _BLOCK = 1 << 16  # entries; a block of two arrays stays in the cache
 _REFERRED_BYTES = 64 << 20  # up to here a sum of one term is that term, so that it need not be copied
+_REFERRED_SHARE = 0.5  # if it is at least so much of the message that it came with, which is kept as long
 
 
 def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
@@ -22,7 +23,7 @@ def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
     if total is None and weight != 1.0:
         return np.asarray(array * array.dtype.type(weight))
     if total is None:
-        return _referred(array) if array.nbytes <= _REFERRED_BYTES else array.copy()
+        return _referred(array) if _may_be_kept(array) else array.copy()
     if weight == 1.0:
         return np.add(total, array, out=_room_for(total))
     if not total.flags.writeable:
@@ -35,6 +36,19 @@ def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
     return total
 
 
+def _may_be_kept(array: Array) -> bool:
+    if array.nbytes > _REFERRED_BYTES:
+        return False
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    whole = root.nbytes
+    if root.base is not None:
+        owner = memoryview(root.base).obj
+        whole = memoryview(owner).nbytes
+    return array.nbytes >= _REFERRED_SHARE * whole
+
+
 def _referred(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
@@ -43,7 +57,7 @@ def _referred(array: Array) -> Array:
 
 def _room_for(total: Array) -> Array:
     """Return where the next sum goes: in the total's own memory, unless it is the first term."""
-    return total if total.flags.writeable else np.empty_like(total)
+    return total if total.flags.writeable else np.empty_like(total, order="C")
 
 
 class Total:

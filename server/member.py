@@ -166,8 +166,11 @@ class Member:
 
     def settle(self, call: Call) -> None:
         """Stop waiting for an instruction: it was answered, or its deadline has passed."""
-        if self.outstanding.pop(call.sequence, None) is not None and call.kind == pb.TELL:
-            self.owed_bytes -= call.body_bytes + _CALL_BYTES
+        if self.outstanding.pop(call.sequence, None) is not None:
+            if self.queue is None:
+                call.missed(self._left_ns)
+            if call.kind == pb.TELL:
+                self.owed_bytes -= call.body_bytes + _CALL_BYTES
         if self.partial is not None and self.partial.sequence == call.sequence:
             self.partial.assembly.let_go()
         call.body = None  # the record of the call is kept for the round; its arrays need not be

@@ -153,8 +153,10 @@ class Rounds:
         connected = sum(member.connected for member in fleet.members.values())
         found = {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | spent
         ended = self.recorder.ended(started, seconds, evaluation_seconds)
-        self._noted()
-        self._to_note = partial(self._note, t, started, ended, calls, connected, found)
+        try:
+            self._noted()
+        finally:
+            self._to_note = partial(self._note, t, started, ended, calls, connected, found)
         asyncio.get_running_loop().call_later(
             _NOTED_AFTER, self._note_now
         )  # if the next round asks nobody so soon
@@ -188,7 +190,11 @@ class Rounds:
         try:
             if self._to_note is not None:
                 self._to_note()
+        except (KeyboardInterrupt, SystemExit):
+            raise  # all others the event loop would only write down
         except BaseException as error:
+            # The round that goes on may wait for long before this can end the run.
+            log.error("a round could not be noted, and the run ends after the next: %s", error)
             self._not_noted = error
 
     def _noted(self) -> None:
@@ -305,7 +311,10 @@ class Rounds:
         await self._saved()
         if error := self._saving_failed():
             log.error("%s", error)
-        self._noted()
+        try:
+            self._noted()
+        except Exception as error:
+            log.error("the last round could not be noted as a whole: %s", error)
         if completed:
             self.recorder.finish()
         else:

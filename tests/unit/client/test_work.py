@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -225,3 +226,34 @@ async def test_who_is_cancelled_while_its_stream_breaks_ends(worker: Worker) -> 
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
+
+
+async def test_what_is_sent_again_while_it_is_worked_on_has_not_waited_in_a_queue(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its work is accounted for already: the parts of its time would be more than there was."""
+    handle = worker.session.handle
+
+    def slow(*given: Any) -> Any:
+        begun.set()
+        time.sleep(0.3)
+        return handle(*given)
+
+    begun = threading.Event()
+    monkeypatch.setattr(worker.session, "handle", slow)
+    with ThreadPoolExecutor(1) as executor:
+        worker.executor = executor
+        again = [WELCOME, *instruction(1, "add", {"amount": 1.0})]
+        stream = MemoryStream()
+        server = stream.other_side()
+        working = asyncio.create_task(worker.work(stream))
+        for frame in again:
+            await server.write(frame)
+        await asyncio.to_thread(begun.wait, 20)
+        server.outgoing.put_nowait(None)
+        await working
+        monkeypatch.setattr(worker.session, "handle", handle)
+        _, (reply,) = await conversed(worker, *again, answers=1)
+    assert TallyClient.computed == ["add"]
+    assert reply.timing.answer_ns > 0.1e9, "it came while the work went on"
+    assert reply.timing.queue_ns == 0

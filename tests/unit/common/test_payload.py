@@ -11,13 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from common.errors import PayloadError
 from common.paillier.packing import Layout
-from common.payload import MAX_ARRAYS, Ciphertexts, Outlines, SparseVector, Value, Values, encode, outline
+from common.payload import (
+    MAX_ARRAYS,
+    Ciphertexts,
+    Outlines,
+    Received,
+    SparseVector,
+    Value,
+    Values,
+    encode,
+    outline,
+)
 from proto import fenchel_pb2 as pb
 
 DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool")
@@ -404,3 +415,13 @@ def test_a_client_cannot_make_the_server_hold_on_to_what_it_announced() -> None:
 def _resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_matrices_and_masked_arrays_travel_as_the_arrays_that_they_hold() -> None:
+    matrix = scipy.sparse.csr_matrix(np.eye(3)).sum(axis=0)
+    masked = np.ma.masked_array(np.arange(3.0), mask=[False, True, False])
+    encoded = encode({"m": matrix, "x": masked})
+    told = outline(encoded.descriptor, 1 << 20)
+    values = Received(told, memoryview(encoded.joined())).values()
+    np.testing.assert_array_equal(values["m"], np.ones((1, 3)))
+    np.testing.assert_array_equal(values["x"], [0.0, 1.0, 2.0])

@@ -1,4 +1,4 @@
-"""In all processes of a federation the thread that waits reads and writes, unless somebody wants it otherwise."""
+"""In all processes of a federation gRPC serves with the thread that waits, unless somebody wants it otherwise."""
 
 from __future__ import annotations
 

@@ -111,3 +111,11 @@ def test_what_waits_for_a_client_beside_a_promise_waits_for_as_long(finished: Ru
     calls["queued_unix"] = 1e9 + np.array([0.0, 2.0, 9.0, 12.0])
     calls["away_s"], calls["queue_s"] = [8.0, 6.5, 0.25, 0.0], [0.1, 0.2, 0.3, np.nan]
     assert away_of(pa.Table.from_pandas(calls)).tolist() == [8.0, 6.0, 0.0, 0.0]
+
+
+def test_rows_of_a_version_that_noted_no_absence_are_left_as_they_are(finished: Run) -> None:
+    metrics, calls = resumed(finished, dict.fromkeys(NAMES, 0.0))
+    nothing = pa.nulls(calls.num_rows, pa.float64())
+    old = calls.set_column(calls.column_names.index("away_s"), "away_s", nothing)
+    assert not away_of(old).any()
+    assert steady(metrics, old).calls["total_s"].to_pylist() == calls["total_s"].to_pylist()

@@ -115,6 +115,13 @@ def test_an_instruction_waits_first_for_its_client_and_then_for_its_turn(
     np.testing.assert_allclose(lasted, 1e6 * queue, atol=2 * SLACK)
 
 
+def test_rows_of_an_earlier_version_in_a_run_that_went_on_are_drawn(
+    altered: Callable[..., Run], finished: Run
+) -> None:
+    whole = list(events(finished))
+    assert len(list(events(altered(calls={"away_s": [None] * len(finished.calls)})))) == len(whole)
+
+
 def test_every_arrow_leads_forward_from_one_slice_into_another(run: Run) -> None:
     found = list(events(run))
     tracks = slices(found)

@@ -286,3 +286,12 @@ def test_who_is_lost_owes_nothing_and_hears_so_if_it_is_there(member: Member) ->
     assert isinstance(waiting[1], pb.Farewell)
     assert not waiting[1].completed
     assert "it is slow to follow" in waiting[1].reason
+
+
+def test_who_is_given_up_was_away_until_then(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 50)
+    call = ask(member)
+    call.queued_ns = 20
+    member.settle(call)
+    member.settle(call)
+    assert call.away_ns == 30

@@ -100,6 +100,22 @@ def test_the_first_term_is_not_copied_and_never_changed(weight: float) -> None:
     assert np.shares_memory(accumulate(None, first), first)
 
 
+def test_a_small_part_of_a_message_does_not_keep_the_rest_of_it() -> None:
+    message = bytes(1000)
+    large, small = np.frombuffer(message, np.float64, 120), np.frombuffer(message, np.float64, 5, 960)
+    assert np.shares_memory(accumulate(None, large), large)
+    assert not np.shares_memory(accumulate(None, small), small)
+    piece = np.frombuffer(memoryview(message)[:40], np.float64)
+    assert not np.shares_memory(accumulate(None, piece), piece)
+
+
+def test_sums_do_not_depend_on_the_order_of_memory() -> None:
+    total = Total()
+    for weight in (10.0, 20.0, 30.0):
+        total.add(np.asfortranarray(np.arange(6.0).reshape(2, 3)), weight)
+    np.testing.assert_array_equal(total.sum(), 60 * np.arange(6.0).reshape(2, 3))
+
+
 @pytest.mark.parametrize("weights", [(0.25, 0.25, 0.25, 0.25), (0.0, 0.0, 1.0), (1e-3, 1e-3)])
 @pytest.mark.parametrize(("dtype", "large"), [("float32", 3e38), ("float16", 6e4)])
 def test_small_weights_keep_large_numbers_from_overflowing(

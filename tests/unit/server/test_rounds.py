@@ -17,6 +17,7 @@ from common.arrays import Vector
 from common.run_folder import RunFolder
 from common.settings.run import validate
 from common.tables import read
+from proto import fenchel_pb2 as pb
 from server import checkpoint as checkpoints
 from server.algorithm import Algorithm
 from server.checkpoint import Checkpoint
@@ -25,7 +26,7 @@ from server.fleet import Fleet
 from server.member import Member
 from server.recorder import Recorder
 from server.rounds import Rounds, Row
-from tests.unit.server.conftest import MakeMember
+from tests.unit.server.conftest import MakeMember, body
 
 MakeRounds = Callable[..., Rounds]
 
@@ -319,3 +320,33 @@ async def test_what_goes_wrong_while_a_round_is_noted_ends_the_run(make: MakeRou
     with pytest.raises(BrokenPipeError):
         await rounds._round(2)
     rounds.on_row = lambda row: None
+
+
+@pytest.mark.parametrize("noted_before", [False, True])
+async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_noted(
+    make: MakeRounds, member: Member, noted_before: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also the account of privacy counts by these rows."""
+
+    def fails(row: Row) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    async def ask(t: int) -> None:
+        call = member.post("train", t, pb.ASK, body())
+        rounds.fleet.calls.append(call)
+        member.settle(call)
+
+    rounds = make()
+    rounds.algorithm.round = ask  # type: ignore[method-assign]
+    await rounds._round(1)
+    rounds.on_row = fails
+    if noted_before:
+        rounds._note_meanwhile()
+        await asyncio.sleep(0)
+        assert "could not be noted, and the run ends" in caplog.text
+    with pytest.raises(BrokenPipeError):
+        await rounds._round(2)
+    await rounds.close(completed=False)
+    for table in (rounds.folder.metrics, rounds.folder.calls):
+        assert read(table)["round"].to_pylist() == [1, 2]
+    assert "the last round could not be noted as a whole: nobody reads" in caplog.text
