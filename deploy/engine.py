@@ -20,7 +20,7 @@ def choose(installed: str | None = None) -> None:
 
     By default gRPC for Python hands every read and write to threads of a pool of its own. With a few streams that carry
     large messages, as here, the hops to them and back take a tenth of a round (``docs/results/peers.md``). Clients
-    would gain less, and where one makes thousands of calls a second that engine has been seen to take gigabytes.
+    would gain less, and where one makes thousands of calls a second that engine has been seen to take 0.6 GB.
     Whoever has set the variable decides himself, and versions of gRPC that may not know the name are left as they are.
 
     Parameters
