@@ -18,6 +18,7 @@ import grpc
 from client.backoff import Backoff
 from client.consent import Consent, check_run
 from client.holdings import Holdings
+from client.ledger import POLICY_LEDGER, Account
 from client.observer import Observer
 from client.policy import Policy
 from client.room import Room
@@ -135,6 +136,7 @@ class Connection:
     observer: Observer = field(default_factory=Observer)
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
+    _has_worked: bool = False  # whether anything was asked of this client in the run
     _worker: Worker | None = None
     _room: Room = field(init=False)
     _backoff: Backoff = field(default_factory=Backoff)
@@ -234,15 +236,26 @@ class Connection:
             self.on_event(f"{who.name}: waiting for the others ({reply.joined}{expected} have joined)")
             return False
         if self._worker is None or reply.run != self._run:
+            check_run(reply.run)
+            if self._has_worked:  # else the server knows nothing of this client but the shape of its data
+                who.consent.check_same(self._run, reply.run, who.name)
             self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
-            self._run = reply.run
+            self._run, self._has_worked = reply.run, False
+            for warning in self._worker.session.warnings:
+                self.on_event(f"warning: {warning}")
         return True
+
+    def _instructed(self, instruction: pb.Instruction) -> None:
+        self._has_worked = True
+        if self.on_instruction is not None:
+            self.on_instruction(instruction)
 
     def _ready(self, reply: pb.JoinReply) -> Worker:
         who = self.participant
-        check_run(reply.run)
         own = who.holdings.own
         settings = who.consent.settings(reply.settings, None if own is None else own.path)
+        given = "--secrets" if who.secrets is not None else "--peer" if who.peers is not None else None
+        who.consent.check_encryption(settings, given)
         holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)
         who.consent.check_model(settings, holding.shard)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
@@ -258,15 +271,25 @@ class Connection:
             who.solver,
             who.policy,
             self._room,
+            None if who.policy is None else self._account(who.policy, reply.run, settings),
         )
         answered = partial(self.observer.answered, who.name)
         return Worker(
             session,
             self.executor,
             short_here=True,
-            on_instruction=self.on_instruction,
+            on_instruction=self._instructed,
             on_answer=answered,
         )
+
+    def _account(self, policy: Policy, run: str, settings: RunSettings) -> Account:
+        """Return where all runs of this client are counted."""
+        who = self.participant
+        path = policy.ledger
+        if path is None and who.state_folder is not None:
+            path = who.state_folder / POLICY_LEDGER
+        data = who.holdings.identity(settings, who.name)
+        return Account(who.name, run, data, None if path is None else path.resolve(), who.state_folder)
 
     def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> Ceremony | None:
         """Return this client's part in the sealed exchange, if there is one."""

@@ -21,7 +21,7 @@ from client.algorithms import require_allowed
 from common.data.catalogue import CATALOGUE, UNPUBLISHED
 from common.data.extractor import VARIABLE
 from common.data.shard import Shard
-from common.errors import SettingsError, WireError
+from common.errors import AnotherRunError, SettingsError, WireError
 from common.objectives.factory import dimension_of
 from common.settings.objective import BinarySettings, MlpScorer, MlpSettings, OwnSettings
 from common.settings.run import RunSettings, from_json, outside_code, raw
@@ -54,6 +54,10 @@ class Consent:
         How many samples must share a group at least, where scores are told in groups.
     journal_bytes
         How many bytes a journal may take; ``None``: as :class:`client.room.Room` says.
+    plaintext
+        Whether a client that was given secrets, or peers to share them with, takes part where nothing is encrypted.
+    any_run
+        Whether a client goes on with whatever run the server has, after it has taken part in one.
     """
 
     code: Collection[str] = ()
@@ -62,6 +66,8 @@ class Consent:
     message_bytes: int = MESSAGE_BYTES
     least_group: int = LEAST_GROUP
     journal_bytes: int | None = None
+    plaintext: bool = False
+    any_run: bool = False
 
     def settings(self, text: str, own: Path | None) -> RunSettings:
         """Return the settings that a server sent, if nothing in them goes beyond this consent.
@@ -100,6 +106,54 @@ class Consent:
             )
         self._check_groups(settings)
         return settings
+
+    def check_encryption(self, settings: RunSettings, given: str | None) -> None:
+        """Refuse a run that encrypts nothing, where the client was started for one that does.
+
+        Parameters
+        ----------
+        settings
+            Of the run.
+        given
+            What says that this client expects encryption, such as ``--secrets``; ``None``: nothing does.
+
+        Raises
+        ------
+        SettingsError
+            The server sees everything in this run.
+        """
+        if given is None or self.plaintext or settings.algorithm.key_bits is not None:
+            return
+        raise SettingsError(
+            f"this client was started with {given}, and the server's run encrypts nothing (algorithm "
+            f"{settings.algorithm.name}), so it does not take part. If the server may see what this client sends, "
+            f"leave {given} out, or start it with --allow-plaintext"
+        )
+
+    def check_same(self, joined: str, shown: str, client: str) -> None:
+        """Refuse another run than the one that a client has taken part in.
+
+        Parameters
+        ----------
+        joined, shown
+            Ids of the run that the client has taken part in, and of the one that the server shows now.
+        client
+            The client's id.
+
+        Raises
+        ------
+        AnotherRunError
+            They differ, and nobody agreed to that.
+        """
+        if shown == joined or self.any_run:
+            return
+        raise AnotherRunError(
+            f"client {client} has taken part in run {joined}, and the server has another one now, {shown}. It ends "
+            "here, and nothing is lost. To take part in that run start the client again; with --any-run it goes on "
+            "with whatever run the server has",
+            joined=joined,
+            shown=shown,
+        )
 
     def check_model(self, settings: RunSettings, shard: Shard) -> None:
         """Refuse a model that takes more memory than anybody agreed to, before it is built.

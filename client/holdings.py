@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from common.data.fetch import fetch
 from common.data.holdout import divide_own
 from common.data.own_file import load_own
 from common.data.source import DataSource
+from common.errors import DataError
 from common.settings.run import RunSettings
 
 log = logging.getLogger("fenchel.client")
@@ -71,6 +73,22 @@ class Holdings:
         source = self._source(settings)
         dtype = settings.objective.dtype
         return Holding(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))
+
+    def identity(self, settings: RunSettings, client: str) -> str:
+        """Return what stands for a client's data, whatever the server's settings make of them.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read.
+        """
+        if self.own is None:
+            return f"{client}: {settings.data.name or settings.data.file}"
+        try:
+            with self.own.path.open("rb") as file:
+                return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        except OSError as error:
+            raise DataError(f"{self.own.path}: cannot be read ({error.strerror})") from None
 
     def _source(self, settings: RunSettings) -> DataSource:
         key = f"{settings.seed} {settings.positive} {settings.data.model_dump_json()}"

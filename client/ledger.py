@@ -1,29 +1,108 @@
-"""What one client has given away of its privacy in one run, and what is left.
+"""What one client has given away of its privacy: in one run, and in all runs together.
 
-Every payload is charged before it leaves, and once: sent again, the same bytes tell nothing new. The ledger is a file
-of lines that only grows. Each line carries a digest of itself and of all before it, so that a line that was changed,
-removed from the middle or written by somebody else is found. It is the one file of a client that must not get lost.
+Every payload is charged before it leaves, and once: sent again, the same bytes tell nothing new. Each run has a ledger,
+which stops the client at the run's budget. A client with a policy has one more, for all its runs, which stops it at the
+policy's largest epsilon. The two bound each other: every charge is in the run's ledger first, and says there how long
+the policy's was, so an old copy of either is found. Ledgers are the files of a client that must not get lost.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import os
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.errors import CheckpointError, PrivacyBudgetError, StorageError
+from client.ledger_file import LedgerFile
+from common.errors import BudgetSpentError, CheckpointError
 from common.privacy.accountant import Accountant, Release
-from common.store import settle
+
+LEDGER = "privacy.ledger"
+"""The ledger of a run, in the client's folder of that run."""
+
+POLICY_LEDGER = "_policy.ledger"
+"""The ledger of a policy that names none, beside the folders of the runs; no id of a run begins so."""
 
 _KIND = "fenchel privacy ledger"
-_VERSION = 1
+_POLICY_KIND = "fenchel policy ledger"
+_VERSION = 2
 _FIELDS = {"round", "payload", "noise_multiplier", "sampling_rate"}
+_POLICY_FIELDS = _FIELDS | {"run", "client", "data"}
+
+
+@dataclass
+class Budget:
+    """Uploads that count together, and how many more an epsilon allows.
+
+    Attributes
+    ----------
+    cap
+        Largest epsilon of all of them; ``None``: no limit.
+    delta
+        Of that epsilon.
+    accountant
+        How epsilon is computed.
+    scope
+        Which uploads these are, for people, where they are not those of one run.
+    releases
+        How often each kind of release was charged.
+    """
+
+    cap: float | None = None
+    delta: float = 1e-5
+    accountant: Accountant = field(default_factory=Accountant)
+    scope: str = ""
+    releases: Counter[Release] = field(default_factory=Counter)
+    _known: tuple[Release, int, int] | None = None  # up to how many of one kind fit, beside so many others
+
+    @property
+    def uploads(self) -> int:
+        """Uploads that were charged."""
+        return self.releases.total()
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Return the epsilon of all uploads so far, at ``delta`` (by default that of the cap)."""
+        return self.accountant.epsilon(self.releases, self.delta if delta is None else delta)
+
+    def check(self, what: str, release: Release) -> None:
+        """Raise unless one more upload fits.
+
+        Parameters
+        ----------
+        what
+            Which upload of which client, for people.
+        release
+            Noise and sampling of the upload.
+
+        Raises
+        ------
+        BudgetSpentError
+            It would cost more than is left.
+        """
+        if self.cap is None or self._fits(self.cap, release):
+            return
+        after = self.accountant.epsilon(self.releases + Counter([release]), self.delta)
+        if after > self.cap:
+            raise BudgetSpentError(
+                f"{what} is not sent. Together with the {self.uploads} before it{self.scope} the privacy loss would be "
+                f"epsilon = {after:.4g} (delta = {self.delta:g}), and {self.cap:.4g} is allowed. Nothing was given "
+                "away beyond the budget; a longer run needs more noise, set before it begins",
+                epsilon=after,
+                allowed=self.cap,
+            )
+
+    def _fits(self, cap: float, release: Release) -> bool:
+        """Whether one more upload fits, as far as a power of two of its kind does: computed now and then only."""
+        count = self.releases[release]
+        others = self.uploads - count
+        if self._known is not None and self._known[:2] == (release, others) and count < self._known[2]:
+            return True
+        enough = 1 << count.bit_length()
+        fits = self.accountant.epsilon({**self.releases, release: enough}, self.delta) <= cap
+        self._known = (release, others, enough) if fits else None
+        return fits
 
 
 class Ledger:
@@ -35,7 +114,7 @@ class Ledger:
         The file, made with mode 0600 when the first payload is charged, together with its folder; ``None`` keeps the
         ledger in memory (a test, or a client whose every round stands alone).
     owner
-        Whose it is, such as run and client: a ledger of somebody else is refused.
+        Whose it is: a ledger of another client is refused.
     cap
         Largest epsilon of all uploads together; ``None``: no limit.
     delta
@@ -43,13 +122,15 @@ class Ledger:
     accountant
         How epsilon is computed.
     at_least
-        Uploads that are known to have left, from the client's journal for instance: a ledger with fewer has been
-        lowered, by an old copy or a lost file.
+        Uploads that are known to have left, from the policy's ledger: a ledger with fewer has been lowered, by an old
+        copy or a lost file.
+    policy
+        The ledger of all runs, to which every charge is added, too; ``None``: there is none.
 
     Raises
     ------
     CheckpointError
-        The file cannot be read, is damaged or somebody else's, or has fewer uploads than are known.
+        The file cannot be read, is damaged or another client's, or has fewer uploads than are known.
     StorageError
         A crash has left half a line in it, which cannot be cut off.
     """
@@ -63,40 +144,35 @@ class Ledger:
         delta: float = 1e-5,
         accountant: Accountant | None = None,
         at_least: int = 0,
+        policy: PolicyLedger | None = None,
     ) -> None:
-        self._path = path
         self._owner = owner
-        self._cap = cap
-        self._delta = delta
-        self._accountant = accountant or Accountant()
-        self._charged: set[str] = set()
-        self._releases: Counter[Release] = Counter()
-        self._known: dict[Release, int] = {}
-        self._chain = ""
-        self._size = 0  # bytes of the file that count
-        self._settled = False  # whether the file's name survives the loss of power
-        if path is not None and path.exists():
-            self._read(path)
+        self._budget = Budget(cap, delta, accountant or Accountant())
+        self._policy = policy
+        self.charges: dict[str, tuple[Any, Release]] = {}  # round and release, by payload
+        self._marks: dict[str, int] = {}  # how long policies' ledgers were, by their paths
+        header = {"kind": _KIND, "version": _VERSION, "owner": owner}
+        self._file = LedgerFile(path, header, (1, _VERSION), self._take)
         if self.uploads < at_least:
-            raise CheckpointError(
-                f"{self._place}: holds {self.uploads} uploads, but this client has sent {at_least}. The ledger is an "
-                "old copy, or lost; with it this client would give away more than its budget. Put the right file back, "
-                "or begin a new run without this client"
-            )
+            raise _lowered(owner if path is None else str(path), self.uploads, at_least)
 
     @property
     def uploads(self) -> int:
         """Distinct payloads that were charged."""
-        return len(self._charged)
+        return self._budget.uploads
 
     @property
     def releases(self) -> dict[Release, int]:
         """How often each kind of release was charged."""
-        return dict(self._releases)
+        return dict(self._budget.releases)
 
     def epsilon(self, delta: float | None = None) -> float:
         """Return the epsilon of all uploads so far, at ``delta`` (by default that of the cap)."""
-        return self._accountant.epsilon(self._releases, self._delta if delta is None else delta)
+        return self._budget.epsilon(delta)
+
+    def mark(self, policy: Path) -> int:
+        """Return how many charges a policy's ledger had at least, when this ledger was written last."""
+        return self._marks.get(str(policy), 0)
 
     def charge(self, payload_digest: bytes, round: int, release: Release) -> None:
         """Charge a payload that is about to leave; return when that is written.
@@ -112,47 +188,25 @@ class Ledger:
 
         Raises
         ------
-        PrivacyBudgetError
+        BudgetSpentError
             The payload would cost more than is left; nothing was charged, and nothing may be sent.
         StorageError
-            The file cannot be written; nothing may be sent.
+            A file cannot be written; nothing may be sent.
         CheckpointError
-            The file was changed by somebody else, or is gone.
+            A file was changed by something else, or is gone.
         """
         payload = payload_digest.hex()
-        if payload in self._charged:
+        if payload in self.charges and (self._policy is None or payload in self._policy):
             return
-        if self._cap is not None:
-            self._check_cap(self._cap, round, release)
-        self._append({"round": round, "payload": payload, **asdict(release)})
-        self._count(payload, release)
-
-    def _check_cap(self, cap: float, round: int, release: Release) -> None:
-        if self._releases.keys() <= {release} and self.uploads < self._affordable(cap, release):
+        if payload not in self.charges:
+            self._budget.check(f"{self._owner}: the upload of round {round}", release)
+        entry = {"round": round, "payload": payload, **asdict(release)}
+        if self._policy is None:
+            self._add(entry, release)
             return
-        after = self._accountant.epsilon(self._releases + Counter([release]), self._delta)
-        if after > cap:
-            raise PrivacyBudgetError(
-                f"{self._owner}: the upload of round {round} is not sent. Together with the {self.uploads} before it "
-                f"the privacy loss would be epsilon = {after:.4g} (delta = {self._delta:g}), and {cap:.4g} is allowed. "
-                "Nothing was given away beyond the budget; a longer run needs more noise, set before it begins"
-            )
-
-    def _affordable(self, cap: float, release: Release) -> int:
-        """Return how many uploads of one kind the cap allows, up to a power of two that is enough for now."""
-        if self._known.get(release, 0) <= self.uploads:
-            enough = 1 << self.uploads.bit_length()
-            fits = self._accountant.epsilon({release: enough}, self._delta) <= cap
-            self._known[release] = enough if fits else 0
-        return self._known[release]
-
-    def _count(self, payload: str, release: Release) -> None:
-        self._charged.add(payload)
-        self._releases[release] += 1
-
-    @property
-    def _place(self) -> str:
-        return f"{self._owner}: the privacy ledger" if self._path is None else str(self._path)
+        with self._policy.charging(entry, release) as mark:
+            if payload not in self.charges:
+                self._add(entry | mark, release)
 
     def begin(self) -> None:
         """Make the file, without any charge, unless it is there: so a file that is missing later has been lost.
@@ -162,156 +216,210 @@ class Ledger:
         StorageError
             The file cannot be written.
         """
-        if not self._chain:
-            self._append(None)
+        self._file.begin()
 
-    def _append(self, entry: dict[str, Any] | None) -> None:
-        """Write an entry, after the header where there is none yet; ``None``: the header alone."""
-        if self._path is None:
-            return
-        lines = b""
-        chain = self._chain
-        if not chain:
-            header = {"kind": _KIND, "version": _VERSION, "owner": self._owner}
-            chain = _chained("", header)
-            lines += _line(header, chain)
-        if entry is not None:
-            chain = _chained(chain, entry)
-            lines += _line(entry, chain)
-        with _writing(self._path):
-            self._write(self._path, lines)
-        self._chain = chain
-        self._size += len(lines)
+    def _add(self, entry: dict[str, Any], release: Release) -> None:
+        self._file.append(entry)
+        self._count(entry, release)
 
-    def _write(self, path: Path, lines: bytes) -> None:
-        if self._size and not path.exists():
-            raise self._changed()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        # Unbuffered: closing the file would write once more what did not fit.
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            os.fchmod(descriptor, 0o600)
-            if file.seek(0, os.SEEK_END) != self._size:
-                raise self._changed()
-            try:
-                while lines:
-                    lines = lines[file.write(lines) :]
-                os.fsync(descriptor)
-            except OSError:
-                os.ftruncate(descriptor, self._size)  # no half line, as on a full disk
-                raise
-        if not self._settled:  # once in each process: one before may have died too early
-            settle(path.parent)
-            self._settled = True
+    def _take(self, entry: dict[str, Any]) -> None:
+        mark = entry.pop("policy", None)
+        release = _release(entry, _FIELDS)
+        if mark is not None:
+            path, entries = mark
+            if not isinstance(path, str) or not isinstance(entries, int):
+                raise TypeError(f"expected a policy's ledger and its length, found {mark!r:.80}")
+            self._marks[path] = max(self._marks.get(path, 0), entries)
+        self._count(entry, release)
 
-    def _changed(self) -> CheckpointError:
-        return CheckpointError(
-            f"{self._path}: changed while this client was running, so its charges would be lost; nothing is sent. Is a "
-            "second client running with the same state folder? Start this one again once the file is in order"
-        )
+    def _count(self, entry: Mapping[str, Any], release: Release) -> None:
+        payload = str(entry["payload"])
+        if payload not in self.charges:
+            self._budget.releases[release] += 1
+        self.charges[payload] = (entry["round"], release)
 
-    def _read(self, path: Path) -> None:
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise CheckpointError(
-                f"{path}: the privacy ledger cannot be read ({error.strerror}), so nothing is sent; make it "
-                "readable, or put a copy back that is as new"
-            ) from error
-        whole, _, rest = data.rpartition(b"\n")
-        lines = whole.split(b"\n") if whole else []
-        for number, line in enumerate(lines, 1):
-            self._take(path, number, line)
-        self._size = len(data) - len(rest)
-        if rest:
-            self._mend(path, len(lines) + 1, rest)
 
-    def _mend(self, path: Path, number: int, rest: bytes) -> None:
-        """Count a last line that lacks only its end; cut off one that a crash left incomplete.
+@dataclass(frozen=True)
+class Account:
+    """Where all that a client gives away is counted, over all its runs.
 
-        A payload leaves only after its line is complete, so an incomplete line stands for none.
+    Attributes
+    ----------
+    client
+        The client's id.
+    run
+        In which it takes part now.
+    data
+        Stands for the client's data, as they are before the server's settings change them: of a file of its own the
+        digest of its bytes, else the client's id with the name of the data set.
+    path
+        The policy's ledger; ``None``: there is none, as nothing says where.
+    state
+        Folder of the client's runs, whose own ledgers count, too; ``None``: they are in memory.
+    """
+
+    client: str
+    run: str
+    data: str
+    path: Path | None
+    state: Path | None
+
+    def opened(self, cap: float | None, delta: float) -> PolicyLedger | None:
+        """Open the policy's ledger, and add what the ledgers of runs below :attr:`state` have and it has not.
+
+        Raises
+        ------
+        CheckpointError
+            A ledger cannot be read or is damaged; or the policy's has fewer charges than are known.
+        StorageError
+            The policy's ledger cannot be written.
         """
-        try:
-            json.loads(rest)
-        except ValueError:
-            with _writing(path), path.open("r+b") as file:
-                file.truncate(self._size)
-                os.fsync(file.fileno())
+        if self.path is None:
+            return None
+        runs = {run.name: Ledger(run / self.client / LEDGER, self.client) for run in self._runs()}
+        at_least = max((ledger.mark(self.path) for ledger in runs.values()), default=0)
+        opened = PolicyLedger(self, self.path, cap=cap, delta=delta, at_least=at_least)
+        for run, ledger in runs.items():
+            opened.add_missing(run, ledger.charges)
+        return opened
+
+    def _runs(self) -> list[Path]:
+        if self.state is None or not self.state.is_dir():
+            return []
+        return sorted(run for run in self.state.iterdir() if (run / self.client / LEDGER).exists())
+
+
+class PolicyLedger:
+    """All that a client's data have given away, of which its policy allows so much.
+
+    Charges count that are of the same client, whatever its data were, or of the same data, whatever the client was
+    called: a file with one sample more is not new. Several clients and processes may share the file.
+
+    Parameters
+    ----------
+    account
+        Whose charges count.
+    path
+        The file, made when the first payload is charged.
+    cap, delta
+        Largest epsilon of all uploads together; ``None``: no limit.
+    at_least
+        Charges that it had already.
+
+    Raises
+    ------
+    CheckpointError
+        The file cannot be read, is damaged, or has fewer charges than are known.
+    StorageError
+        It cannot be locked, or mended after a crash.
+    """
+
+    def __init__(
+        self, account: Account, path: Path, *, cap: float | None, delta: float, at_least: int = 0
+    ) -> None:
+        self._account = account
+        self._path = path
+        # Not by the run's accountant, which is the server's choice.
+        self._budget = Budget(cap, delta, scope=" in all runs of its policy")
+        self._payloads: set[str] = set()
+        self._of_runs: Counter[str] = Counter()
+        header = {"kind": _POLICY_KIND, "version": _VERSION}
+        self._file = LedgerFile(path, header, (_VERSION,), self._take, shared=True)
+        if self._file.entries < at_least:
+            raise _lowered(str(path), self._file.entries, at_least)
+
+    @property
+    def uploads(self) -> int:
+        """Uploads that count against the policy, of all runs."""
+        return self._budget.uploads
+
+    @property
+    def uploads_of_this_run(self) -> int:
+        """Those of the client in its present run."""
+        return self._of_runs[self._account.run]
+
+    def epsilon(self) -> float:
+        """Return the epsilon of all of them together."""
+        return self._budget.epsilon()
+
+    def __contains__(self, payload: str) -> bool:
+        return payload in self._payloads
+
+    def check(self, release: Release) -> None:
+        """Raise ``BudgetSpentError`` unless the policy allows one upload more."""
+        self._budget.check(f"{self._account.client}: an upload of run {self._account.run}", release)
+
+    @contextlib.contextmanager
+    def charging(self, entry: dict[str, Any], release: Release) -> Iterator[dict[str, Any]]:
+        """Charge an upload when the block is left; within, the run's ledger is written.
+
+        Parameters
+        ----------
+        entry
+            Of the run's ledger.
+        release
+            Noise and sampling of the upload.
+
+        Yields
+        ------
+        dict
+            What the run's ledger must add to the entry: how long this one is.
+
+        Raises
+        ------
+        BudgetSpentError
+            The policy does not allow it; nothing was charged.
+        """
+        with self._file.held():
+            if entry["payload"] not in self:
+                what = (
+                    f"{self._account.client}: the upload of round {entry['round']} of run {self._account.run}"
+                )
+                self._budget.check(what, release)
+            yield {"policy": [str(self._path), self._file.entries]}
+            self._add(self._account.run, entry)
+
+    def add_missing(self, run: str, charges: Mapping[str, tuple[Any, Release]]) -> None:
+        """Add charges of a run's ledger that are not here: an older version made them, or a crash came between."""
+        with self._file.held():
+            for payload, (round, release) in charges.items():
+                self._add(run, {"round": round, "payload": payload, **asdict(release)})
+
+    def _add(self, run: str, entry: Mapping[str, Any]) -> None:
+        if entry["payload"] in self:
             return
-        self._take(path, number, rest)
-        with _writing(path), path.open("ab") as file:
-            file.write(b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._size += len(rest) + 1
+        account = self._account
+        whole = {"run": run, "client": account.client, "data": account.data, **entry}
+        self._file.append(whole)
+        self._take(whole)
 
-    def _take(self, path: Path, number: int, line: bytes) -> None:
-        entry = _entry(path, number, line)
-        chain = entry.pop("chain", None)
-        if number == 1:
-            self._check_header(path, entry)
-        if chain != _chained(self._chain, entry):
-            raise _damaged(path, number, "it does not continue the lines before it, or was edited")
-        self._chain = str(chain)
-        if number == 1:
+    def _take(self, entry: Mapping[str, Any]) -> None:
+        release = _release(entry, _POLICY_FIELDS)
+        account, payload = self._account, str(entry["payload"])
+        if payload in self._payloads or (entry["client"] != account.client and entry["data"] != account.data):
             return
-        if entry.keys() != _FIELDS:
-            raise _damaged(path, number, f"expected {sorted(_FIELDS)}, found {sorted(entry)}")
-        try:
-            release = Release(entry["noise_multiplier"], entry["sampling_rate"])
-        except (TypeError, ValueError) as error:
-            raise _damaged(path, number, str(error)) from None
-        self._count(str(entry["payload"]), release)
-
-    def _check_header(self, path: Path, header: dict[str, Any]) -> None:
-        if header.get("kind") != _KIND:
-            raise CheckpointError(
-                f"{path}: not a privacy ledger: its first line does not say {_KIND!r}; is --state this client's folder?"
-            )
-        if header.get("version") != _VERSION:
-            raise CheckpointError(
-                f"{path}: written in version {header.get('version')!r:.20} of the ledger; this Fenchel reads "
-                f"{_VERSION}. Go on with the version of Fenchel that wrote it"
-            )
-        if header.get("owner") != self._owner:
-            raise CheckpointError(
-                f"{path}: the privacy ledger of {header.get('owner')!r:.80}, and {self._owner!r} is wanted here; is "
-                "--state this client's folder?"
-            )
+        self._payloads.add(payload)
+        self._budget.releases[release] += 1
+        if entry["client"] == account.client:
+            self._of_runs[str(entry["run"])] += 1
 
 
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Say what it means that a ledger cannot be written, and what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"{path}: the privacy ledger cannot be written ({error.strerror}), so nothing is sent and no budget spent; "
-            "make room on the disk, or the folder writable, and start this client again"
-        ) from error
+def _release(entry: Mapping[str, Any], fields: set[str]) -> Release:
+    """Return what an entry says of its upload.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It says something else than a client writes.
+    """
+    if entry.keys() != fields:
+        raise ValueError(f"expected {sorted(fields)}, found {sorted(entry)}")
+    return Release(entry["noise_multiplier"], entry["sampling_rate"])
 
 
-def _chained(chain: str, entry: dict[str, Any]) -> str:
-    return hashlib.sha256(f"{chain}\n{json.dumps(entry, sort_keys=True)}".encode()).hexdigest()
-
-
-def _line(entry: dict[str, Any], chain: str) -> bytes:
-    return json.dumps({**entry, "chain": chain}).encode() + b"\n"
-
-
-def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        raise _damaged(path, number, "it is not JSON") from None
-    if not isinstance(entry, dict):
-        raise _damaged(path, number, "it is not a JSON object")
-    return entry
-
-
-def _damaged(path: Path, number: int, why: str) -> CheckpointError:
+def _lowered(place: str, found: int, known: int) -> CheckpointError:
     return CheckpointError(
-        f"{path}, line {number}: the privacy ledger is damaged: {why}. Nothing is sent, for nobody knows what was "
-        "given away; put an undamaged copy back that is as new as this one, or begin a new run without this client"
+        f"{place}: the privacy ledger holds {found} uploads, but this client has sent {known}. It is an old copy, or "
+        "lost; with it this client would give away more than its budget, so nothing is sent. Put the right file back, "
+        "or begin a new run without this client"
     )

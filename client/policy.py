@@ -1,13 +1,14 @@
-"""What a client insists on, whatever the server asks for (FedPDM specification, section 2.1: DpSpec is a request)."""
+"""What a client insists on, whatever the server asks for (docs/privacy.md, "A client's own policy")."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
-from pydantic import Field, PositiveFloat, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
+from common.algorithms import AlgorithmSettings
 from common.errors import SettingsError
 from common.privacy.facts import Support
 from common.settings.privacy import DifferentialPrivacy, Mechanism
@@ -27,7 +28,12 @@ class Policy(Section):
         None, description="largest length that an update may keep (C)"
     )
     maximum_epsilon: PositiveFloat | None = Field(
-        None, description="largest epsilon of all uploads of a run; the ledger stops the client there"
+        None, description="largest epsilon of all uploads of all runs; the ledger stops the client there"
+    )
+    ledger: Path | None = Field(
+        None,
+        description="file in which all runs are counted, relative to the policy's; by default _policy.ledger in the "
+        "folder of --state",
     )
     delta: float = Field(1e-5, ge=1e-10, lt=1, description="largest delta that epsilon may be stated with")
     mechanisms: tuple[Mechanism, ...] = Field(
@@ -40,6 +46,42 @@ class Policy(Section):
         min_length=1,
         description="which coordinates may be sent; those of top-k tell about the data",
     )
+    encryption: Literal["required", "optional"] = Field(
+        "optional", description="whether a run that encrypts nothing is refused"
+    )
+    protect_primal: bool = Field(
+        False, description="refuse a run that does not encrypt this client's contributions to the model"
+    )
+    least_picks: PositiveInt | None = Field(
+        None,
+        description="fewest dual coordinates that a round may update, and a contribution may follow from",
+    )
+
+    @property
+    def wants_noise(self) -> bool:
+        """Whether a run must be under differential privacy: unless the policy wants encryption, and nothing else."""
+        wants_encryption = self.encryption == "required" or self.protect_primal
+        return not wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
+
+    def exposure(self, algorithm: AlgorithmSettings) -> str | None:
+        """Return why this client does not take part with an algorithm that encrypts so little; ``None``: it does.
+
+        Parameters
+        ----------
+        algorithm
+            Of the run.
+        """
+        wanted = []
+        if self.encryption == "required" and algorithm.key_bits is None:
+            wanted.append("encrypts nothing, and the policy wants encryption: required")
+        if self.protect_primal and not getattr(algorithm, "protect_primal", False):
+            wanted.append(
+                "shows the server this client's contributions, and the policy wants protect_primal: true"
+            )
+        picks = getattr(algorithm, "picks", None)  # null: all, and so for algorithms that pick nothing
+        if self.least_picks is not None and isinstance(picks, int) and picks < self.least_picks:
+            wanted.append(f"asks for picks: {picks}, and the policy wants {self.least_picks} or more")
+        return f"the run {'; it '.join(wanted)}" if wanted else None
 
     def refusal(
         self, asked: DifferentialPrivacy | None, noise_multiplier: float, support: Support
@@ -61,6 +103,8 @@ class Policy(Section):
             What the run asks for and what this policy wants, for each point in which they differ.
         """
         if asked is None:
+            if not self.wants_noise:
+                return None
             return "the run sends uploads without differential privacy, and this client's policy wants it"
         wanted = []
         if asked.mechanism not in self.mechanisms:
@@ -87,10 +131,8 @@ class Policy(Section):
         ]
         return f"the run {'; it '.join(wanted)}" if wanted else None
 
-    def cap(self, budget: float | None) -> float | None:
-        """Return the largest epsilon for this client's ledger: the run's budget or the policy's, whichever is less."""
-        caps = [cap for cap in (budget, self.maximum_epsilon) if cap is not None]
-        return min(caps) if caps else None
+
+_OF_ENCRYPTION = {"encryption", "protect_primal", "least_picks"}
 
 
 def _any(allowed: tuple[str, ...]) -> str:
@@ -116,6 +158,9 @@ def load_policy(path: Path) -> Policy:
             f"{path}: expected a mapping such as {{maximum_epsilon: 5}}, found {type(values).__name__}"
         )
     try:
-        return Policy.model_validate(values)
+        policy = Policy.model_validate(values)
     except ValidationError as error:
         raise settings_error(error, values, str(path)) from None
+    if policy.ledger is None:
+        return policy
+    return policy.model_copy(update={"ledger": path.parent / policy.ledger.expanduser()})

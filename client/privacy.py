@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-from client.ledger import Ledger
+from client.ledger import LEDGER, Account, Budget, Ledger, PolicyLedger
 from client.policy import Policy
 from client.randomness import SECRET, PrivateRandomness
 from common.arrays import Matrix, Vector
@@ -23,10 +22,6 @@ from common.privacy.facts import PrivacyFacts
 from common.privacy.sensitivity import DualDifference, LocalMap
 from common.settings.privacy import DifferentialPrivacy
 from common.settings.run import RunSettings
-
-log = logging.getLogger("fenchel.client")
-
-LEDGER = "privacy.ledger"
 
 
 @dataclass(frozen=True)
@@ -62,6 +57,11 @@ class Protection:
     def clip_update(self) -> float | None:
         """C, to which what is sent is clipped, as a difference from the model that the round began with."""
         return self.privacy.clip_update
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of this run's epsilon should know."""
+        return [f"differential_privacy: {warning}" for warning in self.privacy.warnings(self.facts)]
 
     def sensitivity(self, local: LocalMap, difference: DualDifference) -> tuple[float, DualDifference]:
         """Return the sensitivity of a round's upload; see :meth:`DifferentialPrivacy.sensitivity`."""
@@ -127,6 +127,7 @@ def protection_of(
     objective: Objective,
     folder: Path | None,
     policy: Policy | None = None,
+    account: Account | None = None,
 ) -> Protection | None:
     """Return a client's protection in a run, or ``None`` if there is to be none.
 
@@ -142,45 +143,73 @@ def protection_of(
         Where the client's secret and its ledger are kept; ``None``: in memory.
     policy
         What the client insists on.
+    account
+        Where all its runs are counted, if it has a policy.
 
     Raises
     ------
     SettingsError
         The run would protect less than it says, or less than the policy wants.
+    BudgetSpentError
+        The policy does not allow a single upload more.
     CheckpointError
-        The ledger or the secret is damaged.
+        A ledger or the secret is damaged, or a ledger is an old copy.
     """
     privacy = settings.differential_privacy
     if privacy is None:
-        if policy is not None:
-            raise SettingsError(f"client {client} does not take part: {policy.refusal(None, 0.0, 'dense')}")
+        if policy is not None and (refusal := policy.refusal(None, 0.0, "dense")):
+            raise SettingsError(f"client {client} does not take part: {refusal}")
         return None
     facts = facts_of(settings, objective, objective.samples)
     refuse(problems_of(settings, facts))
-    for warning in privacy.warnings(facts):
-        log.info("%s: %s", client, warning)
     release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
     if policy is not None and (refusal := policy.refusal(privacy, release.noise_multiplier, facts.support)):
         raise SettingsError(f"client {client} does not take part: {refusal}")
     limit = privacy.budget if privacy.mechanism != "paper" else None  # that one is by the paper's formula
-    cap = limit if policy is None else policy.cap(limit)
     _check_ledger(folder)
+    if policy is not None:
+        _check_first(client, Budget(policy.maximum_epsilon, policy.delta), release)
+    of_all_runs = _policy_ledger(client, policy, account)
     ledger = Ledger(
         None if folder is None else folder / LEDGER,
         client,
-        cap=cap,
+        cap=limit,
         delta=privacy.delta,
         accountant=Accountant(privacy.accountant),
+        at_least=0 if folder is None or of_all_runs is None else of_all_runs.uploads_of_this_run,
+        policy=of_all_runs,
     )
-    if not ledger.uploads and cap is not None:
-        first = Accountant(privacy.accountant).epsilon({release: 1}, privacy.delta)
-        if first > cap:
-            raise SettingsError(
-                f"client {client} does not take part: a single upload of this run costs epsilon = {first:.4g} (delta = "
-                f"{privacy.delta:g}), and {cap:g} is allowed for all of them"
-            )
+    if not ledger.uploads:
+        _check_first(client, Budget(limit, privacy.delta, Accountant(privacy.accountant)), release)
+        if of_all_runs is not None:
+            of_all_runs.check(release)
     ledger.begin()  # before there is a secret: whoever has one has a ledger
     return Protection(privacy, facts, release, _randomness(client, settings, folder), ledger)
+
+
+def _policy_ledger(client: str, policy: Policy | None, account: Account | None) -> PolicyLedger | None:
+    """Open the ledger of all runs, which a client with a policy keeps wherever there is a place for it."""
+    if policy is None:
+        return None
+    opened = None if account is None else account.opened(policy.maximum_epsilon, policy.delta)
+    if opened is None and policy.maximum_epsilon is not None:
+        raise SettingsError(
+            f"client {client}: maximum_epsilon = {policy.maximum_epsilon:g} holds for all runs together, and nothing "
+            "says where they are counted; give a state folder, or name a file in the policy (ledger: PATH)"
+        )
+    return opened
+
+
+def _check_first(client: str, budget: Budget, release: Release) -> None:
+    """Refuse a run of which not even the first upload fits into an empty budget."""
+    if budget.cap is None:
+        return
+    first = budget.accountant.epsilon({release: 1}, budget.delta)
+    if first > budget.cap:
+        raise SettingsError(
+            f"client {client} does not take part: a single upload of this run costs epsilon = {first:.4g} (delta = "
+            f"{budget.delta:g}), and {budget.cap:g} is allowed for all of them"
+        )
 
 
 def _randomness(client: str, settings: RunSettings, folder: Path | None) -> PrivateRandomness:

@@ -23,6 +23,7 @@ from client.uplink import ClientUplink
 from common.data.shard import Shard
 from common.defects import described
 from common.errors import (
+    BudgetSpentError,
     CheckpointError,
     CredentialError,
     EncryptionError,
@@ -47,6 +48,7 @@ from proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:
     from client.ceremony import Ceremony
+    from client.ledger import Account
     from client.paillier.cipher import Meter
     from client.policy import Policy
     from client.room import Room
@@ -117,16 +119,21 @@ class Session:
     solver
         The local solver that suits this client, in place of the run's.
     policy
-        What this client insists on before it takes part under differential privacy, if anything.
+        What this client insists on before it takes part, if anything.
     room
         How much the journal may take; ``None``: any amount.
+    account
+        Where all runs of a client with a policy are counted.
 
     Raises
     ------
     SettingsError
-        The run's algorithm is unknown or not allowed here, or it needs secrets that this client does not have.
+        The run's algorithm is unknown or not allowed here, or it needs secrets that this client does not have; or the
+        policy refuses the run.
+    BudgetSpentError
+        The policy allows no upload more.
     CheckpointError
-        The journal is damaged.
+        The journal or a ledger is damaged.
     """
 
     def __init__(
@@ -141,6 +148,7 @@ class Session:
         solver: Solver | None = None,
         policy: Policy | None = None,
         room: Room | None = None,
+        account: Account | None = None,
     ) -> None:
         self.client = client
         self.settings = settings
@@ -156,8 +164,11 @@ class Session:
         self._journal_folder = journal_folder
         self._room = room
         self._ceremony = ceremony
-        self._protection = protection_of(client, settings, self._objective, journal_folder, policy)
+        if policy is not None and (refusal := policy.exposure(settings.algorithm)):
+            raise SettingsError(f"client {client} does not take part: {refusal}")
+        self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
         self._begun: _Begun | None = None
+        self._spent = False  # whether the server has been told so
         self._live = 0  # the instruction after which the algorithm's state is the state
         self._last: tuple[int, Answer] | None = None
         if ceremony is None:
@@ -187,6 +198,12 @@ class Session:
         journal = Journal(initial, folder, sync=settings.checkpoint.sync, room=self._room)
         algorithm.state = journal.state_after(0)
         return _Begun(algorithm, journal)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the person who started this client should know before such a run."""
+        of_privacy = [] if self._protection is None else self._protection.warnings
+        return [*self.settings.algorithm.warnings, *of_privacy]
 
     def hello(self) -> pb.Hello:
         """Return how this client introduces itself on a new stream."""
@@ -223,14 +240,20 @@ class Session:
             raise  # not the instruction's fault: this client stops, and the server waits for it to come back
         except Exception as error:
             expected = isinstance(error, FenchelError)
+            spent = isinstance(error, BudgetSpentError)
             # The text of an unexpected error may hold data: neither this log nor the server gets it.
             words = str(error) if expected else described(error)
-            log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)
+            if not (spent and self._spent):  # once is enough: no later upload leaves, either
+                log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)
+            self._spent = self._spent or spent
             log.debug("%s: all of it", self.client, exc_info=not expected)  # for who writes an algorithm
             self._live = -1  # the state may be half changed
             text = str(error) if isinstance(error, _TOLD) else _untold(error)
             return Answer(
-                pb.Reply(sequence=instruction.sequence, timing=timing, failure=text or "unknown"), None
+                pb.Reply(
+                    sequence=instruction.sequence, timing=timing, failure=text or "unknown", spent=spent
+                ),
+                None,
             )
         self._last = instruction.sequence, answer
         return answer

@@ -8,6 +8,7 @@ Anything else that escapes is a defect of Fenchel and keeps its stack trace.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 
@@ -43,6 +44,25 @@ class JoinRefusedError(FenchelError):
     """The server did not admit this client: protocol version, identity or shard."""
 
     exit_code = 5
+
+
+class AnotherRunError(JoinRefusedError):
+    """The server shows a client another run than the one that it has taken part in.
+
+    Parameters
+    ----------
+    message
+        For people.
+    joined
+        Id of the run that the client has taken part in.
+    shown
+        Id of the run that the server has now.
+    """
+
+    def __init__(self, message: str, *, joined: str = "", shown: str = "") -> None:
+        super().__init__(message)
+        self.joined = joined
+        self.shown = shown
 
 
 class IdentityInUseError(JoinRefusedError):
@@ -102,6 +122,25 @@ class EncryptionError(FenchelError):
 
 
 class PrivacyBudgetError(FenchelError):
-    """A client sends no more: the next upload would cost more privacy than is left of its budget."""
+    """A client does not send an upload: nothing protects it enough, or its budget is spent."""
 
     exit_code = 11
+
+
+class BudgetSpentError(PrivacyBudgetError):
+    """A client sends no more: the next upload would cost more privacy than is left of its budget.
+
+    Parameters
+    ----------
+    message
+        For people.
+    epsilon
+        Of all uploads, with the one that is not sent.
+    allowed
+        Largest epsilon of all uploads.
+    """
+
+    def __init__(self, message: str, *, epsilon: float = math.nan, allowed: float = math.nan) -> None:
+        super().__init__(message)
+        self.epsilon = epsilon
+        self.allowed = allowed

@@ -495,12 +495,15 @@ class Reply(_message.Message):
     TIMING_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    SPENT_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     failure: _builtins.str
     """not empty: the phase failed, and why"""
     resume: _builtins.int
     """bytes of the body that the server has already"""
+    spent: _builtins.bool
+    """with a failure: the client's privacy budget is spent, and no upload follows in this run"""
     padding: _builtins.bytes
     """so that a body in this frame is aligned to 8 bytes"""
     @_builtins.property
@@ -515,11 +518,12 @@ class Reply(_message.Message):
         timing: Global___Timing | None = ...,
         failure: _builtins.str = ...,
         resume: _builtins.int = ...,
+        spent: _builtins.bool = ...,
         padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "padding", b"padding", "payload", b"payload", "resume", b"resume", "sequence", b"sequence", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "padding", b"padding", "payload", b"payload", "resume", b"resume", "sequence", b"sequence", "spent", b"spent", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

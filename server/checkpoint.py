@@ -103,6 +103,7 @@ class Checkpoint:
                 base=kept["base"],
                 next_sequence=(self.epoch + 1 << EPOCH_BITS) + 1,
                 lost=kept["lost"],
+                spent=kept.get("spent"),
                 attendance=Attendance(**kept.get("attendance", {})),
             )
         bodies: dict[int, Body] = {}
@@ -141,14 +142,14 @@ class Border:
     values
         The algorithm's state (:func:`common.state.freeze`).
     members
-        What is kept of each client: its id, base, why it is lost, its shard, and how it has answered.
+        What is kept of each client: its id, base, why it is lost or spent, its shard, and how it has answered.
     promises
         Unconfirmed ``tell`` instructions, in order, and their bodies.
     """
 
     round: int
     values: dict[str, Value]
-    members: tuple[tuple[str, int, str | None, pb.ShardDescription | None, Attendance], ...]
+    members: tuple[tuple[str, int, str | None, str | None, pb.ShardDescription | None, Attendance], ...]
     promises: tuple[tuple[Call, Body], ...]
 
     @classmethod
@@ -164,7 +165,9 @@ class Border:
             values = _copied(values, {} if before is None else before.values)
         kept, promises = [], []
         for member in members:
-            kept.append((member.name, member.base, member.lost, member.shard, member.attendance))
+            kept.append(
+                (member.name, member.base, member.lost, member.spent, member.shard, member.attendance)
+            )
             for call in member.tells():
                 assert call.body is not None, "a promise is kept until it is confirmed"
                 promises.append((call, call.body))
@@ -190,10 +193,11 @@ class Border:
             name: {
                 "base": base,
                 "lost": lost,
+                **({"spent": spent} if spent is not None else {}),
                 "shard": MessageToDict(shard or pb.ShardDescription()),
                 **({"attendance": asdict(attendance)} if attendance.missed else {}),
             }
-            for name, base, lost, shard, attendance in self.members
+            for name, base, lost, spent, shard, attendance in self.members
         }
         return Checkpoint(run, self.round, epoch, values, kept, tuple(promises))
 

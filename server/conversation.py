@@ -57,6 +57,9 @@ class Conversation:
         Where it is noted what crosses; ``None``: nowhere.
     recycler
         Where the memory of large replies comes from; by default no other stream uses it.
+    budgets
+        Whether clients have privacy budgets, as under differential privacy: one that says that its own is spent is
+        asked for nothing more.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class Conversation:
         network: Network,
         disclosures: Disclosures | None = None,
         recycler: Recycler | None = None,
+        *,
+        budgets: bool = False,
     ) -> None:
         self._member = member
         self._stream = stream
@@ -73,6 +78,7 @@ class Conversation:
         self._arriving: Call | None = None
         self._recycler = recycler or Recycler()
         self._disclosures = disclosures
+        self._budgets = budgets
         self._metered = stream if isinstance(stream, Metered) else None
         self._looked_at = False
         self._framed_down = self._framed_up = 0  # bytes of frames since the connection was looked at
@@ -296,6 +302,8 @@ class Conversation:
         call.timing = reply.timing
         self._align(call, reply.timing)
         call.crossed = self._crossed(call)
+        if self._budgets and reply.spent:
+            self._member.spend(plain(reply.failure))
         exchange = call.exchange
         if exchange is None:
             self._told(call, reply)

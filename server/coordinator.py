@@ -271,7 +271,14 @@ class Coordinator:
         self._observer.opened(client, traceparent)
         named = {"client": client, "instance": instance, "traceparent": traceparent}
         self.disclosures.opened(client, [name for name, value in named.items() if value])
-        conversation = Conversation(member, stream, self.settings.network, self.disclosures, self._recycler)
+        conversation = Conversation(
+            member,
+            stream,
+            self.settings.network,
+            self.disclosures,
+            self._recycler,
+            budgets=self.settings.differential_privacy is not None,
+        )
         try:
             await conversation.run(lambda hello: self._admit(member, hello))
         except asyncio.CancelledError:

@@ -101,8 +101,20 @@ class Fleet:
 
     @property
     def present(self) -> list[Member]:
-        """Members that are not lost, in order of ids."""
-        return [member for member in self.members.values() if member.lost is None]
+        """Members that the run asks: not lost, and with a privacy budget left; in order of ids."""
+        return [member for member in self.members.values() if member.takes_part]
+
+    @property
+    def spent(self) -> list[str]:
+        """Ids of clients that have spent their privacy budgets."""
+        return [member.name for member in self.members.values() if member.spent is not None]
+
+    def exhausted(self) -> str:
+        """Say why no client can be asked any more, if their privacy budgets are spent; empty if one can."""
+        spent = self.spent
+        if not spent or self.present:
+            return ""
+        return f"{len(spent)} of {len(self.members)} clients have spent their privacy budgets, and no other is left"
 
     @property
     def is_short(self) -> bool:
@@ -236,7 +248,7 @@ class Fleet:
         """
         present = self.present
         if not present:
-            raise nobody_left(self.round, len(self.members))
+            raise nobody_left(self.round, len(self.members), self.exhausted())
         sampler = sampler or self.participation.sampler
         if isinstance(sampler, AllClients):
             return self.all()
@@ -472,7 +484,7 @@ class Cohort:
         for client, body in self._bodies(values):
             bodies.add(body)
             member = fleet.members[client]
-            if member.lost is None:
+            if member.takes_part:
                 call = member.post(phase, fleet.round, kind, body, exchange)
                 call.traceparent = trace
                 exchange.expect(member, call)
@@ -492,7 +504,7 @@ class Cohort:
         self, expected: Mapping[str, Expected | Each[Expected]], same: Mapping[str, Expected]
     ) -> dict[str, Size]:
         """Return how large the reply of each client can be; ``same``: what is wanted of all, if it is the same."""
-        clients = [client for client in self.clients if self.fleet.members[client].lost is None]
+        clients = [client for client in self.clients if self.fleet.members[client].takes_part]
         if expected and not same:
             return {client: Size.of(_for_client(expected, client)) for client in clients}
         return dict.fromkeys(clients, Size.of(same))

@@ -67,6 +67,8 @@ class Member:
         The base in the older of the two checkpoints that are on disk: no run can go back behind it.
     lost
         Why this client is out of the run, or ``None``.
+    spent
+        How it said that its privacy budget is spent, or ``None``: it is asked for nothing more in this run.
     owed_bytes
         What the promises take that it has not confirmed yet.
     """
@@ -78,6 +80,7 @@ class Member:
     reach: int = 0
     next_sequence: int = 1
     lost: str | None = None
+    spent: str | None = None
     outstanding: dict[int, Call] = field(default_factory=dict)
     owed_bytes: int = 0
     streams: int = 0
@@ -107,6 +110,11 @@ class Member:
 
     def __post_init__(self) -> None:
         self.punctuality.client = self.name
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the run asks this client: it is not lost, and its privacy budget is not spent."""
+        return self.lost is None and self.spent is None
 
     @property
     def connected(self) -> bool:
@@ -218,6 +226,16 @@ class Member:
         self.outstanding.clear()
         self.owed_bytes = 0
         self.say_farewell(pb.Farewell(reason=f"this client is out of the run: {reason}"))
+
+    def spend(self, reason: str) -> None:
+        """Ask the client for nothing more: its privacy budget is spent. It stays connected until the run is over."""
+        if self.spent is None:
+            log.warning(
+                "client %s has spent its privacy budget and is asked for nothing more in this run: %s",
+                self.name,
+                reason,
+            )
+        self.spent = reason
 
     def say_farewell(self, farewell: pb.Farewell) -> None:
         """End the client's part, if it is connected."""

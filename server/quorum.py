@@ -79,8 +79,8 @@ def _seconds(duration: float) -> str:
     return f"{duration:.0f} s" if duration >= 10 else f"{duration:.2g} s"
 
 
-def nobody_left(t: int, clients: int) -> RunStoppedError:
-    """Return what stops a run whose clients are all lost.
+def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
+    """Return what stops a run whose clients are all lost, or have spent their privacy budgets.
 
     Parameters
     ----------
@@ -88,7 +88,14 @@ def nobody_left(t: int, clients: int) -> RunStoppedError:
         The round.
     clients
         How many there were.
+    exhausted
+        Says how many have spent their privacy budgets, if that is the reason.
     """
+    if exhausted:
+        return RunStoppedError(
+            f"round {t}: {exhausted}. Everything up to the last checkpoint is saved; a longer run needs more noise, "
+            "set before it begins, or policies that allow more"
+        )
     return RunStoppedError(
         f"round {t}: all {clients} clients are lost (the log has the reason of each), so nobody can go on. Put their "
         "--state folders back and go on with --resume RUN --previous, as the last checkpoint may count clients as lost "

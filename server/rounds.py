@@ -106,7 +106,7 @@ class Rounds:
         for warning in [] if self.spending is None else self.spending.warnings():
             log.warning("differential_privacy: %s", warning)
         for t in range(self.done + 1, self.settings.rounds + 1):
-            self.ended = "" if self.spending is None else self.spending.exhausted()
+            self.ended = "" if self.spending is None else self.spending.exhausted() or self.fleet.exhausted()
             if self.ended:
                 log.warning("the run ends after round %d: %s", self.done, self.ended)
                 break
@@ -135,8 +135,19 @@ class Rounds:
         started = time.perf_counter()
         fleet.round = t
         self.on_begin(t)
+        spent = len(fleet.spent)
         await self.algorithm.round(t)
         fleet.check_lost()
+        if len(fleet.spent) > spent:
+            log.warning(
+                "after round %d: %d of %d clients have spent their privacy budgets, and the run goes on with the %d "
+                "that are left%s",
+                t,
+                len(fleet.spent),
+                len(fleet.members),
+                len(fleet.present),
+                "" if fleet.present else ", which is none: it ends here",
+            )
         seconds = time.perf_counter() - started
         evaluation_seconds = 0.0
         figures: dict[str, float] = {}
@@ -146,12 +157,12 @@ class Rounds:
             evaluation_seconds = time.perf_counter() - started - seconds
         calls, fleet.calls = fleet.calls, []
         fleet.note_attendance(calls)
-        spent: dict[str, float] = {}
+        costs: dict[str, float] = {}
         if self.spending is not None:
             self.spending.count(calls)
-            spent = await asyncio.to_thread(self.spending.figures)
+            costs = await asyncio.to_thread(self.spending.figures)
         connected = sum(member.connected for member in fleet.members.values())
-        found = {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | spent
+        found = {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | costs
         ended = self.recorder.ended(started, seconds, evaluation_seconds)
         try:
             self._noted()

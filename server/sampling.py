@@ -55,7 +55,8 @@ def draw(
     random
         Source of the draw.
     lost
-        How many other clients the run had before they were lost (``participation.on_lost_state: continue``).
+        How many other clients the run had before they were lost (``participation.on_lost_state: continue``), or had
+        spent their privacy budgets.
     absent
         Positions of those that have not answered for long.
 
@@ -127,7 +128,8 @@ class Shortage:
         if left < wanted and left != self.left:
             self.left = left
             log.warning(
-                "participation.sampler: %d %s are wanted, but %d of %d clients are lost; from round %d on it is %d",
+                "participation.sampler: %d %s are wanted, but %d of %d clients are lost or spent; from round %d on it "
+                "is %d",
                 wanted,
                 what,
                 lost,

@@ -413,6 +413,20 @@ def client(
             "section in braces (docs/solvers.md)",
         ),
     ] = None,
+    allow_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--allow-plaintext",
+            help="with --secrets or --peer: take part in a run that encrypts nothing, too",
+        ),
+    ] = False,
+    any_run: Annotated[
+        bool,
+        typer.Option(
+            "--any-run",
+            help="go on with whatever run the server has, after this client has taken part in another one",
+        ),
+    ] = False,
     privacy_policy: Annotated[
         Path | None,
         typer.Option(
@@ -455,6 +469,8 @@ def client(
         max_message_bytes,
         least_group,
         max_journal_bytes,
+        plaintext=allow_plaintext,
+        any_run=any_run,
     )
     shared = None if secrets is None else Secrets.load(secrets)
     dialled = relays or [server] * len(identities)  # fenchel up gives each of its clients a relay of its own

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from client.holdings import Holdings
-from client.ledger import Ledger
+from client.ledger import LEDGER, Ledger
 from client.policy import Policy
-from client.privacy import LEDGER
 from client.session import Session
 from common.arrays import Vector
 from common.errors import CheckpointError, SettingsError

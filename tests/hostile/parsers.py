@@ -39,7 +39,8 @@ from client.algorithms import require_allowed
 from client.ceremony import Ceremony
 from client.identity import Identity
 from client.journal import Journal
-from client.ledger import Ledger, _chained, _line
+from client.ledger import Ledger
+from client.ledger_file import _chained, _line
 from client.paillier.interoperability import from_phe
 from client.policy import load_policy
 from client.randomness import SECRET, SECRET_BYTES, PrivateRandomness

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from client.ledger import Ledger, _chained, _line
+from client.ledger import Ledger
+from client.ledger_file import _chained, _line
 from common.errors import CheckpointError, PrivacyBudgetError, StorageError
 from common.privacy.accountant import Release, epsilon
 
@@ -160,7 +161,7 @@ def test_a_last_line_that_only_lacks_its_end_counts(file: Path) -> None:
 @pytest.mark.parametrize("line", [0, 1, 2, 3])
 def test_a_changed_line_is_refused(file: Path, line: int) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
-    lines[line] = lines[line].replace(b'"version": 1', b'"version": 1, "more": 2').replace(b"5.0", b"9.0")
+    lines[line] = lines[line].replace(b'"version": 2', b'"version": 2, "more": 2').replace(b"5.0", b"9.0")
     file.write_bytes(b"".join(lines))
     with pytest.raises(CheckpointError, match=rf"line {line + 1}: the privacy ledger is damaged"):
         opened(file)

@@ -82,13 +82,6 @@ def test_every_point_is_named() -> None:
     assert found.count("the policy wants") == 3
 
 
-def test_the_cap_is_the_lower_of_both() -> None:
-    assert Policy().cap(None) is None
-    assert Policy(maximum_epsilon=3.0).cap(None) == 3.0
-    assert Policy(maximum_epsilon=3.0).cap(2.0) == 2.0
-    assert Policy().cap(2.0) == 2.0
-
-
 def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text("maximum_epsilon: 5\nmechanisms: [clip-update]\nsupports: [dense, random]\n")

@@ -248,7 +248,8 @@ def test_people_are_told_once_after_each_loss(caplog: pytest.LogCaptureFixture) 
             fleet.sample(draw_name="again")
     assert sizes == [3, 3, 3, 2, 2, 2]
     assert caplog.messages == [
-        "participation.sampler: 3 clients a round are wanted, but 2 of 4 clients are lost; from round 4 on it is 2"
+        "participation.sampler: 3 clients a round are wanted, but 2 of 4 clients are lost or spent; from round 4 on it "
+        "is 2"
     ]
 
 
@@ -258,7 +259,7 @@ def test_people_are_told_nothing_where_no_number_is_wanted(caplog: pytest.LogCap
         shortage.tell(sampler, 2, 2, 1)
     assert not caplog.messages
     shortage.tell(Cyclic(groups=3), 2, 2, 7)
-    assert "3 groups are wanted, but 2 of 4 clients are lost; from round 7 on it is 2" in caplog.text
+    assert "3 groups are wanted, but 2 of 4 clients are lost or spent; from round 7 on it is 2" in caplog.text
 
 
 def test_rounds_and_seeds_draw_differently() -> None:

@@ -1,0 +1,382 @@
+"""A policy's largest epsilon holds over all runs, whatever a server calls them and however often a client starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from client.connection import Connection, Participant
+from client.consent import Consent
+from client.holdings import Holdings, OwnFile
+from client.ledger import LEDGER, POLICY_LEDGER, Account, Ledger
+from client.ledger_file import LedgerFile
+from client.policy import Policy
+from client.session import Session
+from common.errors import AnotherRunError, BudgetSpentError, CheckpointError, SettingsError
+from common.frames import Body, frames, parse
+from common.payload import Received, encode, outline
+from common.privacy.accountant import Release, epsilon
+from proto import fenchel_pb2 as pb
+
+DELTA = 1e-4
+POLICY = Policy(maximum_epsilon=1.0, delta=DELTA)
+FEATURES = 5
+SAMPLES = 200
+SETTINGS: dict[str, Any] = {
+    "rounds": 10,
+    "clients": 1,
+    "data": {"name": "own", "classes": ["ill", "well"], "scale": "unit-rows"},
+    "objective": {"kind": "logistic"},
+    "algorithm": {"name": "fedavg", "local_steps": 2, "batch_size": 20, "batches": "epoch", "step_size": 0.1},
+    "differential_privacy": {
+        "mechanism": "batch",
+        "clip_gradient": 0.5,
+        "noise_multiplier": 2.0,
+        "delta": DELTA,
+    },
+}
+RELEASE = Release(2.0, 2 * 20 / SAMPLES)
+
+
+def hospital(path: Path, *, seed: int = 0, samples: int = SAMPLES) -> Path:
+    chance = np.random.default_rng(seed)
+    rows = [
+        ",".join([*(f"{value:.6f}" for value in row), "ill" if row[0] > 0 else "well"])
+        for row in chance.standard_normal((samples, FEATURES))
+    ]
+    header = ",".join([*(f"x{column}" for column in range(FEATURES)), "label"])
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The client's own file."""
+    return hospital(tmp_path / "north.csv")
+
+
+def connection(
+    data: Path, state: Path | None, policy: Policy | None = POLICY, name: str = "north"
+) -> Connection:
+    """Return a client process's connection, without a server."""
+    who = Participant(name, "localhost:1", None, Holdings(OwnFile(data)), state, policy=policy)
+    return Connection(who, ThreadPoolExecutor(1))
+
+
+def joined(client: Connection, run: str, **changes: Any) -> Session:
+    """Return the client's session in a run that a server shows it."""
+    assignment = pb.Assignment(index=0, clients=1)
+    reply = pb.JoinReply(run=run, settings=json.dumps(SETTINGS | changes), assignment=assignment)
+    return client._ready(reply).session
+
+
+def question(sequence: int, value: float = 0.0) -> tuple[pb.Instruction, Received]:
+    encoded = encode({"model": np.full(FEATURES, value)})
+    head = pb.Instruction(
+        sequence=sequence, phase="train", round=sequence, kind=pb.ASK, payload=encoded.descriptor
+    )
+    return head, Received(outline(encoded.descriptor, 1 << 20), encoded.joined())
+
+
+def asked(session: Session, sequence: int = 1, value: float = 0.0) -> pb.Reply:
+    """Ask for an upload of a round."""
+    head, received = question(sequence, value)
+    return session.handle(head, received, pb.Timing()).head
+
+
+def given_away(uploads: int) -> float:
+    return epsilon({RELEASE: uploads}, DELTA)
+
+
+def affordable() -> int:
+    return next(count for count in range(1, 100) if given_away(count + 1) > 1.0)
+
+
+def uploads_until_spent(client: Callable[[], Connection], runs: int) -> int:
+    """Show a client so many runs, of one upload each; return how many it has answered."""
+    answered = 0
+    for number in range(runs):
+        try:
+            session = joined(client(), f"run-{number}")
+        except BudgetSpentError as error:
+            assert error.epsilon > error.allowed == 1.0
+        else:
+            answered += not asked(session).failure
+    return answered
+
+
+def test_sixty_renamed_runs_cost_no_more_than_one_may(data: Path, tmp_path: Path) -> None:
+    most = affordable()
+    assert 1 < most < 30, "the attack would go beyond"
+    one = connection(data, tmp_path / "state")
+    assert uploads_until_spent(lambda: one, 60) == most
+
+
+def test_a_new_start_for_each_run_changes_nothing(data: Path, tmp_path: Path) -> None:
+    """So it is with restart: on-failure, and a server that ends the client again and again."""
+    assert uploads_until_spent(lambda: connection(data, tmp_path / "state"), 20) == affordable()
+
+
+def test_an_honest_server_that_begins_anew_twice_shares_the_budget(data: Path, tmp_path: Path) -> None:
+    sent = 0
+    for run in ("first", "second", "third"):
+        try:
+            session = joined(connection(data, tmp_path / "state"), run)
+        except BudgetSpentError:
+            continue
+        sent += sum(not asked(session, t).failure for t in range(1, 4))
+    assert sent == affordable() < 9
+
+
+def test_a_ledger_that_the_policy_names_counts_other_state_folders(data: Path, tmp_path: Path) -> None:
+    named = POLICY.model_copy(update={"ledger": tmp_path / "ledgers" / "north"})
+    states = iter(range(100))
+    answered = uploads_until_spent(lambda: connection(data, tmp_path / f"state-{next(states)}", named), 20)
+    assert answered == affordable()
+    nowhere = uploads_until_spent(lambda: connection(data, None, named), 2)
+    assert nowhere == 0
+
+
+def test_a_largest_epsilon_needs_a_place_where_runs_are_counted(data: Path) -> None:
+    with pytest.raises(SettingsError):
+        joined(connection(data, None), "run")
+    assert not asked(joined(connection(data, None, Policy(delta=DELTA)), "run")).failure
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": SETTINGS["data"] | {"scale": "none", "bias": 1.0}},
+        {"data": SETTINGS["data"] | {"holdout": 0.1}},
+        {"data": SETTINGS["data"] | {"classes": ["ill", "other", "well"]}, "objective": {"kind": "softmax"}},
+        {"seed": 9},
+        {"objective": {"kind": "logistic", "dtype": "float32"}},
+    ],
+    ids=["scaling", "holdout", "classes", "seed", "dtype"],
+)
+def test_the_servers_settings_do_not_begin_a_new_count(
+    changes: dict[str, Any], data: Path, tmp_path: Path
+) -> None:
+    assert uploads_until_spent(lambda: connection(data, tmp_path / "state"), 20) == affordable()
+    with pytest.raises(BudgetSpentError):
+        joined(connection(data, tmp_path / "state"), "elsewhere", **changes)
+
+
+def test_neither_one_sample_more_nor_another_name_begins_a_new_count(data: Path, tmp_path: Path) -> None:
+    named = POLICY.model_copy(update={"ledger": tmp_path / "ledger"})
+    assert uploads_until_spent(lambda: connection(data, tmp_path / "state", named), 20) == affordable()
+    more = hospital(tmp_path / "more.csv", samples=SAMPLES + 1)
+    with pytest.raises(BudgetSpentError):
+        joined(connection(more, tmp_path / "other", named), "run-a")
+    with pytest.raises(BudgetSpentError):
+        joined(connection(data, tmp_path / "other", named, name="south"), "run-b")
+    others = hospital(tmp_path / "others.csv", seed=1)
+    assert not asked(joined(connection(others, tmp_path / "other", named, name="south"), "run-c")).failure
+
+
+def test_runs_without_a_policy_count_once_there_is_one(data: Path, tmp_path: Path) -> None:
+    """Their ledgers, also those of older versions, are taken in on the first start."""
+    session = joined(connection(data, tmp_path / "state", None), "before")
+    before = affordable() - 1
+    for t in range(1, before + 1):
+        assert not asked(session, t).failure
+    assert uploads_until_spent(lambda: connection(data, tmp_path / "state"), 3) == 1
+
+
+class Died(BaseException):
+    """The process was killed."""
+
+
+@pytest.mark.parametrize("kills", [1, 2], ids=["after the run's ledger", "after the policy's ledger"])
+def test_a_kill_between_charge_and_sending_charges_at_least_what_left(
+    kills: int, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    session = joined(connection(data, state), "run")
+    assert not asked(session, 1).failure
+    append, left = LedgerFile.append, Counter(kill=kills)
+
+    def dying(file: LedgerFile, entry: dict[str, Any]) -> None:
+        append(file, entry)
+        left["kill"] -= 1
+        if not left["kill"]:
+            raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerFile, "append", dying)
+        with pytest.raises(Died):
+            asked(session, 2, 1.0)
+    restarted = joined(connection(data, state), "run")
+    assert counted(state, "run", data) == 2, "nothing left, and it is charged"
+    assert not asked(restarted, 2, 1.0).failure, "the same payload"
+    assert counted(state, "run", data) == 2, "once"
+    assert uploads_until_spent(lambda: connection(data, state), 20) == affordable() - 2
+
+
+def counted(state: Path, run: str, data: Path) -> int:
+    """Return how many uploads of a run the policy's ledger has."""
+    path = (state / POLICY_LEDGER).resolve()
+    identity = Holdings(OwnFile(data)).identity(joined_settings(), "north")
+    opened = Account("north", run, identity, path, None).opened(None, DELTA)
+    assert opened is not None
+    return opened.uploads_of_this_run
+
+
+def joined_settings() -> Any:
+    return Consent().settings(json.dumps(SETTINGS), Path("own.csv"))
+
+
+def test_an_old_copy_of_a_runs_ledger_is_found(data: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    session = joined(connection(data, state), "run")
+    assert not asked(session, 1).failure
+    ledger = state / "run" / "north" / LEDGER
+    copy = shutil.copy(ledger, tmp_path / "copy")
+    assert not asked(session, 2).failure
+    shutil.copy(copy, ledger)
+    with pytest.raises(CheckpointError):
+        joined(connection(data, state), "run")
+    assert Ledger(ledger, "north").uploads == 1, "by itself it looks whole"
+
+
+@pytest.mark.parametrize("change", ["old copy", "lost"])
+def test_an_old_copy_of_a_policys_ledger_is_found(change: str, data: Path, tmp_path: Path) -> None:
+    named = POLICY.model_copy(update={"ledger": tmp_path / "ledger"})
+    for run in ("a", "b"):
+        assert not asked(joined(connection(data, tmp_path / run, named), run)).failure
+        if run == "a":
+            copy = shutil.copy(tmp_path / "ledger", tmp_path / "copy")
+    session = joined(connection(data, tmp_path / "b", named), "b")
+    assert not asked(session, 2).failure
+    (tmp_path / "ledger").unlink()
+    if change == "old copy":
+        shutil.copy(copy, tmp_path / "ledger")
+    with pytest.raises(
+        CheckpointError
+    ):  # without the last two charges, of which only the last is known elsewhere
+        joined(connection(data, tmp_path / "b", named), "b")
+    with pytest.raises(CheckpointError):
+        asked(session, 3)
+
+
+def test_several_processes_share_a_ledger(data: Path, tmp_path: Path) -> None:
+    """Charges of all of them count, and no line is written into another one."""
+    program = """
+import sys
+from pathlib import Path
+from client.ledger import Account, Ledger
+from common.privacy.accountant import Release
+name, path, first = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+ledger = Ledger(None, name, policy=Account(name, "run", "sha256:same", path, None).opened(None, 1e-4))
+for number in range(first, first + 50):
+    ledger.charge(number.to_bytes(32, "big"), number, Release(2.0, 0.2))
+"""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, f"client-{number}", str(tmp_path / "ledger"), str(100 * number)],
+            env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        )
+        for number in range(3)
+    ]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    opened = Account("north", "run", "sha256:same", tmp_path / "ledger", None).opened(None, DELTA)
+    assert opened is not None
+    assert opened.uploads == 150
+
+
+@dataclass
+class Renaming:
+    """A server that asks one upload of each run, and then has another run."""
+
+    shown: list[str] = field(default_factory=list)
+    replies: list[pb.Reply] = field(default_factory=list)
+    asks: bool = True
+
+    async def _join(self, request: pb.JoinRequest, context: object) -> pb.JoinReply:
+        self.shown.append(f"run-{len(self.shown)}")
+        assignment = pb.Assignment(index=0, clients=1)
+        return pb.JoinReply(run=self.shown[-1], settings=json.dumps(SETTINGS), assignment=assignment)
+
+    async def _work(self, incoming: Any, context: Any) -> None:
+        await context.read()
+        await context.write(next(frames(pb.Welcome())))
+        if not self.asks:
+            if len(self.shown) == 3:
+                await context.write(next(frames(pb.Farewell(completed=True))))
+            return
+        head = pb.Instruction(sequence=1, phase="train", round=1, kind=pb.ASK)
+        for frame in frames(head, Body(encode({"model": np.zeros(FEATURES)}))):
+            await context.write(frame)
+        reply = parse(await context.read()).head
+        assert isinstance(reply, pb.Reply)
+        self.replies.append(reply)
+
+    async def attack(self, data: Path, state: Path, consent: Consent) -> pb.Farewell:
+        """Have a client of a policy take part."""
+        server = grpc.aio.server()
+        calls = {
+            "Join": grpc.unary_unary_rpc_method_handler(
+                self._join, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString
+            ),
+            "Work": grpc.stream_stream_rpc_method_handler(self._work),
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", calls),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        who = Participant(
+            "north",
+            f"127.0.0.1:{port}",
+            None,
+            Holdings(OwnFile(data)),
+            state,
+            consent,
+            retry_for=20.0,
+            policy=POLICY,
+        )
+        try:
+            with ThreadPoolExecutor(1) as executor:
+                async with asyncio.timeout(60):
+                    return await Connection(who, executor).take_part()
+        finally:
+            await server.stop(None)
+
+
+async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_other(
+    data: Path, tmp_path: Path
+) -> None:
+    server = Renaming()
+    with pytest.raises(AnotherRunError) as caught:
+        await server.attack(data, tmp_path / "state", Consent())
+    assert (caught.value.joined, caught.value.shown) == ("run-0", "run-1")
+    assert caught.value.exit_code == 5
+    assert [bool(reply.failure) for reply in server.replies] == [False]
+
+
+async def test_with_any_run_it_follows_until_its_policy_is_spent(data: Path, tmp_path: Path) -> None:
+    server = Renaming()
+    with pytest.raises(BudgetSpentError):
+        await server.attack(data, tmp_path / "state", Consent(any_run=True))
+    assert [bool(reply.failure) for reply in server.replies] == [False] * affordable()
+
+
+async def test_a_run_that_has_asked_nothing_binds_nobody(data: Path, tmp_path: Path) -> None:
+    """A server that dies before its first checkpoint begins another run."""
+    server = Renaming(asks=False)
+    assert (await server.attack(data, tmp_path / "state", Consent())).completed
+    assert len(server.shown) == 3
