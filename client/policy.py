@@ -47,7 +47,8 @@ class Policy(Section):
         description="which coordinates may be sent; those of top-k tell about the data",
     )
     encryption: Literal["required", "optional"] = Field(
-        "optional", description="whether a run that encrypts nothing is refused"
+        "optional",
+        description="whether a run is refused that encrypts nothing, or under a key below 2048 bits",
     )
     protect_primal: bool = Field(
         False, description="refuse a run that does not encrypt this client's contributions to the model"
@@ -72,8 +73,10 @@ class Policy(Section):
             Of the run.
         """
         wanted = []
-        if self.encryption == "required" and algorithm.key_bits is None:
-            wanted.append("encrypts nothing, and the policy wants encryption: required")
+        bits = algorithm.key_bits
+        if self.encryption == "required" and (bits is None or bits < _LEAST_KEY_BITS):
+            given = "nothing" if bits is None else f"under a key of {bits} bits, which can be broken"
+            wanted.append(f"encrypts {given}, and the policy wants encryption: required")
         if self.protect_primal and not getattr(algorithm, "protect_primal", False):
             wanted.append(
                 "shows the server this client's contributions, and the policy wants protect_primal: true"
@@ -132,6 +135,7 @@ class Policy(Section):
         return f"the run {'; it '.join(wanted)}" if wanted else None
 
 
+_LEAST_KEY_BITS = 2048
 _OF_ENCRYPTION = {"encryption", "protect_primal", "least_picks"}
 
 

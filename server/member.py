@@ -231,9 +231,7 @@ class Member:
         """Ask the client for nothing more: its privacy budget is spent. It stays connected until the run is over."""
         if self.spent is None:
             log.warning(
-                "client %s has spent its privacy budget and is asked for nothing more in this run: %s",
-                self.name,
-                reason,
+                "client %s has spent its privacy budget; it is asked for nothing more in this run", self.name
             )
         self.spent = reason
 

@@ -158,9 +158,15 @@ class HyFDCASettings(AlgorithmSettings):
                 "privacy: none. Nothing is encrypted: the server sees dual variables, and with them the labels, "
                 "and all inner products. For comparison on public data only",
             )
+        found = []
         if self.key_bits is not None and self.key_bits < 2048:
-            return (f"encryption.key_bits: {self.key_bits}. Such a key can be broken; for tests only",)
-        return ()
+            found.append(f"encryption.key_bits: {self.key_bits}. Such a key can be broken; for tests only")
+        if self.picks == 1 and not self.protect_primal:
+            found.append(
+                "picks: 1 without protect_primal. The server sees each client's contribution to the model, and of one "
+                "changed sample that is the sample's own row, up to a factor"
+            )
+        return tuple(found)
 
     @property
     def picks_blocks(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from client.holdings import Holdings
-from client.ledger import LEDGER, Ledger
+from client.ledger import LEDGER, Account, Ledger
 from client.policy import Policy
-from client.session import Session
+from client.session import Holding, Session
 from common.arrays import Vector
-from common.errors import CheckpointError, SettingsError
+from common.errors import CheckpointError, RunStoppedError, SettingsError
 from common.payload import Received, encode, outline
 from common.privacy.accountant import Release, epsilon
 from common.run_folder import RunFolder
@@ -260,3 +261,104 @@ def test_a_policys_limit_holds_whatever_the_mechanism_claims(tmp_path: Path) -> 
         SettingsError, match="single upload of this run costs epsilon = .* and 0.5 is allowed"
     ):
         Session("client-0", settings, Holdings().of(settings, 0, 4), tmp_path, policy=policy)
+
+
+@dataclass
+class Insisting(Federation):
+    """A federation some of whose clients have policies, each with a ledger of its own."""
+
+    policies: dict[str, Policy] = field(default_factory=dict)
+
+    def _session(self, name: str, settings: RunSettings, holding: Holding, journal: Path) -> Session:
+        state, run = journal.parent.parent, journal.parent.name
+        account = Account(name, run, name, state / f"_{name}.ledger", state)
+        policy = self.policies.get(name)
+        return Session(name, settings, holding, journal, policy=policy, account=account)
+
+
+def asked_rounds(folder: RunFolder, client: str) -> list[int]:
+    """In which rounds a client was asked, by the record of the server."""
+    calls = pq.read_table(folder.calls).to_pydict()
+    return [
+        t
+        for each, kind, t in zip(calls["client"], calls["kind"], calls["round"], strict=True)
+        if each == client and kind == "ask" and t > 0
+    ]
+
+
+def allowing(uploads: int) -> Policy:
+    """A policy whose largest epsilon is that of so many uploads."""
+    release = Release(2.0, LOCAL["local_steps"] * LOCAL["batch_size"] / 359)  # type: ignore[operator]
+    return Policy(maximum_epsilon=1.01 * epsilon({release: uploads}, 1e-4), delta=1e-4)
+
+
+EVERYBODY = {"participation": {"sampler": {"kind": "all"}}}
+FEDAVG = {"algorithm": {"name": "fedavg", **LOCAL, "weighting": "uniform"}}
+
+
+@pytest.mark.parametrize("kills", [0, 2])
+def test_a_client_whose_budget_is_spent_is_asked_once_more_and_then_no_longer(
+    kills: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = RunFolder.create(tmp_path, "spent")
+    # The server saves each round here, so that a new one knows what the one before it was told.
+    always = {"checkpoint": {"every": 1}}
+    federation = Insisting(
+        private(SOUND, **EVERYBODY, **FEDAVG, **always, rounds=8),
+        folder,
+        Faults(random.Random(4), kills=kills, frames=20),
+        policies={"client-001": allowing(2)},
+    )
+    federation.run()
+    assert federation.killed == kills
+    rounds = asked_rounds(folder, "client-001")
+    assert rounds == [1, 2, 3]
+    assert asked_rounds(folder, "client-000") == list(range(1, 9))
+    spoken = [record.getMessage() for record in caplog.records if "client-001" in record.getMessage()]
+    assert sum("has spent its privacy budget" in each for each in spoken) <= 1 + kills
+    assert any("1 of 4 clients have spent" in record.getMessage() for record in caplog.records)
+
+
+def test_places_of_clients_whose_budgets_are_spent_go_to_others(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "places")
+    policies = {"client-001": allowing(1), "client-002": allowing(1)}
+    sampled = {"participation": {"sampler": {"kind": "fixed", "size": 2}}}
+    Insisting(private(SOUND, **sampled, **FEDAVG, rounds=30), folder, policies=policies).run()
+    for client in policies:
+        assert len(asked_rounds(folder, client)) == 2
+    calls = pq.read_table(folder.calls).to_pydict()
+    assert max(calls["round"]) == 30
+    assert asked_rounds(folder, "client-000")[-1] == 30, "two are left, so both take part"
+
+
+def test_a_run_stops_when_no_client_has_a_budget_left(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "none left")
+    policies = {f"client-00{number}": allowing(1 + number) for number in range(4)}
+    federation = Insisting(private(SOUND, **EVERYBODY, **FEDAVG), folder, policies=policies)
+    with pytest.raises(RunStoppedError):
+        federation.run()
+    sent = {client: ledger.uploads for client, ledger in ledgers(folder).items()}
+    assert sent == {client: 1 + number for number, client in enumerate(sorted(policies))}
+
+
+def test_a_client_says_once_that_its_budget_is_spent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = private(SOUND | {"mechanism": "batch"}, **FEDAVG)
+    account = Account("client-0", "run", "digits", tmp_path / "ledger", tmp_path)
+    session = Session(
+        "client-0",
+        settings,
+        Holdings().of(settings, 0, 4),
+        tmp_path / "run" / "client-0",
+        policy=allowing(1),
+        account=account,
+    )
+    told = []
+    for t in range(1, 5):
+        encoded = encode({"model": np.full(640, float(t))})
+        head = pb.Instruction(sequence=t, phase="train", round=t, kind=pb.ASK, payload=encoded.descriptor)
+        received = Received(outline(encoded.descriptor, 1 << 20), encoded.joined())
+        told.append(session.handle(head, received, pb.Timing()).head.spent)
+    assert told == [False, True, True, True]
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1

@@ -56,6 +56,7 @@ def content(call: Any) -> tuple[bytes, bytes]:
 def test_state_and_clients_come_back(members: dict[str, Member], tmp_path: Path) -> None:
     members["a"].base = 7
     members["b"].lost = "its journal is gone"
+    members["b"].spent = "its privacy budget is spent"
     members["c"].shard = pb.ShardDescription(samples=1 << 40, class_names=["yes", "no"])
     back = through_a_file(take("run-1", 4, 2, state(), members), tmp_path)
     assert (back.run, back.round, back.epoch) == ("run-1", 4, 2)
@@ -67,6 +68,7 @@ def test_state_and_clients_come_back(members: dict[str, Member], tmp_path: Path)
     for name, member in restored.items():
         mine = members[name]
         assert (member.index, member.base, member.lost) == (mine.index, mine.base, mine.lost)
+        assert member.spent == mine.spent
         assert member.shard == mine.shard
         assert member.outstanding == {}
         assert not member.connected

@@ -1,0 +1,123 @@
+"""A client that was started for encryption, or whose policy wants it, refuses settings that switch it off."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.connection import Connection, Participant
+from client.consent import Consent
+from client.holdings import Holdings
+from client.policy import Policy
+from client.secrets import Secrets
+from client.session import Session
+from common.algorithms.hyfdca import HyFDCASettings
+from common.errors import SettingsError
+from proto import fenchel_pb2 as pb
+
+HYFDCA: dict[str, Any] = {
+    "rounds": 1,
+    "clients": 1,
+    "data": {"name": "breast_cancer", "scale": ["standard", "unit-rows"]},
+    "objective": {"kind": "logistic", "l2": 0.01},
+    "algorithm": {"name": "hyfdca", "encryption": {"key_bits": 512}},
+}
+FEDAVG = HYFDCA | {"algorithm": {"name": "fedavg"}}
+PLAIN = HYFDCA | {"algorithm": {"name": "hyfdca", "privacy": "none"}}
+
+
+@pytest.fixture(scope="module")
+def secrets() -> Secrets:
+    return Secrets.generate(512, for_tests=True)
+
+
+def joined(settings: dict[str, Any], **given: Any) -> Session:
+    """Return a client's session in a run with such settings."""
+    who = Participant("north", "localhost:1", None, Holdings(), **given)
+    assignment = pb.Assignment(index=0, clients=1)
+    reply = pb.JoinReply(run="run", settings=json.dumps(settings), assignment=assignment)
+    return Connection(who, ThreadPoolExecutor(1))._ready(reply).session
+
+
+@pytest.mark.parametrize("settings", [PLAIN, FEDAVG], ids=["privacy: none", "another algorithm"])
+@pytest.mark.parametrize("given", ["secrets", "peers"])
+def test_a_client_started_for_encryption_refuses_plaintext(
+    given: str, settings: dict[str, Any], secrets: Secrets
+) -> None:
+    started = {"secrets": secrets} if given == "secrets" else {"peers": frozenset({"south"})}
+    with pytest.raises(SettingsError):
+        joined(settings, **started)
+    assert joined(settings, **started, consent=Consent(plaintext=True)).client == "north"
+    assert joined(settings).client == "north", "nothing says that it expects encryption"
+
+
+def test_a_client_with_secrets_takes_part_where_they_are_used(secrets: Secrets) -> None:
+    assert joined(HYFDCA, secrets=secrets).client == "north"
+
+
+def with_key(bits: int = 3072, **changes: Any) -> HyFDCASettings:
+    return HyFDCASettings.model_validate({"encryption": {"key_bits": bits}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("policy", "weak", "strong"),
+    [
+        ({"encryption": "required"}, with_key(privacy="none"), with_key()),
+        ({"encryption": "required"}, with_key(1024), with_key(2048)),
+        ({"protect_primal": True}, with_key(), with_key(protect_primal=True)),
+        ({"least_picks": 20}, with_key(picks=19), with_key(picks=20)),
+        ({"least_picks": 20}, with_key(picks=1), with_key()),
+    ],
+)
+def test_a_policy_refuses_what_shows_more_than_it_allows(
+    policy: dict[str, Any], weak: HyFDCASettings, strong: HyFDCASettings
+) -> None:
+    insists = Policy.model_validate(policy)
+    assert insists.exposure(weak) is not None
+    assert insists.exposure(strong) is None
+    assert Policy().exposure(weak) is None
+
+
+def test_a_session_asks_the_policy(secrets: Secrets) -> None:
+    with pytest.raises(SettingsError):
+        joined(HYFDCA, secrets=secrets, policy=Policy(encryption="required"))  # 512 bits
+    with pytest.raises(SettingsError):
+        joined(FEDAVG, policy=Policy(encryption="required"))
+    shown = HYFDCA | {"algorithm": HYFDCA["algorithm"] | {"picks": 1}}
+    with pytest.raises(SettingsError):
+        joined(shown, secrets=secrets, policy=Policy(protect_primal=True))
+    hidden = HYFDCA | {"algorithm": HYFDCA["algorithm"] | {"protect_primal": True}}
+    assert joined(hidden, secrets=secrets, policy=Policy(protect_primal=True)).client == "north"
+
+
+def test_a_policy_of_encryption_wants_no_noise_and_any_other_does() -> None:
+    assert not Policy(encryption="required").wants_noise
+    assert not Policy(protect_primal=True, least_picks=10).wants_noise
+    assert Policy().wants_noise
+    assert Policy(least_picks=10).wants_noise, "that alone encrypts nothing"
+    assert Policy(encryption="required", maximum_epsilon=1.0).wants_noise
+    assert Policy(ledger=Path("ledger")).wants_noise
+
+
+def test_a_client_is_warned_as_the_server_is(secrets: Secrets) -> None:
+    (warning,) = joined(PLAIN).warnings
+    assert warning == joined(PLAIN).settings.algorithm.warnings[0]
+    assert len(joined(HYFDCA, secrets=secrets).warnings) == 1, "the key is short"
+    shown = HYFDCA | {"algorithm": HYFDCA["algorithm"] | {"picks": 1}}
+    assert len(joined(shown, secrets=secrets).warnings) == 2, "and contributions are rows"
+    assert joined(FEDAVG).warnings == []
+
+
+def test_a_ledger_is_found_beside_the_policy_that_names_it(tmp_path: Path) -> None:
+    from client.policy import load_policy
+
+    path = tmp_path / "policies" / "north.yaml"
+    path.parent.mkdir()
+    path.write_text("maximum_epsilon: 1\nledger: ../ledgers/north\n")
+    ledger = load_policy(path).ledger
+    assert ledger is not None
+    assert ledger.resolve() == (tmp_path / "ledgers" / "north").resolve()
