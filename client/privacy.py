@@ -17,8 +17,9 @@ from common.data.shard import Shard
 from common.errors import CheckpointError, PrivacyBudgetError, SettingsError
 from common.objectives.objective import Objective
 from common.privacy.accountant import Accountant, Release
-from common.privacy.claim import facts_of, problems_of, refuse
+from common.privacy.claim import check_noise, facts_of, problems_of, refuse
 from common.privacy.facts import PrivacyFacts
+from common.privacy.grid import GridNoise
 from common.privacy.sensitivity import DualDifference, LocalMap
 from common.settings.privacy import DifferentialPrivacy
 from common.settings.run import RunSettings
@@ -72,6 +73,9 @@ class Protection:
     ) -> Vector:
         """Return ``values`` with their noise, shape (k,), charged to the ledger: now they may leave.
 
+        Both are integers times a spacing (:mod:`common.privacy.grid`), and only their sum becomes floating-point
+        numbers. So the last bits of these say no more than the sum does.
+
         The noise depends on the client's secret and on everything that makes the payload: the values, how much noise
         there is, the round, and the question with the state in which it is answered. So what is computed again is the
         same payload, which costs nothing, and anything else has noise of its own.
@@ -94,16 +98,21 @@ class Protection:
         PrivacyBudgetError
             They would cost more than is left, or there is no amount of noise that protects them.
         """
-        deviation = self.release.noise_multiplier * (sensitivity + self.rounding(values, largest))
-        if not (np.isfinite(values).all() and np.isfinite(deviation)):
-            raise PrivacyBudgetError(
-                f"round {t}: {name!r} stays here: it is not finite, or the model has grown beyond "
-                f"what noise can cover; "
-                "take smaller steps"
+        try:
+            grid = GridNoise.covering(
+                sensitivity + self.rounding(values, largest), self.release.noise_multiplier, values.size
             )
+            integers = grid.integers(values)
+        except ValueError as error:
+            raise PrivacyBudgetError(
+                f"round {t}: {name!r} stays here: {error}. No noise covers such values; take steps that are neither "
+                "endlessly small nor so large that the model grows without bound"
+            ) from None
         about = hashlib.sha256(np.ascontiguousarray(values).data).digest()
-        noise = self.randomness.normal(values.size, "noise", t, name, occasion, about, deviation.hex())
-        noised: Vector = values + (deviation * noise).astype(values.dtype)
+        noise = self.randomness.discrete_gaussian(
+            values.size, grid.scale, "noise", t, name, occasion, about, grid.spacing.hex()
+        )
+        noised: Vector = grid.values(integers + noise).astype(values.dtype)
         payload = hashlib.sha256(occasion + f"{t} {name} ".encode() + np.ascontiguousarray(noised).tobytes())
         self.ledger.charge(payload.digest(), t, self.release)
         return noised
@@ -163,6 +172,7 @@ def protection_of(
     facts = facts_of(settings, objective, objective.samples)
     refuse(problems_of(settings, facts))
     release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
+    check_noise(settings, facts, release.noise_multiplier)
     if policy is not None and (refusal := policy.refusal(privacy, release.noise_multiplier, facts.support)):
         raise SettingsError(f"client {client} does not take part: {refusal}")
     limit = privacy.budget if privacy.mechanism != "paper" else None  # that one is by the paper's formula

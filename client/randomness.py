@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from scipy.special import ndtri
+from numpy.typing import NDArray
 
-from common.arrays import Vector
+from client.discrete_gaussian import discrete_gaussian
 from common.errors import CheckpointError
 from common.payload import Values, encode
 from common.store import settle, writing
@@ -80,18 +78,12 @@ class PrivateRandomness:
         """Return 64 bits that may be shown: nothing else follows from them."""
         return int.from_bytes(self._key(*context)[:8], "little")
 
-    def normal(self, count: int, *context: str | int | bytes) -> Vector:
-        """Return independent standard normal numbers, shape (count,), float64.
+    def discrete_gaussian(self, count: int, scale: float, *context: str | int | bytes) -> NDArray[np.int64]:
+        """Return independent integers from the discrete Gaussian distribution of a scale, shape (count,).
 
-        The stream cipher ChaCha20 gives 53-bit uniform numbers, which the inverse of the normal distribution
-        function turns into normal ones: nobody can tell them from true ones without the key, whatever numbers of
-        theirs are known.
+        Nobody can tell them from true ones without the secret, whatever numbers of theirs are known.
         """
-        keystream = Cipher(ChaCha20(self._key(*context), bytes(16)), mode=None).encryptor()
-        words = np.frombuffer(keystream.update(bytes(8 * count)), "<u8")
-        uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        normal: Vector = ndtri(uniform)
-        return normal
+        return discrete_gaussian(self._key(*context, scale.hex()), scale, count)
 
     def _key(self, *context: str | int | bytes) -> bytes:
         """Return 32 bytes that depend on the secret and on every part of the context, and where each ends."""

@@ -1,0 +1,102 @@
+"""The last bits of an upload tell nothing of its data; with floating-point noise they tell all (Mironov, CCS 2012)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from client.ledger import Ledger
+from client.privacy import Protection
+from client.randomness import PrivateRandomness
+from common.privacy.accountant import Release
+from common.privacy.facts import PrivacyFacts
+from common.privacy.gaussian import exact_gaussian
+from common.settings.privacy import DifferentialPrivacy
+
+Array = NDArray[np.float64]
+
+COUNT, SENSITIVITY, MULTIPLIER = 64, 0.1, 4.0
+FACTS = PrivacyFacts(
+    support="dense",
+    error_feedback=False,
+    fixed_steps=True,
+    batches="epoch",
+    dual="none",
+    aggregator="sampled",
+    steps=1,
+    batch_size=1,
+    samples=100,
+    fixed_seeds=False,
+    beta=0.0,
+    convex_scalar=True,
+    curvature=0.25,
+    penalty=0.0,
+    step_size=0.1,
+)
+MECHANISM = DifferentialPrivacy(mechanism="clip-update", clip_update=0.05, noise_multiplier=MULTIPLIER)
+ONE = np.random.default_rng(0).normal(size=COUNT)
+OTHER = ONE + SENSITIVITY / np.sqrt(COUNT)  # as far away as one sample can move it
+_AROUND = np.arange(-8, 9)
+
+
+def secret(trial: int) -> bytes:
+    return hashlib.sha256(f"secret {trial}".encode()).digest()
+
+
+def upload(values: Array, trial: int) -> Array:
+    """What a client sends."""
+    protection = Protection(
+        MECHANISM, FACTS, Release(MULTIPLIER), PrivateRandomness(secret(trial)), Ledger(None, "client")
+    )
+    return np.asarray(protection.released(values, 1, "model", SENSITIVITY, 0.0, b""), np.float64)
+
+
+def floating_point_upload(values: Array, trial: int) -> Array:
+    """The same values with normal numbers as noise, from 53 random bits each."""
+    random = np.random.default_rng(np.frombuffer(secret(trial), np.uint32))
+    noise = normal(random.integers(1 << 53, size=values.size))
+    return np.asarray(values + MULTIPLIER * SENSITIVITY * noise)
+
+
+def normal(draws: NDArray[np.int64]) -> Array:
+    return np.asarray(ndtri((draws + 0.5) * 2.0**-53))
+
+
+def reachable(sent: Array, values: Array) -> int:
+    """How many of the numbers are some value and some floating-point noise, added and rounded."""
+    deviation = MULTIPLIER * SENSITIVITY
+    nearest = np.floor(ndtr((sent - values) / deviation) * 2.0**53).astype(np.int64)
+    draws = np.clip(nearest[:, None] + _AROUND, 0, (1 << 53) - 1)
+    return int((values[:, None] + deviation * normal(draws) == sent[:, None]).any(axis=1).sum())
+
+
+def told_apart(noisy: Callable[[Array, int], Array], trials: int) -> int:
+    """In how many trials whoever knows both data sets says which of them was sent."""
+    right = 0
+    for trial in range(trials):
+        truth = trial % 2
+        sent = noisy((ONE, OTHER)[truth], trial)
+        right += (reachable(sent, OTHER) > reachable(sent, ONE)) == bool(truth)
+    return right
+
+
+def test_the_last_bits_of_floating_point_noise_tell_which_of_two_neighbours_was_sent() -> None:
+    assert exact_gaussian(MULTIPLIER, 1e-5) < 1
+    assert told_apart(floating_point_upload, 20) == 20
+
+
+def test_the_last_bits_of_an_upload_tell_nothing() -> None:
+    trials = 200
+    assert abs(told_apart(upload, trials) - trials / 2) < 3 * np.sqrt(trials) / 2
+
+
+def test_an_upload_lies_on_a_grid_that_looks_at_no_data() -> None:
+    for values in (ONE, OTHER, np.zeros(COUNT), 1e5 * ONE):
+        sent = upload(values, 3)
+        spacings = sent / 2.0**-18  # at most SENSITIVITY 2^-11 / sqrt(COUNT)
+        assert np.array_equal(spacings, np.rint(spacings))
+        assert np.gcd.reduce(spacings.astype(np.int64)) == 1, "and on no coarser one"
