@@ -15,6 +15,8 @@ from common.objectives.factory import build_objective
 from common.objectives.linear import LinearObjective
 from common.objectives.objective import Objective
 from common.privacy.facts import Batches, PrivacyFacts
+from common.privacy.grid import GridNoise
+from common.privacy.sensitivity import DualDifference
 from common.settings.objective import CnnSettings, LinearSettings, MlpSettings, SmoothedHingeSettings
 from common.settings.run import RunSettings
 
@@ -134,7 +136,42 @@ def check_claim(settings: RunSettings) -> None:
     facts = facts_of(settings, linear, _MANY)
     refuse(problems_of(settings, facts))
     if privacy.uploads is None:  # else it depends on the data
-        privacy.noise(facts)
+        check_noise(settings, facts, privacy.noise(facts))
+
+
+def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: float) -> None:
+    """Refuse noise whose standard deviation floating-point numbers cannot hold, in the first round or the last.
+
+    Parameters
+    ----------
+    settings
+        Of the run, under differential privacy.
+    facts
+        Of one client, or of any.
+    noise_multiplier
+        ``z`` of its uploads.
+
+    Raises
+    ------
+    SettingsError
+        With the round and the standard deviation.
+    """
+    algorithm, privacy = settings.algorithm, settings.differential_privacy
+    assert isinstance(algorithm, LocalTrainingSettings)
+    assert privacy is not None
+    if facts.samples == _MANY and None in (algorithm.local_steps, algorithm.batch_size):
+        return  # the sensitivity depends on the data
+    # Step sizes never grow. A private dual variable adds to the sensitivity of all rounds but the first.
+    for t in (1,) if privacy.mechanism == "recursive" else (1, settings.rounds):
+        local = algorithm.local_map(t, facts.samples, noisy=True)
+        sensitivity, _ = privacy.sensitivity(local, facts, DualDifference())
+        try:
+            GridNoise.covering(sensitivity, noise_multiplier, 1)
+        except ValueError as error:
+            raise SettingsError(
+                f"differential_privacy: in round {t} the sensitivity of an upload would be {sensitivity:.4g}: {error}. "
+                "Change algorithm.step_size, algorithm.step_decay or the number of local steps"
+            ) from None
 
 
 def refuse(problems: Sequence[str]) -> None:

@@ -57,12 +57,16 @@ class LocalMap:
 
 
 def _powers(a: float, count: int) -> float:
-    """Return ``sum_{j<count} a^j``; a closed form would lose digits where ``a`` is near 1."""
-    total, power = 0.0, 1.0
-    for _ in range(count):
-        total += power
-        power *= a
-    return total
+    """Return ``sum_{j<count} a^j``, infinite where that is no number any more, in a time that does not grow with it."""
+    if a in (0.0, 1.0):
+        return float(count) if a else 1.0
+    power = count * math.log(abs(a))  # the logarithm of |a|^count, with all digits also where a is near 1
+    try:
+        if a < 0 and count % 2:
+            return (1 + math.exp(power)) / (1 - a)
+        return math.expm1(power) / (a - 1)
+    except OverflowError:
+        return math.inf
 
 
 def whole_batch(local: LocalMap, clip: float, *, beta: float = 0.0) -> float:

@@ -14,11 +14,14 @@ import pytest
 from client.holdings import Holdings
 from client.ledger import LEDGER, Account, Ledger
 from client.policy import Policy
+from client.privacy import protection_of
 from client.session import Holding, Session
 from common.arrays import Vector
-from common.errors import CheckpointError, RunStoppedError, SettingsError
+from common.errors import CheckpointError, PrivacyBudgetError, RunStoppedError, SettingsError
+from common.objectives.factory import build_objective
 from common.payload import Received, encode, outline
 from common.privacy.accountant import Release, epsilon
+from common.privacy.claim import check_claim
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
 from proto import fenchel_pb2 as pb
@@ -362,3 +365,51 @@ def test_a_client_says_once_that_its_budget_is_spent(
         told.append(session.handle(head, received, pb.Timing()).head.spent)
     assert told == [False, True, True, True]
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("privacy", "algorithm"),
+    [
+        ({}, {"step_size": 1e-321}),
+        (
+            {"mechanism": "batch"},
+            {"step_size": 1e-200, "step_decay": "stages", "stage_rounds": 1, "stage_factor": 1e9},
+        ),
+        ({}, {"step_size": 1e-3, "step_decay": "stages", "stage_rounds": 1, "stage_factor": 1e200}),
+        ({"mechanism": "recursive"}, {"step_size": 1e-321, "dual": "private"}),
+        ({"mechanism": "clip-update", "clip_gradient": None, "clip_update": 1e-310}, {}),
+        ({"clip_gradient": 1e-310}, {}),
+        ({"mechanism": "paper", "clip_gradient": 1e-310}, {}),
+        ({"noise_multiplier": 1e-90, "clip_gradient": 1e-200}, {}),
+        ({"feature_norm": 1e150}, {}),
+    ],
+)
+def test_noise_that_no_numbers_can_hold_is_refused_with_the_settings(
+    privacy: dict[str, Any], algorithm: dict[str, Any]
+) -> None:
+    given = {key: value for key, value in (SOUND | privacy).items() if value is not None}
+    settings = private(given, algorithm={"name": "fedpdm", "penalty": 1.0, **LOCAL, **algorithm})
+    with pytest.raises(SettingsError, match="noise must have a standard deviation from 1e-250"):
+        check_claim(settings)
+
+
+def test_noise_that_only_a_clients_samples_make_too_small_is_refused_before_it_takes_part(
+    tmp_path: Path,
+) -> None:
+    algorithm = {"name": "fedavg", "local_epochs": 1, "batch_size": 5, "step_size": 1e-321}
+    settings = private(SOUND | {"mechanism": "batch"}, algorithm=algorithm)
+    check_claim(settings)
+    with pytest.raises(SettingsError, match="noise must have a standard deviation from 1e-250"):
+        Session("client-0", settings, Holdings().of(settings, 0, 4), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_what_noise_cannot_cover_does_not_leave_and_is_not_charged(value: float) -> None:
+    settings = private(SOUND | {"mechanism": "batch"}, algorithm={"name": "fedavg", **LOCAL})
+    holding = Holdings().of(settings, 0, 4)
+    protection = protection_of("client-0", settings, build_objective(settings.objective, holding.shard), None)
+    assert protection is not None
+    with pytest.raises(PrivacyBudgetError):
+        protection.released(np.array([0.0, value]), 1, "model", 0.1, 0.0, b"")
+    assert protection.ledger.uploads == 0
