@@ -22,6 +22,7 @@ from client.privacy import bounded, protection_of
 from client.uplink import ClientUplink
 from common.data.shard import Shard
 from common.defects import described
+from common.environment import Environment
 from common.errors import (
     BudgetSpentError,
     CheckpointError,
@@ -211,6 +212,7 @@ class Session:
             shard=self.holding.description(),
             snapshots=[] if self._begun is None else self._begun.journal.snapshots,
             stateless=self._stateless,
+            environment=Environment.current().message(),
         )
 
     def handle(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:

@@ -102,6 +102,11 @@ class RunFolder:
         return self.path / "disclosures.json"
 
     @property
+    def environments(self) -> Path:
+        """What each party computes with (JSON)."""
+        return self.path / "environments.json"
+
+    @property
     def report(self) -> Path:
         """The page for people."""
         return self.path / "report.html"

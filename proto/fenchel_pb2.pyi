@@ -311,6 +311,7 @@ class Hello(_message.Message):
     STATELESS_FIELD_NUMBER: _builtins.int
     PARTIAL_FIELD_NUMBER: _builtins.int
     SENT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
     stateless: _builtins.bool
     """the client half keeps no state: nothing can be lost"""
     sent_unix_ns: _builtins.int
@@ -325,6 +326,10 @@ class Hello(_message.Message):
     def partial(self) -> Global___Partial:
         """an instruction that broke off in the middle"""
 
+    @_builtins.property
+    def environment(self) -> Global___Environment:
+        """what the client computes with; absent: an older client"""
+
     def __init__(
         self,
         *,
@@ -333,14 +338,70 @@ class Hello(_message.Message):
         stateless: _builtins.bool = ...,
         partial: Global___Partial | None = ...,
         sent_unix_ns: _builtins.int = ...,
+        environment: Global___Environment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial", "shard", b"shard"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "partial", b"partial", "shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partial", b"partial", "sent_unix_ns", b"sent_unix_ns", "shard", b"shard", "snapshots", b"snapshots", "stateless", b"stateless"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "partial", b"partial", "sent_unix_ns", b"sent_unix_ns", "shard", b"shard", "snapshots", b"snapshots", "stateless", b"stateless"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Environment(_message.Message):
+    """What decides, beside the settings, about the last bits of a computation. For people and for comparison only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FENCHEL_FIELD_NUMBER: _builtins.int
+    PYTHON_FIELD_NUMBER: _builtins.int
+    NUMPY_FIELD_NUMBER: _builtins.int
+    SCIPY_FIELD_NUMBER: _builtins.int
+    TORCH_FIELD_NUMBER: _builtins.int
+    BLAS_FIELD_NUMBER: _builtins.int
+    KERNEL_FIELD_NUMBER: _builtins.int
+    SIMD_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
+    THREADS_FIELD_NUMBER: _builtins.int
+    fenchel: _builtins.str
+    """version of Fenchel, and likewise of the next four"""
+    python: _builtins.str
+    numpy: _builtins.str
+    scipy: _builtins.str
+    torch: _builtins.str
+    """empty: not loaded"""
+    blas: _builtins.str
+    """libraries of linear algebra, with versions: "openblas 0.3.30, openblas 0.3.31" """
+    kernel: _builtins.str
+    """their implementation for this processor: "Haswell" """
+    simd: _builtins.str
+    """instruction sets that NumPy's own loops use: "X86_V3, X86_V4" """
+    machine: _builtins.str
+    """"x86_64" """
+    threads: _builtins.int
+    """of linear algebra"""
+    def __init__(
+        self,
+        *,
+        fenchel: _builtins.str = ...,
+        python: _builtins.str = ...,
+        numpy: _builtins.str = ...,
+        scipy: _builtins.str = ...,
+        torch: _builtins.str = ...,
+        blas: _builtins.str = ...,
+        kernel: _builtins.str = ...,
+        simd: _builtins.str = ...,
+        machine: _builtins.str = ...,
+        threads: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blas", b"blas", "fenchel", b"fenchel", "kernel", b"kernel", "machine", b"machine", "numpy", b"numpy", "python", b"python", "scipy", b"scipy", "simd", b"simd", "threads", b"threads", "torch", b"torch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Environment: _TypeAlias = Environment  # noqa: Y015
 
 @_typing.final
 class ShardDescription(_message.Message):

@@ -75,6 +75,19 @@ def warnings(run: Run) -> str:
     )
 
 
+def environment(run: Run) -> str:
+    """Return what the server and the clients computed with; nothing for a run of an older version."""
+    described = run.environments.described
+    if not described:
+        return ""
+    rows = "".join(
+        f"<tr><th>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in described.items()
+    )
+    return (
+        f"<details class='settings'><summary>Computing environment</summary><table>{rows}</table></details>"
+    )
+
+
 def tiles(run: Run) -> str:
     """Return the few numbers that matter most."""
     traffic = digest.traffic(run.metrics_table)

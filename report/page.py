@@ -214,7 +214,7 @@ def _details(run: Run, index: int) -> str:
         )
     parts.append(
         f"<section>{fragments.warnings(run)}<details class='settings'><summary>Settings</summary>"
-        f"<pre>{text_block(run.settings_text)}</pre></details></section>"
+        f"<pre>{text_block(run.settings_text)}</pre></details>{fragments.environment(run)}</section>"
     )
     return "".join(parts)
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from common import store, tables
 from common.arrays import Vector
 from common.data.npz import read_arrays
+from common.environment_record import EnvironmentRecord
 from common.errors import CheckpointError, DataError, SettingsError
 from common.run_folder import BEGINS, RunFolder
 from common.settings.run import RunSettings, load, outside_code
@@ -102,13 +103,14 @@ class Run:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Files that are missing; and what people were told before the run, known without importing foreign code."""
+        """Missing files, differing environments, and the algorithm's warnings, without importing foreign code."""
+        found = (*self.missing, *self.environments.warnings)
         if outside_code(self.settings_values):
-            return self.missing
+            return found
         try:
-            return *self.missing, *self.settings.algorithm.warnings
+            return *found, *self.settings.algorithm.warnings
         except SettingsError:
-            return self.missing  # another version wrote them; what it warned of is in its log
+            return found  # another version wrote them; what it warned of is in its log
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
@@ -156,6 +158,17 @@ class Run:
                 f"{self._folder.summary}: damaged, or edited; copy it again ({problem_text(error)})"
             ) from None
         return values
+
+    @cached_property
+    def environments(self) -> EnvironmentRecord:
+        """What the server and the clients computed with; empty for a run of an older version.
+
+        Raises
+        ------
+        CheckpointError
+            The file is damaged.
+        """
+        return EnvironmentRecord.load(self._folder.environments)
 
     @property
     def completed(self) -> bool:

@@ -58,6 +58,7 @@ def _described(run: Run) -> dict[str, Any]:
         "phases": [asdict(costs) for costs in digest.costs_by(run.steady.calls, "phase")],
         "clients": [asdict(costs) for costs in digest.costs_by(digest.own_calls(run.steady.calls), "client")],
         "settings": run.settings_values,
+        "environment": run.environments.described,
     }
 
 
@@ -87,6 +88,9 @@ def _one(run: Run) -> RenderableType:
         key: value for key, value in digest.headline(run).items() if value is not None and key != "rounds"
     }
     facts.add_row("settings", Text(plain(", ".join(f"{key} {value}" for key, value in about.items()))))
+    if environment := run.environments.described:
+        computed = ", ".join(f"{attribute} {value}" for attribute, value in environment.items())
+        facts.add_row("environment", Text(plain(computed)))
     facts.add_row("rounds", Text(plain(f"{run.rounds} of {digest.headline(run)['rounds']}")))
     for name, value in run.figures.items():
         facts.add_row(Text(plain(columns.title(name).lower())), figure_text(name, value))

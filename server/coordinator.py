@@ -46,6 +46,7 @@ from server.checkpoint import Checkpoint
 from server.conversation import Conversation
 from server.disclosures import Disclosures
 from server.enrolment import Enrolment
+from server.environments import Environments
 from server.evaluation import Evaluator
 from server.fleet import Fleet
 from server.in_flight import InFlight
@@ -221,6 +222,9 @@ class Coordinator:
         )
         if resume is not None:
             self.disclosures.resume(tuple(resume.members))
+        self._environments = Environments(folder, self._remarks)
+        if resume is not None:
+            self._environments.resume(resume.round)
         folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
 
     # What the transport calls
@@ -306,6 +310,7 @@ class Coordinator:
             return self._refused(member, refusal)
         if member.shard is None:
             member.shard = hello.shard
+        self._environments.joined(member.name, hello)
         # A client's word cannot make a state of which there is none: it would be lost, and might end the run.
         if member.lost is None and not (self._stateless or member.can_restore(hello)):
             member.lose(
@@ -332,6 +337,7 @@ class Coordinator:
         if refusal:
             return self._refused(member, refusal)
         member.shard = hello.shard
+        self._environments.joined(member.name, hello)
         pause = self._newcomers.pause(member.name)
         log.info(
             "client %s has joined and waits for the next round%s",
@@ -416,6 +422,7 @@ class Coordinator:
         try:
             await self._gather()
             rounds = self._rounds()
+            self._environments.compare()  # once the libraries that the settings need are loaded
             if self._resume is None and self.settings.seals_secrets:
                 await share_secrets(rounds.fleet, self.settings.secrets.designated)
             await rounds.go(fresh=self._resume is None)
@@ -529,10 +536,14 @@ class Coordinator:
             self._observer.row,
             done,
             self._admission,
-            self._observer.begins,
+            self._begins,
             spending,
             self.disclosures,
         )
+
+    def _begins(self, t: int) -> None:
+        self._environments.begins(t)
+        self._observer.begins(t)
 
     async def _admission(self, fleet: Fleet, algorithm: Algorithm) -> bool:
         """Take those who wait into the fleet, one after the other; return whether it has grown.
@@ -594,6 +605,8 @@ class Coordinator:
             temporary.replace(self.folder.summary)
         with self._first_error():
             self.disclosures.save()
+        with self._first_error():
+            self._environments.save_news()
         return summary
 
     async def farewells(self, patience: float = 5.0) -> None:

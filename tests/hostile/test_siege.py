@@ -304,6 +304,18 @@ async def names_of_megabytes(offender: Offender, channel: grpc.aio.Channel) -> N
         call.cancel()
 
 
+async def environments_of_megabytes(offender: Offender, channel: grpc.aio.Channel) -> None:
+    """Report another computing environment on every stream, with a line of a log in it."""
+    for number in itertools.count():
+        text = f"{number}\x1b[2J\nINFO round 1: all is well" + "x" * 100_000
+        environment = pb.Environment(kernel=text, blas=text, numpy=text, threads=number)
+        call = await said_hello(
+            offender, channel, pb.Hello(shard=described(), stateless=True, environment=environment)
+        )
+        await offender.asked(call)
+        call.cancel()
+
+
 async def two_errors_in_turn(offender: Offender, channel: grpc.aio.Channel) -> None:
     await offender.asked(await offender.introduced(channel))
     broken = (bytes([0x0A, 0x7F]), pb.Frame(chunk=b"x").SerializeToString())
@@ -357,6 +369,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "begins more calls than it may (network.calls_per_second)",
     ),
     "names of classes of a megabyte": (names_of_megabytes, "names of classes"),
+    "environments of megabytes": (environments_of_megabytes, "computes with kernel"),
     "a value's name of a megabyte": (saying({"A" * 900_000: 1.0}), "got values named"),
     "two errors in turn without end": (two_errors_in_turn, "did not begin with a hello"),
     "a state that never was": (a_state_that_never_was, f"client {OFFENDER} did not answer"),

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from common.environment_record import EnvironmentRecord
 from common.objectives.metrics import FIGURES
 from report.page import write_report
 from report.run import Run
@@ -101,6 +103,26 @@ def test_the_page_says_how_the_run_went(written: Any, finished: Run) -> None:
         "local_epochs: 1",
     ):
         assert part in page.text
+
+
+def test_the_page_says_what_was_computed_with_and_by_whom_where_it_differs(
+    written: Any, altered: Callable[..., Run], finished: Run
+) -> None:
+    (environment,) = set(finished.environments.latest.values())
+    assert f"blas{environment.blas}" in written(finished).text
+    other = altered()
+    record = EnvironmentRecord(dict(finished.environments.latest))
+    record.update(HOSTILE, replace(environment, kernel="Another"), 1)
+    record.save(other.path / "environments.json", other.id)
+    page = written(other)
+    assert (
+        f"the computing environments of this run differ: kernel: {environment.kernel} (the server"
+        in page.text
+    )
+    assert f"Another ({HOSTILE})" in page.text
+    assert "img" not in page.tags
+    (other.path / "environments.json").unlink()
+    assert "Computing environment" not in written(Run(other.path)).text
 
 
 def test_the_wall_time_is_at_the_top_and_explained_for_one_run_and_for_several(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 import yaml
 from rich.console import Console
 
+from common.environment_record import EnvironmentRecord
 from report import terminal
 from report.run import Run
 
@@ -36,6 +38,24 @@ def test_one_run_is_shown_with_its_settings_its_figures_and_its_phases(finished:
         "client-002",
     ):
         assert part in text
+
+
+def test_the_environment_is_shown_and_a_difference_is_a_warning(
+    finished: Run, altered: Callable[..., Run]
+) -> None:
+    (environment,) = set(finished.environments.latest.values())
+    text = " ".join(shown(finished, width=400).split())
+    assert f"numpy {environment.numpy}" in text
+    assert f"kernel {environment.kernel}" in text
+    assert "warning" not in text
+    other = altered()
+    record = EnvironmentRecord(dict(finished.environments.latest))
+    record.update("client-001", replace(environment, kernel="Another"), 2)
+    record.save(other.path / "environments.json", other.id)
+    text = " ".join(shown(other, width=400).split())
+    assert "Another (client-001)" in text
+    assert text.count("warning") == 2, "they differ, and one has changed"
+    assert "Another (client-001)" in terminal.as_json([other])["runs"][0]["environment"]["kernel"]
 
 
 def test_no_line_is_broken_in_a_terminal_of_eighty_columns(finished: Run) -> None:

@@ -1,0 +1,136 @@
+"""Computing environments: what decides, beside the settings of a run, about the last bits of its results."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib import metadata
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.linalg  # loads SciPy's library of linear algebra, so that it is counted
+from threadpoolctl import threadpool_info
+
+from common.text import plain
+from proto import fenchel_pb2 as pb
+
+SERVER = ""
+"""Stands for the server among the ids of clients, none of which is empty."""
+
+_LONGEST = 80  # characters of a value
+_NAMED = 5  # clients named for one value; the rest are counted
+
+Differences: TypeAlias = dict[str, dict[str, list[str]]]
+"""Participants by attribute and value, for the attributes that are not equal everywhere."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a process computes with. Empty values are not known.
+
+    Attributes
+    ----------
+    fenchel, python, numpy, scipy
+        Versions.
+    torch
+        Version of PyTorch; empty where it is not loaded.
+    blas
+        Libraries of linear algebra with their versions: NumPy and SciPy each bring one.
+    kernel
+        The implementation that these libraries chose for this processor, such as ``Haswell``.
+    simd
+        Instruction sets that NumPy's own loops use beyond its baseline, such as ``X86_V3, X86_V4``.
+    machine
+        Kind of processor, such as ``x86_64``.
+    threads
+        Largest number of threads that a numerical library may use; 0: not known.
+    """
+
+    fenchel: str = ""
+    python: str = ""
+    numpy: str = ""
+    scipy: str = ""
+    torch: str = ""
+    blas: str = ""
+    kernel: str = ""
+    simd: str = ""
+    machine: str = ""
+    threads: int = 0
+
+    @classmethod
+    def current(cls) -> Environment:
+        """Return the environment of this process, with the libraries that are loaded now."""
+        pools = threadpool_info()
+        algebra = [pool for pool in pools if pool["user_api"] == "blas"]
+        configuration: Any = np.show_config(mode="dicts")
+        torch = sys.modules.get("torch")
+        return cls(
+            fenchel=metadata.version("fenchel"),
+            python=platform.python_version(),
+            numpy=np.__version__,
+            scipy=scipy.__version__,
+            torch="" if torch is None else str(torch.__version__),
+            blas=_listed(f"{pool['internal_api']} {pool['version'] or 'unknown'}" for pool in algebra),
+            kernel=_listed(pool["architecture"] for pool in algebra if pool.get("architecture")),
+            simd=_listed(configuration["SIMD Extensions"]["found"]),
+            machine=platform.machine(),
+            threads=max((pool["num_threads"] for pool in pools), default=0),
+        )
+
+    @classmethod
+    def received(cls, message: pb.Environment) -> Environment:
+        """Return the environment that a client reports, with values fit for a log and of bounded length."""
+        values = {each.name: getattr(message, each.name) for each in fields(cls)}
+        values |= {name: plain(value, _LONGEST) for name, value in values.items() if isinstance(value, str)}
+        return cls(**values)
+
+    def message(self) -> pb.Environment:
+        """Return the message that carries this environment to the server."""
+        return pb.Environment(**asdict(self))
+
+    def known(self) -> dict[str, str]:
+        """Return what can be compared with another environment: where PyTorch is not loaded, its version does not."""
+        values = {name: str(value or "") for name, value in asdict(self).items()}
+        return {name: value for name, value in values.items() if value or name != "torch"}
+
+
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(sorted(set(values)))
+
+
+def differences(environments: Mapping[str, Environment]) -> Differences:
+    """Return the attributes in which environments differ.
+
+    Parameters
+    ----------
+    environments
+        By participant: the id of a client, or ``SERVER``.
+
+    Returns
+    -------
+    dict
+        For each such attribute, the participants by value, the server first.
+    """
+    found: Differences = {}
+    for participant, environment in sorted(environments.items()):
+        for attribute, value in environment.known().items():
+            found.setdefault(attribute, {}).setdefault(value, []).append(participant)
+    return {attribute: whose for attribute, whose in found.items() if len(whose) > 1}
+
+
+def differences_text(found: Differences) -> str:
+    """Return differences for people, such as ``kernel: Haswell (the server, north), SkylakeX (south)``."""
+    return "; ".join(f"{attribute}: {values_text(whose)}" for attribute, whose in found.items())
+
+
+def values_text(whose: Mapping[str, Sequence[str]]) -> str:
+    """Return the values of one attribute, each with the first of its participants."""
+    return ", ".join(f"{value or 'unknown'} ({_names(names)})" for value, names in whose.items())
+
+
+def _names(participants: Sequence[str]) -> str:
+    named = ", ".join(participant or "the server" for participant in participants[:_NAMED])
+    others = len(participants) - _NAMED
+    return named + (f" and {others:,} more" if others > 0 else "")
