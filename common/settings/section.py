@@ -19,6 +19,9 @@ RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MOST_VALUES = 100_000
 """How many values a YAML text may stand for, once it uses aliases; without them its length is bound enough."""
 
+DEEPEST = 100
+"""How many lists and sections in brackets may lie in each other in a YAML text."""
+
 
 class Section(BaseModel):
     """A part of the settings: immutable, and strict about unknown keys."""
@@ -33,7 +36,7 @@ def yaml_value(text: str) -> Any:
     ------
     yaml.YAMLError
         It is not YAML, or holds what no value can be made of: a day that does not exist, a number of thousands of
-        digits, sections in sections without end, more than :data:`MOST_VALUES` by its aliases.
+        digits, sections in sections beyond :data:`DEEPEST`, more than :data:`MOST_VALUES` by its aliases.
     """
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it makes no more of a text than safe_load does
@@ -42,12 +45,23 @@ def yaml_value(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Counts what a text stands for: with aliases of aliases, a few lines can stand for more than fits in memory."""
+    """A loader that bounds what a text stands for, and how deep.
+
+    With aliases of aliases, a few lines can stand for more than fits in memory.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._values = 0
         self._within: dict[yaml.Node | None, int] = {}  # how many values each node stands for
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        """Open a list or section in brackets; refuse one too deep, as each token costs time for each level above it."""
+        if self.flow_level >= DEEPEST:
+            raise yaml.YAMLError(
+                f"line {self.line + 1}: more than {DEEPEST} lists or sections lie in each other; remove some levels"
+            )
+        super().fetch_flow_collection_start(TokenClass)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Return the next node; refuse an alias by which a text would hold too much, or itself."""

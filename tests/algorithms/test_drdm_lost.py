@@ -229,7 +229,8 @@ def test_figures_are_of_those_that_are_left(tmp_path: Path, monkeypatch: pytest.
         problem_of(pinned()), tmp_path, ALGORITHMS["lambda-table"], rounds=30, participation=CONTINUE
     )
     last = figures[30]
-    assert last["worst_reported_loss"] == losses_of(pinned(), taken.snapshots[30])[LEFT].max()
+    worst = losses_of(pinned(), taken.snapshots[30])[LEFT].max()
+    assert last["worst_reported_loss"] == pytest.approx(worst, rel=1e-12), "summed in another order"
     assert last["zero_weights"] == np.count_nonzero(taken.weights[-1][LEFT] == 0)
     assert last["longest_unvisited"] == taken.state.unvisited[LEFT].max() < taken.state.unvisited[1]
 

@@ -151,7 +151,7 @@ async def test_questions_on_one_stream_are_answered_at_the_rate_of_calls(
         started = time.monotonic()
         for _ in range(50):
             await call.read()
-        assert 0.9 < time.monotonic() - started < 10, "40 at once, then 10 in a second"
+        assert time.monotonic() - started > 0.9, "40 at once, then 10 in a second"
         asking.cancel()
         call.cancel()
 

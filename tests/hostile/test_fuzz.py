@@ -9,10 +9,9 @@ import io
 import os
 import random
 import tarfile
-import time
 import tracemalloc
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -20,7 +19,8 @@ from numpy.typing import NDArray
 
 from common.errors import FenchelError, PayloadError
 from proto import fenchel_pb2 as pb
-from tests.hostile.fuzz import SECONDS, fuzz
+from tests.complexity import FACTOR, LINEAR, growth
+from tests.hostile.fuzz import fuzz
 from tests.hostile.memory import peak, resident
 from tests.hostile.mutation import BOMB, WIDE, damaged, disturbed, rearranged, varint
 from tests.hostile.parser import Parser
@@ -95,29 +95,45 @@ def _claim(size: bytes) -> bytes:
 
 YAML = ("settings, YAML", "policies", "tunings", "solvers", "devices")
 IDX_HEADER = bytes.fromhex("00000809")  # nine sides
-DIGITS = b"9" * 50_000
+LONG: dict[str, tuple[str, Callable[[int], bytes], int]] = {
+    "a number of thousands of digits": ("policies", lambda n: b"maximum_epsilon: " + b"9" * n, 5000),
+    "lists in lists without end": ("solvers", lambda n: b"[" * n, 20_000),
+    "a solver of many digits": ("solvers", lambda n: b"{kind: " + b"7" * n + b"}", 5000),
+    "settings in settings without end": ("settings, JSON", lambda n: b'{"data":' * n, 100_000),
+    "a device of many digits": ("devices", lambda n: b"frequency: " + b"9" * n, 50_000),
+    "a rate of many digits, and no unit that there is": (
+        "links",
+        lambda n: b"upload=" + b"9" * n + b"x",
+        50_000,
+    ),
+    "a round trip of many blanks": ("links", lambda n: b"rtt=9" + b" " * n + b"x", 50_000),
+    "the same from a server": (
+        "settings, JSON",
+        lambda n: b'{"links": {"default": {"rtt": "' + b"9" * n + b'x"}}}',
+        50_000,
+    ),
+    "a port of many digits": ("addresses", lambda n: b"localhost:" + b"9" * n, 50_000),
+    "lists of revoked certificates that do not end": (
+        "revocation lists",
+        lambda n: b"-----BEGIN X509 CRL-----\n" * n,
+        40_000,
+    ),
+    "an account in lists without end": ("accounts", lambda n: b"[" * n, 100_000),
+    "a summary in lists without end": ("summaries", lambda n: b"[" * n, 100_000),
+    "a list of certificates in lists without end": (
+        "issued certificates",
+        lambda n: b"[" * n + b"\n",
+        100_000,
+    ),
+}
+"""Inputs as long as one likes: the parser, what makes one, and how long it was when it was found."""
 FOUND: dict[str, tuple[str, bytes]] = {
     **{f"{name} of aliases of aliases": (name, BOMB) for name in YAML},
     **{f"{name} that hold themselves": (name, b"rounds: &a {x: [*a]}") for name in YAML},
-    "a number of thousands of digits": ("policies", b"maximum_epsilon: " + b"9" * 5000),
+    **{what: (name, make(size)) for what, (name, make, size) in LONG.items()},
     "a day that does not exist": ("settings, YAML", b"rounds: 2026-13-45"),
-    "lists in lists without end": ("solvers", b"[" * 20_000),
-    "a solver of many digits": ("solvers", b"{kind: " + b"7" * 5000 + b"}"),
-    "settings in settings without end": ("settings, JSON", b'{"data":' * 100_000),
     "an image of no pixels and endless sides": ("data, IDX", IDX_HEADER + b"\xff" * 32 + bytes(4)),
-    "a device of many digits": ("devices", b"frequency: " + DIGITS),
-    "a rate of many digits, and no unit that there is": ("links", b"upload=" + DIGITS + b"x"),
-    "a round trip of many blanks": ("links", b"rtt=9" + b" " * 50_000 + b"x"),
-    "the same from a server": ("settings, JSON", b'{"links": {"default": {"rtt": "' + DIGITS + b'x"}}}'),
-    "a port of many digits": ("addresses", b"localhost:" + DIGITS),
-    "lists of revoked certificates that do not end": (
-        "revocation lists",
-        b"-----BEGIN X509 CRL-----\n" * 40_000,
-    ),
     "trials in letters that are none": ("records of trials", b'{"trial": 0, "run": "\xff"}\n'),
-    "an account in lists without end": ("accounts", b"[" * 100_000),
-    "a summary in lists without end": ("summaries", b"[" * 100_000),
-    "a list of certificates in lists without end": ("issued certificates", b"[" * 100_000 + b"\n"),
     "a model in no form that there is": ("models", _archive(b"\x93NUMPY\1\0\6\0{'a':(")),
     "a model that is no array": ("initial models", _archive(b"no array")),
     "a model whose header takes all memory": ("models", _archive(_HUGE)),
@@ -133,11 +149,33 @@ FOUND: dict[str, tuple[str, bytes]] = {
 def test_what_was_found_is_refused(what: str, targets: dict[str, Parser]) -> None:
     name, data = FOUND[what]
     target = targets[name]
-    before = time.thread_time()
     with pytest.raises(FenchelError) as caught:
         target.parse(data)
     assert isinstance(caught.value, target.refusals)
-    assert time.thread_time() - before < SECONDS
+
+
+@pytest.mark.parametrize("what", LONG)
+def test_what_is_long_takes_no_more_than_its_share_of_time(what: str, targets: dict[str, Parser]) -> None:
+    name, make, size = LONG[what]
+    target = targets[name]
+    data = {n: make(n) for n in (size // FACTOR, size // FACTOR * FACTOR)}
+
+    def parse(n: int) -> None:
+        with contextlib.suppress(*target.refusals):
+            target.parse(data[n])
+
+    assert growth(parse, size // FACTOR) < LINEAR
+
+
+def test_time_that_grows_with_the_square_of_the_size_is_found_out() -> None:
+    text = "9" * 80_000
+
+    def pairs(n: int) -> None:
+        for i in range(n):
+            text.count("9", 0, i)
+
+    assert growth(pairs, 250) > LINEAR
+    assert growth(lambda n: text[:n].count("9"), 5_000) < LINEAR
 
 
 @pytest.mark.parametrize(
@@ -169,7 +207,7 @@ def test_a_parser_that_fails_is_found_out() -> None:
     assert "KeyError: 'found'" in count.findings[0].what
 
 
-@pytest.mark.parametrize("what", ["time", "memory"])
+@pytest.mark.parametrize("what", ["hang", "time", "memory"])
 def test_a_parser_that_takes_too_much_is_found_out(what: str) -> None:
     held: list[bytearray] = []
 
@@ -178,8 +216,10 @@ def test_a_parser_that_takes_too_much_is_found_out(what: str) -> None:
             # What earlier tests have given back is taken first, and is no finding.
             given_back = peak(os.getpid()) - resident(os.getpid())
             held.append(bytearray(b"x") * (given_back + (200 << 20)))
-        while what == "time" and data == b"slow":
+        while what == "hang" and data == b"slow":
             pass
+        if what == "time" and data == b"slow":
+            sum(n * n for n in range(15_000_000))
 
     count = fuzz(Parser("x", (b"slow",), parse, (PayloadError,), 1, memory=64 << 20), 2, seed=1)
     assert [each.what.partition(" ")[0] for each in count.findings] == ["took"]

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -467,11 +466,9 @@ def test_the_run_of_the_others_ends_with_the_right_bits(
     name: str, reference: bytes, certificates: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     attack, told = ATTACKS[name]
-    started = time.monotonic()
     with caplog.at_level(logging.WARNING, logger="fenchel.server"), growth() as memory:
         assert attacked(attack, tmp_path, certificates) == reference
     assert memory.most < MEMORY, f"{memory.start:,} bytes at the start, {memory.most:,} more at most"
-    assert time.monotonic() - started < 60
     said = [record.getMessage() for record in caplog.records if record.name == "fenchel.server"]
     assert [line for line in said if told in line and OFFENDER in line], said
     assert len(said) < 30, "an attack does not fill the log"

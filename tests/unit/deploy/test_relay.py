@@ -117,8 +117,8 @@ async def test_a_long_delay_does_not_limit_what_goes_through() -> None:
     async with relayed(swallow, rtt=0.5) as (_, port):
         took = await upload(port, 128 * MIB)
     assert took >= 0.5
-    # Were each chunk awaited before the next is sent, 512 chunks would take two minutes and more.
-    assert took < 20
+    # Were each chunk awaited before the next is sent, 512 chunks would take more than two minutes.
+    assert took < 100
 
 
 @pytest.mark.parametrize(

@@ -222,12 +222,11 @@ async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_aft
     payload = encode({"x": np.zeros(SMALLEST_PIECE * 1100, np.uint8)}).descriptor
     await client.write(pb.Frame(reply=pb.Reply(sequence=1 << 33, payload=payload)).SerializeToString())
     piece = pb.Frame(chunk=bytes(SMALLEST_PIECE)).SerializeToString()
-    started = time.monotonic()
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         for number in range(1100):
             await client.write(piece)
             if number == 1000:
-                assert time.monotonic() - started < 5, "so many pass at once"
+                assert not caplog.records, "so many pass at once"
                 started = time.monotonic()
     # Of the last hundred, 24 are still within the first 1,024, and a few wait in the queue.
     assert time.monotonic() - started > 0.5

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from server.disclosures import UNASKED, UNDECLARED, Disclosures
 from server.exchange import Exchange
 from server.outlets import Outlet
 from server.replies import Gathered
+from tests.complexity import LINEAR, growth
 
 
 @pytest.fixture
@@ -317,15 +317,16 @@ def test_what_a_message_is_called_is_not_taken_for_a_style(account: Disclosures,
     assert "\x1b" not in shown.output
 
 
-def test_the_account_costs_little() -> None:
-    """Ten thousand messages, each in a fraction of the time that the wire itself takes."""
+def test_the_account_of_a_message_costs_no_more_after_many() -> None:
     account = Disclosures(Path("nowhere"), "run")
     body = Body(encode({"model": np.zeros(4), "t": 1})).payload
     answer = reply(model=np.zeros(4), samples=3)
     call = asked(model="clear", samples="clear")
     head = call.head(0)
-    started = time.process_time()
-    for _ in range(5000):
-        account.sent(call, head, body)
-        receive(account, "north", answer, call)
-    assert (time.process_time() - started) / 10_000 < 0.2e-3
+
+    def note(messages: int) -> None:
+        for _ in range(messages):
+            account.sent(call, head, body)
+            receive(account, "north", answer, call)
+
+    assert growth(note, 300) < LINEAR

@@ -358,7 +358,7 @@ async def test_the_wait_can_be_ended_at_once_and_leaves_the_question_open(make_a
     finishing = await asked.short(3)
     finishing.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(finishing, 1.0)
+        await asyncio.wait_for(finishing, PATIENCE / 2)
     assert asked.open() == list(NAMES)
 
 
@@ -538,7 +538,7 @@ async def test_who_is_always_late_is_not_waited_for_once_all_others_have_answere
     await asyncio.sleep(0.02)
     assert asked.open() == ["client-0", "client-2"]
     asked.reply("client-0")
-    assert await asyncio.wait_for(finishing, 1.0) == ["client-0", "client-1"]
+    assert await asyncio.wait_for(finishing, PATIENCE / 2) == ["client-0", "client-1"]
     late = asked.members["client-2"]
     assert (late.base, list(late.overdue), late.outstanding) == (0, [3], {}), "what it did is undone as ever"
     again = [record for record in caplog.records if "deadlines in a row" in record.message]
@@ -581,7 +581,7 @@ async def test_who_is_slow_in_one_phase_is_waited_for_in_another_and_people_hear
     finishing = asyncio.create_task(following.exchange.finish(1))
     following.reply("client-0")
     following.reply("client-1")
-    assert await asyncio.wait_for(finishing, 1.0) == ["client-0", "client-1"]
+    assert await asyncio.wait_for(finishing, PATIENCE / 2) == ["client-0", "client-1"]
 
 
 async def test_who_comes_back_is_waited_for_again(
@@ -636,7 +636,7 @@ async def test_whom_the_quorum_needs_is_always_waited_for(
     finishing = asyncio.create_task(following.exchange.finish(1))
     following.reply("client-0")
     following.reply("client-1")
-    assert await asyncio.wait_for(finishing, 1.0) == ["client-0", "client-1"], "it was late again"
+    assert await asyncio.wait_for(finishing, PATIENCE / 2) == ["client-0", "client-1"], "it was late again"
 
 
 async def test_who_is_always_late_for_want_of_bandwidth_is_not_waited_for_either(
@@ -649,7 +649,7 @@ async def test_who_is_always_late_for_want_of_bandwidth_is_not_waited_for_either
     await asyncio.sleep(0.02)
     assert asked.open() == ["client-1", "client-2"]
     asked.reply("client-1")
-    assert await asyncio.wait_for(finishing, 1.0) == ["client-0", "client-1"]
+    assert await asyncio.wait_for(finishing, PATIENCE / 2) == ["client-0", "client-1"]
 
 
 async def test_replies_that_are_held_back_behind_a_late_client_do_not_wait_for_it(

@@ -24,6 +24,7 @@ from server.replies import Gathered, Visited
 from tests.algorithms.federation import load_model
 from tests.conftest import MakeSettings
 
+PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not
 MIB = 1 << 20
 CLIENTS = [f"client-{number}" for number in range(6)]
 
@@ -143,7 +144,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
 
     async def scenario() -> None:
         shared = InFlight(limit)
-        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
             for number in range(4):
                 tasks.create_task(phase(shared, number))
         assert not shared.rooms
@@ -234,7 +235,7 @@ async def test_nobody_passes_the_limit_by_saying_less_first() -> None:
         for name, following in pairwise(names):
             assert room.held == 100 * MIB
             collector.add(name, {})
-            await asyncio.wait_for(returned[following], 5)
+            await asyncio.wait_for(returned[following], PATIENCE)
 
 
 async def test_a_sum_gives_room_back_as_it_goes_and_a_collection_at_its_end() -> None:

@@ -19,6 +19,7 @@ from server.folding import Total, accumulate
 from server.replies import Gathered, Reduced, Replies
 
 NOBODY = cast(Cohort, None)
+PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not
 MIB = 1 << 20
 
 
@@ -250,7 +251,7 @@ def test_no_order_and_no_size_of_replies_ends_in_a_deadlock_or_fills_the_memory(
                 collector.add(client, {"x": np.array([float(CLIENTS.index(client) + 1)])})
             held.pop(client, None)
 
-        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
             for client in order:
                 tasks.create_task(arrive(client))
         return collector
@@ -312,7 +313,7 @@ async def test_the_end_of_an_old_stream_does_not_forget_the_new_one() -> None:
     old.cancel()
     await settled()
     collector.skip("a")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await new
 
 
