@@ -23,8 +23,10 @@ demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live ta
 	$(BIN)/fenchel up experiments/quickstart.yaml
 
 test: $(READY)  ## all tests but those that need Docker
-	$(BIN)/python -m pytest -m 'not docker and not cluster and not faults' --numprocesses 2
-	$(BIN)/python -m pytest -m 'cluster and not faults' --numprocesses 2 --maxschedchunk 1
+	@failed=0; set -x; \
+	$(BIN)/python -m pytest -m 'not docker and not cluster and not faults' --numprocesses 2 || failed=1; \
+	$(BIN)/python -m pytest -m 'cluster and not faults' --numprocesses 2 --maxschedchunk 1 || failed=1; \
+	{ set +x; } 2>/dev/null; exit $$failed
 
 faults: $(READY)  ## 240 kills, ten for each algorithm, and what else is long; half an hour
 	$(BIN)/python -m pytest -m faults --numprocesses 2 -rs
