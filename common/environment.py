@@ -74,7 +74,7 @@ class Environment:
             torch="" if torch is None else str(torch.__version__),
             blas=_listed(f"{pool['internal_api']} {pool['version'] or 'unknown'}" for pool in algebra),
             kernel=_listed(pool["architecture"] for pool in algebra if pool.get("architecture")),
-            simd=_listed(configuration["SIMD Extensions"]["found"]),
+            simd=_listed(configuration.get("SIMD Extensions", {}).get("found", ())),
             machine=platform.machine(),
             threads=max((pool["num_threads"] for pool in pools), default=0),
         )

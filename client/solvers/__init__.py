@@ -46,8 +46,8 @@ def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Ge
     settings
         The solver, and when it stops.
     random
-        Source of all random numbers. Equal arguments give equal results, bit for bit; only saga, svrg, sgd
-        and adam draw from it.
+        Source of all random numbers. Equal arguments give equal results, bit for bit, in one computing
+        environment (:mod:`common.environment`); only saga, svrg, sgd and adam draw from it.
 
     Raises
     ------

@@ -34,7 +34,8 @@ class Objective(ABC):
     A subclass defines :meth:`loss`, :meth:`batch_gradient` and :meth:`evaluate`; one that regularises
     also :meth:`penalty`, one that knows its constants also :attr:`smoothness` and
     :attr:`strong_convexity`, and one whose samples can be clipped also :meth:`clipped_gradient`. No
-    method changes its arguments; equal arguments give equal results, bit for bit.
+    method changes its arguments; equal arguments give equal results, bit for bit, in one
+    computing environment (:mod:`common.environment`).
 
     Parameters
     ----------

@@ -68,6 +68,11 @@ def test_another_kernel_and_more_threads_are_seen() -> None:
     assert one.threads == 1
 
 
+def test_a_processor_without_any_of_numpys_extensions_has_an_environment_too() -> None:
+    found = Environment.current().simd
+    assert elsewhere(NPY_DISABLE_CPU_FEATURES=found.replace(",", "")).simd == ""
+
+
 def test_an_environment_travels_as_it_is() -> None:
     assert Environment.received(HERE.message()) == HERE
     assert Environment.received(pb.Environment.FromString(THERE.message().SerializeToString())) == THERE
