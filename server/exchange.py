@@ -19,6 +19,7 @@ from common.text import plain
 from server.calls import Call
 from server.punctuality import ANY
 from server.quorum import Shortfall
+from server.replies import Gathered
 
 if TYPE_CHECKING:
     from server.in_flight import Room
@@ -66,6 +67,10 @@ class Collector(Protocol):
     def skip(self, client: str) -> None:
         """Expect nothing more of a client: it failed, or its time is up."""
         ...
+
+
+def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> None:
+    """Stand in for the check of an exchange that is over, as no reply to it counts."""
 
 
 class Exchange:
@@ -249,9 +254,15 @@ class Exchange:
                 await self._quorum(partial(self._lacks, self), asked, setting)
             await self._close()
         self.ended_ns = time.perf_counter_ns()
+        self._let_go()
         if len(self.answered) < self._needed:
             raise TooFewRepliesError(self._too_few(asked, setting))
         return sorted(self.answered)
+
+    def _let_go(self) -> None:
+        """Release the arrays that were collected and expected: the record of the calls keeps this exchange for long."""
+        assert not self._waiting, "a reply that still counts needs a collector and its check"
+        self._collector, self.check = Gathered(), _check_nothing
 
     async def _quorum(self, lacks: Callable[[Shortfall, bool], None], asked: int, setting: str) -> None:
         """Wait, however long, until enough have answered, or no longer can."""

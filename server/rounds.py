@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 import zipfile
@@ -219,14 +220,16 @@ class Rounds:
     async def _finish(self) -> None:
         """Let the algorithm finish; evaluate the final model, unless it is the one of the last evaluation."""
         fleet, algorithm = self.fleet, self.algorithm
-        evaluated = algorithm.model.copy() if self.figures and algorithm.model_is_known else None
+        # A digest and no copy: at the end of a round a large model is what the server has least memory for.
+        known = bool(self.figures) and algorithm.model_is_known
+        evaluated = await asyncio.to_thread(_digest, algorithm.model) if known else None
         fleet.round = self.settings.rounds + 1
         await algorithm.finish()
         await fleet.kept_promises(self.settings.participation.deadline)
         model = algorithm.model
         # Some algorithms hide their model until they finish, some change it then, even into what is no model.
         is_model = algorithm.model_is_known and model.shape == (self.evaluator.objective.dimension,)
-        if is_model and (evaluated is None or not np.array_equal(evaluated, model)):
+        if is_model and (evaluated is None or evaluated != await asyncio.to_thread(_digest, model)):
             self.figures = await self.evaluator.evaluate(model)
         self.figures = self.figures | algorithm.metrics()
         calls, fleet.calls = fleet.calls, []
@@ -330,6 +333,11 @@ class Rounds:
             self.recorder.finish()
         else:
             self.recorder.close()
+
+
+def _digest(model: Vector) -> bytes:
+    """Return a digest of a model's bits."""
+    return hashlib.blake2b(np.ascontiguousarray(model).data).digest()
 
 
 def save_model(path: Path, model: Vector) -> None:
