@@ -1,4 +1,7 @@
-"""Runs every benchmark program and writes ``benchmarks/RESULTS.md`` (``make bench``)."""
+"""Runs every benchmark program and writes ``benchmarks/RESULTS.md`` (``make bench``).
+
+Ends with code 1 if a program missed a limit, after all of them have run.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,24 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from benchmarks.limits import missed
 from benchmarks.machine import description
-from benchmarks.program import markdown
+from benchmarks.program import page
 
 _PROGRAMS = ("round_trip", "scale", "large_model", "paillier", "sparse", "instrumentation", "kept_rounds")
 
 
 def main() -> None:
-    """Run them all, each in a process of its own, with the flags given."""
+    """Run them all, each in a process of its own, with the flags given.
+
+    Raises
+    ------
+    RuntimeError
+        A program ended without figures.
+    SystemExit
+        With code 1: a program missed a limit.
+    """
+    failures: list[str] = []
     pages = [
         "# Measured",
         "",
@@ -29,14 +42,20 @@ def main() -> None:
             [sys.executable, "-m", module, "--json", *sys.argv[1:]],
             stdout=subprocess.PIPE,
             text=True,
-            check=True,
         )
-        figures = json.loads(done.stdout.splitlines()[-1])
+        try:
+            figures = json.loads(done.stdout.splitlines()[-1])
+        except (IndexError, ValueError):
+            raise RuntimeError(
+                f"{module} ended with code {done.returncode} and without figures. Nothing is written."
+            ) from None
+        failures += [f"{name}: {line}" for line in missed(figures.get("limits", ()))]
         doc = (import_module(module).__doc__ or "").strip()
-        pages += ["", f"## {name}", "", doc, "", markdown(figures.pop("rows"))]
-        pages += [f"\n{key}: {figure}" for key, figure in figures.items()]
+        pages += ["", f"## {name}", "", doc, "", *page(figures)]
     Path("benchmarks/RESULTS.md").write_text("\n".join(pages) + "\n")
     print("\n".join(pages))
+    if failures:
+        raise SystemExit("\n".join(failures))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from benchmarks.limits import missed
+
 Figures: TypeAlias = dict[str, Any]
-"""What a program measured: ``rows`` (the table) and single figures."""
+"""What a program measured: ``rows`` (the table), ``limits`` (verdicts, where it has limits) and single figures."""
+
+_TABLES = ("rows", "limits")
 
 
 def run(doc: str, measure: Callable[[bool], Figures]) -> None:
-    """Run a benchmark from the command line.
+    """Run a benchmark from the command line; end with code 1 if it missed a limit.
 
     Parameters
     ----------
@@ -25,7 +29,10 @@ def run(doc: str, measure: Callable[[bool], Figures]) -> None:
     """
     words = flags(doc).parse_args()
     allow_many_sockets()
-    tell(measure(words.quick), as_json=words.json)
+    figures = measure(words.quick)
+    tell(figures, as_json=words.json)
+    if lines := missed(figures.get("limits", ())):
+        raise SystemExit("\n".join(lines))
 
 
 def flags(doc: str | None, quick: str = "less of it: under 50 s on two cores") -> argparse.ArgumentParser:
@@ -45,13 +52,18 @@ def flags(doc: str | None, quick: str = "less of it: under 50 s on two cores") -
 
 
 def tell(figures: Figures, *, as_json: bool) -> None:
-    """Print what a program measured: the table, a line for each single figure, and perhaps all of it as JSON."""
-    print(markdown(figures["rows"]))
-    for name, figure in figures.items():
-        if name != "rows":
-            print(f"{name}: {figure}")
+    """Print what a program measured: the tables, a line for each single figure, and perhaps all of it as JSON."""
+    print("\n".join(page(figures)))
     if as_json:
         print(json.dumps(figures))
+
+
+def page(figures: Figures) -> list[str]:
+    """Return what a program measured as lines of Markdown: the tables, then the single figures."""
+    lines = [markdown(figures["rows"])]
+    if verdicts := figures.get("limits"):
+        lines += ["", markdown(verdicts)]
+    return lines + [f"\n{name}: {figure}" for name, figure in figures.items() if name not in _TABLES]
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -88,8 +88,36 @@ def rows(floats: int, measured: Sequence[Measured], of: str) -> list[dict[str, o
     return made
 
 
-def judge(measured: Mapping[int, Sequence[Measured]], limits: Sequence[Limit], of: str) -> list[str]:
-    """Return for each limit in words whether it is reached, by the median of the repetitions' ratios.
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a limit is reached.
+
+    Attributes
+    ----------
+    limit
+        The limit.
+    ratio
+        How many times slower the other system was: the median of the repetitions' ratios.
+    """
+
+    limit: Limit
+    ratio: float
+
+    @property
+    def reached(self) -> bool:
+        """Whether the other system was so much slower."""
+        return self.ratio >= self.limit.times
+
+    def __str__(self) -> str:
+        """Return a line for people."""
+        return (
+            f"{self.limit.system}, {self.limit.floats:.0e} floats: {self.ratio:.2f} times, "
+            f"limit {self.limit.times:g}: {'reached' if self.reached else 'NOT reached'}"
+        )
+
+
+def judge(measured: Mapping[int, Sequence[Measured]], limits: Sequence[Limit], of: str) -> list[Verdict]:
+    """Return for each limit whether it is reached.
 
     Parameters
     ----------
@@ -100,13 +128,10 @@ def judge(measured: Mapping[int, Sequence[Measured]], limits: Sequence[Limit], o
     of
         The system that must be faster.
     """
-    told = []
+    verdicts = []
     for limit in limits:
         named = {each.system: each for each in measured.get(limit.floats, ())}
         if limit.system in named and of in named:
             ratio = statistics.median(named[limit.system].times_slower(named[of]))
-            reached = "reached" if ratio >= limit.times else "NOT reached"
-            told.append(
-                f"{limit.system}, {limit.floats:.0e} floats: {ratio:.2f} times, limit {limit.times:g}: {reached}"
-            )
-    return told
+            verdicts.append(Verdict(limit, ratio))
+    return verdicts
