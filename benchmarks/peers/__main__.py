@@ -21,7 +21,7 @@ from benchmarks.peers import environments
 from benchmarks.peers.job import Job, JobError
 from benchmarks.peers.picture import draw
 from benchmarks.peers.systems import CLASSIC, DEPLOYMENT, FENCHEL, SYSTEMS, System
-from benchmarks.peers.table import Limit, Measured, judge, rows
+from benchmarks.peers.table import Limit, Measured, Verdict, judge, rows
 from benchmarks.program import markdown, progress
 
 _CLIENTS = 4
@@ -41,7 +41,9 @@ def main() -> None:
     """Install, or measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument(
-        "--install", action="store_true", help="make the other systems' environments, and measure nothing"
+        "--install",
+        action="store_true",
+        help="make the other systems' environments, as far as they can be had, and measure nothing",
     )
     parser.add_argument(
         "--quick", action="store_true", help="the bare echo and Fenchel only, 1e5 floats, once: some seconds"
@@ -62,13 +64,13 @@ def main() -> None:
     systems = _chosen(words.only, quick=words.quick)
     try:
         if words.install:
-            for each in (environments.FLOWER, environments.NVFLARE, environments.APPFL):
-                each.install()
+            _install()
             return
         measured = _measure(systems, repeats=1 if words.quick else words.repeat, quick=words.quick)
     except (JobError, RuntimeError) as error:
         sys.exit(str(error))
-    page = _page(systems, measured)
+    verdicts = judge(measured, _LIMITS, FENCHEL)
+    page = _page(systems, measured, verdicts)
     print(page)
     if words.page:
         words.page.write_text(page + "\n")
@@ -79,6 +81,18 @@ def main() -> None:
             str(floats): {each.system: each.repetitions for each in ours} for floats, ours in measured.items()
         }
         print(json.dumps({"clients": _CLIENTS, "seconds": seconds}))
+    if lines := [str(verdict) for verdict in verdicts if not verdict.reached]:
+        sys.exit("\n".join(lines))
+
+
+def _install() -> None:
+    """Make the environments; those that cannot be made are told of, and left out of what is measured."""
+    peers = (environments.FLOWER, environments.NVFLARE, environments.APPFL)
+    failures = environments.install(peers)
+    for name, reason in failures.items():
+        progress(f"{name} cannot be installed here, so it is left out: {reason}")
+    if len(failures) == len(peers):
+        sys.exit("no other system can be installed here")
 
 
 def _chosen(only: str | None, *, quick: bool) -> list[System]:
@@ -112,7 +126,7 @@ def _measure(systems: Sequence[System], *, repeats: int, quick: bool) -> dict[in
     return measured
 
 
-def _page(systems: Sequence[System], measured: dict[int, list[Measured]]) -> str:
+def _page(systems: Sequence[System], measured: dict[int, list[Measured]], verdicts: Sequence[Verdict]) -> str:
     """Return the tables as Markdown."""
     figures = [row for floats, ours in measured.items() for row in rows(floats, ours, FENCHEL)]
     about: list[dict[str, object]] = [
@@ -127,8 +141,17 @@ def _page(systems: Sequence[System], measured: dict[int, list[Measured]]) -> str
         }
         for system in systems
     ]
-    verdicts = [f"- {verdict}" for verdict in judge(measured, _LIMITS, FENCHEL)]
-    return "\n".join([markdown(figures), "", markdown(about), "", *verdicts, "", f"{description()}."])
+    return "\n".join(
+        [
+            markdown(figures),
+            "",
+            markdown(about),
+            "",
+            *(f"- {verdict}" for verdict in verdicts),
+            "",
+            f"{description()}.",
+        ]
+    )
 
 
 if __name__ == "__main__":

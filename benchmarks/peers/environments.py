@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,10 @@ _VERSIONS = (
 )
 
 
+class InstallationError(Exception):
+    """A package that cannot be installed here."""
+
+
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment.
@@ -29,7 +34,7 @@ class Environment:
     name
         Of its folder.
     requirements
-        What pip installs, with versions.
+        What pip installs, with ranges of versions.
     shown
         The packages whose versions the table names.
     """
@@ -64,7 +69,7 @@ class Environment:
 
         Raises
         ------
-        RuntimeError
+        InstallationError
             pip failed; the text ends with its last words.
         """
         if self.ready:
@@ -75,7 +80,7 @@ class Environment:
         pip = [str(self.python), "-m", "pip", "install", "--quiet", *self.requirements]
         done = subprocess.run(pip, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
-            raise RuntimeError(f"{' '.join(pip)} failed:\n{done.stdout[-3000:]}")
+            raise InstallationError(f"{' '.join(pip)} failed:\n{done.stdout[-3000:]}")
         (self.folder / _STAMP).write_text(json.dumps(list(self.requirements)))
 
     def versions(self) -> dict[str, str]:
@@ -87,13 +92,29 @@ class Environment:
         return versions
 
 
+def install(environments: Sequence[Environment]) -> dict[str, str]:
+    """Make the environments that can be made; return the others' names, with what pip said.
+
+    Pip takes packages from where its own settings say, as the versions that ``PIP_CONSTRAINT`` may name.
+    """
+    failures = {}
+    for each in environments:
+        try:
+            each.install()
+        except InstallationError as error:
+            failures[each.name] = str(error)
+    return failures
+
+
 FENCHEL = Environment("fenchel", (), ("fenchel", "grpcio", "numpy"))
 """The environment of this process; it is not made here."""
 
-FLOWER = Environment("flower", ("flwr==1.41.0", "numpy==2.4.6"), ("flwr", "grpcio", "numpy"))
-NVFLARE = Environment("nvflare", ("nvflare==2.9.0", "numpy==2.4.6"), ("nvflare", "grpcio", "numpy"))
+# Ranges: which versions there are differs between machines, and the table names those that were measured.
+_NUMPY = "numpy>=2,<3"
+FLOWER = Environment("flower", ("flwr>=1.41,<2", _NUMPY), ("flwr", "grpcio", "numpy"))
+NVFLARE = Environment("nvflare", ("nvflare>=2.9,<3", _NUMPY), ("nvflare", "grpcio", "numpy"))
 APPFL = Environment(
     "appfl",
-    ("appfl==1.12.0", "torch==2.15.0", "torchvision==0.29.2", "numpy==2.4.6"),
+    ("appfl>=1.12,<2", "torch>=2.4,<3", "torchvision>=0.19,<1", _NUMPY),
     ("appfl", "torch", "grpcio", "numpy"),
 )

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from benchmarks.peers import environments
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.job import Job, JobError, Result, constant, is_written, start
 from benchmarks.peers.nvflare_server import round_ends
@@ -108,7 +109,9 @@ def test_a_limit_is_reached_or_not_or_unknown() -> None:
         Limit("theirs", 20, 1.0),
         Limit("absent", 10, 1.0),
     ]
-    assert judge(measured, limits, "ours") == [
+    verdicts = judge(measured, limits, "ours")
+    assert [verdict.reached for verdict in verdicts] == [True, False]
+    assert [str(verdict) for verdict in verdicts] == [
         "theirs, 1e+01 floats: 3.00 times, limit 3: reached",
         "theirs, 1e+01 floats: 3.00 times, limit 3.1: NOT reached",
     ]
@@ -143,6 +146,22 @@ def test_an_environment_is_ready_for_its_own_requirements_only(
     (environment.folder / "fenchel-peer.json").write_text(json.dumps(["thing==1"]))
     assert environment.ready
     assert not Environment("some", ("thing==2",), ()).ready
+
+
+def test_a_system_that_cannot_be_had_does_not_keep_the_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FENCHEL_PEERS", str(tmp_path))
+    missing = Environment("missing", (str(tmp_path / "no-such-package"),), ())
+    there = Environment("there", ("pip",), ())  # is there already
+    assert list(environments.install([missing, there])) == ["missing"]
+    assert there.ready
+    assert not missing.ready
+
+
+@pytest.mark.parametrize("environment", [environments.FLOWER, environments.NVFLARE, environments.APPFL])
+def test_no_system_wants_one_version_only(environment: Environment) -> None:
+    assert not any("==" in requirement for requirement in environment.requirements)
 
 
 def test_the_last_words_of_a_failed_process_are_told(tmp_path: Path) -> None:
