@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from common import tables
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate

@@ -39,12 +39,13 @@ from unittest import mock
 import numpy as np
 import psutil
 
-import fenchel
+from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.program import Figures, allow_many_sockets, flags, progress, tell
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
 from deploy import local
 from deploy.inprocess import run_in_process
+from report.run import Run
 from server import checkpoint as checkpoints
 from server.coordinator import Observer
 from server.rounds import Row
@@ -259,11 +260,11 @@ def carry(plan: Plan) -> tuple[Load, Figures]:
             killer.stop()
             killing.join()
         lost = sum(bool(member["lost"]) for member in checkpoints.load(folder.checkpoint).members.values())
-        model = fenchel.Run(folder.path).model
+        model = Run(folder.path).model
         progress(f"{killer.killed} processes were killed; the same run without kills, in one process")
         quiet = RunFolder.create(Path(temporary), "quiet")
         asyncio.run(run_in_process(chosen, quiet))
-        same = np.array_equal(model, fenchel.Run(quiet.path).model)
+        same = np.array_equal(model, Run(quiet.path).model)
     load = Load(
         clients=plan.clients,
         lost=lost,

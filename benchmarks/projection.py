@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
 from common.run_folder import RunFolder

@@ -13,7 +13,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from benchmarks import bare_echo
+from benchmarks import as_served, bare_echo  # noqa: F401 - the first before gRPC is imported
 from benchmarks.limits import Limits
 from benchmarks.memory import PeakMemory
 from benchmarks.program import Figures, progress, run

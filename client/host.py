@@ -7,8 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from threadpoolctl import threadpool_limits
-
 from client.connection import Connection, Participant
 from client.observer import Observer
 from common.memory import keep_freed_memory
@@ -55,6 +53,8 @@ async def host(
     ParentGoneError
         ``parent`` has died.
     """
+    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+
     keep_freed_memory()
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:

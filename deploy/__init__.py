@@ -1,5 +1,1 @@
 """Bringing a federation up: command line, launchers, credentials, containers."""
-
-from deploy import engine
-
-engine.choose()  # nothing before this imports gRPC

@@ -18,12 +18,10 @@ import typer
 from rich.console import Console
 
 from common.errors import FenchelError
+from deploy import engine
 from deploy.logs import log_to_terminal
 
-# Linear algebra on one thread, in this process and those it starts; set before numpy is imported.
-for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 INTERRUPTED = 130
 
 app = typer.Typer(
@@ -34,6 +32,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _set_up_process() -> None:
+    """Set what gRPC and linear algebra read from the environment; nothing above imports them.
+
+    Not when this module is imported: a library changes nothing of its host.
+    """
+    engine.choose()
+    for name in _ONE_THREAD:  # also in the processes that this one starts
+        os.environ.setdefault(name, "1")
 
 
 def find_own_modules() -> None:
@@ -78,6 +86,7 @@ def register() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    _set_up_process()
     log_to_terminal(logging.WARNING)
     find_own_modules()
     register()

@@ -18,10 +18,12 @@ _KNOWING = ("1.85.",)
 def choose(installed: str | None = None) -> None:
     """Have a server's sockets read and written by the thread that waits for them; before gRPC is imported.
 
+    For processes that are Fenchel's own. A program that imports ``fenchel`` chooses for itself.
+
     By default gRPC for Python hands every read and write to threads of a pool of its own. With a few streams that carry
     large messages, as here, the hops to them and back take a tenth of a round (``docs/results/peers.md``). Clients
     would gain less, and where one makes thousands of calls a second that engine has been seen to take 0.6 GB.
-    Whoever has set the variable decides himself, and versions of gRPC that may not know the name are left as they are.
+    An existing value of the variable is left unchanged, as are versions of gRPC that may not know the name.
 
     Parameters
     ----------

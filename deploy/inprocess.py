@@ -12,8 +12,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from threadpoolctl import threadpool_limits
-
 from client.holdings import Holdings
 from client.secrets import Secrets
 from client.session import Session
@@ -92,6 +90,8 @@ async def run_in_process(
             "links: in one process there is no network between the clients and the server; use fenchel up without "
             "in_process, or leave links out"
         )
+    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
     write_text(folder.settings, settings.to_yaml(), sync=settings.checkpoint.sync)
     keys = folder.journals / "keys"

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from threadpoolctl import threadpool_limits
 
 from common.credentials import Credentials
 from common.errors import IdentityInUseError, JoinRefusedError, UnreachableError, WireError
@@ -315,6 +314,8 @@ async def serve(
     FenchelError
         As :meth:`server.coordinator.Coordinator.conduct`.
     """
+    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+
     keepalive = coordinator.settings.network.keepalive
     keep_freed_memory(
         2 * KEPT_BYTES

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.peers.job import Job, Result, constant, start, words
 from client.algorithm import ClientAlgorithm, Place, answers
 from common.arrays import Indices, Vector

@@ -1,4 +1,4 @@
-"""In all processes of a federation gRPC serves with the thread that waits, unless somebody wants it otherwise."""
+"""Processes of Fenchel's own set up gRPC and linear algebra; a program that imports Fenchel is left as it is."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 """
 
+_SET = (engine.VARIABLE, "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_DUPLICATE_LIB_OK")
+
 _SERVE = """
 import asyncio, grpc
 
@@ -34,6 +36,14 @@ asyncio.run(serve())
 """
 
 
+_COMMAND = """
+import sys
+from deploy import command
+sys.argv = ["fenchel", "--help"]
+command.main()
+"""
+
+
 def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != engine.VARIABLE}
     command = [sys.executable, "-c", program]
@@ -43,10 +53,7 @@ def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "entry",
     [
-        "import fenchel",
-        "from deploy.local import LocalLauncher",
-        "import deploy.command, server.service",
-        "import deploy.command, client.connection",
+        _COMMAND,
         "import benchmarks.round_trip, benchmarks.scale",
         "import benchmarks.load",
         "import benchmarks.instrumentation",
@@ -55,7 +62,31 @@ def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_the_engine_is_chosen_before_grpc_is_imported(entry: str) -> None:
-    assert python(_WATCH + entry).stdout == f"gRPC is imported with {engine.POLLED}\n"
+    assert python(_WATCH + entry).stdout.startswith(f"gRPC is imported with {engine.POLLED}\n")
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["fenchel", "deploy.command", "deploy.local", "deploy.inprocess", "server.service", "client.host"],
+)
+def test_an_import_leaves_the_environment_as_it_was(module: str) -> None:
+    compare = f"import os; before = dict(os.environ); import {module}; print(dict(os.environ) == before)"
+    bare = {name: value for name, value in os.environ.items() if name not in _SET}
+    done = subprocess.run(
+        [sys.executable, "-c", compare], env=bare, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"
+
+
+def test_a_process_of_the_command_line_computes_on_one_thread() -> None:
+    watched = (
+        "import atexit, os; atexit.register(lambda: print(os.environ.get('OMP_NUM_THREADS')))\n" + _COMMAND
+    )
+    bare = {name: value for name, value in os.environ.items() if name not in _SET}
+    done = subprocess.run(
+        [sys.executable, "-c", watched], env=bare, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("\n1\n")
 
 
 def test_what_fenchel_is_compared_with_has_grpc_as_it_comes() -> None:
@@ -67,7 +98,7 @@ def test_what_fenchel_is_compared_with_has_grpc_as_it_comes() -> None:
 
 def test_the_installed_version_knows_what_it_is_told() -> None:
     """Otherwise each process would say so. Then the choice must be made anew for that version."""
-    done = python("import deploy\n" + _SERVE)
+    done = python("from deploy import engine; engine.choose()\n" + _SERVE)
     assert done.stderr == ""
     unknown = python(_SERVE, **{engine.VARIABLE: "-no_engine_has_this_name"})
     assert "Unknown experiment" in unknown.stderr, "the check above finds nothing"
