@@ -1,7 +1,10 @@
-"""The standard services beside Fenchel's own, gRPC health and reflection: who may call them, and how often.
+"""The admission interceptor: who may call the server, and how often, decided before a message of theirs is read.
 
-They tell nothing of a run. But a call is a call: a client whose certificate was revoked gets none, and no client gets
-more of them than of any other, or it could use up what all clients have together.
+It stands before every call: those of Fenchel's own service and of the standard ones beside it, gRPC health and
+reflection, and those of methods that do not exist. gRPC calls a handler that takes one message only when the message is
+complete, so a call whose message never ends would be held without being counted. Such handlers are therefore registered
+as handlers of a stream, which is the same on the wire: they are called when the head of the call is here, and the one
+message is read after the call was admitted.
 """
 
 from __future__ import annotations
@@ -25,10 +28,29 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # no generic at run tim
 Note: TypeAlias = Callable[[Direction, Message], None]
 
 
+class RefusedError(Exception):
+    """A call that is not answered; the text says why, and what to do.
+
+    Attributes
+    ----------
+    code
+        The status with which the call ends.
+    """
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def certified(context: _Context) -> str:
+    """Return the name in the caller's certificate; empty without TLS."""
+    names = list(context.auth_context().get("x509_common_name", []))
+    return names[0].decode(errors="replace") if names else ""
+
+
 def who_calls(context: _Context) -> str:
     """Return the name in the caller's certificate; without TLS, its address."""
-    names = list(context.auth_context().get("x509_common_name", []))
-    return names[0].decode(errors="replace") if names else context.peer()
+    return certified(context) or context.peer()
 
 
 def noted(handler: _Handler, note: Note) -> _Handler:
@@ -44,18 +66,20 @@ def noted(handler: _Handler, note: Note) -> _Handler:
         note("down", message)
         return write(message)
 
-    return _like(handler, _behaviour(handler), heard, said)
+    return _made(_behaviour(handler), handler.request_streaming, handler.response_streaming, heard, said)
 
 
 class Entrance(grpc.aio.ServerInterceptor):
-    """Stands before every call of the standard services.
+    """Stands before every call.
 
     Parameters
     ----------
     own
-        Name of the service that looks after itself.
-    guard, gate
-        Those of that service.
+        Name of Fenchel's service, whose messages are noted where they are answered.
+    guard
+        Knows which certificates were revoked.
+    gate
+        Counts and paces the calls of each client.
     network
         The limits.
     tell
@@ -84,43 +108,97 @@ class Entrance(grpc.aio.ServerInterceptor):
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler | None:
+    ) -> _Handler:
         """Return the handler of a call, with this before it."""
-        handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(self._own):
-            return handler
-        handler = noted(handler, self._note)
+        method = handler_call_details.method
+        handler = await continuation(handler_call_details) or _unknown(method)
+        is_own, is_probe = method.startswith(self._own), method == f"{self._own}Probe"
+        if not is_own and handler.request_deserializer is not None:
+            handler = noted(handler, self._note)
         behaviour, streams = _behaviour(handler), handler.request_streaming
 
-        async def guarded(request: Any, context: _Context) -> Any:
-            async with self._passed(context):
-                answer = behaviour(self._paced(request) if streams else request, context)
+        async def admitted(requests: AsyncIterator[Any], context: _Context) -> Any:
+            async with self._passed(context, is_probe):
+                if not streams:
+                    request = await self._only_message(context)
+                else:
+                    request = requests if is_own else self._paced(requests)
+                answer = behaviour(request, context)
                 if not inspect.isasyncgen(answer):
                     return await answer
                 async for message in answer:
                     await context.write(message)
 
-        return _like(handler, guarded, *_codec(handler))
+        return _made(
+            admitted,
+            True,
+            handler.response_streaming,
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
 
     @asynccontextmanager
-    async def _passed(self, context: _Context) -> AsyncIterator[None]:
+    async def _passed(self, context: _Context, is_probe: bool) -> AsyncIterator[None]:
         client = who_calls(context)
+        revoked = self._guard.refusal(context)
+        # Its calls do not use up those of whoever has the certificate that replaced the revoked one.
+        counted = f"{client} (revoked)" if revoked else client
         try:
-            self._guard.check(context)
-            async with self._gate.passed(client):
+            async with self._gate.passed(counted, probe=is_probe):
+                if revoked:
+                    raise RevokedError(revoked)
                 with self._guard.watching(context):
                     yield
         except RevokedError as error:
-            self._tell(client, f"is refused: {error}")
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            self._tell(client, f"{'is refused' if revoked else 'its stream is ended'}: {error}")
+            code, reason = grpc.StatusCode.PERMISSION_DENIED, str(error)
         except CrowdedError as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
+        except RefusedError as error:
+            self._tell(client, f"is refused: {error}")
+            code, reason = error.code, str(error)
+        else:
+            return
+        await self._gate.refusing(counted)
+        await context.abort(code, reason)
+
+    async def _only_message(self, context: _Context) -> Any:
+        """Read the message of a call that has one.
+
+        Raises
+        ------
+        RefusedError
+            It does not come, or not in time, or another one follows.
+        """
+        limit = self._network.request_timeout
+        try:
+            async with asyncio.timeout(limit):
+                message = await context.read()
+                if message is not grpc.aio.EOF and await context.read() is grpc.aio.EOF:
+                    return message
+        except TimeoutError:
+            raise RefusedError(
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                f"the message of this call was not complete after {limit:g} s (network.request_timeout); the call ends",
+            ) from None
+        raise RefusedError(
+            grpc.StatusCode.INVALID_ARGUMENT, "this call takes one message, and has none or more than one"
+        )
 
     async def _paced(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         pace = Pace(self._network.calls_per_second, self._network.calls_at_once)
         async for request in requests:
             await asyncio.sleep(pace.delay())
             yield request
+
+
+def _unknown(method: str) -> _Handler:
+    """Return the handler of a method that does not exist."""
+
+    async def refuse(requests: AsyncIterator[bytes], context: _Context) -> None:
+        raise RefusedError(grpc.StatusCode.UNIMPLEMENTED, f"this server has no method {method:.200}")
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _behaviour(handler: _Handler) -> Callable[..., Any]:
@@ -135,14 +213,18 @@ def _codec(handler: _Handler) -> tuple[Callable[[bytes], Message], Callable[[Mes
     return read, write
 
 
-def _like(
-    handler: _Handler, behaviour: Callable[..., Any], read: Callable[..., Any], write: Callable[..., Any]
+def _made(
+    behaviour: Callable[..., Any],
+    requests_stream: bool,
+    responses_stream: bool,
+    read: Callable[..., Any] | None,
+    write: Callable[..., Any] | None,
 ) -> _Handler:
-    """Return a handler of the same kind."""
+    """Return a handler of one of gRPC's four kinds."""
     makers = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
         (True, False): grpc.stream_unary_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
     }
-    return makers[handler.request_streaming, handler.response_streaming](behaviour, read, write)
+    return makers[requests_stream, responses_stream](behaviour, read, write)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,9 @@ log = logging.getLogger("fenchel.server")
 
 _REMEMBERED = 10_000  # clients; beyond, those without an open call are forgotten
 _TOLD_EVERY = 1000  # refusals; each in the log would let a client fill the disk
+_FULL_SECONDS = 60.0  # between two lines that say that the server is full
+_REFUSALS_PER_SECOND = 1.0
+_REFUSALS_AT_ONCE = 20
 
 
 class CrowdedError(FenchelError):
@@ -57,9 +61,16 @@ class _Visitor:
 
     begun: Pace
     probes: Pace
+    refusals: Pace = field(default_factory=lambda: Pace(_REFUSALS_PER_SECOND, _REFUSALS_AT_ONCE))
     open: int = 0
+    waiting: int = 0
     refused: int = 0
     slowed: bool = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the server holds a call of this client, open or about to be refused."""
+        return self.open > 0 or self.waiting > 0
 
 
 class Gate:
@@ -74,7 +85,7 @@ class Gate:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._open = 0
-        self._full = False  # as the log was told
+        self._full_since = -math.inf  # as the log was told
         self._visitors: dict[str, _Visitor] = {}
         self._forgetting = _REMEMBERED
 
@@ -126,10 +137,26 @@ class Gate:
             visitor.open -= 1
             self._open -= 1
 
+    async def refusing(self, client: str) -> None:
+        """Wait before a call of a client is refused: longer, the more were refused lately.
+
+        What waits takes memory. So no more than ``max_calls_per_client`` refusals of one client wait at a time, and
+        those beyond them are not delayed.
+        """
+        visitor = self._visitor(client)
+        if visitor.waiting >= self._network.max_calls_per_client:
+            return
+        visitor.waiting += 1
+        try:
+            await asyncio.sleep(visitor.refusals.delay())
+        finally:
+            visitor.waiting -= 1
+
     def _tell_if_full(self) -> None:
-        """Say once that the next call will be turned away: gRPC does that itself, without a word here."""
-        if self._open >= self._network.max_calls and not self._full:
-            self._full = True
+        """Log that gRPC refuses the next call, which it does without a word here; not more than once in a minute."""
+        now = time.monotonic()
+        if self._open >= self._network.max_calls and now - self._full_since >= _FULL_SECONDS:
+            self._full_since = now
             log.warning(
                 "all %d calls that the server may have open are open (network.max_calls): it turns away those that "
                 "come now, and their clients try again. If so many clients are meant to come: a new run with a larger "
@@ -139,7 +166,7 @@ class Gate:
 
     def _visitor(self, client: str) -> _Visitor:
         if client not in self._visitors and len(self._visitors) >= self._forgetting:
-            self._visitors = {name: kept for name, kept in self._visitors.items() if kept.open}
+            self._visitors = {name: kept for name, kept in self._visitors.items() if kept.is_here}
             self._forgetting = max(_REMEMBERED, 2 * len(self._visitors))
         network = self._network
         fresh = _Visitor(

@@ -39,18 +39,12 @@ class Guard:
         self._open: dict[asyncio.Task[Any], bytes] = {}
         self._ended: dict[asyncio.Task[Any], str] = {}
 
-    def check(self, context: _Context) -> None:
-        """Check who calls.
-
-        Raises
-        ------
-        RevokedError
-            Its certificate was revoked.
-        """
-        if self._revocations is not None:
-            self._revocations.refresh()
-            if refusal := self._revocations.refusal(_certificate(context)):
-                raise RevokedError(refusal)
+    def refusal(self, context: _Context) -> str:
+        """Say why a caller is not served, as its certificate was revoked; empty if it was not."""
+        if self._revocations is None:
+            return ""
+        self._revocations.refresh()
+        return self._revocations.refusal(_certificate(context))
 
     @contextmanager
     def watching(self, context: _Context) -> Iterator[None]:

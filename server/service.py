@@ -24,9 +24,9 @@ from common.text import plain
 from common.transport import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
 from proto import fenchel_pb2 as pb
 from server.coordinator import Coordinator, Summary
-from server.entrance import Entrance, Note, noted, who_calls
-from server.gate import CrowdedError, Gate
-from server.guard import Guard, RevokedError
+from server.entrance import Entrance, Note, RefusedError, certified, noted
+from server.gate import Gate
+from server.guard import Guard
 from server.remarks import Remarks
 from server.sockets import Crossed, Sockets
 
@@ -112,109 +112,76 @@ class Service:
         )
 
     def entrance(self) -> Entrance:
-        """Return what stands before the calls of other services on the same server."""
+        """Return what stands before every call of the server that this service is on."""
         return Entrance(_NAME, self._guard, self._gate, self._limits, self._tell, self._note)
 
-    async def _identity(self, context: _Context, claimed: str) -> str:
-        """Return who calls; a client with a certificate can speak only for itself."""
+    def _identity(self, context: _Context, claimed: str) -> str:
+        """Return who calls; a client with a certificate can speak only for itself.
+
+        Raises
+        ------
+        RefusedError
+            The name is none, or another's.
+        """
         if not claimed or len(claimed) > 128 or not claimed.isprintable():
-            await context.abort(
+            raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters"
             )
-        await self._admitted(context)
-        if self._secure:
-            certified = self._certified(context)
-            if certified != claimed:
-                await context.abort(
-                    grpc.StatusCode.PERMISSION_DENIED,
-                    f"the certificate is for {certified!r}, but the client calls itself {claimed!r}; "
-                    "leave --name out, or use the certificate of that name",
-                )
+        if self._secure and (name := certified(context)) != claimed:
+            raise RefusedError(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the certificate is for {name!r}, but the client calls itself {claimed!r}; "
+                "leave --name out, or use the certificate of that name",
+            )
         return claimed
-
-    async def _admitted(self, context: _Context) -> None:
-        """End the call of a client whose certificate was revoked."""
-        try:
-            self._guard.check(context)
-        except RevokedError as error:
-            self._tell(self._certified(context), f"is refused: {error}")
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
-
-    def _certified(self, context: _Context) -> str:
-        """Return the name in the caller's certificate; empty without TLS."""
-        names = list(context.auth_context().get("x509_common_name", []))
-        return names[0].decode(errors="replace") if names else ""
 
     def _tell(self, client: str, what: str) -> None:
         """Note in the log what is wrong with a client's call, at the pace of :class:`Remarks`."""
         self._remarks.add(logging.WARNING, client, f"client {client!r}: {plain(what)}")
 
     async def _join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:
-        await self._identity(context, request.client)
+        self._identity(context, request.client)
         if len(request.instance) > _INSTANCE_BYTES or len(request.software) > _SOFTWARE_LENGTH:
-            await context.abort(
+            raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"a client names itself by at most {_INSTANCE_BYTES} bytes, and its software by at most "
                 f"{_SOFTWARE_LENGTH} characters",
             )
         try:
-            async with self._gate.passed(request.client):
-                return await self._coordinator.join(request)
-        except CrowdedError as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-            raise
+            return await self._coordinator.join(request)
         except JoinRefusedError as error:
-            self._tell(request.client, f"is refused: {error}")
             in_use = isinstance(error, IdentityInUseError)
             code = grpc.StatusCode.ALREADY_EXISTS if in_use else grpc.StatusCode.FAILED_PRECONDITION
-            await context.abort(code, str(error))
-            raise
+            raise RefusedError(code, str(error)) from None
 
     async def _work(self, frames: AsyncIterator[bytes], context: _Context) -> None:
         metadata = dict(context.invocation_metadata() or ())
-        client = await self._identity(context, str(metadata.get(CLIENT_KEY, "")))
+        client = self._identity(context, str(metadata.get(CLIENT_KEY, "")))
         instance = metadata.get(INSTANCE_KEY, b"")
         try:
-            async with self._gate.passed(client):
-                with self._guard.watching(context):
-                    await self._coordinator.work(
-                        client,
-                        instance if isinstance(instance, bytes) else instance.encode(),
-                        _ServerStream(context, self._sockets),
-                        str(metadata.get(TRACE_KEY, "")),
-                    )
-        except RevokedError as error:
-            self._tell(client, f"its stream is ended: {error}")
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
-        except CrowdedError as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        except (JoinRefusedError, WireError) as error:
-            self._tell(client, str(error))
-            code = (
-                grpc.StatusCode.ABORTED
-                if isinstance(error, JoinRefusedError)
-                else grpc.StatusCode.INVALID_ARGUMENT
+            await self._coordinator.work(
+                client,
+                instance if isinstance(instance, bytes) else instance.encode(),
+                _ServerStream(context, self._sockets),
+                str(metadata.get(TRACE_KEY, "")),
             )
-            await context.abort(code, str(error))
+        except JoinRefusedError as error:
+            raise RefusedError(grpc.StatusCode.ABORTED, str(error)) from None
+        except WireError as error:
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
         except asyncio.CancelledError:
             log.debug("client %r: its stream broke", client)
             raise
 
     async def _probe(self, request: pb.ProbeRequest, context: _Context) -> pb.ProbeReply:
         received = time.time_ns()
-        await self._admitted(context)
         if request.reply_bytes > FRAME_BYTES:
-            await context.abort(
+            raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"a probe may ask for {FRAME_BYTES} bytes at most"
             )
-        try:
-            async with self._gate.passed(who_calls(context), probe=True):
-                return pb.ProbeReply(
-                    payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns()
-                )
-        except CrowdedError as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-            raise
+        return pb.ProbeReply(
+            payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns()
+        )
 
 
 @asynccontextmanager
@@ -262,6 +229,7 @@ async def listening(
             *options(keepalive),
             ("grpc.max_concurrent_streams", network.max_calls_per_client),
             ("grpc.server_handshake_timeout_ms", int(network.handshake_timeout * 1000)),
+            ("grpc.max_connection_idle_ms", int(network.request_timeout * 1000)),
         ),
         maximum_concurrent_rpcs=network.max_calls,
     )

@@ -143,7 +143,7 @@ class Network(Section):
     )
     calls_per_second: PositiveFloat = Field(
         20.0,
-        description="calls that one client may begin in a second, to join or to work, after calls_at_once that pass "
+        description="calls that one client may begin in a second, other than probes, after calls_at_once that pass "
         "without waiting; more wait",
     )
     calls_at_once: PositiveInt = Field(100, description="see calls_per_second")
@@ -162,6 +162,11 @@ class Network(Section):
     )
     handshake_timeout: PositiveFloat = Field(
         30.0, description="seconds that a connection to the server has for its TLS handshake"
+    )
+    request_timeout: PositiveFloat = Field(
+        300.0,
+        description="seconds that a call of one message, such as a join or a probe, has until the message is complete; "
+        "also seconds after which a connection without a call is closed (its client dials again when it needs one)",
     )
 
 

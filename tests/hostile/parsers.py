@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -101,6 +101,7 @@ from server.conversation import Conversation
 from server.coordinator import Coordinator
 from server.disclosures import Disclosures
 from server.enrolment import Enrolment
+from server.entrance import RefusedError
 from server.exchange import Exchange
 from server.member import Member
 from server.outlets import Outlet
@@ -298,10 +299,6 @@ def _read_ciphertexts(data: bytes) -> None:
     assert bytes(found.to_wire().data) == data[2:]
 
 
-class _RefusedCallError(JoinRefusedError):
-    """The service has ended a call."""
-
-
 class _Context:
     """What a call looks like from the service, as far as it looks."""
 
@@ -313,9 +310,6 @@ class _Context:
 
     def peer(self) -> str:
         return "ipv4:192.0.2.1:4000"
-
-    async def abort(self, code: object, details: str) -> NoReturn:
-        raise _RefusedCallError(details)
 
 
 def _streamed(*parts: bytes) -> bytes:
@@ -363,8 +357,7 @@ class _Gate:
         self._loop = loop
         coordinator = Coordinator(settings, RunFolder.create(folder, "gate"))
         coordinator.enrolment = Enrolment(2, 1.0, ("a", "b"))
-        unhurried = Network(calls_per_second=1e9, probes_per_second=1e9)
-        self._service = Service(coordinator, secure=True, limits=unhurried)
+        self._service = Service(coordinator, secure=True)
 
     def read(self, data: bytes) -> None:
         """Read the request of one call."""
@@ -387,6 +380,8 @@ class _Gate:
                 assert not kept or ParseDict(kept, pb.ShardDescription()) == hello.shard
         except DecodeError as error:
             raise WireError(str(error)) from None  # gRPC's own answer: the call ends
+        except RefusedError as error:
+            raise JoinRefusedError(str(error)) from None  # the admission interceptor's
 
     def converse(self, data: bytes) -> None:
         """Take what a client says on its stream, while a question to it is open."""

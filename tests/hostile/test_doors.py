@@ -105,6 +105,32 @@ async def test_a_connection_without_a_handshake_ends_in_time_however_it_is_spun_
         await HealthStub(honest).Check(health_pb2.HealthCheckRequest())
 
 
+async def test_a_connection_without_a_call_ends_and_its_client_dials_again(
+    make_settings: MakeSettings, certificates: Path, tmp_path: Path
+) -> None:
+    coordinator = Coordinator(
+        make_settings(network={"request_timeout": 1.0}), RunFolder.create(tmp_path, "idle")
+    )
+    tls = ssl.create_default_context(cafile=str(certificates / "north" / AUTHORITY))
+    tls.load_cert_chain(certificates / "north" / CERTIFICATE, certificates / "north" / KEY)
+    tls.set_alpn_protocols(["h2"])
+    async with (
+        asyncio.timeout(60),
+        listening(coordinator, "127.0.0.1:0", Credentials.load(certificates / "server"), 20.0) as port,
+        channel(port, certificates / "south") as honest,
+    ):
+        await HealthStub(honest).Check(health_pb2.HealthCheckRequest())
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=tls)
+        writer.write(
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+        )  # empty settings
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(4096):
+                pass
+        writer.close()
+        await HealthStub(honest).Check(health_pb2.HealthCheckRequest())  # its connection has ended meanwhile
+
+
 async def test_all_clients_together_have_no_more_calls_open_than_the_server_takes(
     port: int, certificates: Path
 ) -> None:

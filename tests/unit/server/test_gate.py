@@ -90,3 +90,16 @@ async def test_a_full_server_says_so_once(caplog: pytest.LogCaptureFixture) -> N
                     pass
     (message,) = caplog.messages
     assert message.startswith("all 3 calls that the server may have open are open (network.max_calls)")
+
+
+async def test_a_server_that_is_full_again_and_again_says_so_once_in_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    gate = Gate(Network(max_calls=1))
+    with caplog.at_level(logging.WARNING, logger="fenchel.server"):
+        for _ in range(121):
+            async with gate.passed("a"):
+                now += 1.0
+    assert len(caplog.messages) == 3, "after 0, 60 and 120 seconds"
