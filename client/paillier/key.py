@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import gmpy2
 
-from common.errors import CredentialError, SettingsError
+from common.errors import CredentialError, EncryptionError, SettingsError
 from common.paillier.key import (
     FORMAT_VERSION,
     LARGEST_BITS,
@@ -222,9 +222,21 @@ class PrimePower:
         return f"PrimePower({self.prime.bit_length()} bits)"
 
     def residues(self, ciphertexts: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
-        """Return the plaintexts modulo p. The GIL is released for most of the time."""
+        """Return the plaintexts modulo p. The GIL is released for most of the time.
+
+        Raises
+        ------
+        EncryptionError
+            A number shares a factor with n, and so is no ciphertext. The text names no factor.
+        """
         prime, weight = self.prime, self.weight
         powers = gmpy2.powmod_base_list(ciphertexts, self.order, self.square)
+        # Of a multiple of p the power is 0, and what follows would be the inverse of the second prime.
+        if not all(powers):
+            raise EncryptionError(
+                f"one of {len(ciphertexts)} numbers to decrypt shares a factor with n, which no ciphertext does; "
+                "nothing is decrypted. Whoever sent it does not follow the protocol"
+            )
         return [(power - 1) // prime * weight % prime for power in powers]
 
     def generator(self) -> gmpy2.mpz:

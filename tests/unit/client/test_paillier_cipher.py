@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import gmpy2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from client.paillier.cipher import Meter, Paillier
 from client.paillier.key import PrivateKey, generate
 from client.paillier.obfuscators import Obfuscators
 from common.errors import EncryptionError, SettingsError
+from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
 from tests.unit.client.paillier_keys import key_of
@@ -177,3 +179,37 @@ def test_the_meter_counts_ciphertexts_and_time() -> None:
     with pytest.raises(EncryptionError):
         mine.encrypt(np.array([np.nan]), layout_of())
     assert mine.meter.encryptions == many
+
+
+def from_what_it_decrypts_to(key: PublicKey, plaintext: int) -> int | None:
+    """Return a factor of n if the plaintext is (p+q)^-1 modulo n."""
+    total = gmpy2.invert(plaintext, key.n)  # p + q, and so p and q are the roots of x^2 - total x + n
+    square = total * total - 4 * key.n
+    return int(total + gmpy2.isqrt(square)) // 2 if square > 0 and gmpy2.is_square(square) else None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("number", ["n", "2 n", "n^2 - n", "p", "3 q", "p^2"])
+def test_what_is_no_ciphertext_is_not_decrypted(number: str, threads: int) -> None:
+    key = key_of()
+    n, p, q = key.public.n, key.p, key.q
+    chosen = {"n": n, "2 n": 2 * n, "n^2 - n": n * n - n, "p": p, "3 q": 3 * q, "p^2": p * p}[number]
+    ciphertexts = [*paillier().encrypt(values(12), layout_of()).ciphertexts, gmpy2.mpz(chosen)]
+    layout = layout_of()
+    vector = CipherVector(key.public, layout, layout.slots * len(ciphertexts), 1, ciphertexts)
+    with pytest.raises(EncryptionError) as caught:
+        paillier(threads=threads).decrypt(vector)
+    assert not any(str(secret) in str(caught.value) for secret in (n, p, q, chosen))
+    with pytest.raises(EncryptionError):  # also where the plaintext would be in range
+        _ = [half.residues([gmpy2.mpz(chosen)]) for half in (key.modulo_p, key.modulo_q)]
+
+
+def test_the_private_key_would_follow_from_one_decryption_of_n() -> None:
+    """Why it is refused: without the check, the plaintext of c = n is the inverse of p + q."""
+    key, ciphertext = key_of(), gmpy2.mpz(key_of().public.n)
+    residues = []
+    for half in (key.modulo_p, key.modulo_q):
+        power = gmpy2.powmod(ciphertext, half.order, half.square)
+        assert power == 0
+        residues.append((power - 1) // half.prime * half.weight % half.prime)
+    assert from_what_it_decrypts_to(key.public, int(key.plaintext(*residues))) in (key.p, key.q)

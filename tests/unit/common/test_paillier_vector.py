@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import EncryptionError, PayloadError
+from common.expectation import CipherSpec, check
 from common.paillier.encryption import PublicEncryption
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
 from common.payload import Ciphertexts, encode, outline
-from tests.unit.common.textbook import KEY, OTHER_KEY, blum_prime, decrypted, slots, values_of, vector
+from tests.unit.common.textbook import KEY, OTHER_KEY, P, Q, blum_prime, decrypted, slots, values_of, vector
 
 LAYOUT = Layout(slot_bits=40, fraction_bits=10, slots=6, value_bits=30)
 ROOMY = Layout(slot_bits=60, fraction_bits=10, slots=4, value_bits=30)
@@ -255,6 +256,20 @@ def test_a_vector_that_arrives_is_refused_unless_it_is_one(change: dict[str, obj
     CipherVector.from_wire(GOOD, KEY)
     with pytest.raises(PayloadError, match=told):
         CipherVector.from_wire(replace(GOOD, **change), KEY)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [KEY.n, 2 * KEY.n, KEY.n**2 - KEY.n, P, 3 * Q, P * P])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_number_that_shares_a_factor_with_n_is_no_ciphertext(number: int, place: int) -> None:
+    good = bytes(GOOD.data)
+    data = good[: place * WIDTH] + number.to_bytes(WIDTH, "big") + good[(place + 1) * WIDTH :]
+    hostile = replace(GOOD, data=data)
+    with pytest.raises(PayloadError) as caught:
+        CipherVector.from_wire(hostile, KEY)
+    assert str(number) not in str(caught.value)
+    with pytest.raises(PayloadError):
+        check({"dual": hostile}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, "a client")
+    check({"dual": GOOD}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, "a client")
 
 
 @pytest.mark.parametrize("number", [1, KEY.n**2 - 1])
