@@ -69,8 +69,8 @@ class SampledByWeightSettings(RobustSettings):
         le=LARGEST_DUAL_STEP,
         description="learning rate of the weights for each local step (gamma); a round moves them by local_steps times "
         "as much. Above 1 / (local_steps * clients * loss), clients that are not asked for their loss lose all of "
-        "their weight at once. null: 0.3 of that, with the median of the clients' losses at the first model, for which "
-        "all are asked at the start",
+        "their weight at once. null: 0.3 of that, with the mean of the clients' losses at the first model, for which "
+        "all are asked at the start; each counts as 1000 times their median at most",
     )
     dual_batch_size: PositiveInt | None = Field(
         None, description="samples on which a client computes the loss that it reports; null: its whole shard"

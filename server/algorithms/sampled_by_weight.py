@@ -27,7 +27,8 @@ from server.fleet import Cohort
 log = logging.getLogger("fenchel.server")
 
 _QUIET = 0.3  # of a dual step that takes all weight from clients that were not asked
-_APART = 1e3  # times the median: people should hear of such a loss
+_NOTABLE = 10  # times the median: a first loss that is reported, since it shortens the dual steps much
+_APART = 1e3  # times the median: what a first loss counts for dual_step_size at most
 _TOLD = 10  # clients whose weights are told at the end
 
 
@@ -134,31 +135,47 @@ class SampledByWeight(Robust):
             return
         losses = self.heard(await self._losses(self.fleet.all(), self.model, min_replies=None))
         if not given:
-            quiet = _QUIET / self._loudness(self._typical(losses), 1.0)
-            self.state.dual_step_size = min(quiet, LARGEST_DUAL_STEP)
+            self.state.dual_step_size = self._quiet_step(losses)
             log.info("dual_step_size is %.3g", self.state.dual_step_size)
         if self.settings.first_losses == "zero":
             self.state.losses[:] = np.nan
 
-    def _typical(self, losses: NDArray[np.float64]) -> float:
-        """Return the median of the first losses, shape (m,): no single client decides it, as it would the mean."""
+    def _quiet_step(self, losses: NDArray[np.float64]) -> float:
+        """Return gamma = 0.3 / (tau N l), with l the mean of the first losses, shape (m,) (section 6.2, E11).
+
+        As no loss is below 0, no client's weight is then moved by more than 0.3 in a step. With the median for l it
+        would be, where one client's loss is far above the others': the weights would swing for ever. A single absurd
+        loss must not stop the weights for the whole run, so each counts as 1000 medians at most.
+        """
         median = float(np.median(losses))
-        if median <= 0:
+        counted = np.minimum(losses, _APART * median) if median > 0 else losses
+        mean = float(counted.mean())
+        if mean <= 0:
             log.warning(
-                "the median of the clients' first losses is %.3g, from which no dual_step_size follows; it is chosen "
-                "as if it were 1: give algorithm.dual_step_size",
-                median,
+                "the mean of the clients' first losses is %.3g, from which no dual_step_size follows; it is chosen as "
+                "if the mean were 1: give algorithm.dual_step_size",
+                mean,
             )
-            return 1.0
-        if losses.max() > _APART * median:
+            return self._quiet_step(np.ones_like(losses))
+        step = self._step_for(mean)
+        largest = int(losses.argmax())
+        if 0 < _NOTABLE * median < losses[largest]:
             log.warning(
-                "client %s reports a first loss of %.3g, and half of the clients report at most %.3g: it will take all "
-                "weight; look at its data, or cut losses off with algorithm.largest_loss",
+                "client %s reports a first loss of %.3g, and the median is %.3g; for dual_step_size, which becomes "
+                "%.3g, a loss counts as %g medians at most. If the loss is right, algorithm.dual_step_size: %.3g suits "
+                "it; if it is wrong, leave the client out, or use algorithm.dual_step_size: %.3g",
                 list(self.place)[int(np.nanargmax(self.state.losses))],
-                losses.max(),
+                losses[largest],
                 median,
+                step,
+                _APART,
+                self._step_for(float(losses.mean())),
+                self._step_for(float(np.delete(losses, largest).mean())),
             )
-        return median
+        return step
+
+    def _step_for(self, loss: float) -> float:
+        return min(_QUIET / self._loudness(loss, 1.0), LARGEST_DUAL_STEP)
 
     def training_cohort(self, t: int) -> Counter[str]:
         """Draw D^(s): n_i, how often each client was drawn, by client id (section 2.5)."""
