@@ -7,6 +7,7 @@ applies when it is asked next.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,10 @@ import numpy as np
 
 from client.algorithm import answers
 from client.algorithms.feddcd import DualAscentClient, difference
+from client.solvers import Solved
 from common.algorithms.feddcd import Acceleration, AccFedDCDSettings
 from common.arrays import Indices, Vector
+from common.expectation import ABSURD
 from common.payload import Values
 
 
@@ -36,6 +39,8 @@ class AccFedDCDClient(DualAscentClient):
             After which committed round y_i and z_i are.
         solved_in
             The committed round before which ``minimizer`` was computed; -1: never.
+        error
+            Bound on the squared distance of ``minimizer`` to the exact one.
         a, b, theta
             The scalars of acceleration, the same for all clients.
         """
@@ -43,6 +48,7 @@ class AccFedDCDClient(DualAscentClient):
         momentum: Vector
         committed: int
         solved_in: int
+        error: float
         a: float
         b: float
         theta: float
@@ -51,7 +57,7 @@ class AccFedDCDClient(DualAscentClient):
         """y_i = z_i = w_i = 0."""
         zeros = np.zeros(self.objective.dimension)
         w = zeros.astype(self.objective.dtype)
-        return self.State(zeros, w, 1.0, 0, zeros, 0, -1, 0.0, 0.0, 0.0)
+        return self.State(zeros, w, 1.0, 0, zeros, 0, -1, ABSURD, 0.0, 0.0, 0.0)
 
     @answers("begin")
     def begin(
@@ -90,7 +96,19 @@ class AccFedDCDClient(DualAscentClient):
         start = state.minimizer if model is None else model
         solved = self.solved_at(self._v(), start, accuracy)
         state.minimizer, state.solves, state.solved_in = solved.w, state.solves + 1, committed
+        state.error = self._error(solved)
         return self.reply(solved.iterations)
+
+    def reply(self, iterations: int) -> Values:
+        """Return also how far the minimiser may be from the exact one, which the server's guard rests on."""
+        return {**super().reply(iterations), "error": self.state.error}
+
+    def _error(self, solved: Solved) -> float:
+        """Bound ||w_i - w_i(v_i)||^2 by the gradient that is left; ABSURD where the solver or alpha_i tell none."""
+        alpha = self.objective.strong_convexity
+        if not (alpha > 0 and math.isfinite(solved.gradient_norm)):
+            return ABSURD
+        return min((solved.gradient_norm / float(alpha)) ** 2, ABSURD)
 
     @answers("shift_duals")
     def shift_duals(

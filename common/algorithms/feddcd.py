@@ -118,7 +118,7 @@ class AccFedDCDSettings(DualAscentSettings):
     restart: bool = Field(
         True,
         description="restart the acceleration, with solves four times as accurate, when the clients' minimisers "
-        "move apart: local solves were not accurate enough",
+        "move apart and local solves were not accurate enough, which each client bounds by the gradient that it left",
     )
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ Fan, Fang, Friedlander, "A dual approach for federated learning", Algorithm 2 (F
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,15 +15,18 @@ import numpy as np
 from common.algorithms.feddcd import Acceleration, AccFedDCDSettings, effective_participation
 from common.arrays import Indices, Vector
 from common.errors import SettingsError
+from common.expectation import ABSURD, Expected, NumberSpec
 from common.settings.participation import Weighted
 from server.algorithms.feddcd import DualAscent
 from server.fleet import Cohort
+from server.replies import Reduced
 
 log = logging.getLogger("fenchel.server")
 
 _WINDOW = 10  # rounds over which the clients' spread is averaged
 _FINEST = 1e-6  # accuracy of local solves that more restarts do not tighten further
-_GROWTH = 10.0  # of that average over its lowest value: no convergent run in the specification came near
+_GROWTH = 10.0  # of that average over its lowest value
+_INEXACT = 0.25  # of the squared length of the dual steps, by which inexact solves may have moved them
 _UNFIT = (
     "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for a neural "
     "network give algorithm.dual_step (such as 0.01) and algorithm.conditioning (such as 0.3)"
@@ -40,6 +44,8 @@ class AccFedDCD(DualAscent):
         ----------
         spreads
             The clients' spread in the latest rounds.
+        errors
+            Bounds on how far inexact solves moved the dual steps of these rounds, in the unit of the spread.
         lowest
             The lowest mean spread of a window so far.
         smallest
@@ -51,6 +57,7 @@ class AccFedDCD(DualAscent):
         """
 
         spreads: list[float] = field(default_factory=list)
+        errors: list[float] = field(default_factory=list)
         lowest: float = float("inf")
         smallest: float = float("inf")
         restarts: Indices = field(default_factory=lambda: np.empty(0, np.int64))
@@ -59,7 +66,8 @@ class AccFedDCD(DualAscent):
     Settings = AccFedDCDSettings
     settings: AccFedDCDSettings
     state: State
-    figures: ClassVar[tuple[str, ...]] = (*DualAscent.figures, "restarts")
+    also_reported: ClassVar[Mapping[str, Expected]] = {"error": NumberSpec(minimum=0.0)}
+    figures: ClassVar[tuple[str, ...]] = (*DualAscent.figures, "solve_error", "restarts")
 
     def constants(self) -> dict[str, float]:
         """a, b and theta of Algorithm 2, from r and the worst alpha_i / beta_i."""
@@ -99,7 +107,7 @@ class AccFedDCD(DualAscent):
     async def admit(self, cohort: Cohort) -> None:
         """A newcomer begins far from the others, which is no sign of inexact solves: the guard watches anew."""
         await super().admit(cohort)
-        self.state.spreads, self.state.lowest = [], float("inf")
+        self._watch_anew()
 
     async def round(self, t: int) -> None:
         """v_i = (1-a) y_i + a z_i; w_i = argmin f_i - <., v_i>; y_i and z_i step from v_i and u_i."""
@@ -146,8 +154,22 @@ class AccFedDCD(DualAscent):
         # A neural network's local solve starts from the average of the last round, in either cohort.
         return asked | ({"model": self.model} if self.settings.dual_step is not None else {})
 
+    def note(self, solved: Reduced, center: Vector) -> None:
+        """Note also sum_i (1 / lambda_i) e_i, where e_i bounds client i's squared distance to its exact minimiser."""
+        super().note(solved, center)
+        self.state.figures["solve_error"] = float(solved.sum("error"))
+
+    def _watch_anew(self) -> None:
+        state = self.state
+        state.spreads, state.errors, state.lowest = [], [], float("inf")
+
     def _guard(self) -> None:
-        """Begin the acceleration anew, with more accurate solves, when the minimisers move apart (5.7).
+        """Begin the acceleration anew, with more accurate solves, when inexact ones drive the minimisers apart (5.7).
+
+        With cohorts that are drawn, the spread of unequal clients may grow by much while the method converges, as the
+        theorem is about exact solves and means over the draws. So growth alone is no sign. The dual step of a cohort,
+        a projection of its minimisers, has the spread as its squared length, and inexact solves move it by no more
+        than the sum of their errors: 0 for exact ones, for which the theorem holds, and the guard does nothing.
 
         A spread that rounding hides reads 0, so whatever reads more lies above rounding. A window whose mean is below
         the smallest of such readings is counted as that: rounding errors that come and go are no growth, and a run
@@ -155,17 +177,21 @@ class AccFedDCD(DualAscent):
         """
         state, spread = self.state, self.state.figures["spread"]
         state.spreads = [*state.spreads[-(_WINDOW - 1) :], spread]
+        state.errors = [*state.errors[-(_WINDOW - 1) :], state.figures["solve_error"]]
         state.smallest = min(state.smallest, spread) if spread > 0 else state.smallest
         if len(state.spreads) == _WINDOW and self.settings.restart:
             level = max(float(np.mean(state.spreads)), state.smallest)
-            if level > _GROWTH * state.lowest:
+            moved = float(np.mean(state.errors)) / level
+            if level > _GROWTH * state.lowest and moved > _INEXACT:
                 state.accuracy = max(state.accuracy / 4, _FINEST)
                 state.restarts = np.append(state.restarts, state.committed)
-                state.spreads, state.lowest = [], float("inf")
+                self._watch_anew()
                 log.warning(
-                    "the clients' minimisers move apart, so the acceleration begins anew after round %d; nothing is "
-                    "lost. From now on local problems are solved to an accuracy of %.3g, if solver.stop is an "
-                    "accuracy. If it is steps or epochs and this comes again: a new run with solver.stop.accuracy",
+                    "the clients' minimisers move apart, and local solves may be off by %.2g of that distance "
+                    "(squared), so the acceleration begins anew after round %d; nothing is lost. From now on local "
+                    "problems are solved to an accuracy of %.3g, if solver.stop is an accuracy. If it is steps or "
+                    "epochs and this comes again: a new run with solver.stop.accuracy",
+                    min(moved, ABSURD),
                     self.fleet.round,
                     state.accuracy,
                 )

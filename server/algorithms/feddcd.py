@@ -8,6 +8,7 @@ keep the sum at zero: the projection in the paper's Algorithm 1, line 5.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -61,6 +62,8 @@ class DualAscent(Algorithm):
 
     settings: DualAscentSettings
     state: State
+    also_reported: ClassVar[Mapping[str, Expected]] = {}
+    """What a method's clients report of a solve beside what all of them do."""
     figures: ClassVar[tuple[str, ...]] = (
         "spread",
         "solver_iterations",
@@ -176,6 +179,7 @@ class DualAscent(Algorithm):
             "scale": float,
             "square": float,
             "iterations": int,
+            **self.also_reported,
         }
         return await cohort.reduce("minimize", returns=returns, weight="scale", dtype=np.float64, **values)
 

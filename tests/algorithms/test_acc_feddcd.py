@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,9 @@ from common.objectives.factory import build_objective
 from deploy.names import client_names
 from server.algorithms.acc_feddcd import AccFedDCD
 from server.fleet import Cohort
+from tests.algorithms.drdm_oracle import losses_of, weighted_minimiser
 from tests.algorithms.feddcd_oracle import Momentum, Quadratics, accelerated_round, idle_rounds, membership
-from tests.algorithms.feddcd_quadratics import NEWTON, problem_of
+from tests.algorithms.feddcd_quadratics import NEWTON, problem_of, train_quadratics
 from tests.algorithms.mlr import SETS, reproducible, train
 
 SGD = {"kind": "sgd", "step_size": 0.05, "batch_size": None, "stop": {"steps": 3}}
@@ -32,7 +34,20 @@ NETWORK: dict[str, Any] = {
     "participation": {"sampler": {"kind": "fixed", "size": 2}},
     "rounds": 9,
 }
+PAIRS: dict[str, Any] = {"rounds": 240, "participation": {"sampler": {"kind": "fixed", "size": 2}}}
 SECOND = ((2, 3), (0, 2), (1, 3), (0, 1))
+
+
+def unequal(seed: int) -> Quadratics:
+    """Ten clients whose curvatures, and whose centres, differ by a factor of up to 1000, and of up to 100."""
+    chance = np.random.default_rng(seed)
+    curvatures = []
+    for _ in range(10):
+        basis = np.linalg.qr(chance.normal(size=(4, 4)))[0]
+        eigenvalues = 10 ** chance.uniform(-1.5, 1.5) * np.geomspace(1, 30, 4)
+        curvatures.append(basis * eigenvalues @ basis.T)
+    symmetric = (np.array(curvatures) + np.swapaxes(curvatures, 1, 2)) / 2
+    return Quadratics(symmetric, chance.normal(size=(10, 4)) * 10 ** chance.uniform(-1, 1, size=(10, 1)))
 
 
 def accelerated(**settings: Any) -> dict[str, Any]:
@@ -234,7 +249,45 @@ class TestGuard:
             settings=SimpleNamespace(restart=True),
             fleet=SimpleNamespace(round=0),
         )
+        half._watch_anew = partial(AccFedDCD._watch_anew, half)
         for t, spread in enumerate(spreads, 1):
-            half.state.committed, half.state.figures = t, {"spread": spread}
+            half.state.committed, half.state.figures = t, {"spread": spread, "solve_error": spread}
             AccFedDCD._guard(half)
         assert half.state.restarts.tolist() == restarts
+
+    @pytest.mark.parametrize("seed", [0, 2, 3, 5])
+    def test_it_does_nothing_where_solves_are_exact_however_unequal_the_clients(
+        self, seed: int, tmp_path: Path
+    ) -> None:
+        run = train_quadratics(problem_of(unequal(seed)), tmp_path, accelerated(solver=NEWTON), **PAIRS)
+        last = run.states[PAIRS["rounds"]]
+        assert last.restarts.size == 0
+        assert last.accuracy == 0.25
+        assert max(state.figures["solve_error"] for state in run.states.values()) < 1e-12 * max(
+            state.figures["spread"] for state in run.states.values()
+        )
+
+    @pytest.mark.parametrize("seed", [0, 2])
+    def test_it_does_nothing_where_solves_keep_the_accuracy_of_a_quarter(
+        self, seed: int, tmp_path: Path
+    ) -> None:
+        solver = {"kind": "gradient", "stop": {"accuracy": 0.25}}
+        run = train_quadratics(problem_of(unequal(seed)), tmp_path, accelerated(solver=solver), **PAIRS)
+        assert run.states[PAIRS["rounds"]].restarts.size == 0
+
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_it_still_holds_a_run_back_whose_solves_are_too_inexact(self, seed: int, tmp_path: Path) -> None:
+        problem, gaps = unequal(seed), {}
+        best = weighted_minimiser(problem, np.ones(10))
+        for restart in (True, False):
+            (parent := tmp_path / str(restart)).mkdir()
+            solver = {"kind": "gradient", "stop": {"steps": 2}}
+            run = train_quadratics(
+                problem_of(problem),
+                parent,
+                accelerated(solver=solver, restart=restart),
+                **PAIRS | {"rounds": 320},
+            )
+            assert (run.states[320].restarts.size > 0) == restart
+            gaps[restart] = (losses_of(problem, run.model) - losses_of(problem, best)).sum()
+        assert gaps[True] < 0.7 * gaps[False]

@@ -63,20 +63,24 @@ def robust_value(problem: Quadratics) -> float:
         return float(x[-1])
 
     def level_slope(x: Floats) -> Floats:
-        return np.r_[np.zeros(dimension), 1.0]
+        slope: Floats = np.eye(dimension + 1)[-1]
+        return slope
 
     def room(x: Floats) -> Floats:
-        return x[-1] - losses_of(problem, x[:-1])
+        gaps: Floats = x[-1] - losses_of(problem, x[:-1])
+        return gaps
 
     def room_slopes(x: Floats) -> Floats:
-        return np.c_[-slopes_of(problem, np.tile(x[:-1], (clients, 1))), np.ones(clients)]
+        return np.hstack([-slopes_of(problem, np.tile(x[:-1], (clients, 1))), np.ones((clients, 1))])
 
-    centre = problem.centers.mean(axis=0)
+    centre: Floats = problem.centers.mean(axis=0)
+    start: Floats = np.append(centre, losses_of(problem, centre).max())
+    constraint: Any = {"type": "ineq", "fun": room, "jac": room_slopes}
     found = minimize(
         level,
-        np.r_[centre, losses_of(problem, centre).max()],
+        start,
         jac=level_slope,
-        constraints={"type": "ineq", "fun": room, "jac": room_slopes},
+        constraints=constraint,
         method="SLSQP",
         options={"maxiter": 500, "ftol": 1e-12},
     )

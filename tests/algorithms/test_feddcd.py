@@ -6,6 +6,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -439,8 +440,9 @@ class TestGuard:
             settings=SimpleNamespace(restart=True),
             fleet=SimpleNamespace(round=0),
         )
+        half._watch_anew = partial(AccFedDCD._watch_anew, half)
         for t, spread in enumerate(spreads, 1):
-            half.state.committed, half.state.figures = t, {"spread": spread}
+            half.state.committed, half.state.figures = t, {"spread": spread, "solve_error": spread}
             AccFedDCD._guard(half)
         assert half.state.restarts.tolist() == restarts
         assert half.state.figures["restarts"] == len(restarts)

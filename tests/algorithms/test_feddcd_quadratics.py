@@ -321,6 +321,7 @@ def test_a_restart_reaches_those_who_were_not_there(tmp_path: Path, monkeypatch:
     # A guard that fires whenever the spread of two rounds grows; random cohorts see to it that it does.
     monkeypatch.setattr("server.algorithms.acc_feddcd._WINDOW", 2)
     monkeypatch.setattr("server.algorithms.acc_feddcd._GROWTH", 1.0)
+    monkeypatch.setattr("server.algorithms.acc_feddcd._INEXACT", -1.0)  # although its solves are exact
     cohorts = [*random_sets(5, 30, 2, late=31), *random_sets(6, 20, 2)]
     run = train_quadratics(
         problem_of(QUADRATICS, **CONSTANTS),
