@@ -17,7 +17,7 @@ from client.algorithm import ClientAlgorithm, answers
 from common.algorithms import AlgorithmSettings
 from common.arrays import Indices, Matrix, Vector
 from common.data.shard import Shard
-from common.errors import FenchelError
+from common.errors import DataError, FenchelError, SettingsError
 from common.expectation import ArraySpec, NumberSpec
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
@@ -36,6 +36,7 @@ __all__ = [
     "ArraySpec",
     "ClientAlgorithm",
     "Cohort",
+    "DataError",
     "Each",
     "FenchelError",
     "Fleet",
@@ -49,6 +50,7 @@ __all__ = [
     "Replies",
     "Run",
     "RunSettings",
+    "SettingsError",
     "Shard",
     "SparseVector",
     "Values",

@@ -19,9 +19,23 @@ class FenchelError(Exception):
 
 
 class SettingsError(FenchelError):
-    """The settings, or the words of a command line, cannot be accepted."""
+    """The settings, or the words of a command line, cannot be accepted.
+
+    Parameters
+    ----------
+    problem
+        What is wrong, and what to do; without the key.
+    key
+        Dotted key of the setting to blame, or the option of a command line; empty if it is no single one.
+    """
 
     exit_code = 2
+
+    def __init__(self, problem: str = "", *, key: str = "") -> None:
+        apart = "" if problem.startswith("\n") else " "
+        super().__init__(f"{key}:{apart}{problem}" if key else problem)
+        self.problem = problem
+        self.key = key
 
 
 class MissingDependencyError(SettingsError):

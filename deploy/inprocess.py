@@ -95,11 +95,11 @@ async def run_in_process(
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
     write_text(folder.settings, settings.to_yaml(), sync=settings.checkpoint.sync)
     keys = folder.journals / "keys"
+    coordinator = Coordinator(settings, folder, resume=resume, observer=observer)
     if secrets is None:
         secrets = _secrets(settings, keys, fresh=resume is None)
-    insists = secrets is not None and settings.algorithm.key_bits is not None
-    public = secrets.private_key.public if secrets is not None and insists else None
-    coordinator = Coordinator(settings, folder, resume=resume, observer=observer, public_key=public)
+    if secrets is not None and settings.algorithm.key_bits is not None:
+        coordinator.require_key(secrets.private_key.public)
     holdings = Holdings()
     allowed = outside_code(settings.model_dump())
     try:

@@ -149,10 +149,10 @@ class LocalLauncher:
 
     async def _bring_up(self) -> Summary:
         write_text(self.folder.settings, self.settings.to_yaml(), sync=self.settings.checkpoint.sync)
-        public_key = await self._public_key()
-        coordinator = Coordinator(
-            self.settings, self.folder, resume=self.resume, observer=self.observer, public_key=public_key
-        )
+        coordinator = Coordinator(self.settings, self.folder, resume=self.resume, observer=self.observer)
+        public_key = await self._public_key()  # made in a process of its own: after all checks
+        if public_key is not None:
+            coordinator.require_key(public_key)
         names = client_names(self.clients)
         with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
             certificates = Path(temporary) / "certificates"

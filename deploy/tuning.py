@@ -6,13 +6,15 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.console import Console
 
+from common.data.source import DataSource
 from common.errors import (
     CheckpointError,
     DataError,
@@ -26,11 +28,13 @@ from common.randomness import generator
 from common.settings.participation import OnShortage
 from common.settings.run import RunSettings, load, validate
 from common.settings.tuning import TuningSettings, load_tuning
+from deploy.data import ensure
 from deploy.launch import up
 from report.front import draw
 from report.run import Run
 from report.trials import Trial, Verdict, judge, write_table
 from server.coordinator import Observer
+from server.preflight import check_run, open_data
 
 
 @dataclass(frozen=True)
@@ -179,8 +183,8 @@ class Search:
             tuning = tuning.model_copy(update={"trials": trials})
             folder.write_settings(tuning)
         base = load(tuning.settings)
-        _check(tuning, base, folder.base)
         finished = {trial.number: trial for trial in _recorded(folder) if trial.number < tuning.trials}
+        _check(tuning, base, folder.base, finished)
         for trial in finished.values():
             if trial.parameters != _plain(parameters(tuning, trial.number)):
                 raise CheckpointError(
@@ -320,12 +324,28 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
     return validate(values, f"trial {number}")
 
 
-def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
+def _check(
+    tuning: TuningSettings, base: RunSettings, source: Path, finished: Container[int] = frozenset()
+) -> None:
     """Refuse a search before it starts if one of its trials could not start."""
     if not isinstance(base.clients, int):
         raise SettingsError(f"{source}: clients: auto means whoever joins; a search needs a number")
-    for number in range(tuning.trials):
-        trial_settings(base, parameters(tuning, number), number)
+    trials = [trial_settings(base, parameters(tuning, number), number) for number in range(tuning.trials)]
+    sources: dict[str, DataSource | None] = {}
+    for number, trial in enumerate(trials):
+        if number in finished:
+            continue
+        # As a rule trials differ in other things than their data, which may be large.
+        same = f"{trial.seed} {trial.positive} {trial.data.model_dump_json()}"
+        if same not in sources:
+            ensure(trial.data, Console(stderr=True))
+            sources = {same: open_data(trial)}
+        try:
+            check_run(trial, sources[same], base.clients)
+        except MissingDependencyError:
+            raise  # it would be the same for every trial
+        except SettingsError as error:
+            raise SettingsError(f"{error.problem} (trial {number})", key=error.key) from None
 
 
 def _override(key: str, value: Any) -> str:

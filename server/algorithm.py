@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
+from common.data.source import DataSource
 from common.objectives.objective import Objective
 from common.paillier.key import PublicKey
 from common.settings.privacy import DifferentialPrivacy
@@ -109,6 +110,26 @@ class Algorithm:
     def model_is_known(self) -> bool:
         """Whether the server knows the current model, so that it can be evaluated."""
         return True
+
+    def check(self, data: DataSource | None) -> None:
+        """Refuse what cannot work with these clients and data; by default nothing more than :meth:`__init__` refuses.
+
+        ``fenchel check`` calls it, and ``fenchel up`` and ``fenchel server`` before a process is started or a client
+        awaited: the half is built as in the run, ``fleet.members`` have described their data, and none is connected.
+        Where each client brings its own data it is called again once all of them have joined.
+
+        Parameters
+        ----------
+        data
+            The data set; ``None`` where each client brings its own.
+
+        Raises
+        ------
+        SettingsError
+            ``key`` names the setting to change.
+        DataError
+            No setting can help: the data are not such as the algorithm needs.
+        """
 
     async def start(self) -> None:
         """Set up, before round 1; by default nothing."""

@@ -11,11 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-import numpy as np
-
 from common.algorithms import keeps_no_state
-from common.data.shard import Shard
-from common.data.source import DataSource
 from common.errors import (
     CheckpointError,
     FenchelError,
@@ -27,10 +23,8 @@ from common.errors import (
     WireError,
 )
 from common.memory import KEPT_BYTES, Recycler
-from common.objectives.factory import build_objective, dimension_of, initial_model
+from common.objectives.factory import build_objective
 from common.paillier.key import PublicKey
-from common.privacy.accountant import require_library
-from common.privacy.claim import check_claim
 from common.run_folder import BEGINS, RunFolder
 from common.settings.run import RunSettings
 from common.store import writing
@@ -38,7 +32,7 @@ from common.stream import Stream
 from common.tables import exists, read
 from proto import fenchel_pb2 as pb
 from server import checkpoint as checkpoints
-from server.algorithm import Algorithm, Conduct
+from server.algorithm import Algorithm
 from server.algorithms import server_half
 from server.calls import Call
 from server.ceremony import share_secrets
@@ -51,7 +45,8 @@ from server.evaluation import Evaluator
 from server.fleet import Fleet
 from server.in_flight import InFlight
 from server.member import Member
-from server.newcomers import Newcomers, check_late_joiners
+from server.newcomers import Newcomers
+from server.preflight import build_half, check_run, no_samples, open_data
 from server.privacy import Spending
 from server.recorder import Recorder
 from server.remarks import Remarks
@@ -186,26 +181,18 @@ class Coordinator:
         self.settings = settings
         self.folder = folder
         self._observer = observer or Observer()
+        self._public_key: PublicKey | None = None
         if public_key is not None:
-            _check_key(settings, public_key)
-        if settings.differential_privacy is not None:
-            require_library()
-            check_claim(settings)
-        self._public_key = public_key
+            self.require_key(public_key)
         self._resume = resume
         self._epoch = 0 if resume is None else resume.epoch + 1
         self._half = server_half(settings.algorithm.name)
         self._stateless = keeps_no_state(settings.algorithm)
         self._remarks = Remarks()
-        self._source = (
-            None if settings.own_data else DataSource.open(settings.data, settings.seed, settings.positive)
-        )
-        if self._source is not None:
-            problem = self._source.problem
-            dimension_of(settings.objective, problem.features, problem.classes)  # refuses what does not fit
+        self._source = open_data(settings)
         expected = None if settings.clients == "auto" else settings.clients
         names = () if resume is None else tuple(resume.members)
-        check_late_joiners(settings, self._half)
+        check_run(settings, self._source, len(names) or expected)
         late_joiners = settings.participation.late_joiners
         self.enrolment = Enrolment(expected, settings.network.settle, names, late_joiners)
         self._newcomers = Newcomers(self._epoch)
@@ -226,6 +213,17 @@ class Coordinator:
         if resume is not None:
             self._environments.resume(resume.round)
         folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
+
+    def require_key(self, key: PublicKey) -> None:
+        """Have the clients use this key and no other; to be called before :meth:`conduct`.
+
+        Raises
+        ------
+        SettingsError
+            The run encrypts nothing, or wants a key of another length, or the clients make their own.
+        """
+        _check_key(self.settings, key)
+        self._public_key = key
 
     # What the transport calls
 
@@ -481,7 +479,7 @@ class Coordinator:
     def _rounds(self) -> Rounds:
         """Build the server half, its fleet and the evaluator, from the start or from the checkpoint."""
         settings = self.settings
-        features, classes = self._shape()
+        shape = self._shape()
         fleet = Fleet(
             self.members,
             settings.seed,
@@ -492,27 +490,17 @@ class Coordinator:
             waits=self._observer.waits,
             in_flight=InFlight(settings.network.in_flight_bytes, settings.network.max_message_bytes),
         )
-        model = initial_model(settings.objective, features, classes, settings.seed)
-        objective = build_objective(settings.objective, _empty(features, classes))
-        algorithm = self._half(
-            Conduct(
-                fleet,
-                settings.algorithm,
-                model,
-                objective,
-                self._public_key,
-                settings.uplink,
-                settings.downlink,
-                settings.differential_privacy,
-            )
-        )
+        objective = build_objective(settings.objective, no_samples(*shape))
+        algorithm = build_half(settings, self._half, fleet, shape, self._public_key)
+        if self._source is None and self._resume is None:
+            algorithm.check(None)  # now that it is known what the clients hold
         done = 0
         if self._resume is not None:
             algorithm.state = self._resume.state(type(algorithm.state))
             done = self._resume.round
         test = None if self._source is None else self._source.test(settings.objective.dtype)
         evaluator = Evaluator.build(
-            settings, fleet, _empty(features, classes) if test is None else test, self._source
+            settings, fleet, no_samples(*shape) if test is None else test, self._source
         )
         grows = settings.participation.late_joiners == "admit"
         spending = None if settings.differential_privacy is None else Spending(settings, objective)
@@ -664,13 +652,3 @@ def _check_key(settings: RunSettings, key: PublicKey) -> None:
             f"{name} wants a key of {bits} bits, but the public key has {key.bits}; make another with "
             f"fenchel keys --bits {bits}, or change the settings"
         )
-
-
-def _empty(features: int, classes: int) -> Shard:
-    return Shard(
-        np.empty((0, features)),
-        np.empty(0, np.int64 if classes else np.float64),
-        classes,
-        features,
-        np.empty(0, np.int64),
-    )

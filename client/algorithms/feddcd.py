@@ -13,9 +13,8 @@ import numpy as np
 
 from client.algorithm import ClientAlgorithm, answers
 from client.solvers import Solved, Tilted, chosen, solve
-from common.algorithms.feddcd import DualAscentSettings, FedDCDSettings
+from common.algorithms.feddcd import DualAscentSettings, FedDCDSettings, not_convex
 from common.arrays import Vector
-from common.errors import SettingsError
 from common.objectives.linear import LinearObjective
 from common.payload import Values
 from common.settings.solver import (
@@ -146,10 +145,7 @@ class FedDCDClient(DualAscentClient):
         if self.settings.dual_step is not None:
             return 1.0
         if self.objective.strong_convexity <= 0:
-            raise SettingsError(
-                "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step (such as "
-                "0.1) for a neural network"
-            )
+            raise not_convex()
         return super().scale
 
     @answers("certify")

@@ -6,8 +6,7 @@ from client.algorithm import ClientAlgorithm, Place, answers
 from client.descent import descend
 from common.algorithms.hybrid_fedavg import LocalDescentSettings
 from common.arrays import Vector
-from common.errors import SettingsError
-from common.objectives.linear import LinearObjective
+from common.objectives.linear import LinearObjective, require_one_score
 from common.payload import Values
 
 
@@ -18,11 +17,7 @@ class HybridFedAvgClient(ClientAlgorithm):
     objective: LinearObjective
 
     def __init__(self, place: Place) -> None:
-        if not isinstance(place.objective, LinearObjective) or place.objective.outputs != 1:
-            raise SettingsError(
-                f"objective.kind: {place.settings.name} splits a model by features, which needs a linear model with "
-                "one score a sample: squared, logistic, hinge, smoothed-hinge or squared-hinge"
-            )
+        require_one_score(place.objective, place.settings.name)
         super().__init__(place)
 
     @answers("tell_features")

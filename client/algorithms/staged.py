@@ -14,9 +14,8 @@ import numpy as np
 from client.algorithm import ClientAlgorithm, Place, answers
 from common.algorithms.staged import StagedSettings
 from common.arrays import Indices, Vector
-from common.errors import SettingsError
 from common.objectives.auc import AUXILIARY
-from common.objectives.binary import BinaryObjective
+from common.objectives.binary import BinaryObjective, require_scores
 from common.payload import Values
 
 
@@ -28,11 +27,7 @@ class StagedClient(ClientAlgorithm):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        if not isinstance(place.objective, BinaryObjective):
-            raise SettingsError(
-                f"algorithm.name: {place.settings.name} maximises the area under the ROC curve, for which it needs "
-                "scores: use objective.kind: binary"
-            )
+        require_scores(place.objective, place.settings.name)
 
     @property
     def length(self) -> int:

@@ -5,21 +5,15 @@ solved = solve(Tilted(objective, y), w, settings, random)
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from client.solvers import finite_sum, gradient, lbfgs, newton, stochastic
 from client.solvers.goal import gradient_steps
 from client.solvers.problem import Solved, Tilted
 from common.arrays import Vector
-from common.errors import SettingsError
-from common.objectives.linear import LinearObjective
-from common.objectives.objective import Objective
+from common.objectives.local_solvers import chosen
 from common.settings.solver import (
     AdamSolver,
-    AutoSolver,
-    DefiniteSolver,
     GradientSolver,
     LbfgsSolver,
     NewtonCgSolver,
@@ -27,7 +21,6 @@ from common.settings.solver import (
     SagaSolver,
     SgdSolver,
     Solver,
-    Stopping,
     SvrgSolver,
 )
 
@@ -74,30 +67,3 @@ def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Ge
             return stochastic.adam(problem, w, given, random)
         case SgdSolver() as given:
             return stochastic.sgd(problem, w, given, random)
-
-
-def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
-    """Return the solver that the settings mean for an objective, and the stopping rule that they mean.
-
-    ``auto`` is newton-cg for linear models that are smooth and strongly convex, and sgd for all others. Where no
-    rule is given, sgd and adam do 5 epochs, and the others solve to an accuracy of 1/4, which is what FedDCD
-    asks for (its specification, section 2.2).
-
-    Raises
-    ------
-    SettingsError
-        The solver needs a derivative without corners, and the objective is known to have none.
-    """
-    smooth = isinstance(objective, LinearObjective) and math.isfinite(objective.score_loss.smoothness)
-    if isinstance(settings, AutoSolver):
-        usual = NewtonCgSolver if smooth and objective.strong_convexity > 0 else SgdSolver
-        settings = usual(stop=settings.stop)
-    cornered = isinstance(objective, LinearObjective) and not smooth
-    promising_nothing = isinstance(settings, SgdSolver | AdamSolver)
-    if cornered and not promising_nothing:
-        raise SettingsError(
-            f"solver.kind: {settings.kind} needs a smooth loss, and the hinge has a corner; use sgd or adam, or "
-            "objective.kind: smoothed-hinge or squared-hinge"
-        )
-    rule = settings.stop.or_usual(Stopping(epochs=5) if promising_nothing else Stopping(accuracy=0.25))
-    return settings.model_copy(update={"stop": rule})

@@ -15,8 +15,8 @@ import scipy.sparse as sp
 from client.solvers.goal import NOT_OURS, Goal, goal_of, too_long
 from client.solvers.problem import LinearPoint, Oracle, Solved, Tilted
 from common.arrays import Dense, Indices, Matrix, Vector
-from common.errors import SettingsError
 from common.objectives.linear import LinearObjective
+from common.objectives.local_solvers import needs_linear
 from common.settings.solver import SagaSolver, SvrgSolver
 
 
@@ -109,7 +109,7 @@ def _cure(settings: SagaSolver | SvrgSolver) -> str:
 def _samples(problem: Tilted, batch_size: int, kind: str) -> _Samples:
     objective = problem.objective
     if not isinstance(objective, LinearObjective):
-        raise SettingsError(f"solver.kind: {kind} needs a linear model, which this objective is not; use sgd")
+        raise needs_linear(kind)
     objective.require(objective.samples)
     batch = min(batch_size, objective.samples)
     return _Samples(problem, objective, Oracle(problem), batch)

@@ -11,6 +11,7 @@ import numpy as np
 from client.solvers.problem import Point, Solved, Tilted
 from common.arrays import Vector
 from common.errors import SettingsError
+from common.objectives.local_solvers import no_passes, not_smooth, not_strongly_convex
 from common.settings.solver import Stopping
 
 NOT_OURS = (
@@ -78,7 +79,9 @@ class Goal:
 
 def diverged(kind: str, cure: str) -> SettingsError:
     """Return the error of a solver whose iterates have left the range of numbers."""
-    return SettingsError(f"solver.kind: {kind} diverged: its model or gradient is no longer finite; {cure}")
+    return SettingsError(
+        f"{kind} diverged: its model or gradient is no longer finite; {cure}", key="solver.kind"
+    )
 
 
 def too_long(key: str, step: float, limit: str) -> str:
@@ -111,9 +114,7 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, passes: bool = False, cu
         The rule does not fit the solver or the objective.
     """
     if stop.epochs is not None and not passes:
-        raise SettingsError(
-            f"solver.stop.epochs: {kind} uses all samples in every step; give solver.stop.steps instead"
-        )
+        raise no_passes(kind)
     if stop.steps is not None or stop.epochs is not None:
         return Goal(stop.steps or stop.epochs or 0, fixed=True, kind=kind, cure=cure)
     if stop.gradient is not None:
@@ -141,16 +142,10 @@ def constants(problem: Tilted) -> tuple[float, float]:
     """
     alpha = problem.strong_convexity
     if not alpha > 0:
-        raise SettingsError(
-            "solver.stop.accuracy: needs a strongly convex objective, which this one is not known to be; give a "
-            "linear model objective.l2 above 0, or use solver.stop.steps, epochs or gradient"
-        )
+        raise not_strongly_convex()
     beta = problem.smoothness
     if not math.isfinite(beta):
-        raise SettingsError(
-            "solver.stop.accuracy: needs a smooth objective, which this one is not known to be; use "
-            "smoothed-hinge or squared-hinge for hinge, or solver.kind: sgd with solver.stop.epochs"
-        )
+        raise not_smooth()
     return alpha, beta
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from client.solvers.goal import NOT_OURS, Goal, constants, goal_of, too_long
 from client.solvers.problem import Oracle, Point, Solved, Tilted
 from common.arrays import Vector
-from common.errors import SettingsError
+from common.objectives.local_solvers import no_step_size
 from common.settings.solver import GradientSolver
 
 
@@ -42,10 +42,7 @@ def _step_size(problem: Tilted, settings: GradientSolver) -> float:
         return 2 / sum(constants(problem))
     beta = problem.smoothness
     if not math.isfinite(beta):
-        raise SettingsError(
-            "solver.step: 1/beta needs a smooth objective, which this one is not known to be; give a number, or "
-            "use solver.kind: sgd"
-        )
+        raise no_step_size()
     return 1 / beta if beta else 1.0
 
 

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from client.solvers.goal import Goal, goal_of
 from client.solvers.problem import LinearPoint, Oracle, Point, Solved, Tilted
 from common.arrays import Dense, Vector
-from common.errors import SettingsError
+from common.objectives.local_solvers import hessian_too_large
 from common.settings.solver import NewtonCgSolver, NewtonSolver
 
 ARMIJO = 1e-4
@@ -36,10 +36,7 @@ def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
         rule does not fit the objective.
     """
     if problem.dimension > settings.max_dimension:
-        raise SettingsError(
-            f"solver.kind: newton would build a Hessian with {problem.dimension} rows, and solver.max_dimension is "
-            f"{settings.max_dimension}; use newton-cg, which builds none"
-        )
+        raise hessian_too_large(problem.dimension, settings)
     first = Oracle(problem).at(start)
     return _descend(first, _cholesky_step, goal_of(settings.stop, settings.kind, first))
 

@@ -94,7 +94,8 @@ class Tilted:
             curved = self.objective.hessian_vector(w, v)
         except NotImplementedError as error:
             raise SettingsError(
-                f"solver.kind: Newton's methods need second derivatives, and {error}; use sgd, adam or lbfgs"
+                f"Newton's methods need second derivatives, and {error}; use sgd, adam or lbfgs",
+                key="solver.kind",
             ) from None
         return curved + self.proximal * v if self.proximal else curved
 

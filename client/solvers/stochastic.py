@@ -10,8 +10,8 @@ import numpy as np
 from client.solvers.goal import diverged, too_long
 from client.solvers.problem import Solved, Tilted
 from common.arrays import Indices, Vector
-from common.errors import SettingsError
-from common.settings.solver import AdamSolver, SgdSolver, Stopping
+from common.objectives.local_solvers import check_rule
+from common.settings.solver import AdamSolver, SgdSolver
 
 _LOOK = 64  # steps between two looks at whether the iterate is finite: a look costs as much as a small batch
 
@@ -73,16 +73,7 @@ def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
 def _batches(
     problem: Tilted, settings: SgdSolver | AdamSolver, random: np.random.Generator
 ) -> Iterator[Indices]:
-    steps, epochs = _length(settings.stop, settings.kind)
-    return problem.objective.batches(random, steps=steps, epochs=epochs, batch_size=settings.batch_size)
-
-
-def _length(stop: Stopping, kind: str) -> tuple[int | None, int | None]:
-    """Return the number of steps, or else of epochs."""
-    if stop.accuracy is not None or stop.gradient is not None:
-        rule = "accuracy" if stop.accuracy is not None else "gradient"
-        raise SettingsError(
-            f"solver.stop.{rule}: {kind} cannot tell how exact it is; give solver.stop.epochs or steps, or use "
-            "another solver, such as newton-cg or saga"
-        )
-    return (stop.steps, None) if stop.steps is not None else (None, stop.epochs)
+    check_rule(settings)
+    stop = settings.stop
+    epochs = stop.epochs if stop.steps is None else None
+    return problem.objective.batches(random, steps=stop.steps, epochs=epochs, batch_size=settings.batch_size)

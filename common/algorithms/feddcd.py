@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
 from common.algorithms import AlgorithmSettings
+from common.errors import SettingsError
 from common.settings.solver import AutoSolver, SolverSettings
 
 
@@ -178,3 +179,12 @@ def effective_participation(cohort: float, scales: Sequence[float]) -> float:
     pair = float(a[-1] + a[-2])
     rest = 0.0 if n == 2 else (cohort - 2) / (n - 2) * (total - pair)
     return cohort * (cohort - 1) / (n * (n - 1)) * total / (pair + rest)
+
+
+def not_convex() -> SettingsError:
+    """Return the error of FedDCD with an objective whose strong convexity is not known to be positive."""
+    return SettingsError(
+        "feddcd needs a strongly convex objective; set it above 0, or algorithm.dual_step (such as 0.1) for a neural "
+        "network",
+        key="objective.l2",
+    )

@@ -189,6 +189,16 @@ class DataSource:
                 self._parts[clients] = self._divided(clients)
             return self._parts[clients]
 
+    def trained_on(self, clients: int) -> list[Indices]:
+        """Return which samples each of ``clients`` clients trains on; errors as :meth:`shard`."""
+        if self.settings.client_tests == "own-distribution":
+            self._own_tests(clients)  # refuses what cannot be divided
+        return [self._part(client, clients)[1] for client in range(clients)]
+
+    def sizes(self, clients: int) -> list[int]:
+        """Return how many samples each of ``clients`` clients trains on; errors as :meth:`shard`."""
+        return [len(rows) for rows in self.trained_on(clients)]
+
     @property
     def positives(self) -> NDArray[np.bool_] | None:
         """Which training samples are positive, shape (n,); ``None`` if nobody said which classes are."""

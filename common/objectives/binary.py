@@ -324,3 +324,12 @@ def _positive_classes(classes: int, chosen: Sequence[int] | None) -> tuple[int, 
             f"objective.positive which of the classes 0 to {classes - 1} count as positive"
         )
     return found
+
+
+def require_scores(objective: Objective, algorithm: str) -> None:
+    """Raise a ``SettingsError`` unless an objective tells two classes apart by scores."""
+    if not isinstance(objective, BinaryObjective):
+        raise SettingsError(
+            f"{algorithm} maximises the area under the ROC curve, for which it needs scores; use binary",
+            key="objective.kind",
+        )

@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike
 
 from common.arrays import Dense, Indices, Matrix, Vector
 from common.data.shard import Shard
+from common.errors import SettingsError
 from common.objectives.losses import ScoreLoss, Targets
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
@@ -253,6 +254,16 @@ class LinearObjective(Objective):
             B: no sample's features have a larger norm.
         """
         return self.score_loss.smoothness * feature_norm**2 + self._steepest_penalty
+
+
+def require_one_score(objective: Objective, algorithm: str) -> None:
+    """Raise a ``SettingsError`` unless an objective is a linear model with one score a sample."""
+    if not isinstance(objective, LinearObjective) or objective.outputs != 1:
+        raise SettingsError(
+            f"{algorithm} splits a model by features, which needs a linear model with one score a sample: squared, "
+            "logistic, hinge, smoothed-hinge or squared-hinge",
+            key="objective.kind",
+        )
 
 
 def _mean_outer(features: Matrix, slopes: Dense) -> Vector:

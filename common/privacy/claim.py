@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from common.errors import SettingsError
 from common.objectives.factory import build_objective
 from common.objectives.linear import LinearObjective
 from common.objectives.objective import Objective
+from common.privacy.accountant import Accountant, Release
 from common.privacy.facts import Batches, PrivacyFacts
 from common.privacy.grid import GridNoise
 from common.privacy.sensitivity import DualDifference
@@ -174,10 +175,46 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
             ) from None
 
 
+def check_uploads(settings: RunSettings, objective: Objective, samples: Collection[int]) -> None:
+    """Refuse settings with which a client could not send a single upload, once the sizes of shards are known.
+
+    Parameters
+    ----------
+    settings
+        Of the run, under differential privacy.
+    objective
+        What is minimised; its data are not looked at.
+    samples
+        n_i of each client.
+
+    Raises
+    ------
+    SettingsError
+        The privacy of some client would not be what it says, or one upload costs more than the whole budget.
+    """
+    privacy = settings.differential_privacy
+    assert privacy is not None
+    for count in sorted(set(samples)):
+        refuse(problems_of(settings, facts_of(settings, objective, count)))
+    # Noise and sampling rate grow as a shard shrinks, and to find the noise of a budget takes a second.
+    for count in sorted({min(samples), max(samples)}):
+        facts = facts_of(settings, objective, count)
+        release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
+        if privacy.budget is None or privacy.mechanism == "paper":
+            continue  # the paper's budget is by the paper's formula
+        first = Accountant(privacy.accountant).epsilon({release: 1}, privacy.delta)
+        if first > privacy.budget:
+            raise SettingsError(
+                f"{privacy.budget:g} given, but a single upload of a client with {count:,} samples costs epsilon = "
+                f"{first:.4g} (delta = {privacy.delta:g}); give a larger budget or more noise",
+                key="differential_privacy.budget",
+            )
+
+
 def refuse(problems: Sequence[str]) -> None:
     """Raise a ``SettingsError`` that lists the problems, if there are any."""
     if problems:
-        raise SettingsError("\n  ".join(["differential_privacy:", *problems]))
+        raise SettingsError("\n  ".join(["", *problems]), key="differential_privacy")
 
 
 _CLIPPED = (LinearSettings, SmoothedHingeSettings, MlpSettings, CnnSettings)

@@ -49,30 +49,35 @@ def check(
         return
     if settings is None:
         raise SettingsError("which settings? Give a file, or --schema")
-    from common.privacy.claim import check_claim
     from deploy.data import ensure
-    from server.algorithms import server_half
-    from server.newcomers import check_late_joiners
+    from server.preflight import check_run, open_data
 
     chosen = load(settings, overrides or ())
     console = Console(highlight=False)
-    check_claim(chosen)
-    check_late_joiners(chosen, server_half(chosen.algorithm.name))
+    source = None
+    if with_data:
+        ensure(chosen.data, console)
+        source = open_data(chosen)
+    clients = chosen.clients if isinstance(chosen.clients, int) else None
+    check_run(chosen, source, clients)
     facts = {"algorithm": chosen.algorithm.name, "rounds": str(chosen.rounds), "clients": str(chosen.clients)}
-    if with_data and not chosen.own_data:
-        from common.data.source import DataSource
+    if source is not None:
         from common.objectives.factory import dimension_of
 
-        ensure(chosen.data, console)
-        source = DataSource.open(chosen.data, chosen.seed, chosen.positive)
         problem = source.problem
         facts["data"] = f"{chosen.data.name or chosen.data.file}, {problem.samples:,} training samples"
         facts["model"] = f"{dimension_of(chosen.objective, problem.features, problem.classes):,} parameters"
-        if isinstance(chosen.clients, int):
-            sizes = [len(part.samples) for part in source.parts(chosen.clients)]
+        if clients is not None:
+            sizes = [len(part.samples) for part in source.parts(clients)]
             facts["shards"] = f"{min(sizes):,} to {max(sizes):,} samples"
     for name, fact in facts.items():
         console.print(f"{name:10} {fact}")
+    if source is None:
+        console.print("[dim]not looked at: the data, and what depends on them[/]")
+    if clients is None:
+        console.print(
+            "[dim]not looked at: what depends on the number of clients; check it with --set clients=N[/]"
+        )
     console.print(f"[green]{settings} is fine[/]")
 
 

@@ -69,14 +69,26 @@ class AccFedDCD(DualAscent):
     also_reported: ClassVar[Mapping[str, Expected]] = {"error": NumberSpec(minimum=0.0)}
     figures: ClassVar[tuple[str, ...]] = (*DualAscent.figures, "solve_error", "restarts")
 
-    def constants(self) -> dict[str, float]:
-        """a, b and theta of Algorithm 2, from r and the worst alpha_i / beta_i."""
+    def _check_cohorts(self) -> None:
+        super()._check_cohorts()
         if isinstance(self.fleet.participation.sampler, Weighted):
             raise SettingsError(
-                "participation.sampler: acc-feddcd rests on every pair of clients meeting equally "
-                "often, which weighted "
-                "sampling does not give; use fixed, or feddcd"
+                "acc-feddcd rests on every pair of clients meeting equally often, which weighted sampling does not "
+                "give; use fixed, or feddcd",
+                key="participation.sampler.kind",
             )
+
+    def _check_convexity(self, least: float) -> None:
+        if (self.settings.dual_step is None or self.settings.conditioning is None) and least <= 0:
+            raise SettingsError(_UNFIT, key="objective.l2")
+
+    def _check_smoothness(self, least: float) -> None:
+        super()._check_smoothness(least)
+        if self.settings.conditioning is None and least <= 0:
+            raise SettingsError(_UNFIT, key="objective.kind")
+
+    def constants(self) -> dict[str, float]:
+        """a, b and theta of Algorithm 2, from r and the worst alpha_i / beta_i."""
         scales = self._scales()
         conditioning = self.settings.conditioning or self._worst_conditioning()
         r = effective_participation(self.cohort_size(), scales)
@@ -88,16 +100,12 @@ class AccFedDCD(DualAscent):
         alphas = self.state.strong_convexity
         if self.settings.dual_step is not None:
             return [1.0] * len(alphas)
-        if min(alphas.values()) <= 0:
-            raise SettingsError(_UNFIT)
         weights = self.weights()
         return [weights[client] * alpha for client, alpha in alphas.items()]
 
     def _worst_conditioning(self) -> float:
         """The smallest alpha_i / beta_i."""
         state = self.state
-        if min(*state.strong_convexity.values(), *state.smoothness.values()) <= 0:
-            raise SettingsError(_UNFIT)
         ratios = (
             alpha / (self.settings.smoothness or state.smoothness[client])
             for client, alpha in state.strong_convexity.items()

@@ -8,20 +8,24 @@ keep the sum at zero: the projection in the paper's Algorithm 1, line 5.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from common.algorithms.feddcd import DualAscentSettings, FedDCDSettings
+from common.algorithms.feddcd import DualAscentSettings, FedDCDSettings, not_convex
 from common.arrays import Vector
+from common.data.source import DataSource
 from common.errors import JoinRefusedError, PayloadError, SettingsError
 from common.expectation import Expected
+from common.objectives.local_solvers import check_solver, smoothness, strong_convexity
+from common.objectives.objective import Objective
 from common.randomness import generator
 from common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction, Weighted
 from common.version import SAME_VERSION
-from server.algorithm import Algorithm
+from server.algorithm import Algorithm, Conduct
 from server.fleet import Cohort, Each
 from server.replies import Reduced
 
@@ -61,6 +65,7 @@ class DualAscent(Algorithm):
         figures: dict[str, float] = field(default_factory=dict)
 
     settings: DualAscentSettings
+    objective: Objective
     state: State
     also_reported: ClassVar[Mapping[str, Expected]] = {}
     """What a method's clients report of a solve beside what all of them do."""
@@ -71,6 +76,23 @@ class DualAscent(Algorithm):
         "dual_objective",
         "gap",
     )
+
+    def __init__(self, conduct: Conduct) -> None:
+        super().__init__(conduct)
+        self.objective = conduct.objective
+
+    def check(self, data: DataSource | None) -> None:
+        """Refuse cohorts of one, and local problems that the settings' solver cannot solve."""
+        self._check_cohorts()
+        try:
+            check_solver(self.settings.solver, self.objective)
+        except SettingsError as error:
+            raise SettingsError(error.problem, key=f"algorithm.{error.key}") from None
+        convexity, unsmooth = strong_convexity(self.objective), smoothness(self.objective) == math.inf
+        if convexity is not None and convexity <= 0:
+            self._check_convexity(0.0)
+        if unsmooth:
+            self._check_smoothness(0.0)
 
     async def start(self) -> None:
         """Begin with y_i = 0 everywhere."""
@@ -122,19 +144,32 @@ class DualAscent(Algorithm):
         constants = self.constants()
         await self.fleet.all().tell("begin", weight=Each(self.weights()), **constants, **self.moment())
 
-    def _check(self) -> None:
-        """Refuse what cannot work, before anybody computes."""
+    def _check_cohorts(self) -> None:
+        """Refuse cohorts in which a dual step has nobody to agree with."""
         if self.cohort_size() < 2:
             raise SettingsError(
-                f"participation.sampler: {self.cohort_size():g} clients a round on average, but the "
-                f"dual methods need two "
-                "or more: a client alone has nobody to agree with"
+                f"{self.cohort_size():g} clients a round on average, but the dual methods need two or more: a client "
+                "alone has nobody to agree with",
+                key="participation.sampler" if len(self.fleet.members) > 1 else "clients",
             )
-        if self.settings.monitor and min(self.state.smoothness.values()) <= 0:
+
+    def _check_convexity(self, least: float) -> None:
+        """Refuse local problems whose strong convexity is only known to be ``least``, if that is too little."""
+
+    def _check_smoothness(self, least: float) -> None:
+        """Refuse local problems where they have to be smooth; ``least`` is the smallest smoothness, 0: not known."""
+        if self.settings.monitor and least <= 0:
             raise SettingsError(
-                "algorithm.monitor: the duality gap needs local problems that can be solved exactly, so a smooth "
-                "objective; leave it out, or use smoothed-hinge or squared-hinge"
+                f"{self.settings.monitor} given, but the duality gap needs local problems that can be solved exactly, "
+                "so a smooth objective; leave it out, or use smoothed-hinge or squared-hinge",
+                key="algorithm.monitor",
             )
+
+    def _check(self) -> None:
+        """Refuse what cannot work, before anybody computes: now the clients have told their constants."""
+        self._check_cohorts()
+        self._check_convexity(min(self.state.strong_convexity.values()))
+        self._check_smoothness(min(self.state.smoothness.values()))
         sampler = self.fleet.participation.sampler
         if isinstance(sampler, Cyclic) and sampler.groups > 1:
             log.warning(
@@ -260,13 +295,9 @@ class FedDCD(DualAscent):
     Settings = FedDCDSettings
     settings: FedDCDSettings
 
-    def _check(self) -> None:
-        super()._check()
-        if self.settings.dual_step is None and min(self.state.strong_convexity.values()) <= 0:
-            raise SettingsError(
-                "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step (such as "
-                "0.1) for a neural network"
-            )
+    def _check_convexity(self, least: float) -> None:
+        if self.settings.dual_step is None and least <= 0:
+            raise not_convex()
 
     async def round(self, t: int) -> None:
         """w_i = argmin f_i - <., y_i> on I_t; y_i -= eta (w_i - center) / lambda_i."""

@@ -17,7 +17,8 @@ from common.algorithms.hybrid_fedavg import HybridFedAvgSettings, LocalDescentSe
 from common.arrays import Indices, Vector
 from common.errors import PayloadError
 from common.expectation import ArraySpec
-from server.algorithm import Algorithm
+from common.objectives.linear import require_one_score
+from server.algorithm import Algorithm, Conduct
 from server.fleet import Each
 
 
@@ -39,6 +40,10 @@ class HybridFedAvg(Algorithm):
     Settings: ClassVar[type[AlgorithmSettings]] = HybridFedAvgSettings
     settings: LocalDescentSettings
     fixed_fleet = "it is settled at the start which clients hold which features"
+
+    def __init__(self, conduct: Conduct) -> None:
+        super().__init__(conduct)
+        require_one_score(conduct.objective, conduct.settings.name)
 
     async def start(self) -> None:
         """Learn every client's M_k."""

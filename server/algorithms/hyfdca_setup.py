@@ -92,27 +92,29 @@ class HyFDCASetup(Algorithm):
         problem = conduct.objective
         if not isinstance(problem, LinearObjective) or problem.outputs != 1:
             raise SettingsError(
-                "objective.kind: HyFDCA works with linear models of one score: hinge, smoothed-hinge, "
-                "squared-hinge, logistic, squared"
+                "HyFDCA works with linear models of one score: hinge, smoothed-hinge, squared-hinge, logistic, squared",
+                key="objective.kind",
             )
         if problem.l2 <= 0:
             raise SettingsError(
-                "objective.l2: HyFDCA needs a positive weight of the ridge (lambda), such as 0.01"
+                "HyFDCA needs a positive weight of the ridge (lambda), such as 0.01", key="objective.l2"
             )
         if problem.dtype != np.float64:
-            raise SettingsError("objective.dtype: HyFDCA computes in float64; leave dtype out")
+            raise SettingsError("HyFDCA computes in float64; leave dtype out", key="objective.dtype")
         self._l2 = problem.l2
         assert isinstance(problem.score_loss, MarginLoss)
         self._loss = problem.score_loss
         if self._searches_line and (self.settings.step_size, self.settings.step_decay) != (1.0, "constant"):
             raise SettingsError(
-                "algorithm.step_size, step_decay: the line search chooses the step size; leave them out, or set "
-                "preset: safe, exact, paper or theory"
+                f"{self.settings.step_size:g} with step_decay: {self.settings.step_decay} given, but the line search "
+                "chooses the step size; leave both out, or set preset: safe, exact, paper or theory",
+                key="algorithm.step_size",
             )
         if self.settings.preset == "linesearch" and self._sampler != "all":
             raise SettingsError(
-                f"algorithm.preset: linesearch needs everybody in every round, but participation.sampler is "
-                f"{self._sampler}; use safe or exact"
+                f"linesearch needs everybody in every round, but participation.sampler is {self._sampler}; use safe "
+                "or exact",
+                key="algorithm.preset",
             )
 
     async def start(self) -> None:

@@ -95,23 +95,24 @@ class SampledByWeight(Robust):
         sampler = self.fleet.participation.sampler
         if not isinstance(sampler, AllClients | FixedSize):
             raise SettingsError(
-                f"participation.sampler.kind: {sampler.kind} given, but {self.settings.name} draws its cohorts itself, "
-                "by the clients' weights, and must only be told how many clients: use kind: fixed with a size, or "
-                "kind: all"
+                f"{sampler.kind} given, but {self.settings.name} draws its cohorts itself, by the clients' weights, "
+                "and must only be told how many clients: use kind: fixed with a size, or kind: all",
+                key="participation.sampler.kind",
             )
         clients = len(self.fleet.members)
         size = sampler.size if isinstance(sampler, FixedSize) else clients
         if size > clients:
             raise SettingsError(
-                f"participation.sampler.size: {size} given, but the run has {clients} clients, and so many different "
-                "ones are asked for their loss in every round, also with algorithm.sampling: "
-                f"{self.settings.sampling}; use {clients} at most"
+                f"{size} given, but the run has {clients} clients, and so many different ones are asked for their "
+                f"loss in every round, also with algorithm.sampling: {self.settings.sampling}; use {clients} at most",
+                key="participation.sampler.size",
             )
         if self.settings.exploration and self.settings.sampling == "without-replacement" and size == clients:
             raise SettingsError(
-                f"algorithm.exploration: {self.settings.exploration:g} changes nothing, since with algorithm.sampling: "
-                f"without-replacement and participation.sampler for all {clients} clients everybody is drawn in every "
-                "round; leave exploration out, or draw fewer clients"
+                f"{self.settings.exploration:g} changes nothing, since with algorithm.sampling: without-replacement "
+                f"and participation.sampler for all {clients} clients everybody is drawn in every round; leave "
+                "exploration out, or draw fewer clients",
+                key="algorithm.exploration",
             )
 
     @property

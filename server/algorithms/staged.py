@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from common.algorithms.staged import StagedSettings
 from common.algorithms.stages import Stage
 from common.arrays import Vector
-from common.errors import DataError, LostStateError, PayloadError, RunStoppedError, SettingsError
+from common.data.source import DataSource
+from common.errors import DataError, LostStateError, PayloadError, RunStoppedError
 from common.objectives.auc import AUXILIARY
-from common.objectives.binary import BinaryObjective
+from common.objectives.binary import require_scores
 from server.algorithm import Algorithm, Conduct
 from server.fleet import Cohort
 from server.quorum import nobody_left
@@ -79,11 +80,16 @@ class Staged(Algorithm):
 
     def __init__(self, conduct: Conduct) -> None:
         super().__init__(conduct)
-        if not isinstance(conduct.objective, BinaryObjective):
-            raise SettingsError(
-                f"algorithm.name: {self.settings.name} maximises the area under the ROC curve, for which it needs "
-                "scores: use objective.kind: binary"
-            )
+        require_scores(conduct.objective, self.settings.name)
+
+    def check(self, data: DataSource | None) -> None:
+        """Refuse data with samples of one class only."""
+        if data is None or data.positives is None:
+            return
+        held = data.trained_on(len(self.fleet.members))
+        samples = np.array([len(rows) for rows in held], np.int64)
+        positives = np.array([int(data.positives[rows].sum()) for rows in held], np.int64)
+        self._share_of_positives(samples, positives)
 
     def initial_state(self, model: Vector) -> Any:
         """a = b = 0, and alpha as the settings say."""
@@ -169,23 +175,35 @@ class Staged(Algorithm):
             They have samples of one class only.
         """
         state, left = self.state, ~self.state.lost
-        samples, positives = state.samples[left], state.positives[left]
-        counts = samples if self.settings.weighting == "samples" else np.ones_like(samples)
+        weights, state.share = self._share_of_positives(state.samples[left], state.positives[left])
         state.weights = np.zeros(left.size)
-        state.weights[left] = counts / counts.sum()
+        state.weights[left] = weights
+        state.prior = state.share if self.settings.prior is None else self.settings.prior
+
+    def _share_of_positives(
+        self, samples: NDArray[np.int64], positives: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], float]:
+        """Return the lambda_k of clients with so many samples and positives, shape (K,), and q.
+
+        Raises
+        ------
+        DataError
+            They have samples of one class only.
+        """
+        counts = samples if self.settings.weighting == "samples" else np.ones_like(samples)
+        weights = counts / counts.sum()
         rates = [
             self.settings.positive_rate(int(n), int(n_positive))
             for n, n_positive in zip(samples, positives, strict=True)
         ]
-        share = float(state.weights[left] @ np.array(rates))
+        share = float(weights @ np.array(rates))
         if not 0 < share < 1:
-            whose = "all clients" if left.all() else "the clients that are left"
+            whose = "all clients" if len(samples) == len(self.fleet.members) else "the clients that are left"
             raise DataError(
                 f"{int(positives.sum())} of the {int(samples.sum())} samples of {whose} are positive, but the area "
                 "under the ROC curve compares samples of two classes; check objective.positive and the labels"
             )
-        state.share = share
-        state.prior = share if self.settings.prior is None else self.settings.prior
+        return weights, share
 
     def _lost(self) -> NDArray[np.bool_]:
         return np.array([member.lost is not None for member in self.fleet.members.values()])

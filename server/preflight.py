@@ -1,0 +1,152 @@
+"""The check of a run's settings against its data, before a process is started or a client is awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.data.shard import Shard
+from common.data.source import DataSource
+from common.objectives.factory import build_objective, initial_model
+from common.paillier.key import PublicKey
+from common.privacy.accountant import require_library
+from common.privacy.claim import check_claim, check_uploads
+from common.settings.objective import BinarySettings, LinearSettings, SmoothedHingeSettings
+from common.settings.run import RunSettings
+from proto import fenchel_pb2 as pb
+from server.algorithm import Algorithm, Conduct
+from server.algorithms import server_half
+from server.evaluation import Evaluator
+from server.fleet import Fleet
+from server.member import Member
+from server.newcomers import check_late_joiners
+
+
+def open_data(settings: RunSettings) -> DataSource | None:
+    """Open the data set of a run; return ``None`` where each client brings its own.
+
+    Raises
+    ------
+    DataError
+        The data cannot be found, read, or used as the settings ask.
+    """
+    return None if settings.own_data else DataSource.open(settings.data, settings.seed, settings.positive)
+
+
+def check_run(settings: RunSettings, source: DataSource | None, clients: int | None) -> None:
+    """Refuse a run that could not be done, as far as settings and data tell.
+
+    The server half is built for it as in the run, over clients that hold what the partition gives them. So whatever a
+    half refuses when it is built, or in :meth:`server.algorithm.Algorithm.check`, is refused here.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    source
+        Its data set; ``None``: each client brings its own, or the data are not to be looked at.
+    clients
+        How many take part; ``None``: not known yet, and then nothing is checked that depends on their number.
+
+    Raises
+    ------
+    SettingsError
+        The settings fit neither each other nor the data; ``key`` names the one to change.
+    DataError
+        The data cannot be divided so, or are not such as the algorithm needs.
+    """
+    if settings.differential_privacy is not None:
+        require_library()
+        check_claim(settings)
+    half = server_half(settings.algorithm.name)
+    check_late_joiners(settings, half)
+    shape = _assumed_shape(settings) if source is None else (source.problem.features, source.problem.classes)
+    if shape is None:
+        return
+    objective = build_objective(settings.objective, no_samples(*shape))
+    if clients is None:
+        return
+    shards = [None] * clients if source is None else _described(source, clients)
+    members = {f"{number:09d}": Member(f"{number:09d}", number, shard) for number, shard in enumerate(shards)}
+    fleet = Fleet(members, settings.seed, settings.participation, settings.network.reply_buffer_bytes)
+    build_half(settings, half, fleet, shape).check(source)
+    if source is None:
+        return
+    Evaluator.build(settings, fleet, no_samples(*shape), source)
+    if settings.differential_privacy is not None:
+        check_uploads(settings, objective, [shard.samples for shard in shards if shard is not None])
+
+
+def build_half(
+    settings: RunSettings,
+    half: type[Algorithm],
+    fleet: Fleet,
+    shape: tuple[int, int],
+    public_key: PublicKey | None = None,
+) -> Algorithm:
+    """Build the server half of a run's algorithm.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    half
+        The class of the half.
+    fleet
+        The clients.
+    shape
+        Features and classes of the whole problem.
+    public_key
+        The key that the clients must use, if the server was given one.
+    """
+    return half(
+        Conduct(
+            fleet,
+            settings.algorithm,
+            initial_model(settings.objective, *shape, settings.seed),
+            build_objective(settings.objective, no_samples(*shape)),
+            public_key,
+            settings.uplink,
+            settings.downlink,
+            settings.differential_privacy,
+        )
+    )
+
+
+def no_samples(features: int, classes: int) -> Shard:
+    """Return a shard without samples, of a problem with these features and classes."""
+    return Shard(
+        np.empty((0, features)),
+        np.empty(0, np.int64 if classes else np.float64),
+        classes,
+        features,
+        np.empty(0, np.int64),
+    )
+
+
+def _assumed_shape(settings: RunSettings) -> tuple[int, int] | None:
+    """Return features and classes that stand for any; ``None`` where the objective is not checked alike for all."""
+    data, objective = settings.data, settings.objective
+    linear = isinstance(objective, LinearSettings | SmoothedHingeSettings)
+    if not linear and not (isinstance(objective, BinarySettings) and objective.scorer.kind == "linear"):
+        return None  # the layers of a network may depend on the features
+    if objective.initial is not None:
+        return None
+    if data.task == "regression":
+        return 1, 0
+    return 1, 2 if data.classes is None else len(data.classes)
+
+
+def _described(source: DataSource, clients: int) -> Sequence[pb.ShardDescription]:
+    """Return what each client will say of its data."""
+    problem = source.problem
+    return [
+        pb.ShardDescription(
+            samples=samples,
+            features=problem.features,
+            classes=problem.classes,
+            features_held=problem.features if part.features is None else len(part.features),
+        )
+        for part, samples in zip(source.parts(clients), source.sizes(clients), strict=True)
+    ]

@@ -1,0 +1,275 @@
+"""What settings and data tell is refused by `fenchel check`, and by `fenchel up` before a process starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from client.algorithm import ClientAlgorithm
+from common.algorithms import AlgorithmSettings
+from common.errors import DataError, SettingsError
+from common.settings.run import validate
+from common.settings.tuning import load_tuning
+from deploy import local
+from deploy.commands.inspect import check
+from deploy.launch import up
+from deploy.tuning import Search
+from server.algorithm import Algorithm
+from server.algorithms import builtin
+from server.preflight import check_run, open_data
+
+Values = dict[str, Any]
+
+_FIXED = {"kind": "fixed", "size": 2}
+
+
+def of(algorithm: str, **sections: Any) -> Values:
+    """Return settings of a run that would begin, but for what ``sections`` change; ``algorithm__KEY`` adds a key."""
+    chosen: Values = {"name": algorithm}
+    for key in [key for key in sections if key.startswith("algorithm__")]:
+        chosen[key.removeprefix("algorithm__")] = sections.pop(key)
+    basis: Values = {
+        "rounds": 2,
+        "clients": 4,
+        "data": {"name": "breast_cancer", "scale": "unit-rows"},
+        "objective": {"kind": "logistic", "l2": 0.01},
+        "algorithm": chosen,
+    }
+    return basis | sections
+
+
+def drawn(sampler: Values, **more: Any) -> Values:
+    return {"sampler": sampler, **more}
+
+
+_SOFTMAX = {"kind": "softmax", "l2": 0.01}
+_BINARY = {"kind": "binary", "scorer": {"kind": "linear"}}
+_NOISE = {"mechanism": "clip-update", "clip_update": 1.0, "noise_multiplier": 0.5, "delta": 1e-5}
+_HALF = {"kind": "fraction", "fraction": 0.5}
+
+REFUSED: dict[str, tuple[str, Values]] = {
+    "drdm, a sampler of its own": (
+        "participation.sampler.kind",
+        of("drdm", participation=drawn({"kind": "bernoulli", "probability": 0.5})),
+    ),
+    "drfa, a sampler of its own": (
+        "participation.sampler.kind",
+        of("drfa", participation=drawn({"kind": "cyclic", "groups": 2})),
+    ),
+    "drdm, exploration": (
+        "algorithm.exploration",
+        of("drdm", algorithm__sampling="without-replacement", algorithm__exploration=0.1),
+    ),
+    "codasca": ("objective.kind", of("codasca")),
+    "coda-plus": ("objective.kind", of("coda-plus")),
+    "coda": ("objective.kind", of("coda")),
+    "npa": ("objective.kind", of("npa")),
+    "hyfdca, l2": ("objective.l2", of("hyfdca", objective={"kind": "logistic", "l2": 0})),
+    "hyfdca, softmax": ("objective.kind", of("hyfdca", objective=_SOFTMAX)),
+    "hyfdca, float32": (
+        "objective.dtype",
+        of("hyfdca", objective={"kind": "logistic", "l2": 0.01, "dtype": "float32"}),
+    ),
+    "hyfdca, line search with a fraction": (
+        "algorithm.preset",
+        of("hyfdca", algorithm__preset="linesearch", participation=drawn(_HALF)),
+    ),
+    "hyfdca, line search with a step": ("algorithm.step_size", of("hyfdca", algorithm__step_size=0.5)),
+    "hybrid-fedavg": ("objective.kind", of("hybrid-fedavg", objective=_SOFTMAX)),
+    "hyfem-like": ("objective.kind", of("hyfem-like", objective=_SOFTMAX)),
+    "feddcd, one client": ("clients", of("feddcd", clients=1)),
+    "feddcd, cohorts of one": (
+        "participation.sampler",
+        of("feddcd", participation=drawn({"kind": "fixed", "size": 1})),
+    ),
+    "feddcd, not strongly convex": (
+        "objective.l2",
+        of("feddcd", objective={"kind": "logistic", "l2": 0}, algorithm__solver={"kind": "sgd"}),
+    ),
+    "feddcd, gap of the hinge": (
+        "algorithm.monitor",
+        of("feddcd", objective={"kind": "hinge", "l2": 0.01}, algorithm__monitor=1),
+    ),
+    "feddcd, newton and the hinge": (
+        "algorithm.solver.kind",
+        of("feddcd", objective={"kind": "hinge", "l2": 0.01}, algorithm__solver={"kind": "newton"}),
+    ),
+    "feddcd, too large a Hessian": (
+        "algorithm.solver.kind",
+        of("feddcd", algorithm__solver={"kind": "newton", "max_dimension": 29}),
+    ),
+    "feddcd, saga without scores": (
+        "algorithm.solver.kind",
+        of("feddcd", objective=_BINARY, algorithm__solver={"kind": "saga"}, algorithm__dual_step=0.1),
+    ),
+    "feddcd, newton-cg without second derivatives": (
+        "algorithm.solver.kind",
+        of("feddcd", objective=_BINARY, algorithm__solver={"kind": "newton-cg"}, algorithm__dual_step=0.1),
+    ),
+    "feddcd, gradient steps of no known length": (
+        "algorithm.solver.step",
+        of(
+            "feddcd",
+            objective=_BINARY,
+            algorithm__solver={"kind": "gradient", "stop": {"steps": 3}},
+            algorithm__dual_step=0.1,
+        ),
+    ),
+    "feddcd, an accuracy that nobody can tell": (
+        "algorithm.solver.stop.accuracy",
+        of("feddcd", algorithm__solver={"kind": "sgd", "stop": {"accuracy": 0.1}}),
+    ),
+    "feddcd, passes": (
+        "algorithm.solver.stop.epochs",
+        of("feddcd", algorithm__solver={"kind": "lbfgs", "stop": {"epochs": 3}}),
+    ),
+    "acc-feddcd, the hinge": ("objective.kind", of("acc-feddcd", objective={"kind": "hinge", "l2": 0.01})),
+    "acc-feddcd, not strongly convex": (
+        "objective.l2",
+        of("acc-feddcd", objective={"kind": "logistic", "l2": 0}, algorithm__solver={"kind": "sgd"}),
+    ),
+    "acc-feddcd, cohorts of one": (
+        "participation.sampler",
+        of("acc-feddcd", participation=drawn({"kind": "fixed", "size": 1})),
+    ),
+    "acc-feddcd, weighted": (
+        "participation.sampler.kind",
+        of("acc-feddcd", participation=drawn({"kind": "weighted", "size": 2})),
+    ),
+    "fedpd, skipped rounds": (
+        "participation.sampler.kind",
+        of("fedpd", algorithm__skip=0.5, participation=drawn(_FIXED)),
+    ),
+    "fedavg, a budget below one upload": (
+        "differential_privacy.budget",
+        of("fedavg", differential_privacy=_NOISE | {"budget": 0.5}),
+    ),
+    "fedavg, more draws than samples": (
+        "differential_privacy",
+        of(
+            "fedavg",
+            algorithm__local_steps=10,
+            algorithm__batch_size=16,
+            algorithm__batches="epoch",
+            differential_privacy=_NOISE,
+        ),
+    ),
+}
+
+_NEVER = {"fedprox", "scaffold", "feddyn", "fedpdm", "mb-sgd", "scaff-pd"}
+"""Algorithms whose halves refuse nothing that the settings alone do not."""
+
+
+def test_every_algorithm_has_a_case() -> None:
+    assert {values["algorithm"]["name"] for _, values in REFUSED.values()} | _NEVER == set(builtin())
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process that is started, or keys that are made, be an error that no test expects."""
+
+    async def started(*arguments: object, **more: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(local._ClientProcess, "run", started)
+    monkeypatch.setattr(local, "make_keys_apart", started)
+    monkeypatch.setattr(local, "serve", started)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_check_and_up_refuse_it_before_a_process_starts(case: str, tmp_path: Path, no_process: None) -> None:
+    key, values = REFUSED[case]
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(values))
+    with pytest.raises(SettingsError) as by_check:
+        check(file)
+    assert by_check.value.key == key
+    with pytest.raises(SettingsError) as by_up:
+        up(file, runs=tmp_path / "runs")
+    assert by_up.value.key == key
+    assert by_up.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        of("fedavg", clients=456),  # 455 training samples
+        of(
+            "fedavg",
+            clients=456,
+            data={"name": "breast_cancer", "partition": {"kind": "dirichlet", "alpha": 1}},
+        ),
+        of(
+            "codasca",
+            objective=_BINARY,
+            data={"name": "breast_cancer", "classes": ["benign", "malignant", "neither"]},
+        )
+        | {"objective": _BINARY | {"positive": [2]}},
+    ],
+    ids=["more clients than samples", "more clients than samples, skewed", "nobody is positive"],
+)
+def test_data_that_cannot_be_used_are_refused_before_a_process_starts(
+    values: Values, tmp_path: Path, no_process: None
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(values))
+    with pytest.raises(DataError):
+        check(file)
+    with pytest.raises(DataError):
+        up(file, runs=tmp_path / "runs")
+
+
+@pytest.mark.parametrize("name", sorted(builtin()))
+def test_settings_that_work_pass(name: str) -> None:
+    auc = name in ("codasca", "coda-plus", "coda", "npa")
+    settings = validate(of(name, **({"objective": _BINARY} if auc else {})))
+    check_run(settings, open_data(settings), 4)
+    check_run(settings, None, 4)
+
+
+def test_where_clients_bring_their_data_what_does_not_depend_on_them_is_checked() -> None:
+    own = {"data": {"name": "own", "classes": ["a", "b"]}}
+    with pytest.raises(SettingsError) as refused:
+        check_run(validate(of("feddcd", clients=1) | own), None, 1)
+    assert refused.value.key == "clients"
+    check_run(validate(of("feddcd", clients="auto") | own), None, None)
+
+
+def test_an_algorithm_from_outside_takes_part(tmp_path: Path, no_process: None) -> None:
+    values = of(f"{__name__}:Picky")
+    with pytest.raises(SettingsError) as refused:
+        up(values, runs=tmp_path)
+    assert refused.value.key == "algorithm.name"
+    assert Picky.seen == ([113, 114, 114, 114], 455)
+
+
+def test_a_search_is_refused_before_its_first_trial(tmp_path: Path, no_process: None) -> None:
+    run, search = tmp_path / "run.yaml", tmp_path / "search.yaml"
+    run.write_text(yaml.safe_dump(of("hyfdca")))
+    parameters = {"objective.l2": {"choice": [0.01, 0.0]}}
+    search.write_text(yaml.safe_dump({"settings": str(run), "trials": 8, "parameters": parameters}))
+    with pytest.raises(SettingsError) as refused:
+        Search.begin(load_tuning(search), tmp_path)
+    assert refused.value.key == "objective.l2"
+
+
+class Picky(Algorithm):
+    """An algorithm that refuses every run, and says what it has seen."""
+
+    class Settings(AlgorithmSettings):
+        """None of its own."""
+
+    seen: tuple[list[int], int]
+
+    def check(self, data: Any) -> None:
+        """Refuse the run."""
+        shards = [member.shard for member in self.fleet.members.values()]
+        Picky.seen = sorted(shard.samples for shard in shards if shard is not None), data.problem.samples
+        raise SettingsError("no run suits it", key="algorithm.name")
+
+
+class PickyClient(ClientAlgorithm):
+    """Never made."""
