@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
 from common.errors import SettingsError
-from common.settings.participation import Participation
+from common.settings.participation import Participation, Sampler
 from common.settings.section import Section
 from common.settings.uplink import Uplink
+
+Weighting: TypeAlias = Literal["samples", "uniform"]
+"""What counts alike in a sum over clients: each sample, or each client."""
 
 
 class AlgorithmSettings(Section):
@@ -37,6 +40,8 @@ class AlgorithmSettings(Section):
     stateless
         Whether the client half keeps nothing from one instruction to the next. For an algorithm from outside the
         project its client half says it.
+    other_problem
+        What the algorithm minimises where :meth:`minimises` has no name for it; empty: it does not say.
     """
 
     splits_features: ClassVar[bool] = False
@@ -45,6 +50,7 @@ class AlgorithmSettings(Section):
     treats_nonconvex: ClassVar[bool] = False
     asks: ClassVar[tuple[str, ...]] = ()
     stateless: ClassVar[bool] = False
+    other_problem: ClassVar[str] = ""
 
     name: str = Field(description="the algorithm")
 
@@ -61,6 +67,22 @@ class AlgorithmSettings(Section):
     @property
     def prox_penalty(self) -> float | None:
         """The smallest penalty rho with which the proximal operator of h is taken; ``None``: it never is."""
+        return None
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """Return how the clients' mean losses are weighted in the sum that the algorithm minimises.
+
+        Parameters
+        ----------
+        sampler
+            How cohorts are drawn: who is drawn more often may count for more.
+
+        Returns
+        -------
+        Weighting or None
+            ``"samples"``: each sample counts alike; ``"uniform"``: each client does; ``None``: it minimises something
+            else, or does not say what.
+        """
         return None
 
     def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:

@@ -6,9 +6,11 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from common.algorithms import Weighting
 from common.algorithms.fedavg import LocalTrainingSettings
 from common.expectation import ABSURD
 from common.settings.constraint import ConstraintSettings, NoConstraint
+from common.settings.participation import Sampler
 
 LARGEST_DUAL_STEP = 1e12
 """Beyond this a step of the weights along any loss that means something is a jump to a corner of their simplex."""
@@ -21,6 +23,7 @@ class RobustSettings(LocalTrainingSettings):
     """
 
     treats_nonconvex: ClassVar[bool] = True
+    other_problem: ClassVar[str] = "the largest of the clients' losses"
 
     local_steps: PositiveInt = Field(
         10, description="mini-batch steps in a round (tau), the same number for every client"
@@ -169,6 +172,10 @@ class DRDMSettings(SampledByWeightSettings):
     def epsilon(self) -> float:
         """Share of uniform sampling in the draw of the training cohort."""
         return 0.1 if self.exploration is None else self.exploration
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """With drifts that are summed up all alike, the average of the clients' losses; else the largest."""
+        return "uniform" if self.correction == "uniform" else None
 
     @property
     def omega_min(self) -> float:

@@ -6,8 +6,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from common.algorithms import AlgorithmSettings
+from common.algorithms import AlgorithmSettings, Weighting
 from common.privacy.sensitivity import LocalMap
+from common.settings.participation import Sampler, Weighted
 
 
 class LocalTrainingSettings(AlgorithmSettings):
@@ -116,6 +117,12 @@ class WeightedAverageSettings(LocalTrainingSettings):
         "samples", description="average weighted by samples (n_k / n), or with equal weights"
     )
 
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """As the average is weighted; who is drawn by samples and averaged with equal weights counts by samples."""
+        if not isinstance(sampler, Weighted):
+            return self.weighting
+        return "samples" if self.weighting == "uniform" else None
+
 
 class FedAvgSettings(WeightedAverageSettings):
     """Federated averaging (McMahan et al. 2017, Algorithm 1)."""
@@ -150,6 +157,10 @@ class WeightedSumSettings(LocalTrainingSettings):
         description="what is minimised: each client's objective weighted by p_i = N n_i / n, which gives the mean "
         "loss of all samples, or with p_i = 1, the sum of the clients' objectives",
     )
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """As the settings say, unless large clients are drawn more often."""
+        return None if isinstance(sampler, Weighted) else self.weighting
 
     def weight(self, samples: int, mean_samples: float) -> float:
         """Return ``p_i`` (FedDCD specification, section 1.6).

@@ -10,8 +10,9 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
-from common.algorithms import AlgorithmSettings
+from common.algorithms import AlgorithmSettings, Weighting
 from common.errors import SettingsError
+from common.settings.participation import Sampler
 from common.settings.solver import AutoSolver, SolverSettings
 
 
@@ -67,6 +68,10 @@ class DualAscentSettings(AlgorithmSettings):
                 "there is no duality gap; leave one of them out"
             )
         return self
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """As the settings say, whoever is drawn how often: a dual step leaves the optimum where it is."""
+        return self.weighting
 
 
 class FedDCDSettings(DualAscentSettings):

@@ -6,7 +6,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
+from common.algorithms import Weighting
 from common.algorithms.fedavg import LocalTrainingSettings
+from common.settings.participation import Sampler, Weighted
 from common.settings.uplink import Uplink
 
 Aggregator = Literal["sampled", "stale", "hybrid"]
@@ -54,6 +56,10 @@ class FedPDMSettings(LocalTrainingSettings):
         "sampled",
         description="who takes part in round 1: a cohort as in every round, or all clients, as in the paper",
     )
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """The sum of the clients' objectives, unless large clients are drawn more often."""
+        return None if isinstance(sampler, Weighted) else "uniform"
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

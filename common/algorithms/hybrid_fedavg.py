@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from common.algorithms import AlgorithmSettings
+from common.algorithms import AlgorithmSettings, Weighting
+from common.settings.participation import Sampler, Weighted
 
 
 class LocalDescentSettings(AlgorithmSettings):
@@ -24,6 +25,10 @@ class LocalDescentSettings(AlgorithmSettings):
         "uniform",
         description="a feature's average over the clients that hold it: with equal weights, or weighted by samples",
     )
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """As the average is weighted, where clients hold whole samples."""
+        return None if isinstance(sampler, Weighted) else self.weighting
 
     def step_size_at(self, t: int) -> float:
         """Step size ``a / (b + sqrt(t))`` of round ``t``, counted from 1."""

@@ -9,10 +9,11 @@ from typing import ClassVar, Literal, Self, TypeAlias
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from common.algorithms import AlgorithmSettings
+from common.algorithms import AlgorithmSettings, Weighting
 from common.arrays import Indices
 from common.paillier.packing import Layout
 from common.randomness import generator
+from common.settings.participation import Sampler
 from common.settings.section import Section
 
 LINE_STEPS = 2.0 ** -np.arange(0.0, 31.0)
@@ -144,6 +145,10 @@ class HyFDCASettings(AlgorithmSettings):
         if self.protect_primal and self.privacy == "none":
             raise ValueError("protect_primal: true needs privacy: paillier")
         return self
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """The mean over all samples, whoever is drawn how often."""
+        return "samples"
 
     @property
     def key_bits(self) -> int | None:

@@ -195,6 +195,31 @@ class DataSource:
             self._own_tests(clients)  # refuses what cannot be divided
         return [self._part(client, clients)[1] for client in range(clients)]
 
+    def pooled(self, clients: int, dtype: DTypeLike = np.float64) -> tuple[Shard, list[int]]:
+        """Return what ``clients`` clients train on as one shard, one client after the other, and each one's samples.
+
+        Raises
+        ------
+        DataError
+            The partition is not possible, or a client does not hold whole samples.
+        """
+        shards = [self.shard(client, clients, dtype) for client in range(clients)]
+        if any(shard.features.shape[1] < self.problem.features for shard in shards):
+            raise DataError(
+                "data.partition: clients hold parts of samples, so that none has a loss of its own; count each sample "
+                "alike (samples)"
+            )
+        parts: list[Any] = [shard.features for shard in shards]
+        sparse = any(isinstance(part, sp.csr_array) for part in parts)
+        together = Shard(
+            sp.vstack(parts, format="csr") if sparse else np.concatenate(parts),
+            np.concatenate([shard.labels for shard in shards]),
+            self.problem.classes,
+            self.problem.features,
+            np.concatenate([shard.samples_held for shard in shards]),
+        )
+        return together, [shard.samples for shard in shards]
+
     def sizes(self, clients: int) -> list[int]:
         """Return how many samples each of ``clients`` clients trains on; errors as :meth:`shard`."""
         return [len(rows) for rows in self.trained_on(clients)]

@@ -2,10 +2,11 @@
 
 Shalev-Shwartz and Zhang 2013; in the notation of the HyFDCA specification, sections 1.1 to 1.5:
 
-    P(w) = (l2/2) ||w||^2 + (1/N) sum_i l_i(x_i^T w)
-    D(alpha) = -(l2/2) ||w(alpha)||^2 - (1/N) sum_i l_i*(-alpha_i)
-    w(alpha) = (1/(l2 N)) sum_i alpha_i x_i
+    P(w) = (l2/2) ||w||^2 + (1/N) sum_i c_i l_i(x_i^T w)
+    D(alpha) = -(l2/2) ||w(alpha)||^2 - (1/N) sum_i c_i l_i*(-alpha_i)
+    w(alpha) = (1/(l2 N)) sum_i c_i alpha_i x_i
 
+The weights c_i have mean 1. They are 1 where each sample counts alike, and n/(K n_k) where each of K clients does.
 ``D(alpha) <= P(w)`` for every pair, so the gap between them bounds how far both are from the optimum. It
 is what the federated algorithms are measured against.
 
@@ -78,15 +79,18 @@ class DualProblem:
         ``y``, shape (N,).
     l2
         ``lambda > 0``.
+    weights
+        ``c``, shape (N,), positive, of mean 1; ``None``: all are 1.
     """
 
     loss: MarginLoss
     features: Matrix
     targets: Targets
     l2: float
+    weights: Vector | None = None
 
     @classmethod
-    def of(cls, loss: MarginLoss, shard: Shard, l2: float) -> DualProblem:
+    def of(cls, loss: MarginLoss, shard: Shard, l2: float, weights: Vector | None = None) -> DualProblem:
         """Return the problem that a shard of whole samples poses.
 
         Raises
@@ -103,7 +107,7 @@ class DualProblem:
         if not shard.samples:
             raise DataError("there are no samples to learn from")
         targets = loss.targets(shard.labels, shard.classes, np.float64)
-        return cls(loss, shard.features.astype(np.float64, copy=False), targets, l2)
+        return cls(loss, shard.features.astype(np.float64, copy=False), targets, l2, weights)
 
     @property
     def samples(self) -> int:
@@ -112,25 +116,28 @@ class DualProblem:
 
     @property
     def curvature(self) -> Vector:
-        """``q_i = ||x_i||^2 / (l2 N)``, shape (N,)."""
+        """``q_i = c_i ||x_i||^2 / (l2 N)``, shape (N,)."""
         squares = self.features * self.features
-        result: Vector = np.asarray(squares.sum(axis=1)) / (self.l2 * self.samples)
-        return result
+        return self.weighted(np.asarray(squares.sum(axis=1)) / (self.l2 * self.samples))
 
     def primal(self, dual: Vector) -> Vector:
         """Return ``w(alpha)``, shape (m,)."""
-        result: Vector = (dual @ self.features) / (self.l2 * self.samples)
+        result: Vector = (self.weighted(dual) @ self.features) / (self.l2 * self.samples)
         return result
+
+    def weighted(self, values: Vector) -> Vector:
+        """Return ``c_i`` times the value of each sample, shape (N,)."""
+        return values if self.weights is None else self.weights * values
 
     def dual_objective(self, dual: Vector, w: Vector) -> float:
         """Return ``D(alpha)``, with ``w`` that of ``alpha``."""
         conjugates = self.loss.conjugate(dual, self.targets)
-        return float(-self.l2 / 2 * (w @ w) - conjugates.mean())
+        return float(-self.l2 / 2 * (w @ w) - self.weighted(conjugates).mean())
 
     def primal_objective(self, w: Vector) -> float:
         """Return ``P(w)``."""
         losses = self.loss.value(self.features @ w, self.targets)
-        return float(self.l2 / 2 * (w @ w) + losses.mean())
+        return float(self.l2 / 2 * (w @ w) + self.weighted(losses).mean())
 
 
 def solve(
@@ -141,6 +148,7 @@ def solve(
     tolerance: float = TOLERANCE,
     max_passes: int = MAX_PASSES,
     seed: int = 0,
+    weights: Vector | None = None,
 ) -> Solution:
     """Solve the problem of a whole data set.
 
@@ -158,6 +166,8 @@ def solve(
         Stop after so many passes in any case; the gap of the solution tells.
     seed
         Decides the order of the samples in each pass.
+    weights
+        How much each sample counts, shape (N,), positive, of mean 1; ``None``: all alike.
 
     Raises
     ------
@@ -166,7 +176,7 @@ def solve(
     DataError
         There are no samples.
     """
-    problem = DualProblem.of(loss, shard, l2)
+    problem = DualProblem.of(loss, shard, l2, weights)
     dual: Vector = np.zeros(problem.samples)
     curvature, passes = problem.curvature, 0
     while True:
@@ -202,8 +212,9 @@ def ascend(
     dual, w
         After the last step.
     """
-    step, w, scale = scalar_step(problem.loss), w.copy(), 1 / (problem.l2 * problem.samples)
+    step, w = scalar_step(problem.loss), w.copy()
     alpha, y, q = dual.tolist(), problem.targets.tolist(), curvature.tolist()
+    scale = problem.weighted(np.full(problem.samples, 1 / (problem.l2 * problem.samples))).tolist()
     features = problem.features
     if isinstance(features, sp.csr_array):
         values, columns, starts = features.data, features.indices, features.indptr.tolist()
@@ -213,14 +224,14 @@ def ascend(
             delta = step(alpha[i], float(x @ w[held]), y[i], q[i])
             if delta:
                 alpha[i] += delta
-                w[held] += (delta * scale) * x  # a row names a column once
+                w[held] += (delta * scale[i]) * x  # a row names a column once
     else:
         for i in order.tolist():
             x = features[i]
             delta = step(alpha[i], float(x @ w), y[i], q[i])
             if delta:
                 alpha[i] += delta
-                w += (delta * scale) * x
+                w += (delta * scale[i]) * x
     return np.array(alpha), w
 
 
@@ -249,7 +260,13 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
         return dual
     w = problem.primal(dual)
     x, y, start = problem.features[free], problem.targets[free], dual[free]
-    change = _conjugate_gradients(x, s, problem.l2 * problem.samples, y - x @ w - s * start)
+    slope = y - x @ w - s * start
+    if problem.weights is None:
+        change = _conjugate_gradients(x, s, problem.l2 * problem.samples, slope)
+    else:  # with root(c_i) times each variable the matrix is symmetric
+        root = np.sqrt(problem.weights[free])
+        scaled = sp.csr_array(x.multiply(root[:, None])) if isinstance(x, sp.csr_array) else root[:, None] * x
+        change = _conjugate_gradients(scaled, s, problem.l2 * problem.samples, root * slope) / root
     best = problem.dual_objective(dual, w)
     for halving in range(_HALVINGS):
         moved = dual.copy()

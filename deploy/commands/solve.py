@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 
+from common.algorithms import Weighting
 from common.errors import DataError, SettingsError
+from common.settings.data import GridPartition, RaggedPartition
+from common.settings.run import RunSettings, load
 from deploy.commands.run import JsonOption, SetOption
+
+if TYPE_CHECKING:
+    from common.arrays import Vector
+    from common.data.shard import Shard
+    from common.data.source import DataSource
 
 
 def register(app: typer.Typer) -> None:
@@ -24,14 +33,22 @@ def solve(
     overrides: SetOption = None,
     tolerance: Annotated[float, typer.Option(min=0, help="duality gap at which to stop")] = 1e-9,
     passes: Annotated[int, typer.Option(min=1, help="stop after so many passes over the data")] = 10_000,
+    weighting: Annotated[
+        Weighting | None,
+        typer.Option(
+            help="what counts alike, in place of what it is in the run: each sample, or each client"
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="also write the figures here, as JSON")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Solve a run's whole problem on one machine: the optimum that a federation can at best reach."""
+    """Solve a run's whole problem on one machine: the optimum that a federation can at best reach.
+
+    Each sample counts alike, or each client, as in what the run's algorithm minimises.
+    """
     from common.data.source import DataSource
     from common.objectives.factory import build_objective, margin_loss
     from common.objectives.sdca import solve as solve_dual
-    from common.settings.run import load
     from deploy.data import ensure
     from report.output import output_at
 
@@ -48,14 +65,19 @@ def solve(
     console = Console(stderr=as_json, highlight=False)
     ensure(chosen.data, console)
     source = DataSource.open(chosen.data, chosen.seed, chosen.positive)
-    training, test = source.training(), source.test()
+    weights, counts = _counted(chosen, weighting)
+    (training, own), test = _training(chosen, source, weights), source.test()
     begun = time.perf_counter()
-    found = solve_dual(loss, training, l2, tolerance=tolerance, max_passes=passes, seed=chosen.seed)
+    found = solve_dual(
+        loss, training, l2, tolerance=tolerance, max_passes=passes, seed=chosen.seed, weights=own
+    )
     seconds = time.perf_counter() - begun
     objective = build_objective(chosen.objective.model_copy(update={"dtype": "float64"}), training)
     on_test = None if test is None else objective.evaluate(found.primal, test)
     figures: dict[str, Any] = {
+        "weighting": weights,
         "objective": found.primal_objective,
+        "sample_objective": found.primal_objective if own is None else objective.value(found.primal),
         "dual_objective": found.dual_objective,
         "gap": found.gap,
         "converged": found.gap <= tolerance,
@@ -75,6 +97,7 @@ def solve(
         return
     title = f"{loss.kind}, l2 {l2:g}, {training.samples:,} samples, {source.problem.features:,} features"
     console.print(f"{'problem':15} {title}", soft_wrap=True)
+    console.print(f"{'weighting':15} {weights}: {counts}", soft_wrap=True)
     for name, fact in _facts(figures).items():
         console.print(f"{name:15} {fact}")
     if not figures["converged"]:
@@ -87,12 +110,47 @@ def solve(
         console.print(f"{'figures':15} {output}", soft_wrap=True)
 
 
+def _counted(settings: RunSettings, wanted: Weighting | None) -> tuple[Weighting, str]:
+    """Return what counts alike in the problem to solve, and why, in words."""
+    algorithm, what = settings.algorithm, {"samples": "each sample", "uniform": "each client"}
+    own = algorithm.minimises(settings.participation.sampler)
+    if own == "uniform" and isinstance(settings.data.partition, GridPartition | RaggedPartition):
+        own = "samples"  # no client has a loss of its own
+    chosen = wanted or own or "samples"
+    alike = f"{what[chosen]} counts alike"
+    if own is None:
+        other = algorithm.other_problem or "something else, or does not say what"
+        return chosen, f"{alike}. This is not the run's problem: {algorithm.name} minimises {other}"
+    if chosen != own:
+        return chosen, f"{alike}. This is not the run's problem, in which {what[own]} does"
+    return chosen, f"{alike}, as in the run"
+
+
+def _training(settings: RunSettings, source: DataSource, weighting: Weighting) -> tuple[Shard, Vector | None]:
+    """Return the samples that the clients train on, and how much each counts; ``None``: all alike."""
+    if weighting == "samples" and not (settings.data.holdout or settings.data.leaves_out):
+        return source.training(), None
+    if not isinstance(settings.clients, int):
+        raise SettingsError(
+            "auto means whoever joins, but the problem depends on who holds what; give --set clients=N",
+            key="clients",
+        )
+    training, counts = source.pooled(settings.clients)
+    if weighting == "samples":
+        return training, None
+    return training, np.repeat(training.samples / (len(counts) * np.array(counts, np.float64)), counts)
+
+
 def _facts(figures: dict[str, Any]) -> dict[str, str]:
     facts = {
         "primal": f"{figures['objective']:.10f}",
         "dual": f"{figures['dual_objective']:.10f}",
         "gap": f"{figures['gap']:.1e}",
     }
+    if figures["weighting"] == "uniform":
+        facts["over samples"] = (
+            f"{figures['sample_objective']:.10f}, the objective of this model in a run's tables"
+        )
     for name in ("train_accuracy", "test_accuracy"):
         if figures[name] is not None:
             facts[name.replace("_", " ")] = f"{100 * figures[name]:.1f} %"

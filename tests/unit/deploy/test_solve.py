@@ -6,12 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 import yaml
+from scipy.optimize import minimize
 from typer.testing import CliRunner
 
+from common.arrays import Vector
+from common.data.source import DataSource
 from common.errors import DataError, SettingsError
+from common.settings.participation import Weighted
+from common.settings.run import RunSettings, validate
 from deploy.commands import solve
 
 SETTINGS: dict[str, Any] = {
@@ -103,3 +109,87 @@ def test_what_cannot_be_solved_is_refused(
     with pytest.raises(error) as caught:
         fenchel(file, *words)
     assert complaint in str(caught.value)
+
+
+UNEVEN: dict[str, Any] = SETTINGS | {
+    "clients": 6,
+    "objective": {"kind": "logistic", "l2": 0.01},
+    "data": SETTINGS["data"] | {"partition": {"kind": "zipf", "exponent": 1.2}},
+}
+
+
+def optimum(settings: RunSettings, weighting: str) -> float:
+    """Return the optimum by another solver (scipy), from the clients' own mean losses."""
+    source = DataSource.open(settings.data, settings.seed)
+    assert isinstance(settings.clients, int)
+    shards = [source.shard(client, settings.clients) for client in range(settings.clients)]
+    sizes = np.array([shard.samples for shard in shards])
+    assert sizes.max() > 5 * sizes.min()  # else the two problems are nearly one
+    weights = sizes / sizes.sum() if weighting == "samples" else np.full(len(sizes), 1 / len(sizes))
+
+    def total(w: Vector) -> float:
+        losses = [np.logaddexp(0, -np.where(s.labels == 1, 1, -1) * (s.features @ w)).mean() for s in shards]
+        return float(weights @ np.array(losses) + settings.objective.l2 / 2 * (w @ w))
+
+    found = minimize(total, np.zeros(source.problem.features), method="BFGS", options={"gtol": 1e-7})
+    return float(found.fun)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "weighting"),
+    [
+        ({"name": "fedavg"}, "samples"),
+        ({"name": "fedavg", "weighting": "uniform"}, "uniform"),
+        ({"name": "feddcd", "weighting": "uniform"}, "uniform"),
+        ({"name": "scaffold", "weighting": "uniform"}, "uniform"),
+        ({"name": "fedpdm"}, "uniform"),
+        ({"name": "hyfdca"}, "samples"),
+    ],
+    ids=str,
+)
+def test_the_problem_that_is_solved_is_that_of_the_run(
+    tmp_path: Path, algorithm: dict[str, Any], weighting: str
+) -> None:
+    values = UNEVEN | {"algorithm": algorithm}
+    path = tmp_path / "solve.yaml"
+    path.write_text(yaml.safe_dump(values))
+    figures = json.loads(fenchel(str(path), "--json"))
+    assert figures["weighting"] == weighting
+    assert figures["objective"] == pytest.approx(optimum(validate(values), weighting), abs=1e-8)
+    assert figures["gap"] <= 1e-9
+    assert f"weighting       {weighting}: each" in fenchel(str(path))
+
+
+def test_the_other_problem_is_solved_if_that_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "solve.yaml"
+    path.write_text(yaml.safe_dump(UNEVEN))
+    figures = json.loads(fenchel(str(path), "--json", "--weighting", "uniform"))
+    assert figures["objective"] == pytest.approx(optimum(validate(UNEVEN), "uniform"), abs=1e-8)
+    assert "This is not the run's problem, in which each sample does" in fenchel(
+        str(path), "--weighting", "uniform"
+    )
+
+
+def test_who_draws_large_clients_more_often_counts_by_samples() -> None:
+    weighted = Weighted(size=2)
+    assert validate(UNEVEN | {"algorithm": {"name": "fedavg"}}).algorithm.minimises(weighted) is None
+    uniform = {"name": "fedavg", "weighting": "uniform"}
+    assert validate(UNEVEN | {"algorithm": uniform}).algorithm.minimises(weighted) == "samples"
+
+
+def test_what_minimises_another_problem_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "solve.yaml"
+    path.write_text(yaml.safe_dump(UNEVEN | {"algorithm": {"name": "drdm"}}))
+    shown = fenchel(str(path))
+    assert "not the run's problem: drdm minimises the largest of the clients' losses" in " ".join(
+        shown.split()
+    )
+
+
+def test_only_samples_that_are_trained_on_count(tmp_path: Path) -> None:
+    values = UNEVEN | {"data": UNEVEN["data"] | {"holdout": 0.3}}
+    path = tmp_path / "solve.yaml"
+    path.write_text(yaml.safe_dump(values))
+    figures = json.loads(fenchel(str(path), "--json"))
+    assert figures["samples"] < 455
+    assert figures["objective"] == pytest.approx(optimum(validate(values), "samples"), abs=1e-8)

@@ -216,10 +216,16 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(
 
 
 def test_data_that_is_not_there_ends_the_search_at_once(tmp_path: Path) -> None:
-    search = begun(tmp_path, base={**BASE, "data": {"file": str(tmp_path / "nowhere.csv"), "label": "y"}})
+    file = tmp_path / "here.csv"
+    file.write_text("x,y\n" + "1,0\n2,1\n" * 20)
+    base = {**BASE, "data": {"file": str(file), "label": "y"}}
+    search = begun(tmp_path, base=base)
+    file.rename(tmp_path / "elsewhere.csv")
     with pytest.raises(DataError):
         search.go(in_process=True)
-    assert Search.reopen(search.folder.path).finished == {}
+    assert not search.finished
+    with pytest.raises(DataError):
+        begun(tmp_path, base=base)
 
 
 def test_a_search_whose_parameters_were_changed_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -54,6 +54,22 @@ def test_the_logistic_optimum_is_that_of_the_specification(breast_cancer: Shard)
     assert found.primal_objective == pytest.approx(0.25161026, abs=6e-9)
 
 
+@every_loss
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_a_sample_of_weight_two_counts_like_two_samples(
+    make_shard: MakeShard, loss: MarginLoss, sparse: bool
+) -> None:
+    shard = make_shard(60, 5, 2, seed=4, sparse=sparse)
+    twice = np.arange(60) < 20
+    rows = np.concatenate([np.arange(60), np.flatnonzero(twice)])
+    repeated = Shard(shard.features[rows], shard.labels[rows], 2, 5, np.arange(80))
+    weights = np.where(twice, 2.0, 1.0) * 60 / 80
+    found, expected = solve(loss, shard, 0.02, weights=weights), solve(loss, repeated, 0.02)
+    assert found.gap <= 1e-9
+    assert found.primal_objective == pytest.approx(expected.primal_objective, abs=2e-9)
+    np.testing.assert_allclose(found.primal, expected.primal, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("loss", "name", "factor"), [(Hinge(), "hinge", 1), (SquaredHinge(), "squared_hinge", 2)], ids=str
 )
