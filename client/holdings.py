@@ -31,7 +31,8 @@ class OwnFile:
     label
         Column of the label; ``None``: the usual one.
     identifier
-        Column of the sample identifiers; ``None``: there is none, and samples are known by their row.
+        Where the sample identifiers are, as ``--id`` says: a column, an array or a file. ``None``: nowhere, and
+        samples are known by their row.
     """
 
     path: Path

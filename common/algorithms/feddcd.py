@@ -189,7 +189,7 @@ def effective_participation(cohort: float, scales: Sequence[float]) -> float:
 def not_convex() -> SettingsError:
     """Return the error of FedDCD with an objective whose strong convexity is not known to be positive."""
     return SettingsError(
-        "feddcd needs a strongly convex objective; set it above 0, or algorithm.dual_step (such as 0.1) for a neural "
-        "network",
+        "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step (such as 0.1) for "
+        "a neural network",
         key="objective.l2",
     )

@@ -15,6 +15,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from common.data.compressed import missing, opened
+from common.data.identifiers import checked
 from common.data.samples import DataSet, samples
 from common.errors import DataError
 
@@ -130,7 +131,7 @@ def from_table(
             raise DataError(f"{path}: column {label!r} is named for the label and for the sample identifiers")
         if identifier not in table.column_names:
             raise DataError(
-                f"{path}: no column {identifier!r} for the sample identifiers; the columns are "
+                f"{path}: no column {identifier!r} for the sample identifiers (--id); the columns are "
                 f"{listed(table.column_names)}"
             )
         identifiers = _identifiers(table.column(identifier), identifier, path)
@@ -232,7 +233,7 @@ def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
 
 
 def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:
-    """Sample identifiers as text. Messages name rows: an identifier may be a person's."""
+    """Sample identifiers as text."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
@@ -240,20 +241,8 @@ def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:
         raise DataError(
             f"{path}: column {name!r} of sample identifiers is of type {kind}; expected text or whole numbers"
         )
-    identifiers = tuple("" if value is None else str(value).strip() for value in column.to_pylist())
-    first_row: dict[str, int] = {}
-    for row, identifier in enumerate(identifiers, start=1):
-        if not identifier:
-            raise DataError(
-                f"{path}: column {name!r}, row {row}: no sample identifier; expected one in every row"
-            )
-        first = first_row.setdefault(identifier, row)
-        if first != row:
-            raise DataError(
-                f"{path}: column {name!r}, rows {first} and {row}: the same sample identifier; expected each "
-                "once (join the rows of a sample into one, or remove one of them)"
-            )
-    return identifiers
+    words = ["" if value is None else str(value) for value in column.to_pylist()]
+    return checked(words, f"{path}: column {name!r}")
 
 
 def _refuse_repeated(names: list[str], path: Path) -> None:

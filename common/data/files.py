@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from common.data.columns import read_csv, read_parquet
 from common.data.compressed import opened, plain_name
+from common.data.identifiers import of_lines
 from common.data.libsvm import read_libsvm
 from common.data.npz import is_idx, joined, read_arrays, read_idx, read_npz
 from common.data.samples import DataSet, Samples, flatten_images, samples, widen
@@ -43,7 +44,8 @@ def read_file(
     features
         Number of features of a LIBSVM file, whose last ones may not occur.
     identifier
-        Name of the column of sample identifiers, for CSV and Parquet; ``None``: there is none.
+        Where the sample identifiers are: the name of a column (CSV, Parquet) or of an array (NumPy), or a text file
+        with one a line (LIBSVM); ``None``: there are none.
     holder
         Name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
 
@@ -54,29 +56,35 @@ def read_file(
     """
     name = plain_name(path)
     form = name.rpartition(".")[2] if "." in name else ""
-    for what, column in (("label", label), ("sample identifiers", identifier)):
-        if column is not None and form not in ("csv", "tsv", "data", "parquet"):
-            raise DataError(
-                f"{path}: {what} {column!r} given, but only the columns of CSV and Parquet files have names"
-            )
+    if label is not None and form not in ("csv", "tsv", "data", "parquet"):
+        raise DataError(
+            f"{path}: label {label!r} given, but only the columns of CSV and Parquet files have names"
+        )
     if holder is not None and form not in ("csv", "tsv", "data", "parquet", "npz"):
         raise DataError(
             f"{path}: data.partition.column: {holder!r} given, but only CSV, Parquet and NumPy files can have one"
         )
     match form:
         case "npz":
-            return read_npz(path, holder)
+            return read_npz(path, holder, identifier)
         case "parquet":
             return read_parquet(path, label, identifier, holder)
         case "csv" | "tsv" | "data":
             return read_csv(path, label, identifier, holder)
         case "libsvm" | "svm" | "svmlight":
-            return DataSet(read_libsvm(path, features))
+            return _libsvm(path, features, identifier)
     with opened(path) as stream:
         first = stream.readline(100_000)
     if first.strip() and _LIBSVM_LINE.match(first):
-        return DataSet(read_libsvm(path, features))
+        return _libsvm(path, features, identifier)
     raise DataError(f"{path}: of no known form; expected {FORMS}; a spreadsheet can be saved as CSV")
+
+
+def _libsvm(path: Path, features: int | None, identifier: str | None) -> DataSet:
+    """Read a LIBSVM file, which has no place for identifiers, and the file beside it that holds them."""
+    train = read_libsvm(path, features)
+    identifiers = None if identifier is None else of_lines(Path(identifier), len(train), path)
+    return DataSet(train, identifiers=identifiers)
 
 
 def read_files(files: Sequence[Path], label: str | None = None) -> DataSet:

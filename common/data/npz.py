@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from common.data.compressed import opened
+from common.data.identifiers import of_array
 from common.data.samples import DataSet, Samples, flatten_images, samples, widen
 from common.errors import DataError
 
@@ -35,7 +36,7 @@ _HEADER = re.compile(
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-def read_npz(path: Path, holder: str | None = None) -> DataSet:
+def read_npz(path: Path, holder: str | None = None, identifier: str | None = None) -> DataSet:
     """Read a data set from a NumPy archive.
 
     Parameters
@@ -46,6 +47,8 @@ def read_npz(path: Path, holder: str | None = None) -> DataSet:
         optionally a test part (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``).
     holder
         Name of an array of shape (n,) that says who holds each training sample; ``None``: there is none.
+    identifier
+        Name of an array of shape (n,) with the identifiers of the training samples; ``None``: there is none.
 
     Returns
     -------
@@ -76,7 +79,12 @@ def read_npz(path: Path, holder: str | None = None) -> DataSet:
     peak = 255.0 if image is not None and train.features.dtype == np.uint8 else None
     if "peak" in arrays:
         peak = _positive(arrays["peak"], path)
-    return joined(train, test, image, peak, str(path))
+    made = joined(train, test, image, peak, str(path))
+    return (
+        made
+        if identifier is None
+        else replace(made, identifiers=of_array(arrays, identifier, len(train), path))
+    )
 
 
 def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:

@@ -50,7 +50,8 @@ def load_own(
     classes
         All class names of the run in order; ``None`` takes those of this file, sorted.
     identifier
-        Name of the column of sample identifiers, which is no feature; ``None``: there is none.
+        Where the sample identifiers are, which are no feature: the name of a column (CSV, Parquet) or of an array
+        (NumPy), or a text file with one a line (LIBSVM); ``None``: there are none.
     columns
         The features of the whole problem, of which this file may hold some: their names in order or, for files
         without names, their number. ``None``: every client holds all features, in the same order.

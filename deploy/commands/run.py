@@ -343,7 +343,10 @@ def client(
     identifier: Annotated[
         str | None,
         typer.Option(
-            "--id", metavar="COLUMN", help="column of the sample identifiers in --data; not a feature"
+            "--id",
+            metavar="COLUMN|ARRAY|FILE",
+            help="sample identifiers of --data: a column of CSV and Parquet, an array of NumPy archives, a text file "
+            "beside LIBSVM, one a line",
         ),
     ] = None,
     state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
@@ -457,7 +460,10 @@ def client(
     if data is not None and sessions is not None:
         raise SettingsError("--data is the file of one client; leave --sessions out")
     if identifier is not None and data is None:
-        raise SettingsError("--id names a column of a client's own file; give the file with --data FILE")
+        raise SettingsError(
+            "says where the sample identifiers of a client's own file are; give the file with --data FILE",
+            key="--id",
+        )
     Address.parse(server, "the server's address")
     metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
     identities = _identities(certs, claim, sessions, first, name)

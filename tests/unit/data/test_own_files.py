@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_identifiers_of_a_parquet_file(tmp_path: Path, kind: Any) -> None:
         ("id,a,y\np,1,0\n  ,2,1\n", "column 'id', row 2: no sample identifier"),
         ("id,a,y\nanna,1,0\nq,2,1\nanna,3,0\n", "rows 1 and 3: the same sample identifier"),
         ("id,a,y\nanna,1,0\nanna ,2,1\n", "rows 1 and 2: the same sample identifier"),
-        ("name,a,y\np,1,0\n", "no column 'id' for the sample identifiers; the columns are name, a, y"),
+        ("name,a,y\np,1,0\n", "no column 'id' for the sample identifiers .--id.; the columns are name, a, y"),
     ],
 )
 def test_identifiers_that_cannot_be_used_are_refused_by_row(
@@ -83,16 +84,103 @@ def test_identifiers_that_cannot_be_used_are_refused_by_row(
 def test_a_column_is_label_or_identifier_and_only_tables_have_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'y' is named for the label and for the sample identifiers"):
         load_own(written(tmp_path, "x.csv", "a,y\n1,0\n"), "y", identifier="y")
-    with pytest.raises(
-        DataError, match="sample identifiers 'id' given, but only the columns of CSV and Parquet"
-    ):
-        load_own(written(tmp_path, "x.svm", "1 1:1\n"), identifier="id")
+    with pytest.raises(DataError, match="label 'id' given, but only the columns of CSV and Parquet"):
+        load_own(written(tmp_path, "x.svm", "1 1:1\n"), "id")
     path = tmp_path / "x.parquet"
     pyarrow.parquet.write_table(pa.table({"id": [0.5, 1.5], "a": [1.0, 2.0], "label": [0, 1]}), path)
     with pytest.raises(
         DataError, match="'id' of sample identifiers is of type double; expected text or whole"
     ):
         load_own(path, identifier="id")
+
+
+SPARSE = "1 1:1 3:2\n0 2:5\n\n1 # no value\n"
+
+
+@pytest.mark.parametrize("name", ["x.libsvm", "x.libsvm.gz", "x.txt"])
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_identifiers_of_a_libsvm_file_are_the_lines_of_a_file_beside_it(
+    tmp_path: Path, name: str, end: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(SPARSE.encode()) if name.endswith(".gz") else SPARSE.encode())
+    beside = tmp_path / "x.ids"
+    beside.write_bytes(f"007{end or chr(10)} 12 {end or chr(10)}Zoë{end}".encode())
+    shard = load_own(path, identifier=str(beside), columns=4)
+    assert shard.sample_ids == ("007", "12", "Zoë")
+    assert shard.features_held is not None
+    np.testing.assert_array_equal(shard.features_held, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        (b"anna\nb\n", "2 lines, but .* has 3 samples"),
+        (b"anna\nb\nc\nd", "4 lines, but .* has 3 samples"),
+        (b"", "1 lines, but .* has 3 samples"),
+        (b"anna\nb\nanna", "rows 1 and 3: the same sample identifier"),
+        (b"anna\n \nc", "row 2: no sample identifier"),
+        (b"anna\n\xff\nc", "byte 5 is not UTF-8"),
+    ],
+)
+def test_a_file_of_identifiers_that_cannot_be_used_is_refused(
+    tmp_path: Path, lines: bytes, complaint: str
+) -> None:
+    path, beside = written(tmp_path, "x.libsvm", SPARSE), tmp_path / "x.ids"
+    beside.write_bytes(lines)
+    with pytest.raises(DataError, match=f"--id .*{complaint}") as refusal:
+        load_own(path, identifier=str(beside))
+    assert "anna" not in str(refusal.value)
+
+
+def test_the_name_of_a_column_is_no_file_of_identifiers(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.libsvm", SPARSE)
+    with pytest.raises(
+        DataError, match="--id .*patient: there is no such file; a LIBSVM file has no columns"
+    ):
+        load_own(path, identifier=str(tmp_path / "patient"))
+    with pytest.raises(DataError, match="--id .*: is the data file itself"):
+        load_own(path, identifier=str(path))
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "CSR"])
+@pytest.mark.parametrize("ids", [np.array([3, 1, 2]), np.array(["3", " 1", "2"])], ids=["numbers", "words"])
+def test_identifiers_of_an_archive_are_an_array(tmp_path: Path, sparse: bool, ids: Any) -> None:
+    matrix = sp.csr_array(np.array([[1.0, 0, 2], [0, 5, 0], [0, 0, 0]]))
+    parts = {name: getattr(matrix, name) for name in ("data", "indices", "indptr", "shape")}
+    np.savez(tmp_path / "x.npz", y=[0, 1, 0], patient=ids, **(parts if sparse else {"X": matrix.toarray()}))
+    shard = load_own(tmp_path / "x.npz", identifier="patient")
+    assert shard.sample_ids == ("3", "1", "2")
+    assert shard.features.shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("ids", "complaint"),
+    [
+        (
+            np.array(["anna", "b"]),
+            r"shape \(2,\) and type <U4; expected words or whole numbers, one for each of 3",
+        ),
+        (np.array([1.0, 2.0, 3.0]), "type float64; expected words or whole numbers"),
+        (np.array([[1, 2, 3]]), r"shape \(1, 3\)"),
+        (np.array(["anna", "b", "anna"]), "rows 1 and 3: the same sample identifier"),
+        (np.array(["anna", "", "c"]), "row 2: no sample identifier"),
+        (np.array(["anna", "b", None]), "plain arrays"),
+    ],
+    ids=str,
+)
+def test_an_array_of_identifiers_that_cannot_be_used_is_refused(
+    tmp_path: Path, ids: Any, complaint: str
+) -> None:
+    np.savez(tmp_path / "x.npz", X=np.eye(3), y=[0, 1, 0], patient=ids)
+    with pytest.raises(DataError, match=complaint) as refusal:
+        load_own(tmp_path / "x.npz", identifier="patient")
+    assert "anna" not in str(refusal.value)
+    np.savez(tmp_path / "y.npz", X=np.eye(3), y=[0, 1, 0])
+    with pytest.raises(
+        DataError, match=r"no array 'person' for the sample identifiers \(--id\); the arrays are X"
+    ):
+        load_own(tmp_path / "y.npz", identifier="person")
 
 
 def test_a_file_may_hold_some_of_the_columns_in_any_order(laboratory: Path) -> None:

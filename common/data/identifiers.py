@@ -1,0 +1,104 @@
+"""Sample identifiers, by which the parts of a sample that several clients hold are matched.
+
+Messages name rows: an identifier may be a person's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from common.data.compressed import opened
+from common.errors import DataError
+
+
+def checked(identifiers: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return identifiers without the spaces around them.
+
+    Parameters
+    ----------
+    identifiers
+        One for each sample.
+    where
+        Of what file and column, for messages.
+
+    Raises
+    ------
+    DataError
+        One is empty, or occurs twice.
+    """
+    stripped = tuple(each.strip() for each in identifiers)
+    first_row: dict[str, int] = {}
+    for row, identifier in enumerate(stripped, start=1):
+        if not identifier:
+            raise DataError(f"{where}, row {row}: no sample identifier; expected one in every row")
+        first = first_row.setdefault(identifier, row)
+        if first != row:
+            raise DataError(
+                f"{where}, rows {first} and {row}: the same sample identifier; expected each once (join the rows of a "
+                "sample into one, or remove one of them)"
+            )
+    return stripped
+
+
+def of_array(arrays: dict[str, NDArray[Any]], name: str, samples: int, path: Path) -> tuple[str, ...]:
+    """Return the identifiers that an array of an archive holds: words or whole numbers, shape (samples,).
+
+    Raises
+    ------
+    DataError
+        There is no such array, or it does not hold one identifier for each sample.
+    """
+    if name not in arrays:
+        raise DataError(
+            f"{path}: no array {name!r} for the sample identifiers (--id); the arrays are {', '.join(arrays)}"
+        )
+    array = arrays[name]
+    if array.shape != (samples,) or array.dtype.kind not in "iuU":
+        raise DataError(
+            f"{path}: array {name!r} of sample identifiers (--id) has shape {array.shape} and type {array.dtype}; "
+            f"expected words or whole numbers, one for each of {samples} samples"
+        )
+    return checked([str(each) for each in array.tolist()], f"{path}: array {name!r}")
+
+
+def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:
+    """Return the identifiers in a text file (UTF-8, plain or compressed): one a line, in the order of the samples.
+
+    Parameters
+    ----------
+    path
+        The file.
+    samples
+        How many there must be.
+    data
+        The file of the samples, for messages.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or does not hold one identifier for each sample.
+    """
+    if not path.is_file():
+        raise DataError(
+            f"--id {path}: there is no such file; a LIBSVM file has no columns, so --id names a text file beside it, "
+            "with one identifier a line"
+        )
+    if path.resolve() == data.resolve():
+        raise DataError(f"--id {path}: is the data file itself; expected a file with one identifier a line")
+    try:
+        with opened(path) as stream:
+            lines = stream.read().decode("utf-8-sig").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"--id {path}: byte {error.start} is not UTF-8; expected text, one identifier a line"
+        ) from None
+    if len(lines) != samples:
+        raise DataError(
+            f"--id {path}: {len(lines)} lines, but {data} has {samples} samples; expected one identifier a line, in "
+            "the order of the samples"
+        )
+    return checked(lines, f"--id {path}")
