@@ -3,6 +3,9 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
+BACKEND := setuptools>=77
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--custom-compile-command 'make lock'
 
 .PHONY: help install torch demo test explore faults fuzz fuzz-guided lint format bench bench-peers proto lock clean
 
@@ -13,7 +16,8 @@ install: $(READY)  ## a .venv with everything for development
 
 $(READY): pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
 torch: $(READY)  ## PyTorch, for the neural networks (several hundred MB)
@@ -61,8 +65,11 @@ proto: $(READY)  ## generate the Python code of the wire contract
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. \
 		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/fenchel.proto
 
-lock: $(READY)  ## write down the versions that are installed
-	$(BIN)/python -m pip freeze --exclude-editable --exclude torch | grep -v ' @ ' > requirements.lock
+lock: $(READY)  ## renew the lock files after a change of the dependencies; LOCK=--upgrade takes new versions, too
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
+	echo '$(BACKEND)' | $(COMPILE) $(LOCK) --extra dev pyproject.toml - -o requirements.lock
+	$(COMPILE) -c requirements.lock --extra privacy --extra metrics --extra otel pyproject.toml -o deploy/requirements.lock
+	echo '$(BACKEND)' | $(COMPILE) -c requirements.lock - -o deploy/build.lock
 
 clean:  ## remove what these targets made
 	rm -rf .venv *.egg-info build .pytest_cache .mypy_cache .ruff_cache .hypothesis
