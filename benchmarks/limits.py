@@ -42,14 +42,15 @@ class Limits:
 
     def _judge(self, what: str, measured: float, bound: str, kept: bool) -> None:
         # A plain float and bool: numpy's own cannot be written as JSON.
-        verdict: Verdict = {"limit": what, "measured": float(measured), "bound": bound, "kept": bool(kept)}
+        shown = float(f"{measured:.4g}")
+        verdict: Verdict = {"limit": what, "measured": shown, "bound": bound, "kept": bool(kept)}
         self.verdicts.append(verdict)
 
 
 def missed(verdicts: Sequence[Verdict]) -> list[str]:
     """Return a line for each limit that was not kept."""
     return [
-        f"limit missed: {verdict['limit']}: {verdict['measured']:.4g}, {verdict['bound']}"
+        f"limit missed: {verdict['limit']}: {verdict['measured']}, {verdict['bound']}"
         for verdict in verdicts
         if not verdict["kept"]
     ]
