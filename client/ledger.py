@@ -9,18 +9,23 @@ the policy's was, so an old copy of either is found. Ledgers are the files of a 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from client.ledger_file import LedgerFile
-from common.errors import BudgetSpentError, CheckpointError
+from client.budget import Budget
+from client.ledger_file import LedgerFile, writing_ledger
+from common.errors import CheckpointError
 from common.privacy.accountant import Accountant, Release
 
 LEDGER = "privacy.ledger"
 """The ledger of a run, in the client's folder of that run."""
+
+COUNT = "privacy.count"
+"""How many uploads that ledger has, beside it."""
 
 POLICY_LEDGER = "_policy.ledger"
 """The ledger of a policy that names none, beside the folders of the runs; no id of a run begins so."""
@@ -30,79 +35,6 @@ _POLICY_KIND = "fenchel policy ledger"
 _VERSION = 2
 _FIELDS = {"round", "payload", "noise_multiplier", "sampling_rate"}
 _POLICY_FIELDS = _FIELDS | {"run", "client", "data"}
-
-
-@dataclass
-class Budget:
-    """Uploads that count together, and how many more an epsilon allows.
-
-    Attributes
-    ----------
-    cap
-        Largest epsilon of all of them; ``None``: no limit.
-    delta
-        Of that epsilon.
-    accountant
-        How epsilon is computed.
-    scope
-        Which uploads these are, for people, where they are not those of one run.
-    releases
-        How often each kind of release was charged.
-    """
-
-    cap: float | None = None
-    delta: float = 1e-5
-    accountant: Accountant = field(default_factory=Accountant)
-    scope: str = ""
-    releases: Counter[Release] = field(default_factory=Counter)
-    _known: tuple[Release, int, int] | None = None  # up to how many of one kind fit, beside so many others
-
-    @property
-    def uploads(self) -> int:
-        """Uploads that were charged."""
-        return self.releases.total()
-
-    def epsilon(self, delta: float | None = None) -> float:
-        """Return the epsilon of all uploads so far, at ``delta`` (by default that of the cap)."""
-        return self.accountant.epsilon(self.releases, self.delta if delta is None else delta)
-
-    def check(self, what: str, release: Release) -> None:
-        """Raise unless one more upload fits.
-
-        Parameters
-        ----------
-        what
-            Which upload of which client, for people.
-        release
-            Noise and sampling of the upload.
-
-        Raises
-        ------
-        BudgetSpentError
-            It would cost more than is left.
-        """
-        if self.cap is None or self._fits(self.cap, release):
-            return
-        after = self.accountant.epsilon(self.releases + Counter([release]), self.delta)
-        if after > self.cap:
-            raise BudgetSpentError(
-                f"{what} is not sent. Together with the {self.uploads} before it{self.scope} the privacy loss would be "
-                f"epsilon = {after:.4g} (delta = {self.delta:g}), and {self.cap:.4g} is allowed. Nothing was given "
-                "away beyond the budget; a longer run needs more noise, set before it begins",
-                epsilon=after,
-                allowed=self.cap,
-            )
-
-    def _fits(self, cap: float, release: Release) -> bool:
-        """Whether one more upload fits, as far as a power of two of its kind does: computed now and then only."""
-        count = self.releases[release]
-        others = self.uploads - count
-        if self._known is not None and self._known[:2] == (release, others) and count < self._known[2]:
-            return True
-        enough = 1 << count.bit_length()
-        fits = self.accountant.epsilon({**self.releases, release: enough}, self.delta) <= cap
-        self._known = (release, others, enough) if fits else None
-        return fits
 
 
 class Ledger:
@@ -126,6 +58,9 @@ class Ledger:
         copy or a lost file.
     policy
         The ledger of all runs, to which every charge is added, too; ``None``: there is none.
+    count
+        A file that says how many uploads this ledger has, for when it is opened again; ``None``: there is none. The
+        disk need not confirm it, as it can only say too few.
 
     Raises
     ------
@@ -145,14 +80,17 @@ class Ledger:
         accountant: Accountant | None = None,
         at_least: int = 0,
         policy: PolicyLedger | None = None,
+        count: Path | None = None,
     ) -> None:
         self._owner = owner
+        self._counter = count
         self._budget = Budget(cap, delta, accountant or Accountant())
         self._policy = policy
         self.charges: dict[str, tuple[Any, Release]] = {}  # round and release, by payload
         self._marks: dict[str, int] = {}  # how long policies' ledgers were, by their paths
         header = {"kind": _KIND, "version": _VERSION, "owner": owner}
         self._file = LedgerFile(path, header, (1, _VERSION), self._take)
+        at_least = max(at_least, _counted(count))
         if self.uploads < at_least:
             raise _lowered(owner if path is None else str(path), self.uploads, at_least)
 
@@ -203,10 +141,12 @@ class Ledger:
         entry = {"round": round, "payload": payload, **asdict(release)}
         if self._policy is None:
             self._add(entry, release)
-            return
-        with self._policy.charging(entry, release) as mark:
-            if payload not in self.charges:
-                self._add(entry | mark, release)
+        else:
+            with self._policy.charging(entry, release) as mark:
+                if payload not in self.charges:
+                    self._add(entry | mark, release)
+        if self._counter is not None:
+            _write_count(self._counter, self.uploads)
 
     def begin(self) -> None:
         """Make the file, without any charge, unless it is there: so a file that is missing later has been lost.
@@ -415,6 +355,27 @@ def _release(entry: Mapping[str, Any], fields: set[str]) -> Release:
     if entry.keys() != fields:
         raise ValueError(f"expected {sorted(fields)}, found {sorted(entry)}")
     return Release(entry["noise_multiplier"], entry["sampling_rate"])
+
+
+def _counted(path: Path | None) -> int:
+    """Return what a count says; 0 where there is none, or a crash has spoilt it."""
+    if path is None:
+        return 0
+    try:
+        return int(path.read_bytes())
+    except (OSError, ValueError):
+        return 0
+
+
+def _write_count(path: Path, uploads: int) -> None:
+    with writing_ledger(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(
+                descriptor, f"{uploads:020d}\n".encode(), 0
+            )  # always as long, so it is never half of two
+        finally:
+            os.close(descriptor)
 
 
 def _lowered(place: str, found: int, known: int) -> CheckpointError:

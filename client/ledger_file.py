@@ -79,7 +79,7 @@ class LedgerFile:
             return
         self._check_present(self.path)
         with contextlib.ExitStack() as stack:
-            with _writing(self.path):
+            with writing_ledger(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
                 stack.callback(os.close, descriptor)  # which also ends the lock
@@ -121,7 +121,7 @@ class LedgerFile:
         if entry is not None:
             chain = _chained(chain, entry)
             lines += _line(entry, chain)
-        with _writing(self.path):
+        with writing_ledger(self.path):
             self._write(self.path, lines)
         self._chain = chain
         self._size += len(lines)
@@ -185,12 +185,12 @@ class LedgerFile:
         try:
             json.loads(rest)
         except ValueError:
-            with _writing(path), path.open("r+b") as file:
+            with writing_ledger(path), path.open("r+b") as file:
                 file.truncate(self._size)
                 os.fsync(file.fileno())
             return
         self._take(path, rest)
-        with _writing(path), path.open("ab") as file:
+        with writing_ledger(path), path.open("ab") as file:
             file.write(b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -231,7 +231,7 @@ class LedgerFile:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing_ledger(path: Path) -> Iterator[None]:
     """Say what it means that a ledger cannot be written, and what to do."""
     try:
         yield

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from client.ledger import LEDGER, Account, Budget, Ledger, PolicyLedger
+from client.budget import Budget
+from client.ledger import COUNT, LEDGER, Account, Ledger, PolicyLedger
 from client.policy import Policy
 from client.randomness import SECRET, PrivateRandomness
 from common.arrays import Matrix, Vector
@@ -188,6 +189,7 @@ def protection_of(
         accountant=Accountant(privacy.accountant),
         at_least=0 if folder is None or of_all_runs is None else of_all_runs.uploads_of_this_run,
         policy=of_all_runs,
+        count=None if folder is None else folder / COUNT,
     )
     if not ledger.uploads:
         _check_first(client, Budget(limit, privacy.delta, Accountant(privacy.accountant)), release)

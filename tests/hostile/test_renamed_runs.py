@@ -22,7 +22,7 @@ import pytest
 from client.connection import Connection, Participant
 from client.consent import Consent
 from client.holdings import Holdings, OwnFile
-from client.ledger import LEDGER, POLICY_LEDGER, Account, Ledger
+from client.ledger import COUNT, LEDGER, POLICY_LEDGER, Account, Ledger
 from client.ledger_file import LedgerFile
 from client.policy import Policy
 from client.session import Session
@@ -240,17 +240,35 @@ def joined_settings() -> Any:
     return Consent().settings(json.dumps(SETTINGS), Path("own.csv"))
 
 
-def test_an_old_copy_of_a_runs_ledger_is_found(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", [None, POLICY], ids=["no policy", "policy"])
+@pytest.mark.parametrize("whole", [False, True], ids=["the ledger", "the whole folder"])
+def test_an_old_copy_of_a_runs_ledger_is_found(
+    whole: bool, policy: Policy | None, data: Path, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
-    session = joined(connection(data, state), "run")
+    folder = state / "run" / "north"
+    session = joined(connection(data, state, policy), "run")
     assert not asked(session, 1).failure
-    ledger = state / "run" / "north" / LEDGER
-    copy = shutil.copy(ledger, tmp_path / "copy")
+    shutil.copytree(folder, tmp_path / "copy")
     assert not asked(session, 2).failure
-    shutil.copy(copy, ledger)
+    if whole:
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "copy", folder)
+    else:
+        shutil.copy(tmp_path / "copy" / LEDGER, folder / LEDGER)
+    assert Ledger(folder / LEDGER, "north").uploads == 1, "by itself it looks whole"
+    if whole and policy is None:
+        return  # nothing else knows
     with pytest.raises(CheckpointError):
-        joined(connection(data, state), "run")
-    assert Ledger(ledger, "north").uploads == 1, "by itself it looks whole"
+        joined(connection(data, state, policy), "run")
+
+
+def test_a_count_that_a_crash_has_spoilt_says_nothing(data: Path, tmp_path: Path) -> None:
+    session = joined(connection(data, tmp_path, None), "run")
+    assert not asked(session, 1).failure
+    for spoilt in (b"", bytes(21), b"\xff"):
+        (tmp_path / "run" / "north" / COUNT).write_bytes(spoilt)
+        assert joined(connection(data, tmp_path, None), "run").client == "north"
 
 
 @pytest.mark.parametrize("change", ["old copy", "lost"])
