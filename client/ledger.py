@@ -371,9 +371,8 @@ def _write_count(path: Path, uploads: int) -> None:
     with writing_ledger(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.pwrite(
-                descriptor, f"{uploads:020d}\n".encode(), 0
-            )  # always as long, so it is never half of two
+            # Always as long, so that nothing old is left behind it.
+            os.write(descriptor, f"{uploads:020d}\n".encode())
         finally:
             os.close(descriptor)
 

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.journal import Journal
-from client.ledger import Ledger
+from client.ledger import LEDGER, POLICY_LEDGER, Account, Ledger
 from client.session import Session
 from common import store
 from common.arrays import Vector
@@ -396,12 +396,13 @@ RELEASE = Release(1.5, 0.5)
 
 def charge(found: Recording) -> None:
     folder = found.root / "state" / "run-1" / "a"
-    ledger = Ledger(folder / "ledger", "a")
+    ledger = Ledger(folder / "ledger", "a", count=folder / "count")
     ledger.begin()
     for number in range(1, 4):
         ledger.charge(bytes([number]) * 32, number, RELEASE)
         found.promise(number)
-    Ledger(folder / "ledger", "a").charge(bytes([4]) * 32, 4, RELEASE)  # it has been started again
+    again = Ledger(folder / "ledger", "a", count=folder / "count")
+    again.charge(bytes([4]) * 32, 4, RELEASE)
     found.promise(4)
 
 
@@ -410,7 +411,7 @@ def read_ledger(root: Path, promises: list[Any]) -> None:
     path = root / "state" / "run-1" / "a" / "ledger"
     charged = len(promises)
     try:
-        ledger = Ledger(path, "a")
+        ledger = Ledger(path, "a", count=path.with_name("count"))
     except CheckpointError as error:
         assert str(path) in str(error)
         return
@@ -425,6 +426,43 @@ def test_a_ledger_has_all_that_left_or_is_refused(tmp_path: Path) -> None:
     with recording(root) as found:
         charge(found)
     assert try_everything(found, read_ledger, tmp_path) > 20
+
+
+def account_in(root: Path) -> Account:
+    state = root / "state"
+    return Account("a", "run-1", "its data", state / POLICY_LEDGER, state)
+
+
+def charge_policy(found: Recording) -> None:
+    account = account_in(found.root)
+    for start in (0, 2):  # it is started again once
+        policy = account.opened(None, 1e-5)
+        assert policy is not None
+        folder = found.root / "state" / "run-1" / "a"
+        ledger = Ledger(folder / LEDGER, "a", at_least=policy.uploads_of_this_run, policy=policy)
+        ledger.begin()
+        for number in range(start, start + 2):
+            ledger.charge(bytes([number]) * 32, number, RELEASE)
+            found.promise(number)
+
+
+def read_policy(root: Path, promises: list[Any]) -> None:
+    """Open the ledgers of a client with a policy: all that has left counts, and nothing sound is refused."""
+    policy = account_in(root).opened(None, 1e-5)
+    assert policy is not None
+    assert len(promises) <= policy.uploads <= len(promises) + 1
+    ledger = Ledger(
+        root / "state" / "run-1" / "a" / LEDGER, "a", at_least=policy.uploads_of_this_run, policy=policy
+    )
+    ledger.charge(b"\x09" * 32, 9, RELEASE)
+    assert ledger.uploads == policy.uploads
+
+
+def test_a_kill_between_two_ledgers_loses_no_charge(tmp_path: Path) -> None:
+    (root := tmp_path / "disk").mkdir()
+    with recording(root) as found:
+        charge_policy(found)
+    try_kills(found, read_policy, tmp_path)
 
 
 def test_a_kill_leaves_a_ledger_that_can_be_gone_on_with(tmp_path: Path) -> None:
