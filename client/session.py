@@ -250,8 +250,9 @@ class Session:
             self._spent = self._spent or spent
             log.debug("%s: all of it", self.client, exc_info=not expected)  # for who writes an algorithm
             self._live = -1  # the state may be half changed
-            # How much of a policy is spent, and in how many runs, is not for the server.
-            text = str(error) if isinstance(error, _TOLD) and not spent else _untold(error)
+            text = str(error) if isinstance(error, _TOLD) else _untold(error)
+            if spent:  # how much, and in how many runs, is not for the server
+                text = "its privacy budget is spent"
             return Answer(
                 pb.Reply(
                     sequence=instruction.sequence, timing=timing, failure=text or "unknown", spent=spent

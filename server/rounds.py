@@ -137,18 +137,20 @@ class Rounds:
         fleet.round = t
         self.on_begin(t)
         spent = len(fleet.spent)
-        await self.algorithm.round(t)
+        try:
+            await self.algorithm.round(t)
+        finally:
+            if len(fleet.spent) > spent:
+                log.warning(
+                    "round %d: %d of %d clients have spent their privacy budgets; %s",
+                    t,
+                    len(fleet.spent),
+                    len(fleet.members),
+                    f"the run goes on with the {left} that are left"
+                    if (left := len(fleet.present))
+                    else "it ends",
+                )
         fleet.check_lost()
-        if len(fleet.spent) > spent:
-            log.warning(
-                "after round %d: %d of %d clients have spent their privacy budgets, and the run goes on with the %d "
-                "that are left%s",
-                t,
-                len(fleet.spent),
-                len(fleet.members),
-                len(fleet.present),
-                "" if fleet.present else ", which is none: it ends here",
-            )
         seconds = time.perf_counter() - started
         evaluation_seconds = 0.0
         figures: dict[str, float] = {}

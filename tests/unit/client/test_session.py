@@ -14,7 +14,7 @@ import pytest
 from client.session import Answer, Holding, Session
 from common import errors
 from common.data.shard import Shard
-from common.errors import CheckpointError, FenchelError, SettingsError, StorageError
+from common.errors import BudgetSpentError, CheckpointError, FenchelError, SettingsError, StorageError
 from common.expectation import check
 from common.objectives.linear import LinearObjective
 from common.objectives.metrics import Metrics
@@ -212,9 +212,13 @@ def test_the_server_hears_no_words_about_the_files_of_a_client(
         with pytest.raises(kind, match="/home/clinic"):
             handled(session, "add", 1, 0, amount=1.0)
         return
-    told = handled(session, "add", 1, 0, amount=1.0).head.failure
+    head = handled(session, "add", 1, 0, amount=1.0).head
+    told = head.failure
     assert "/home/clinic/state: is not what it was" in caplog.text
-    if kind in ABOUT_THE_RUN:
+    assert head.spent == (kind is BudgetSpentError)
+    if kind is BudgetSpentError:
+        assert told == "its privacy budget is spent"
+    elif kind in ABOUT_THE_RUN:
         assert told == "/home/clinic/state: is not what it was"
     else:
         assert told == f"a {kind.__name__}; see the client's log"
