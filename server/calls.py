@@ -89,6 +89,13 @@ class Call:
         if self.kind == pb.TELL:
             self.outcome = "promised"
 
+    @property
+    def most_values(self) -> int | None:
+        """How many values the reply may have: none where the client is told; ``None``: any number."""
+        if self.kind == pb.TELL:
+            return 0
+        return None if self.exchange is None else self.exchange.values
+
     def missed(self, since_ns: int) -> None:
         """Note that the client has come back now, or is given up, and had been away since some moment."""
         away_ns = time.perf_counter_ns() - max(since_ns, self.queued_ns)

@@ -21,14 +21,11 @@ from server.calls import Call
 from server.disclosed import Direction
 from server.disclosures import Disclosures
 from server.exchange import Exchange
-from server.gate import Pace
 from server.member import Member, Partial
 from server.sockets import Crossed, Metered
+from server.strays import MOST_VALUES, Strays
 
 log = logging.getLogger("fenchel.server")
-
-_STRAYS_AT_ONCE = 100
-_STRAY_FRAMES_AT_ONCE = 1024
 
 
 @dataclass(slots=True)
@@ -74,7 +71,8 @@ class Conversation:
     ) -> None:
         self._member = member
         self._stream = stream
-        self._outlines = Outlines(network.max_message_bytes)
+        self._largest = network.max_message_bytes
+        self._outlines = Outlines(self._largest)
         self._arriving: Call | None = None
         self._recycler = recycler or Recycler()
         self._disclosures = disclosures
@@ -83,9 +81,9 @@ class Conversation:
         self._looked_at = False
         self._framed_down = self._framed_up = 0  # bytes of frames since the connection was looked at
         self._welcomed_ns = 0
-        self._strays = Pace(network.strays_per_second, _STRAYS_AT_ONCE)
-        self._stray_frames = Pace(network.stray_frames_per_second, _STRAY_FRAMES_AT_ONCE)
-        self._slowed: set[str] = set()
+        if member.strays is None:
+            member.strays = Strays(member.name, network)  # a client that comes back does not begin anew
+        self._strays = member.strays
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
         """Converse until either side ends the stream.
@@ -202,7 +200,8 @@ class Conversation:
                 raise WireError(f"a client sent data that belongs to no reply{SAME_VERSION}")
             call = incoming.call
             if call is None:
-                await self._slow(incoming.head, self._stray_frames, "stray_frames_per_second")
+                if incoming.head.sequence not in self._member.overdue:
+                    await self._strays.frame()
                 incoming.assembly.discard(frame.chunk)  # too late to count: not worth the memory
             else:
                 incoming.assembly.add(frame.chunk)
@@ -222,17 +221,27 @@ class Conversation:
             del data, frame, call  # the next may be long in coming: let go of the body
 
     async def _opened(self, reply: pb.Reply, chunk: memoryview, frame_bytes: int) -> _Incoming:
-        """Note that a reply begins to arrive; return when there is room for its body."""
+        """Note that a reply begins to arrive; return when there is room for its body.
+
+        The descriptors of its values are not looked at before it is known how many there may be.
+        """
         call = self._member.outstanding.get(reply.sequence)
+        answers = call or self._member.overdue.get(reply.sequence)
+        if answers is None:
+            await self._strays.reply()
+        if problem := self._too_many(reply, answers):
+            if call is None or call.exchange is None or not call.exchange.is_open_for(call):
+                raise WireError(f"{problem}; the stream of the client is ended{SAME_VERSION}")
+            call.exchange.fail(call, problem)
+            return self._dropped(reply)
         told = self._outlines.of(reply.payload)
         assembly = self._assembly(reply, told, call, len(chunk))
         if self._disclosures is not None:
-            answers = call or self._member.overdue.get(reply.sequence)
             self._disclosures.received(self._member.name, reply, told, answers)
         if call is not None and not assembly.fits(chunk) and self._exceeds(call, assembly.size):
             call = None
+            await self._strays.reply()
         if call is None:
-            await self._slow(reply, self._strays, "strays_per_second")
             return _Incoming(reply, told, assembly, None)
         call.first_received_ns = time.perf_counter_ns()
         call.last_sent_ns = call.last_sent_ns or call.first_received_ns
@@ -249,10 +258,6 @@ class Conversation:
 
     def _assembly(self, reply: pb.Reply, told: Outline, call: Call | None, first: int) -> Assembly:
         """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
-        if call is not None and call.kind == pb.TELL and told.size:
-            raise WireError(
-                f"a client returned values where it was told, not asked; its stream is ended{SAME_VERSION}"
-            )
         if not reply.resume:
             # A body that is here already is looked at as a whole.
             spans = told.float_spans() if first < told.size else ()
@@ -273,6 +278,28 @@ class Conversation:
         begun.assembly.rewind(reply.resume)
         return begun.assembly
 
+    def _too_many(self, reply: pb.Reply, answers: Call | None) -> str:
+        """Say how many values a reply has, if it has more than were asked for; else return an empty text."""
+        count = len(reply.payload.arrays)
+        if answers is None:
+            most: int | None = max(MOST_VALUES, self._member.most_values)
+            problem = f"a reply to no question has {count:,} values, and {most:,} are accepted"
+        else:
+            most = answers.most_values
+            problem = f"a reply has {count:,} values, and {most} were asked for"
+        return problem if most is not None and count > most else ""
+
+    def _dropped(self, reply: pb.Reply) -> _Incoming:
+        """Return a reply of which nothing is looked at: its body is dropped as it comes."""
+        size = reply.payload.body_bytes
+        if size > self._largest:
+            raise WireError(
+                f"a reply of {size:,} bytes, and network.max_message_bytes is {self._largest:,}; the stream of the "
+                f"client is ended{SAME_VERSION}"
+            )
+        assembly = Assembly(size, received=min(reply.resume, size))
+        return _Incoming(reply, Outline((), size), assembly, None)
+
     def _exceeds(self, call: Call, size: int) -> bool:
         """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""
         exchange = call.exchange
@@ -281,19 +308,6 @@ class Conversation:
             return False
         exchange.fail(call, problem)
         return True
-
-    async def _slow(self, reply: pb.Reply, pace: Pace, setting: str) -> None:
-        """Note something that nobody waits for; if there is much of it, leave the next on the wire for a while."""
-        delay = 0.0 if reply.sequence in self._member.overdue else pace.delay()
-        if delay and setting not in self._slowed:
-            self._slowed.add(setting)
-            log.warning(
-                "client %s sends many replies that nobody waits for; they are taken slowly from now on (network.%s)",
-                self._member.name,
-                setting,
-            )
-        if delay:
-            await asyncio.sleep(delay)
 
     def _received(self, call: Call, incoming: _Incoming) -> None:
         reply, assembly = incoming.head, incoming.assembly

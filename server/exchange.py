@@ -92,6 +92,8 @@ class Exchange:
         Told the client: how many bytes its reply can have at most, or ``None`` where that is open.
     forms
         In which each value of the replies is declared to come, by name.
+    values
+        How many values each reply has; ``None``: any number.
     patience
         Deadlines that a client may miss in a row before it is no longer waited for; ``None``: any number.
     lacks
@@ -114,6 +116,7 @@ class Exchange:
         largest: Callable[[str], int | None] = lambda client: None,
         forms: Mapping[str, Form] | None = None,
         *,
+        values: int | None = None,
         patience: int | None = None,
         lacks: Callable[[Exchange, Shortfall, bool], None] | None = None,
     ) -> None:
@@ -126,6 +129,7 @@ class Exchange:
         self.check = check
         self.largest = largest
         self.forms = forms or {}
+        self.values = values
         self._deadline = deadline
         self._waiting: dict[str, tuple[Member, Call]] = {}
         self._arriving: set[str] = set()

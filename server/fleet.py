@@ -476,6 +476,7 @@ class Cohort:
             terms.deadline or deadline or participation.deadline,
             lambda client: sizes[client].most,
             _forms(expected),
+            values=len(expected),
             patience=participation.patience,
             lacks=fleet.lacks if waits else None,
         )

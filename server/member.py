@@ -21,6 +21,7 @@ from server.clocks import Clock
 from server.exchange import Exchange
 from server.punctuality import Punctuality
 from server.sockets import NOTHING, Crossed
+from server.strays import Strays
 from server.throughput import Throughput
 
 log = logging.getLogger("fenchel.server")
@@ -104,6 +105,10 @@ class Member:
     """How far the client's clock is from this process's."""
     throughput_down: Throughput = field(default_factory=Throughput)
     throughput_up: Throughput = field(default_factory=Throughput)
+    strays: Strays | None = None
+    """Rate limits of what it sends unasked; ``None`` until it has come."""
+    most_values: int = 0
+    """The largest number of values that a question to it asked for."""
     carried: Crossed = NOTHING
     """What crossed the client's connections and belongs to calls that are not answered yet."""
     _left_ns: int = 0
@@ -149,6 +154,7 @@ class Member:
             )
         call = Call(self.name, self.next_sequence, self.base, phase, t, kind, body, exchange)
         self.next_sequence += 1
+        self.most_values = max(self.most_values, call.most_values or 0)
         if kind == pb.TELL:
             self.base = call.sequence
         self.owe(call)

@@ -205,6 +205,18 @@ async def strays(offender: Offender, channel: grpc.aio.Channel) -> None:
             await call.write(frame)
 
 
+async def many_values(offender: Offender, channel: grpc.aio.Channel) -> None:
+    values = [pb.Array(name=str(number), scalar=pb.Scalar(real=0)) for number in range(10_000)]
+    frame = declared(pb.Payload(arrays=values), 1 << 33)
+    while True:
+        call = await offender.introduced(channel)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await offender.asked(call)
+            await call.write(frame)
+            await call.read()
+        call.cancel()
+
+
 async def bodies(offender: Offender, channel: grpc.aio.Channel) -> None:
     call = await offender.introduced(channel)
     await offender.asked(call)
@@ -358,6 +370,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a bomb of a seed": (sparse(2**40, pb.SEEDED), "supports that follow from seeds"),
     "a bomb of all entries": (sparse(2**40, pb.EVERY_ENTRY), "do not fit a vector"),
     "replies of another run": (strays, "many replies that nobody waits for"),
+    "ten thousand values that nobody asked for": (many_values, "a reply to no question has 10,000 values"),
     "bodies of other runs": (bodies, "network.stray_frames_per_second"),
     "streams that are cancelled at once": (
         cancelled,

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common import payload
 from common.errors import TooFewRepliesError, WireError
 from common.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, Head, frames, parse
 from common.payload import Values, encode
 from common.settings.run import Network
 from deploy.inprocess import MemoryStream
 from proto import fenchel_pb2 as pb
+from server import strays
 from server.conversation import Conversation
 from server.exchange import Exchange
 from server.in_flight import InFlight, Size
@@ -235,6 +237,83 @@ async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_aft
     await answered(client, 1)
     assert await exchange.finish(1) == [member.name]
     await ended(serving)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the values whose descriptors were looked at."""
+    names: list[str] = []
+    look = payload._part
+
+    def part(item: pb.Array) -> payload.Part:
+        names.append(item.name)
+        return look(item)
+
+    monkeypatch.setattr(payload, "_part", part)
+    return names
+
+
+def of_many_values(sequence: int, count: int = 10_000, first: int = 0) -> bytes:
+    values = [pb.Array(name=str(n), scalar=pb.Scalar(real=n)) for n in range(first, first + count)]
+    return pb.Frame(reply=pb.Reply(sequence=sequence, payload=pb.Payload(arrays=values))).SerializeToString()
+
+
+async def test_a_reply_to_nothing_with_thousands_of_values_ends_its_stream_before_they_are_looked_at(
+    member: Member, parsed: list[str]
+) -> None:
+    exchange = asked(member)
+    for _ in range(3):
+        client, serving, _ = await connected(member)
+        await client.write(of_many_values(1 << 33))
+        with pytest.raises(WireError, match="10,000 values, and 100 are accepted"):
+            await serving
+    assert not parsed
+    client, serving, _ = await connected(member)
+    await answered(client, 1)
+    assert await exchange.finish(1) == [member.name]
+    await ended(serving)
+
+
+async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_are_looked_at(
+    member: Member, parsed: list[str]
+) -> None:
+    exchange = Exchange("train", 1, Gathered(), accept, PATIENCE, values=2)
+    exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
+    client, serving, _ = await connected(member)
+    await client.write(of_many_values(1))
+    with pytest.raises(TooFewRepliesError):
+        await exchange.finish(1)
+    assert exchange.failures == {member.name: "a reply has 10,000 values, and 2 were asked for"}
+    assert not parsed
+    again = asked(member)
+    await answered(client, 2)
+    assert await again.finish(1) == [member.name], "the stream goes on"
+    await ended(serving)
+
+
+async def test_a_client_that_was_told_has_no_values_to_return(member: Member, parsed: list[str]) -> None:
+    member.post("shift", 1, pb.TELL, body())
+    client, serving, _ = await connected(member)
+    await client.write(of_many_values(1, 1))
+    with pytest.raises(WireError, match="1 values, and 0 were asked for"):
+        await serving
+    assert not parsed
+
+
+async def test_unsolicited_replies_are_counted_for_the_client_and_looked_at_after_they_were_counted(
+    member: Member, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that comes back by another stream has as many left as before."""
+    monkeypatch.setattr(strays, "_REPLIES_AT_ONCE", 5)
+    for stream in range(3):
+        client, serving, _ = await connected(member, strays_per_second=1e-9)
+        for number in range(3):
+            await client.write(of_many_values(1 << 33, 1, first=number))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(parsed) == min(3 * (stream + 1), 5)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 async def test_a_late_reply_is_not_slowed_down(member: Member) -> None:
