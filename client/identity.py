@@ -20,6 +20,8 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from client.sealing import BEGIN_ANEW
 from common.credentials import Credentials
 from common.errors import CredentialError
+from common.revocation import Revocations
+from common.roles import no_participant
 
 _PSS = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LENGTH)
 
@@ -79,8 +81,8 @@ class Identity:
         Raises
         ------
         CredentialError
-            The certificate is not a client's, is another's, or is not from the authority that this client
-            trusts; or the signature is not from its key.
+            The certificate is not a client's, is another's, was revoked, or is not from the authority that this
+            client trusts; or the signature is not from its key.
         """
         leaf = self._trusted(name, certificate)
         key = leaf.public_key()
@@ -120,12 +122,20 @@ class Identity:
                 f"the certificate that came in the name of {name} is not for clients alone (extended key usage), "
                 "so the server could have one like it; make clients' certificates with fenchel certs"
             )
+        alone = leaf.public_bytes(serialization.Encoding.PEM)
+        if problem := no_participant(alone) or self._revoked(alone):
+            raise CredentialError(f"what came in the name of {name} is not accepted: {problem}")
         names = [each.value for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         if names != [name]:
             raise CredentialError(
                 f"the certificate that came in the name of {name} is that of {', '.join(map(str, names)) or 'nobody'}"
             )
         return leaf
+
+    def _revoked(self, certificate: bytes) -> str:
+        """Say that a certificate was revoked, by the list in this client's folder; empty if it is not known to be."""
+        folder = self.credentials.folder
+        return "" if folder is None else Revocations(folder).refusal(certificate)
 
 
 def _is_for_clients(certificate: x509.Certificate) -> bool:

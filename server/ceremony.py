@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from common.errors import RunStoppedError, SettingsError, TooFewRepliesError
 from common.expectation import Expectation
@@ -19,7 +20,11 @@ from server.fleet import Fleet
 log = logging.getLogger("fenchel.server")
 
 
-async def share_secrets(fleet: Fleet, designated: str | None = None) -> str:
+async def share_secrets(
+    fleet: Fleet,
+    designated: str | None = None,
+    revoked: Callable[[bytes], str] = lambda certificate: "",
+) -> str:
     """Let one client make secrets and hand them to all others, sealed.
 
     Parameters
@@ -28,6 +33,8 @@ async def share_secrets(fleet: Fleet, designated: str | None = None) -> str:
         All of it takes part.
     designated
         The client that makes them; ``None``: the first by id.
+    revoked
+        Says why a certificate (PEM) was revoked; empty if it was not. What came with one that was is not passed on.
 
     Returns
     -------
@@ -39,7 +46,7 @@ async def share_secrets(fleet: Fleet, designated: str | None = None) -> str:
     SettingsError
         No client has the name of the designated one.
     RunStoppedError
-        A client could not do its part, or not in time; or they do not agree.
+        A client could not do its part, or not in time; its certificate was revoked; or they do not agree.
     """
     clients = fleet.all().clients
     maker = clients[0] if designated is None else designated
@@ -50,12 +57,15 @@ async def share_secrets(fleet: Fleet, designated: str | None = None) -> str:
         )
     others = [client for client in clients if client != maker]
     offers = await asyncio.gather(*(_ask(fleet, client, OFFER, OFFERED) for client in others))
+    for client, offer in zip(others, offers, strict=True):
+        _check(client, str(offer["certificate"]), revoked)
     offered = {
         f"{client}/{name}": value
         for client, offer in zip(others, offers, strict=True)
         for name, value in offer.items()
     }
     sealed = await _ask(fleet, maker, SEAL, sealed_for(others), offered)
+    _check(maker, str(sealed["certificate"]), revoked)
 
     def parcel(client: str) -> Values:
         own = {name: sealed[f"{client}/{name}"] for name in ("box", "signature")}
@@ -79,6 +89,14 @@ async def share_secrets(fleet: Fleet, designated: str | None = None) -> str:
         fingerprint,
     )
     return fingerprint
+
+
+def _check(client: str, certificate: str, revoked: Callable[[bytes], str]) -> None:
+    """Check that a client that takes part in the exchange may do so still."""
+    if problem := revoked(certificate.encode()):
+        raise RunStoppedError(
+            f"client {client} cannot have a part in the secrets of this run: {problem}. Begin a new run without it"
+        )
 
 
 async def _ask(

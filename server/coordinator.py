@@ -189,6 +189,8 @@ class Coordinator:
         self._half = server_half(settings.algorithm.name)
         self._stateless = keeps_no_state(settings.algorithm)
         self._remarks = Remarks()
+        self.revoked: Callable[[bytes], str] = lambda certificate: ""
+        """Says why a certificate was revoked; the transport knows."""
         self._source = open_data(settings)
         expected = None if settings.clients == "auto" else settings.clients
         names = () if resume is None else tuple(resume.members)
@@ -422,7 +424,7 @@ class Coordinator:
             rounds = self._rounds()
             self._environments.compare()  # once the libraries that the settings need are loaded
             if self._resume is None and self.settings.seals_secrets:
-                await share_secrets(rounds.fleet, self.settings.secrets.designated)
+                await share_secrets(rounds.fleet, self.settings.secrets.designated, self.revoked)
             await rounds.go(fresh=self._resume is None)
             await rounds.close(completed=True)
             reason = told = ""

@@ -44,7 +44,7 @@ class Guard:
         if self._revocations is None:
             return ""
         self._revocations.refresh()
-        return self._revocations.refusal(_certificate(context))
+        return self._revocations.refusal(certificate_of(context))
 
     @contextmanager
     def watching(self, context: _Context) -> Iterator[None]:
@@ -57,7 +57,7 @@ class Guard:
         """
         task = asyncio.current_task()
         assert task is not None
-        self._open[task] = _certificate(context)
+        self._open[task] = certificate_of(context)
         try:
             yield
         except asyncio.CancelledError:
@@ -81,5 +81,6 @@ class Guard:
                     task.cancel()
 
 
-def _certificate(context: _Context) -> bytes:
+def certificate_of(context: _Context) -> bytes:
+    """Return the caller's certificate in PEM form; empty without TLS."""
     return bytes(next(iter(context.auth_context().get(_CERTIFICATE, ())), b""))

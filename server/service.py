@@ -19,6 +19,7 @@ from common.errors import IdentityInUseError, JoinRefusedError, UnreachableError
 from common.frames import FRAME_BYTES
 from common.memory import KEPT_BYTES, keep_freed_memory
 from common.revocation import Revocations
+from common.roles import no_participant
 from common.settings.run import Network
 from common.text import plain
 from common.transport import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
@@ -26,7 +27,7 @@ from proto import fenchel_pb2 as pb
 from server.coordinator import Coordinator, Summary
 from server.entrance import Entrance, Note, RefusedError, certified, noted
 from server.gate import Gate
-from server.guard import Guard
+from server.guard import Guard, certificate_of
 from server.remarks import Remarks
 from server.sockets import Crossed, Sockets
 
@@ -121,13 +122,17 @@ class Service:
         Raises
         ------
         RefusedError
-            The name is none, or another's.
+            The name is none, or another's; or the certificate is a monitor's.
         """
         if not claimed or len(claimed) > 128 or not claimed.isprintable():
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters"
             )
-        if self._secure and (name := certified(context)) != claimed:
+        if not self._secure:
+            return claimed
+        if problem := no_participant(certificate_of(context)):
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, problem)
+        if (name := certified(context)) != claimed:
             raise RefusedError(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"the certificate is for {name!r}, but the client calls itself {claimed!r}; "
@@ -215,7 +220,10 @@ async def listening(
     """
     network = coordinator.settings.network
     folder = None if credentials is None else credentials.folder
-    guard = Guard(None if folder is None else Revocations(folder))
+    revocations = None if folder is None else Revocations(folder)
+    if revocations is not None:
+        coordinator.revoked = revocations.refusal
+    guard = Guard(revocations)
     service = Service(
         coordinator,
         secure=credentials is not None,

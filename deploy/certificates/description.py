@@ -11,6 +11,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from common.credentials import AUTHORITY, CERTIFICATE, Credentials
 from common.errors import CredentialError
+from common.roles import is_monitor
 from deploy.certificates.files import read
 from deploy.certificates.pem import certificates
 
@@ -32,7 +33,7 @@ def describe(folder: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``subject``; ``role``: ``authority``, ``server`` or ``client``; ``serial``: its number, in hexadecimal
+        ``subject``; ``role``: ``authority``, or as :func:`role_of`; ``serial``: its number, in hexadecimal
         digits; ``hosts``: what a server's certificate is valid for; ``starts`` and ``expires`` (ISO 8601);
         ``authority``: its name; ``authority_sha256``: fingerprint of the authority's certificate, the same on both
         sides of a connection that works.
@@ -75,12 +76,14 @@ def subject_name(certificate: x509.Certificate) -> str:
 
 
 def role_of(certificate: x509.Certificate) -> str:
-    """Return whose certificate it can be: ``server``, ``client`` or ``any``."""
+    """Return whose certificate it can be: ``server``, ``client``, ``monitor`` or ``any``."""
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
         return "any"
-    return "server" if ExtendedKeyUsageOID.SERVER_AUTH in usage else "client"
+    if ExtendedKeyUsageOID.SERVER_AUTH in usage:
+        return "server"
+    return "monitor" if is_monitor(certificate) else "client"
 
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:

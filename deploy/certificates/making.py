@@ -13,6 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from common.credentials import AUTHORITY, CERTIFICATE, CLAIMS, KEY
 from common.errors import CredentialError, SettingsError
+from common.roles import CLIENT_SCHEME, MONITOR_SCHEME
 from deploy.certificates.authority import AUTHORITY_KEY, Authority, make_authority, subject
 from deploy.certificates.description import hosts_of, role_of, subject_name
 from deploy.certificates.files import read, write
@@ -83,19 +84,17 @@ def make_client(
     CredentialError
         The authority cannot be read or has expired, or the folder cannot be written.
     """
-    _check_client_name(name)
-    _make_leaf(
-        Authority.load(authority_folder),
-        folder,
-        subject(name),
-        [
-            # Strict verifiers want an alternative name in each certificate; a client has no host, so a URI.
-            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"fenchel:{name}")]),
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]),
-        ],
-        days,
-        force,
-    )
+    _make_participant(authority_folder, folder, name, CLIENT_SCHEME, days, force)
+
+
+def make_monitor(
+    authority_folder: Path, folder: Path, name: str, *, days: int = LEAF_DAYS, force: bool = False
+) -> None:
+    """Make the certificate and key of a monitor, which may check a server's health and take no part in a run.
+
+    Parameters and errors as for :func:`make_client`; the name is for the server's log.
+    """
+    _make_participant(authority_folder, folder, name, MONITOR_SCHEME, days, force)
 
 
 def make_all(
@@ -161,7 +160,8 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
     authority_folder
         Of :func:`deploy.certificates.authority.make_authority`.
     folder
-        Of :func:`make_server` or :func:`make_client`; of the old files only the certificate is needed.
+        Of :func:`make_server`, :func:`make_client` or :func:`make_monitor`; of the old files only the certificate is
+        needed.
     days
         How long the new one is valid; not longer than its authority.
 
@@ -170,19 +170,39 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
     SettingsError
         The number of days cannot be accepted.
     CredentialError
-        A file cannot be read, or is no certificate of a server or a client.
+        A file cannot be read, or is no certificate of a server, a client or a monitor.
     """
     path = folder / CERTIFICATE
     old = certificates(read(path), path)[0]
     if role_of(old) == "server":
         names = [host for host in hosts_of(old) if host not in _ALWAYS]
         make_server(authority_folder, folder, names, days=days, force=True)
+    elif role_of(old) == "monitor":
+        make_monitor(authority_folder, folder, subject_name(old), days=days, force=True)
     elif role_of(old) == "client":
         make_client(authority_folder, folder, subject_name(old), days=days, force=True)
     else:
         raise CredentialError(
-            f"{path}: neither a server's nor a client's certificate, so it cannot be renewed"
+            f"{path}: neither a server's nor a client's nor a monitor's certificate, so it cannot be renewed"
         )
+
+
+def _make_participant(
+    authority_folder: Path, folder: Path, name: str, scheme: str, days: int, force: bool
+) -> None:
+    _check_client_name(name)
+    _make_leaf(
+        Authority.load(authority_folder),
+        folder,
+        subject(name),
+        [
+            # Strict verifiers want an alternative name in each certificate; a client has no host, so a URI.
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{scheme}:{name}")]),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]),
+        ],
+        days,
+        force,
+    )
 
 
 def _make_leaf(

@@ -84,6 +84,21 @@ def client(
 
 
 @app.command()
+def monitor(
+    authority: Authority,
+    folder: Folder,
+    name: Annotated[str, typer.Option(help="name of the monitor, for the server's log")] = "monitor",
+    days: Days = 397,
+    force: Force = False,
+) -> None:
+    """Make a monitor's certificate: with it one can check the server's health, and take no part in a run."""
+    from deploy.certificates.making import make_monitor
+
+    make_monitor(authority, folder, name, days=days, force=force)
+    _say(f"{folder}: certificate of monitor {name!r}")
+
+
+@app.command()
 def renew(
     authority: Authority,
     folder: Annotated[Path, typer.Argument(help="folder with the certificate to replace")],
@@ -119,13 +134,17 @@ def revoke(
         ),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="also copy the list into this folder of the server's")
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="also copy the list into this folder of the server's or a client's; repeat"
+        ),
     ] = None,
 ) -> None:
-    """Revoke certificates: write the authority's list, revoked.pem, to be put into the server's folder.
+    """Revoke certificates: write the authority's list, revoked.pem, for the folders of the server and the clients.
 
     A server that runs looks at revoked.pem in its --certs folder every few seconds. It ends the streams of clients
-    on the list and accepts none from them; the run goes on as without them.
+    on the list and accepts none from them; the run goes on as without them. A client that has the list in its --certs
+    folder shares no secrets with those on it, whatever the server says.
     """
     from common.revocation import REVOKED
     from common.store import write_text
@@ -135,11 +154,11 @@ def revoke(
         raise SettingsError("which certificates? Give --name CLIENT or --serial HEX")
     new = add(authority, names=names or (), serials=[_number(serial) for serial in serials or ()])
     _say(f"{authority / REVOKED}: {len(new)} more revoked" + "".join(f"\n  {serial:x}" for serial in new))
-    if to is None:
-        _say("copy it into the folder that the server was given with --certs")
-        return
-    write_text(to / REVOKED, (authority / REVOKED).read_text(), sync=True)
-    _say(f"{to / REVOKED}: copied")
+    if not to:
+        _say("copy it into the folders that the server and the clients were given with --certs")
+    for folder in to or ():
+        write_text(folder / REVOKED, (authority / REVOKED).read_text(), sync=True)
+        _say(f"{folder / REVOKED}: copied")
 
 
 def _number(serial: str) -> int:

@@ -547,9 +547,9 @@ def test_a_list_that_was_copied_for_the_server_stays_there(tmp_path: Path) -> No
     (root := tmp_path / "disk").mkdir()
     authority, server = root / "certs" / "authority", root / "certs" / "server"
     make_all(root / "certs", ["localhost"], ["a", "b"])
-    revoke_by_command(authority, names=["a"], to=server)
+    revoke_by_command(authority, names=["a"], to=[server])
     with recording(root) as found:
-        revoke_by_command(authority, names=["b"], to=server)
+        revoke_by_command(authority, names=["b"], to=[server])
         found.promise("copied")
 
     def read_copy(left: Path, promises: list[Any]) -> None:

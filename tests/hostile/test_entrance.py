@@ -19,7 +19,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from common.credentials import Credentials
 from common.revocation import REVOKED
 from common.run_folder import RunFolder
-from deploy.certificates.making import make_all
+from common.transport import CLIENT_KEY
+from common.version import PROTOCOL
+from deploy.certificates.making import make_all, make_monitor
 from deploy.certificates.revocation import revoke
 from deploy.health import main as check_health
 from proto import fenchel_pb2 as pb
@@ -121,6 +123,23 @@ async def test_the_health_check_of_a_container_goes_on_until_its_own_certificate
     shut_out(certificates, "health")
     assert await asyncio.to_thread(check_health, words) == 1
     assert "PERMISSION_DENIED: the certificate of 'health'" in capsys.readouterr().err
+
+
+async def test_a_monitor_can_ask_how_the_server_is_and_take_no_part(
+    port: int, certificates: Path, tmp_path: Path
+) -> None:
+    """Whatever its name: here it is that of a client."""
+    make_monitor(certificates / "authority", tmp_path / "north", "north")
+    words = [f"localhost:{port}", "--certs", str(tmp_path / "north")]
+    assert await asyncio.to_thread(check_health, words) == 0
+    async with channel(port, tmp_path / "north") as own:
+        join = CoordinatorStub(own).Join(pb.JoinRequest(protocol=PROTOCOL, client="north", instance=b"i"))
+        work: Stream = own.stream_stream("/fenchel.v1.Coordinator/Work")(metadata=((CLIENT_KEY, "north"),))
+        for call in (join, work.read()):
+            code, words_back = await refused(call)
+            assert (code, "a monitor's" in words_back) == (grpc.StatusCode.PERMISSION_DENIED, True), (
+                words_back
+            )
 
 
 async def test_nobody_has_more_of_these_calls_open_than_of_others(port: int, certificates: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +16,14 @@ import pytest
 from client.ceremony import Ceremony
 from client.identity import Identity
 from client.secrets import Secrets
+from common.credentials import Credentials
 from common.errors import CheckpointError, CredentialError, LostStateError, PayloadError, StorageError
 from common.expectation import check
 from common.payload import Value, Values
 from common.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
+from common.revocation import REVOKED
+from deploy.certificates.making import make_monitor
+from deploy.certificates.revocation import revoke
 from tests.unit.client.identities import identities
 
 Make: TypeAlias = Callable[..., Ceremony]
@@ -255,6 +260,31 @@ def test_the_server_cannot_offer_with_its_own_certificate(make: Make, known: dic
     server = Ceremony("run-1", known["server"], BITS)
     with pytest.raises(CredentialError, match="not a client's"):
         make(MAKER).answer(SEAL, offers(("fenchel server", server)))
+
+
+@pytest.mark.parametrize("role", ["monitor", "revoked"])
+def test_nothing_is_sealed_for_a_monitor_or_a_revoked_client_that_the_server_puts_among_the_clients(
+    role: str, make: Make, known: dict[str, Identity], tmp_path: Path
+) -> None:
+    certificates = tmp_path / "certs"
+    ours = identities(certificates, NAMES)
+    if role == "monitor":
+        make_monitor(certificates / "authority", certificates / "south", "south", force=True)
+        ours["south"] = Identity("south", Credentials.load(certificates / "south"))
+    else:
+        revoke(certificates / "authority", names=["south"])
+        for name in (MAKER, "north"):
+            shutil.copy(certificates / "authority" / REVOKED, certificates / name)
+    maker, north, south = (Ceremony("run-1", ours[name], BITS) for name in NAMES)
+    with pytest.raises(CredentialError, match="is not accepted: the certificate"):
+        maker.answer(SEAL, offers(("north", north), ("south", south)))
+    assert maker.secrets is None
+    # Nor are secrets taken from it.
+    sealed = south.answer(SEAL, offers(("north", north)))
+    with pytest.raises(CredentialError, match="is not accepted: the certificate"):
+        north.answer(ACCEPT, parcel(sealed, "north", sender="south"))
+    assert north.secrets is None
+    maker.answer(SEAL, offers(("north", north)))
 
 
 def test_the_server_cannot_make_the_secrets_itself(make: Make, known: dict[str, Identity]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 from client.identity import Identity, statement
 from common.credentials import Credentials
 from common.errors import CredentialError
+from common.revocation import REVOKED
 from deploy.certificates.authority import make_authority
-from deploy.certificates.making import make_client
+from deploy.certificates.making import make_client, make_monitor
+from deploy.certificates.revocation import revoke
 from tests.unit.client.identities import identities
 
 SIGNED = statement("test", "run-1", b"content")
@@ -63,6 +66,30 @@ def test_the_server_cannot_sign_as_a_client(known: dict[str, Identity], name: st
     server = known["server"]
     with pytest.raises(CredentialError, match="not a client's"):
         known["south"].check(name, server.certificate, SIGNED, server.sign(SIGNED))
+
+
+def test_a_monitor_cannot_sign_as_a_client(known: dict[str, Identity], tmp_path: Path) -> None:
+    authority = known["north"].credentials.folder
+    assert authority is not None
+    make_monitor(authority.parent / "authority", tmp_path / "north", "north")
+    monitor = Identity("north", Credentials.load(tmp_path / "north"))
+    with pytest.raises(CredentialError, match="is a monitor's"):
+        known["south"].check("north", monitor.certificate, SIGNED, monitor.sign(SIGNED))
+
+
+def test_a_revoked_client_is_not_believed_by_those_who_have_the_list(tmp_path: Path) -> None:
+    known = identities(tmp_path / "ours", ["east", "north", "south"])
+    north, authority = known["north"], tmp_path / "ours" / "authority"
+    revoke(authority, names=["north"])
+    shutil.copy(authority / REVOKED, tmp_path / "ours" / "south")
+    signature = north.sign(SIGNED)
+    with pytest.raises(CredentialError, match="was revoked"):
+        known["south"].check("north", north.certificate, SIGNED, signature)
+    known["south"].check("east", known["east"].certificate, SIGNED, known["east"].sign(SIGNED))
+    known["east"].check("north", north.certificate, SIGNED, signature)
+    (tmp_path / "ours" / "south" / REVOKED).write_text("damaged")
+    with pytest.raises(CredentialError, match="not a revocation list"):
+        known["south"].check("east", known["east"].certificate, SIGNED, known["east"].sign(SIGNED))
 
 
 def test_a_certificate_of_another_authority_is_refused(known: dict[str, Identity], tmp_path: Path) -> None:

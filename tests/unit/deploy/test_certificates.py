@@ -25,7 +25,7 @@ from common.errors import CredentialError, SettingsError
 from deploy.certificates import validity
 from deploy.certificates.authority import AUTHORITY_KEY, make_authority
 from deploy.certificates.description import common_name, describe
-from deploy.certificates.making import make_all, make_client, make_server
+from deploy.certificates.making import make_all, make_client, make_monitor, make_server, renew
 from deploy.certificates.pairs import check_pair
 from deploy.claims import claim
 
@@ -144,6 +144,16 @@ def test_a_description_names_subject_hosts_expiry_and_the_authority_on_which_bot
 
 def test_a_clients_common_name_is_its_id(made: Path) -> None:
     assert common_name(Credentials.load(made / "south")) == "south"
+
+
+def test_a_monitors_certificate_says_so_and_stays_one_when_it_is_renewed(tmp_path: Path) -> None:
+    make_authority(tmp_path / "authority", "ours")
+    make_monitor(tmp_path / "authority", tmp_path / "watch", "watch")
+    before = describe(tmp_path / "watch")
+    renew(tmp_path / "authority", tmp_path / "watch")
+    after = describe(tmp_path / "watch")
+    assert (after["role"], after["subject"]) == (before["role"], before["subject"]) == ("monitor", "watch")
+    assert after["serial"] != before["serial"]
 
 
 def test_a_leaf_does_not_outlive_its_authority(tmp_path: Path) -> None:

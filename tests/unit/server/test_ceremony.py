@@ -89,6 +89,20 @@ async def test_one_client_needs_no_box() -> None:
     assert [(client, phase, dict(values)) for client, phase, values in fleet.asked] == [("east", SEAL, {})]
 
 
+async def test_what_a_revoked_client_offers_is_not_passed_on() -> None:
+    fleet = Relayed()
+    with pytest.raises(RunStoppedError, match="south cannot have a part .* was revoked"):
+        await share_secrets(relay(fleet), "north", lambda pem: "it was revoked" if pem == b"south" else "")
+    assert {phase for _, phase, _ in fleet.asked} == {OFFER}
+
+
+async def test_what_a_revoked_client_sealed_is_not_passed_on() -> None:
+    fleet = Relayed()
+    with pytest.raises(RunStoppedError, match="north cannot have a part"):
+        await share_secrets(relay(fleet), "north", lambda pem: "it was revoked" if pem == b"north" else "")
+    assert {phase for _, phase, _ in fleet.asked} == {OFFER, SEAL}
+
+
 async def test_a_run_does_not_begin_with_clients_that_disagree() -> None:
     with pytest.raises(RunStoppedError, match=r"client south has other secrets .*another.* than east made"):
         await share_secrets(relay(Relayed(fingerprints={"south": "another"})))
