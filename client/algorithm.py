@@ -72,6 +72,8 @@ class Place:
         The local solver that suits this client, in place of the run's, if it has one of its own.
     uplink
         What becomes of vectors on their way to the server; ``None``: nothing.
+    message_bytes
+        The largest message of the run, which the client's trust limits bound.
     """
 
     client: str
@@ -82,6 +84,7 @@ class Place:
     secrets: Secrets | None = None
     solver: Solver | None = None
     uplink: ClientUplink | None = None
+    message_bytes: int = 8 << 30
 
 
 class ClientAlgorithm:
@@ -107,6 +110,7 @@ class ClientAlgorithm:
         self.round = 0
         self.state: Any = None
         self.seed = place.seed
+        self.message_bytes = place.message_bytes
         self.uplink = place.uplink or ClientUplink(Uplink(), place.seed, place.client)
         self.occasion = b""
         self.largest = 0.0

@@ -102,10 +102,12 @@ class Encrypted:
         except EncryptionError as error:
             # An error's text reaches the server, which must not learn the value.
             log.error("%s: %s", self.what, error)
-            raise EncryptionError(
-                f"{self.what}: a value is not finite, or beyond {self.layout.largest:g}, the largest magnitude that "
-                "can be encrypted; this client's log has it"
-            ) from None
+            problem = (
+                f"beyond {self.layout.largest:g}, the largest magnitude that can be encrypted; raise that range"
+                if np.isfinite(values).all()
+                else "not finite; the steps may be too long"
+            )
+            raise EncryptionError(f"{self.what}: a value is {problem} (this client's log has it)") from None
 
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
         """Return the decrypted entries.
@@ -113,7 +115,7 @@ class Encrypted:
         Raises
         ------
         PayloadError
-            What arrived is not encrypted, not with this key, or not so many ciphertexts.
+            What arrived is not encrypted, not with this key, no ciphertext, or not so many of them.
         EncryptionError
             A slot has overflowed.
         """
@@ -122,23 +124,27 @@ class Encrypted:
                 f"a plain array arrived where this run has encrypted ones (privacy: paillier){SAME_VERSION}"
             )
         vector = CipherVector.from_wire(value, self.cipher.key.public)
-        same_slots = (vector.layout.slots, vector.layout.slot_bits) == (
-            self.layout.slots,
-            self.layout.slot_bits,
-        )
-        if not same_slots or len(vector.ciphertexts) != self._count(blocks):
+        if vector.layout != self.layout or len(vector.ciphertexts) != self._count(blocks):
             raise PayloadError(
                 f"{len(vector.ciphertexts)} ciphertexts of {vector.layout} arrived, expected "
                 f"{self._count(blocks)} of {self.layout}{SAME_VERSION}"
             )
-        values = self.cipher.decrypt(vector).reshape(-1, self.layout.slots)
+        try:
+            values = self.cipher.decrypt(vector).reshape(-1, self.layout.slots)
+        except EncryptionError as error:
+            # The server chose the ciphertexts: which slot overflowed would tell it more of what is in them.
+            log.error("%s: %s", self.what, error)
+            raise self._overflow() from None
         filled = self._filled(blocks)
         if values[~filled].any():
-            raise EncryptionError(
-                "an encrypted sum has grown out of its range into the value beside it; raise the ranges in "
-                "algorithm.encryption, or damp the steps"
-            )
+            raise self._overflow()
         return values[filled]
+
+    def _overflow(self) -> EncryptionError:
+        return EncryptionError(
+            f"{self.what}: an encrypted sum has grown out of its range, or is none of this run; raise the ranges in "
+            "algorithm.encryption, or damp the steps"
+        )
 
     def _count(self, blocks: Indices | None) -> int:
         return len(self.sizes) if blocks is None else len(blocks)

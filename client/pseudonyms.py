@@ -13,8 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Indices
+from common.arrays import Indices, Vector
 from common.errors import DataError
+
+LABEL_BYTES = 16
+"""Length of a label's pseudonym."""
 
 CELL_BYTES = 16
 """Length of a cell's pseudonym: with 10 million cells, two agree by chance once in 10^24 runs."""
@@ -54,6 +57,35 @@ def pseudonyms(key: bytes, identifiers: Sequence[str]) -> NDArray[np.uint8]:
             )
     digests = [hmac.digest(key, b"sample\0" + each.encode(), "sha256") for each in identifiers]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+
+
+def label_pseudonyms(key: bytes, identifiers: Sequence[str], targets: Vector) -> NDArray[np.uint8]:
+    """Return a pseudonym for each sample's label: HMAC-SHA256 of label and identifier, cut to 16 bytes.
+
+    By these the server can tell whether the holders of a sample agree on its label. As the identifier is in the
+    message, labels of different samples cannot be compared.
+
+    Parameters
+    ----------
+    key
+        The alignment key that all clients of the federation share.
+    identifiers
+        Identifiers of the client's samples, in the order of its rows.
+    targets
+        What the scores should be, shape (n,), float64; compared exactly.
+
+    Returns
+    -------
+    NDArray[np.uint8]
+        Shape (n, 16), in the order of the rows.
+    """
+    # The label's fixed width comes first, so no two pairs have the same message. 0 and -0 are one number.
+    labels = (np.asarray(targets, "<f8") + 0.0).tobytes()
+    digests = [
+        hmac.digest(key, b"label\0" + labels[8 * row : 8 * row + 8] + each.encode(), "sha256")[:LABEL_BYTES]
+        for row, each in enumerate(identifiers)
+    ]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, LABEL_BYTES)
 
 
 def cell_pseudonyms(

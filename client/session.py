@@ -192,6 +192,7 @@ class Session:
                 secrets,
                 self._solver,
                 uplink,
+                settings.network.max_message_bytes,
             )
         )
         initial = self._half.State() if stateless else algorithm.initial_state()

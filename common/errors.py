@@ -48,6 +48,27 @@ class DataError(FenchelError):
     exit_code = 3
 
 
+class ContradictingLabelsError(DataError):
+    """Clients that hold the same samples have different labels for them.
+
+    Attributes
+    ----------
+    contradictions
+        How many samples have more than one label.
+    clients, rows
+        Two clients that contradict each other, and in which row of its data each has one of these samples,
+        counted from 1.
+    """
+
+    def __init__(self, contradictions: int, clients: tuple[str, str], rows: tuple[int, int]) -> None:
+        self.contradictions, self.clients, self.rows = contradictions, clients, rows
+        super().__init__(
+            f"{contradictions} samples have different labels at different clients: for example, row {rows[0]} of "
+            f"client {clients[0]} and row {rows[1]} of client {clients[1]} are the same sample. The run does not "
+            "begin: all holders of a sample need its one label, so correct the clients' data"
+        )
+
+
 class CredentialError(FenchelError):
     """A certificate or key is missing, unreadable, or of another authority."""
 

@@ -46,6 +46,8 @@ class Hybrid:
         What each client holds, by client id.
     norm_bits
         Of each client: the squared norm of its longest part of a row is at most ``2^norm_bits``.
+    target_bits
+        Of each client: its targets are at most ``2^target_bits`` in magnitude.
     key
         The clients' public key; ``None`` in plaintext.
     ascends
@@ -59,8 +61,13 @@ class Hybrid:
     features: int
     holdings: Mapping[str, Holding]
     norm_bits: Mapping[str, int]
+    target_bits: Mapping[str, int]
     key: PublicKey | None
     ascends: bool
+
+    def prepare(self) -> None:
+        """Work out what is needed in every round and takes long: for millions of samples, seconds."""
+        _ = self.alignment, self.feature_arrangement
 
     @cached_property
     def ranges(self) -> Ranges:
@@ -76,6 +83,7 @@ class Hybrid:
             clients=len(self.holdings),
             holders=int(holders.max(initial=1)),
             longest_part=2.0 ** max(self.norm_bits.values()),
+            largest_target=2.0 ** max(self.target_bits.values(), default=0),
             ascends=self.ascends,
         )
 

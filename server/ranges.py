@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from common.algorithms.hyfdca import HyFDCASettings
 from common.errors import EncryptionError, SettingsError
+from common.objectives.coordinate import conjugate_curvature
 from common.objectives.losses import MarginLoss
 from common.paillier.packing import Layout
 
@@ -43,6 +44,8 @@ class Ranges:
         Clients that hold the same sample, at most.
     longest_part
         Largest squared norm of a client's part of a row, at most.
+    largest_target
+        Largest magnitude of a target, at most; at least 1.
     ascends
         Whether the dual objective never falls, so that it bounds the model.
     """
@@ -55,6 +58,7 @@ class Ranges:
     clients: int
     holders: int
     longest_part: float
+    largest_target: float = 1.0
     ascends: bool = False
 
     @cached_property
@@ -103,33 +107,69 @@ class Ranges:
         except EncryptionError as error:
             raise SettingsError(
                 f"algorithm.encryption: the {kind}s do not fit: {error}. The range of scores follows from the longest "
-                "row and objective.l2, unless encryption.largest_score is given"
+                "row, objective.l2 and the largest dual variable, unless encryption.largest_score is given"
             ) from None
 
+    @property
+    def largest_dual(self) -> float:
+        """Largest magnitude of a dual variable: that of the loss, or in proportion to the targets."""
+        if self._bounded:
+            return 1.0
+        return self.settings.encryption.largest_dual * self.largest_target
+
+    @property
+    def _bounded(self) -> bool:
+        """Whether the loss bounds dual variables: to ``b = y alpha`` in [0, 1]."""
+        return math.isfinite(self.loss.domain[1])
+
+    @property
+    def _largest_change(self) -> float:
+        """Largest magnitude of a change of a dual variable, from one end of its range to the other."""
+        return self.largest_dual * (1.0 if self._bounded else 2.0)
+
     def _bounds(self) -> dict[Kind, tuple[float, int]]:
-        """Largest magnitude, and how many fresh vectors are added up."""
-        chosen = self.settings.encryption
+        """Return largest magnitudes, and how many fresh vectors are added up."""
         row = self.holders * self.longest_part  # ||x_i||^2 is the sum over its holders
-        dual = 1.0 if math.isfinite(self.loss.domain[1]) else chosen.largest_dual
-        score = chosen.largest_score or self._largest_score(row, dual)
-        loss = 1 + (score**2 if self.loss.kind.startswith("squared") else score)
-        figure = max(loss, row * (dual / self.l2) ** 2) if self.settings.protect_primal else loss
+        score = self.settings.encryption.largest_score or self._largest_score(row)
+        contribution = (
+            self.samples * self._largest_change * math.sqrt(row)
+        )  # |sum_i alpha_i x_im|, or of changes
         return {
             "score": (score, self.holders),
-            "dual": (_SPARE * dual, self.holders + 1),  # alpha_0 and the changes
+            "dual": (_SPARE * self.largest_dual, self.holders + 1),  # alpha_0 and the changes
             "norm": (self.longest_part, self.holders),
-            "primal": (self.samples * dual * math.sqrt(row), self.clients),  # |sum_i alpha_i x_im|
-            "figure": (figure, self.clients),  # mean losses; ||w||^2 too, if the server does not know w
+            "primal": (contribution, self.clients),
+            "figure": (self._largest_figure(row, score), self.clients),
         }
 
-    def _largest_score(self, row: float, dual: float) -> float:
+    def _largest_figure(self, row: float, score: float) -> float:
+        """Bound the numbers that are summed over clients: means over samples of what is bounded for each of them.
+
+        These are losses, conjugates, and the terms of the line search (``common.objectives.coordinate.line_terms``);
+        where the server does not know w, also (lambda/2) ||w||^2, w^T v and ||v||^2, where v = A delta.
+        """
+        dual, change, target = self.largest_dual, self._largest_change, self.largest_target
+        # Of the logistic loss the conjugate is an entropy, at most ln 2 in magnitude.
+        curvature = conjugate_curvature(self.loss) or 0.0
+        bounds = [
+            1 + score if self._bounded else (target + score) * (target + score) / 2,
+            dual * target + curvature * dual * dual / 2,
+            change * (target + curvature * dual),
+            curvature * change * change,
+        ]
+        if self.settings.protect_primal:
+            w, v = (math.sqrt(row) * each / self.l2 for each in (dual, change))
+            bounds += [self.l2 / 2 * w * w, w * v, v * v]
+        return max(bounds)
+
+    def _largest_score(self, row: float) -> float:
         """Bound |x_i^T w|, also for a part of the features.
 
         |x_i^T w| = |sum_j alpha_j x_i^T x_j| / (lambda N) <= max |alpha| max ||x||^2 / lambda. Where the dual objective
         never falls, (lambda/2) ||w||^2 <= (1/N) sum_i -l_i*(-alpha_i) <= max l_i(0), which is 1 at most for the
         losses with a bounded dual variable; a margin is for rounds in which somebody was absent.
         """
-        score = dual * row / self.l2
-        if self.ascends and math.isfinite(self.loss.domain[1]):
+        score = self.largest_dual * row / self.l2
+        if self.ascends and self._bounded:
             return min(score, _MARGIN * math.sqrt(2 * row / self.l2))
         return score

@@ -13,11 +13,13 @@ import numpy as np
 
 from client.algorithm import answers
 from client.algorithms.hyfdca_setup import HyFDCASetupClient
+from client.alignment import check_blocks
 from client.encryption import entries
 from common.algorithms.hyfdca import LINE_STEPS, entries_of, picked_units
 from common.arrays import Indices, Vector
 from common.errors import EncryptionError, PayloadError
 from common.objectives.coordinate import (
+    conjugate_curvature,
     dual_step,
     dual_values,
     feasible,
@@ -25,8 +27,11 @@ from common.objectives.coordinate import (
     theory_step,
 )
 from common.payload import Ciphertexts, Value, Values
+from common.version import SAME_VERSION
 
 log = logging.getLogger("fenchel.client")
+
+_CURVATURE_TERMS = 2  # w^T v and ||v||^2
 
 
 class HyFDCAClient(HyFDCASetupClient):
@@ -43,6 +48,7 @@ class HyFDCAClient(HyFDCASetupClient):
     @answers("inner_product")
     def inner_product(self, primal: Vector | Ciphertexts, blocks: Indices | None = None) -> Values:
         """Algorithm 2: p_{k,i} = x_{k,i}^T w_k; send enc(p)."""
+        blocks = check_blocks(blocks, len(self.state.sizes))
         w = self._primal(primal)
         p = (self._problem.features @ w)[self.state.order]
         return {"share": self._samples_in("score").seal(p[entries(self.state.sizes, blocks)], blocks)}
@@ -78,7 +84,7 @@ class HyFDCAClient(HyFDCASetupClient):
         self, dual: Vector | Ciphertexts, blocks: Indices | None = None, figures: Ciphertexts | None = None
     ) -> Values:
         """Steps 7 and 8: alpha_k <- alpha_0; what_k[m] = sum_i alpha_{k,i} x_{k,i,m} (Algorithm 4)."""
-        state = self.state
+        state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
         state.dual = state.dual.copy()
         state.dual[entries(state.sizes, blocks)] = self._samples_in("dual").open(dual, blocks)
         return {**self._contribution(state.dual), **self._revealed(figures)}
@@ -93,7 +99,7 @@ class HyFDCAClient(HyFDCASetupClient):
         figures: Ciphertexts | None = None,
     ) -> Values:
         """Take in delta, not yet the new alpha; send sum_i delta_i x_{k,i} and what the line search needs."""
-        state = self.state
+        state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
         state.change = np.zeros(len(state.dual))
         state.change[entries(state.sizes, blocks)] = self._samples_in("dual").open(change, blocks)
         terms = self._line_terms() / state.samples
@@ -106,11 +112,20 @@ class HyFDCAClient(HyFDCASetupClient):
         v = self._features_in("primal").open(change) / self._scale
         w, held_by = self.state.primal, self.state.feature_holders
         terms = np.array([np.sum(w * v / held_by), np.sum(v * v / held_by)])
-        return {"terms": self._figures().seal(terms)}
+        return {"terms": self._figures(_CURVATURE_TERMS).seal(terms)}
 
     @answers("reveal")
     def reveal(self, figures: Ciphertexts, count: int) -> Values:
-        """Decrypt ``count`` sums over all clients, which the server may know."""
+        """Decrypt ``count`` sums over all clients, which the server may know.
+
+        A client cannot tell such sums from other ciphertexts, so it opens no more at once than the protocol needs.
+        """
+        needed = {self._monitored_count, self._line_count, _CURVATURE_TERMS}
+        if count not in needed:
+            raise PayloadError(
+                f"the server asks for {count} sums to be decrypted, but the phases of this run have {sorted(needed)}; "
+                f"nothing is decrypted{SAME_VERSION}"
+            )
         return {"figures": self._figures(count).open(figures)}
 
     @answers("step")
@@ -182,6 +197,11 @@ class HyFDCAClient(HyFDCASetupClient):
         """The monitored figures, summed over all clients, which the server may know."""
         return {} if figures is None else {"figures": self._figures(self._monitored_count).open(figures)}
 
+    @property
+    def _line_count(self) -> int:
+        """How many numbers :meth:`_line_terms` returns."""
+        return 2 if conjugate_curvature(self._loss) is not None else 1 + len(LINE_STEPS)
+
     def _line_terms(self) -> Vector:
         """This client's share of what D(alpha + g delta) is made of, before the division by N."""
         state, targets = self.state, self._problem.targets[self.state.order]
@@ -251,15 +271,15 @@ class HyFDCAClient(HyFDCASetupClient):
 
     def _check_range(self, dual: Vector) -> None:
         _, high = self._loss.domain
-        limit = self.settings.encryption.largest_dual
+        limit = self.state.largest_dual
         if math.isinf(high) and self.settings.privacy == "paillier" and len(dual):
             largest = float(np.abs(dual).max())
             if not largest <= limit:
                 log.error("%s: a dual variable would become %g", self.client, largest)
                 raise EncryptionError(
-                    f"a dual variable of client {self.client} would exceed "
-                    f"algorithm.encryption.largest_dual: {limit:g}; raise "
-                    "that setting, or damp the steps (this client's log has the value)"
+                    f"a dual variable of client {self.client} would exceed {limit:g}, which follows from "
+                    "algorithm.encryption.largest_dual and the largest target; raise that setting, or damp the "
+                    "steps (this client's log has the value)"
                 )
 
     @property

@@ -7,31 +7,35 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from client.algorithm import ClientAlgorithm, answers
+from client.alignment import check_groups, check_layouts, check_quotas, check_slice
 from client.encryption import Clear, Encrypted, Envelope
 from client.paillier.cipher import Meter, Paillier
-from client.pseudonyms import cell_pseudonyms, pseudonyms
-from common.algorithms.hyfdca import HyFDCASettings, layout_of
+from client.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
+from common.algorithms.hyfdca import HyFDCASettings, layout_numbers, layout_of
 from common.arrays import Indices, Vector
-from common.errors import SettingsError
+from common.errors import PayloadError, SettingsError
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import MarginLoss
+from common.paillier.packing import Layout
 from common.payload import Ciphertexts, Values
+from common.version import SAME_VERSION
 
 log = logging.getLogger("fenchel.client")
 
 _PUBLIC_ALIGNMENT_KEY = b"privacy: none"  # pseudonyms of a plaintext run hide nothing
 _RANGES = {
     "score": "inner products (algorithm.encryption.largest_score)",
-    "dual": "dual variables (algorithm.encryption.largest_dual)",
+    "dual": "dual variables (their bound follows from algorithm.encryption.largest_dual and the largest target)",
     "norm": "squared norms of rows (algorithm.encryption.largest_norm)",
     "primal": "contributions to the model (their bound follows from the longest row)",
-    "figure": "mean losses (their bound follows from algorithm.encryption.largest_score)",
+    "figure": "mean losses (their bound follows from algorithm.encryption: largest_score, largest_dual)",
 }
 _UNIT_NORM = 1 + 1e-9  # rows that were divided by their norm are as long as rounding makes them
 
@@ -55,6 +59,8 @@ class HyFDCASetupClient(ClientAlgorithm):
             w_k, shape (M_k,) in the order of ``feature_order``; encrypted primal only.
         samples
             N, distinct samples of all clients.
+        largest_dual
+            Largest magnitude of a dual variable that ciphertexts have room for, if the loss does not bound it.
         order
             Own rows in aligned order, shape (N_k,).
         sizes
@@ -77,6 +83,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         change: Vector
         primal: Vector
         samples: int
+        largest_dual: float
         order: Indices
         sizes: Indices
         holders: Indices
@@ -92,7 +99,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         """Return the state of a client that has not been aligned yet."""
         real, whole = np.empty(0), np.empty(0, np.int64)
         return self.State(
-            real, real, real, 0, whole, whole, whole, whole, whole, real, whole, whole, whole, {}
+            real, real, real, 0, 1.0, whole, whole, whole, whole, whole, real, whole, whole, whole, {}
         )
 
     @property
@@ -104,7 +111,7 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     @answers("introduce")
     def introduce(self) -> Values:
-        """S1: say by pseudonyms which samples are held, and which features."""
+        """S1: say by pseudonyms which samples are held, with which labels, and which features."""
         features = self._problem.features
         if not features.shape[0] or not features.shape[1]:
             raise SettingsError(
@@ -113,6 +120,7 @@ class HyFDCASetupClient(ClientAlgorithm):
             )
         norms = _row_norms(features)
         longest = float(norms.max())
+        largest = float(np.abs(self._problem.targets).max())
         identifiers = self.shard.identifiers
         cells = np.empty((0, 16), np.uint8)
         if self.settings.layout == "ragged" and self.settings.check_cells:
@@ -123,17 +131,20 @@ class HyFDCASetupClient(ClientAlgorithm):
             )
         return {
             "samples": pseudonyms(self._alignment_key, identifiers),
+            "labels": label_pseudonyms(self._alignment_key, identifiers, self._problem.targets),
             "features": self._problem.features_held,
             "cells": cells,
             "key": self._public_key_bytes(),
-            # The order of magnitude alone: the server needs it to lay out the ciphertexts.
+            # The orders of magnitude alone: the server needs them to lay out the ciphertexts.
             "norm_bits": math.ceil(math.log2(longest)) if longest else -1,
+            "target_bits": math.ceil(math.log2(largest)) if largest > 1 else 0,
         }
 
     @answers("align")
     def align(
         self,
         samples: int,
+        largest_dual: float,
         order: Indices,
         sizes: Indices,
         holders: Indices,
@@ -149,12 +160,48 @@ class HyFDCASetupClient(ClientAlgorithm):
         feature_holders: Indices,
     ) -> Values:
         """S3, S4: take in where the own entries lie; share the squared norms of the own parts of rows."""
-        count = len(order)
+        count, columns = self._problem.features.shape
+        layouts = self._checked_layouts(
+            {
+                "score": score_layout,
+                "dual": dual_layout,
+                "figure": figure_layout,
+                "norm": norm_layout,
+                "primal": primal_layout,
+            }
+        )
+        slots = layouts["dual"].slots if layouts else None
+        check_slice(
+            "samples",
+            count,
+            order=order,
+            sizes=sizes,
+            holders=holders,
+            slots=slots,
+            message_bytes=self.message_bytes,
+        )
+        check_groups(groups, sizes, slots)
+        check_quotas(quotas, groups, self.settings)
+        check_slice(
+            "features",
+            columns if self.settings.protect_primal else 0,
+            order=feature_order,
+            sizes=feature_sizes,
+            holders=feature_holders,
+            slots=layouts["primal"].slots if layouts else None,
+            message_bytes=self.message_bytes,
+        )
+        if samples < count or largest_dual <= 0:
+            raise PayloadError(
+                f"the server's alignment cannot be used: {samples} samples of all clients, of which this one holds "
+                f"{count}, and dual variables up to {largest_dual:g}{SAME_VERSION}"
+            )
         self.state = self.State(
             dual=np.zeros(count),
             change=np.zeros(count),
             primal=np.zeros(len(feature_order)),
             samples=samples,
+            largest_dual=largest_dual,
             order=order.copy(),
             sizes=sizes.copy(),
             holders=holders.copy(),
@@ -164,13 +211,7 @@ class HyFDCASetupClient(ClientAlgorithm):
             feature_order=feature_order.copy(),
             feature_sizes=feature_sizes.copy(),
             feature_holders=feature_holders.copy(),
-            layouts={
-                "score": score_layout.copy(),
-                "dual": dual_layout.copy(),
-                "figure": figure_layout.copy(),
-                "norm": norm_layout.copy(),
-                "primal": primal_layout.copy(),
-            },
+            layouts={name: layout_numbers(layout) for name, layout in layouts.items()},
         )
         return {"norms": self._samples_in("norm").seal(_row_norms(self._problem.features)[order])}
 
@@ -192,6 +233,14 @@ class HyFDCASetupClient(ClientAlgorithm):
         return {"long_rows": long if self.settings.preset in ("paper", "theory") else 0}
 
     # How vectors travel
+
+    def _checked_layouts(self, layouts: Mapping[str, Indices]) -> dict[str, Layout]:
+        """Return the layouts of ciphertexts that the server chose; none where nothing is encrypted."""
+        if self._cipher is None:
+            return {}
+        found = {name: layout_of(numbers) for name, numbers in layouts.items()}
+        check_layouts(found, self._cipher.key.public, self.settings)
+        return found
 
     def _samples_in(self, what: str) -> Envelope:
         if self._cipher is None:

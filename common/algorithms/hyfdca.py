@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
@@ -11,10 +11,12 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from common.algorithms import AlgorithmSettings, Weighting
 from common.arrays import Indices
+from common.errors import PayloadError
 from common.paillier.packing import Layout
 from common.randomness import generator
 from common.settings.participation import Sampler
 from common.settings.section import Section
+from common.version import SAME_VERSION
 
 LINE_STEPS = 2.0 ** -np.arange(0.0, 31.0)
 """Step sizes that the line search compares where it has no closed form (logistic loss), shape (31,)."""
@@ -34,7 +36,8 @@ class Encryption(Section):
     largest_dual: PositiveFloat = Field(
         64.0,
         description="largest magnitude of a dual variable of a loss that does not bound it (squared, "
-        "squared-hinge); for the others it is 1",
+        "squared-hinge), in multiples of the largest target (1 for classes; a power of two above the clients' "
+        "largest for real targets); for the other losses it is 1",
     )
     largest_score: PositiveFloat | None = Field(
         None,
@@ -190,7 +193,17 @@ def layout_numbers(layout: Layout) -> Indices:
 
 
 def layout_of(numbers: Indices) -> Layout:
-    """Undo :func:`layout_numbers`."""
+    """Undo :func:`layout_numbers`.
+
+    Raises
+    ------
+    PayloadError
+        These are not four numbers.
+    EncryptionError
+        The numbers contradict each other.
+    """
+    if numbers.shape != (len(fields(Layout)),):
+        raise PayloadError(f"an array of shape {numbers.shape} is no layout of ciphertexts{SAME_VERSION}")
     return Layout(*(int(number) for number in numbers))
 
 

@@ -46,6 +46,7 @@ class HyFDCA(HyFDCASetup):
 
     async def round(self, t: int) -> None:
         """Do one outer iteration of Algorithm 1."""
+        await super().round(t)
         cohort = await self._welcome_back(self.sample())  # steps 2 and 3
         picked = {client: self.hybrid.picks.of(client, t) for client in cohort}
         scores, cohort = await self._scores(cohort, picked)  # step 4
@@ -318,6 +319,7 @@ class HyFDCA(HyFDCASetup):
 
     async def finish(self) -> None:
         """Finalise (E17): bring everybody up to date, so that w_0 = A alpha_0; measure; release the model."""
+        await super().finish()
         everybody = self.fleet.all()
         current = await self._welcome_back(everybody)
         if len(current) < len(self.fleet.members):

@@ -5,11 +5,12 @@ The setup is the specification's (section 2.2); the paper takes it for granted.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +18,31 @@ from numpy.typing import NDArray
 from common.algorithms.hyfdca import HyFDCASettings, layout_numbers
 from common.arrays import Indices
 from common.errors import SettingsError
-from common.expectation import ArraySpec, Expected
+from common.expectation import ArraySpec, Expected, NumberSpec
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import MarginLoss
-from common.paillier.key import PublicKey
+from common.paillier.key import LARGEST_BITS, PublicKey
 from common.payload import Value
 from server.algorithm import Algorithm, Conduct
 from server.aligned import Stored
-from server.alignment import Holding, check_cells
+from server.alignment import CELL_BYTES, PSEUDONYM_BYTES, Holding, check_cells
 from server.fleet import Cohort, Each
 from server.hybrid import Hybrid, agreed_key, checked_norm_bits
+from server.labels import LABEL_BYTES, check_labels
 from server.replies import Replies
 
 log = logging.getLogger("fenchel.server")
+
+_ALIGNMENT_BYTES = 256  # what a sample of a client takes at the most while it is aligned, about
+_LARGEST_TARGET_BITS = 128
+
+
+class _Held(NamedTuple):
+    """How much a client holds: samples, features, and cells of which pseudonyms are compared, at the most."""
+
+    samples: int
+    features: int
+    cells: int
 
 
 class HyFDCASetup(Algorithm):
@@ -47,6 +60,8 @@ class HyFDCASetup(Algorithm):
             The public key's n, big-endian bytes; empty in plaintext.
         norm_bits
             Of each client: its longest part of a row has a squared norm of at most ``2^norm_bits``.
+        target_bits
+            Of each client: its targets are at most ``2^target_bits`` in magnitude.
         dual
             enc(alpha_0), aligned; ``None`` where the line search keeps it with the clients only.
         scores
@@ -71,6 +86,7 @@ class HyFDCASetup(Algorithm):
         features: dict[str, Indices] = field(default_factory=dict)
         key: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
         norm_bits: dict[str, int] = field(default_factory=dict)
+        target_bits: dict[str, int] = field(default_factory=dict)
         dual: Stored | None = None
         scores: dict[str, Stored] = field(default_factory=dict)
         contributions: dict[str, Stored] = field(default_factory=dict)
@@ -87,6 +103,7 @@ class HyFDCASetup(Algorithm):
 
     def __init__(self, conduct: Conduct) -> None:
         super().__init__(conduct)
+        self._is_prepared = False
         self._expected_key = conduct.public_key
         self._sampler = self.fleet.participation.sampler.kind
         problem = conduct.objective
@@ -121,18 +138,32 @@ class HyFDCASetup(Algorithm):
         """S1 to S5: learn who holds what, align, agree on numbers, start from zero."""
         everybody = self.fleet.all()
         clients = list(everybody)
+        shapes = {client: self._described(client) for client in clients}
+        self._check_memory(shapes)
         introduced = await everybody.ask(
             "introduce",
             returns={
-                "samples": ArraySpec(np.uint8, (None, 32), form="pseudonyms"),
-                "features": ArraySpec(np.int64, (None,)),
-                "cells": ArraySpec(np.uint8, (None, 16), form="pseudonyms"),
-                "key": ArraySpec(np.uint8, (None,)),
+                "samples": _bytes_of(shapes, lambda held: (held.samples, PSEUDONYM_BYTES)),
+                "labels": _bytes_of(shapes, lambda held: (held.samples, LABEL_BYTES)),
+                "features": Each({c: ArraySpec(np.int64, (held.features,)) for c, held in shapes.items()}),
+                "cells": Each(
+                    {
+                        c: ArraySpec(np.uint8, (None, CELL_BYTES), form="pseudonyms", most=held.cells)
+                        for c, held in shapes.items()
+                    }
+                ),
+                "key": ArraySpec(np.uint8, (None,), most=LARGEST_BITS // 8),
                 "norm_bits": int,
+                "target_bits": NumberSpec(
+                    int, 0, _LARGEST_TARGET_BITS, "divide the targets by their largest"
+                ),
             },
             min_replies=len(clients),
         )
         self._take_in(introduced)
+        await self._prepare()
+        await asyncio.to_thread(self._compare, introduced)
+        self._tell_alignment()
         await self._share_norms(everybody)
         state = self.state
         state.synced = clients
@@ -141,6 +172,40 @@ class HyFDCASetup(Algorithm):
         state.contributions = {client: self.hybrid.primals.own_zeros(client) for client in clients}
         if self._needs_inner_products:
             state.scores = {client: self.hybrid.scores.own_zeros(client) for client in clients}
+
+    def _described(self, client: str) -> _Held:
+        """Return how much a client has said that it holds, when it came."""
+        shard = self.fleet.members[client].shard
+        assert shard is not None, "a run begins when all clients have come"
+        ragged = self.settings.layout == "ragged" and self.settings.check_cells
+        return _Held(shard.samples, shard.features_held, shard.samples * shard.features_held * ragged)
+
+    def _check_memory(self, held: Mapping[str, _Held]) -> None:
+        """Refuse clients that describe more than the server has the memory to align, before they send it."""
+        needed = sum(_ALIGNMENT_BYTES * (each.samples + each.features) for each in held.values())
+        limit = self.fleet.in_flight.limit
+        if needed > limit:
+            most = max(held, key=lambda client: held[client].samples)
+            raise SettingsError(
+                f"to align the samples of {len(held)} clients takes about {needed:,} bytes, and "
+                f"network.in_flight_bytes is {limit:,}; client {most} alone says that it has {held[most].samples:,} "
+                "samples. The run does not begin: look at that client's data, or, on a machine that has the memory, "
+                "set network.in_flight_bytes higher"
+            )
+
+    async def _prepare(self) -> None:
+        """Work the alignment out, after the setup or a restart: in a thread, as the event loop serves the clients."""
+        if not self._is_prepared:
+            await asyncio.to_thread(self.hybrid.prepare)
+            self._is_prepared = True
+
+    async def round(self, t: int) -> None:
+        """Prepare for round ``t``, which a subclass does."""
+        await self._prepare()
+
+    async def finish(self) -> None:
+        """Prepare for the end, which a subclass does."""
+        await self._prepare()
 
     def _take_in(self, introduced: Replies) -> None:
         state = self.state
@@ -152,10 +217,20 @@ class HyFDCASetup(Algorithm):
             state.norm_bits[client] = checked_norm_bits(
                 cast(int, reply["norm_bits"]), client, self.settings.encryption
             )
-        if self.settings.layout == "ragged" and not self.settings.check_cells:
-            log.warning("check_cells: false. That no value is held twice is taken for granted")
+            state.target_bits[client] = cast(int, reply["target_bits"])
+
+    def _compare(self, introduced: Replies) -> None:
+        """Refuse values that two clients hold, and samples whose holders have different labels."""
         if self.settings.layout == "ragged" and self.settings.check_cells:
             check_cells({c: cast(NDArray[np.uint8], reply["cells"]) for c, reply in introduced.items()})
+        check_labels(
+            self.hybrid.alignment,
+            {c: cast(NDArray[np.uint8], reply["labels"]) for c, reply in introduced.items()},
+        )
+
+    def _tell_alignment(self) -> None:
+        if self.settings.layout == "ragged" and not self.settings.check_cells:
+            log.warning("check_cells: false. That no value is held twice is taken for granted")
         alignment = self.hybrid.alignment
         for warning in alignment.warnings:
             log.warning("%s", warning)
@@ -182,6 +257,7 @@ class HyFDCASetup(Algorithm):
             returns={"norms": Each({client: norms.expected(client) for client in everybody})},
             min_replies=len(everybody),
             samples=self.hybrid.alignment.samples,
+            largest_dual=self.hybrid.ranges.largest_dual,
             order=Each({c: slices[c].order for c in everybody}),
             sizes=Each({c: slices[c].sizes for c in everybody}),
             holders=Each({c: slices[c].holders for c in everybody}),
@@ -232,6 +308,7 @@ class HyFDCASetup(Algorithm):
             self.model.size,
             {c: Holding(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms},
             state.norm_bits,
+            state.target_bits,
             key,
             ascends=self._searches_line,
         )
@@ -256,3 +333,8 @@ class HyFDCASetup(Algorithm):
         primals = self.hybrid.primals
         total = primals.total(self.state.contributions)
         return Each({client: primals.part(total, client) for client in cohort})
+
+
+def _bytes_of(held: Mapping[str, _Held], shape: Callable[[_Held], tuple[int, int]]) -> Each[Expected]:
+    """Return what pseudonyms to expect of each client, so many and no more."""
+    return Each({c: ArraySpec(np.uint8, shape(each), form="pseudonyms") for c, each in held.items()})

@@ -208,7 +208,7 @@ PRIVATE = {
     ),
     "ragged": hybrid_settings(4, layout="ragged"),
 }
-SETUP = {"samples", "features", "cells", "key", "norm_bits", "long_rows"}
+SETUP = {"samples", "labels", "features", "cells", "key", "norm_bits", "target_bits", "long_rows"}
 """What clients say in the beginning: pseudonyms, indices, the public key, orders of magnitude."""
 REVEALED = 32
 """Sums over all clients that the server may know: never more of them at once than the line search tries."""

@@ -82,21 +82,21 @@ SETUP: dict[str, tuple[str, Change, str]] = {
         lambda v: np.concatenate([array(v, "samples"), array(v, "samples")[:5] ^ 1]),
         OFFENDER,
     ),
-    "no samples": ("samples", lambda v: array(v, "samples")[:0], "holds 0 samples"),
-    "no features": ("features", lambda v: array(v, "features")[:0], "0 features"),
+    "no samples": ("samples", lambda v: array(v, "samples")[:0], "has shape (0, 32), expected (30, 32)"),
+    "no features": ("features", lambda v: array(v, "features")[:0], "has shape (0,), expected (15,)"),
     "a feature that is none": ("features", lambda v: array(v, "features") + 100, "holds feature"),
     "a negative feature": ("features", lambda v: array(v, "features") - 100, "holds feature -100"),
     "a feature twice": (
         "features",
-        lambda v: np.repeat(array(v, "features"), 2),
+        lambda v: np.repeat(array(v, "features")[:8], 2)[:15],
         "in increasing order, each once",
     ),
-    "cells of its partner": ("features", lambda v: np.arange(30), "both hold"),
+    "cells of its partner": ("features", lambda v: np.arange(10, 25), "both hold"),
     "no key": ("key", always(np.empty(0, np.uint8)), "no usable public key"),
     "zero for a key": ("key", always(number(0)), "no usable public key"),
     "an even key": ("key", always(number(BIG + 1)), OFFENDER),
     "a short key": ("key", always(number(15)), "no usable public key"),
-    "a key without end": ("key", always(np.full(40_000, 255, np.uint8)), "no usable public key"),
+    "a key without end": ("key", always(np.full(40_000, 255, np.uint8)), "expected at most 2048"),
     "a prime for a key": ("key", always(number((1 << 521) - 1)), OFFENDER),
     "another key": ("key", always(number(STRANGER.private_key.public.n)), "but the server was given"),
     "rows of any length": ("norm_bits", always(10**9), OFFENDER),
@@ -195,7 +195,7 @@ def test_noise_under_the_right_key_is_found_by_whoever_opens_it(
     # The server cannot tell it from anything else, but a random plaintext is far beyond what slots may hold.
     with (
         caplog.at_level(logging.WARNING, logger="fenchel.server"),
-        pytest.raises(FenchelError, match=r"a sum has overflowed|made in another layout|has overflowed"),
+        pytest.raises(FenchelError, match="has grown out of its range"),
     ):
         laboratory.run(
             hybrid_settings(6, **EXACT),
