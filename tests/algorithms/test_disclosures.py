@@ -118,6 +118,7 @@ def test_encrypted_hyfdca_shows_nothing_of_single_samples(
     }
     assert per_sample == {
         ("introduce", "up", "samples"): "pseudonyms",
+        ("introduce", "up", "labels"): "pseudonyms",
         # What the server made of these:
         ("align", "down", "order"): "clear",
         ("align", "down", "holders"): "clear",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +14,24 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+from client.holdings import Holdings
 from client.paillier.cipher import Paillier
 from client.secrets import Secrets
-from common.errors import FenchelError, RunStoppedError, SettingsError, TooFewRepliesError
+from client.session import Holding
+from common.errors import (
+    ContradictingLabelsError,
+    FenchelError,
+    RunStoppedError,
+    SettingsError,
+    TooFewRepliesError,
+)
+from common.paillier.key import LARGEST_BITS
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
 from common.payload import Ciphertexts, Value, Values
+from common.settings.run import RunSettings
 from server.hybrid import agreed_key
+from server.in_flight import InFlight, Room, Size
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Tamper, hybrid_settings, shards_of
 
 OFFENDER = "client-001"
@@ -323,3 +337,91 @@ def test_too_few_clients_stop_the_run_with_the_reason_of_each(laboratory: Labora
         laboratory.run(hybrid_settings(1), tampers=tampers)
     assert "client-000: " in str(caught.value)
     assert f"{OFFENDER}: " in str(caught.value)
+
+
+# Labels of the samples that clients share
+
+
+@pytest.mark.parametrize("privacy", ["paillier", "none"])
+def test_holders_with_other_labels_are_refused_with_the_number_of_contradictions(
+    privacy: str, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Holdings.of
+
+    def of(self: Holdings, settings: RunSettings, index: int, clients: int) -> Holding:
+        holding = honest(self, settings, index, clients)
+        labels = holding.shard.labels.copy()
+        if index == 1:
+            labels[[2, 3, 11]] = 1 - labels[[2, 3, 11]]
+        return replace(holding, shard=replace(holding.shard, labels=labels))
+
+    monkeypatch.setattr(Holdings, "of", of)
+    with pytest.raises(ContradictingLabelsError) as caught:
+        laboratory.run(hybrid_settings(1, privacy=privacy))
+    assert caught.value.contradictions == 3
+    assert caught.value.clients == (OFFENDER, PARTNER)
+    assert caught.value.exit_code == 3
+
+
+# The setup and the server's memory and event loop
+
+
+def test_so_many_pseudonyms_are_taken_as_a_client_described(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms: dict[str, Mapping[str, Size]] = {}
+    honest = InFlight.room
+
+    def room(self: InFlight, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Room:
+        rooms[phase] = sizes
+        return honest(self, phase, sizes, buffer)
+
+    monkeypatch.setattr(InFlight, "room", room)
+    settings = hybrid_settings(1)
+    laboratory.run(settings)
+    (introduced,) = (sizes for phase, sizes in rooms.items() if "introduce" in phase)
+    for client, shard in shards_of(settings).items():
+        most = introduced[client].most
+        assert most is not None
+        described = shard.samples * (32 + 16) + shard.features.shape[1] * 8
+        assert described <= most <= described + LARGEST_BITS // 8
+
+
+def test_more_than_the_server_can_align_is_refused_before_it_is_sent(laboratory: Laboratory) -> None:
+    settings = hybrid_settings(1)
+    small = settings.network.model_copy(update={"in_flight_bytes": 20_000})
+    heard: list[str] = []
+
+    def tamper(phase: str, values: dict[str, Value]) -> Values:
+        heard.append(phase)
+        return values
+
+    with pytest.raises(SettingsError):
+        laboratory.run(settings.model_copy(update={"network": small}), tampers={OFFENDER: tamper})
+    assert not heard
+
+
+def test_the_event_loop_turns_while_the_alignment_is_worked_out(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    worked_out: list[bool] = []
+
+    def tamper(phase: str, values: dict[str, Value]) -> Values:
+        loops.append(asyncio.get_running_loop())
+        return values
+
+    def while_the_loop_turns(work: Callable[..., Any]) -> Callable[..., Any]:
+        def waits(*args: Any, **keywords: Any) -> Any:
+            turned = threading.Event()
+            loops[0].call_soon_threadsafe(turned.set)
+            worked_out.append(turned.wait(10))  # for ever, on the loop's own thread
+            return work(*args, **keywords)
+
+        return waits
+
+    for module, name in (("hybrid", "align"), ("algorithms.hyfdca_setup", "check_labels")):
+        work = getattr(importlib.import_module(f"server.{module}"), name)
+        monkeypatch.setattr(f"server.{module}.{name}", while_the_loop_turns(work))
+    laboratory.run(hybrid_settings(1), tampers={OFFENDER: tamper})
+    assert worked_out == [True, True]
