@@ -36,6 +36,10 @@ _TAIL = 9.0
 """Standard deviations of the noise that the grid covers: the rest, below 1e-18, counts as an infinite loss."""
 _TRUNCATED = 1e-15
 """Mass that a convolution may move to an infinite loss."""
+_MOST_COMPOSED = 100_000
+"""Releases whose distributions are composed: with more, rounding in the convolutions would count, and they grow."""
+_LARGEST_LOSS = 2.0**20
+"""Of all releases together, where distributions are composed: it keeps each composition within some 200 MiB."""
 _SMALLEST_MULTIPLIER = 0.003
 """Below it epsilon is above 10,000 for one release, and the sampling of batches is left out of account."""
 SMALLEST_NOISE, LARGEST_NOISE = 1e-100, 1e6
@@ -89,7 +93,8 @@ class Accountant:
     method
         ``pld-wor``: batches without replacement, neighbours that differ by replacing a sample; tight. ``rdp-wor``: the
         same by a general bound, at most a few times looser. ``pld-poisson``, ``rdp-poisson``: every sample in the batch
-        by a coin of its own, neighbours that differ by adding or removing a sample.
+        by a coin of its own, neighbours that differ by adding or removing a sample. For more than 100,000 releases, or
+        an epsilon far beyond all privacy, ``pld-…`` is ``rdp-…``, whose memory and time do not grow.
     """
 
     method: Method = "pld-wor"
@@ -128,8 +133,10 @@ class Accountant:
         if min(release.noise_multiplier for release in made) < _SMALLEST_MULTIPLIER:
             return _without_sampling(made, delta)
         require_library()
-        if self.method in ("pld-wor", "pld-poisson"):
+        if self.method in ("pld-wor", "pld-poisson") and _composable(made):
             found = float(self._composed(made).get_epsilon_for_delta(delta))
+        elif self.method in ("pld-wor", "pld-poisson"):
+            found = min(self._renyi(made, delta), _without_sampling(made, delta))
         else:
             found = self._renyi(made, delta)
         # Rounding can leave no number where losses are tiny. Not known is not cheap: nothing compares above nan.
@@ -157,7 +164,8 @@ class Accountant:
 
         for release in releases:
             if release not in self._divergences:
-                self._divergences[release] = _divergences(release, self.method)
+                poisson = self.method in ("pld-poisson", "rdp-poisson")
+                self._divergences[release] = _divergences(release, poisson=poisson)
         summed = sum(count * self._divergences[release] for release, count in releases.items())
         epsilon, _ = rdp.compute_epsilon(rdp.DEFAULT_RDP_ORDERS, summed, delta)
         return float(epsilon)
@@ -234,6 +242,12 @@ def _without_sampling(releases: Mapping[Release, int], delta: float) -> float:
     return exact_gaussian(precision**-0.5, delta)
 
 
+def _composable(releases: Mapping[Release, int]) -> bool:
+    """Return whether the distribution of all releases together is of a size that does not depend on their number."""
+    loss = sum(count * _largest_loss(release) for release, count in releases.items())
+    return sum(releases.values()) <= _MOST_COMPOSED and loss <= _LARGEST_LOSS
+
+
 def _largest_loss(release: Release) -> float:
     """Return a loss that is exceeded with probability below ``Phi(-_TAIL)``."""
     z, q = release.noise_multiplier, release.sampling_rate
@@ -285,14 +299,14 @@ def _poisson(release: Release, gap: float) -> PrivacyLossDistribution:
     )
 
 
-def _divergences(release: Release, method: Method) -> Any:
+def _divergences(release: Release, *, poisson: bool) -> Any:
     """Return the Rényi divergences of one release, shape (orders,), at dp-accounting's usual orders."""
     from dp_accounting import dp_event
     from dp_accounting.privacy_accountant import NeighboringRelation
     from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
     noise = dp_event.GaussianDpEvent(release.noise_multiplier)
-    if method == "rdp-poisson":
+    if poisson:
         accountant = RdpAccountant()
         return accountant.compose(dp_event.PoissonSampledDpEvent(release.sampling_rate, noise)).rdp
     rate = Fraction(release.sampling_rate).limit_denominator(10**9)

@@ -43,6 +43,7 @@ class DifferentialPrivacy(Section):
     )
     uploads: PositiveInt | None = Field(
         None,
+        le=10**12,
         description="most uploads of a client (R), for which budget sets the noise; for mechanism: paper, the mean "
         "number of uploads (p T)",
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import builtins
 import math
 import sys
-from typing import Any, get_args
+import tracemalloc
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -257,6 +258,37 @@ def test_an_impossible_release_is_refused(z: Any, q: Any) -> None:
 @pytest.mark.parametrize("q", [SMALLEST_RATE, 1.0])
 def test_whatever_a_release_may_be_has_a_price(method: Method, z: float, q: float) -> None:
     assert epsilon({Release(z, q): 2}, 1e-5, method) >= 0
+
+
+@pytest.mark.parametrize(
+    ("z", "q", "uploads"),
+    [(1.0, 0.45, 10**5), (1.0, 0.45, 10**7), (1.0, 0.45, 10**12), (0.01, 0.5, 10**5)],
+)
+def test_memory_does_not_grow_with_the_number_of_uploads(z: float, q: float, uploads: int) -> None:
+    epsilon({Release(1.0, 0.5): 2}, 1e-5)  # imports
+    tracemalloc.start()
+    try:
+        assert np.isfinite(epsilon({Release(z, q): uploads}, 1e-5))
+        assert tracemalloc.get_traced_memory()[1] < 256 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("method", ["pld-wor", "pld-poisson"])
+def test_more_uploads_than_are_composed_cost_more_and_at_most_what_they_would_by_renyi(
+    method: Method,
+) -> None:
+    release, general = Release(100.0, 0.2), method.replace("pld", "rdp")
+    composed, more = (epsilon({release: uploads}, 1e-5, method) for uploads in (100_000, 100_001))
+    assert composed < more <= 3 * composed
+    assert more == epsilon({release: 100_001}, 1e-5, cast(Method, general))
+    assert epsilon({Release(1e3): 10**6}, 1e-5, "pld-wor") == exact_gaussian(1.0, 1e-5)
+
+
+def test_a_budget_for_a_thousand_million_uploads_has_its_noise() -> None:
+    found = calibrate(1.0, 10**9, 1e-4, 8.0)
+    assert exact_gaussian(found * 10**-4.5, 1e-4) <= 8
+    assert exact_gaussian(0.9998 * found * 10**-4.5, 1e-4) > 8
 
 
 def test_what_an_accountant_cannot_tell_is_no_bargain(monkeypatch: pytest.MonkeyPatch) -> None:
