@@ -23,7 +23,7 @@ LARGEST_SCALE = 2.0**46
 """64 blocks of at most this length are exact in float64."""
 _MARGIN = 2.0**-40
 """Bound on the relative error of an acceptance probability in float64; where that is above 2^-64, it is below 2^-43."""
-_AT_ONCE = 1 << 15
+_AT_ONCE = 1 << 13
 """Proposals that are made together: their arrays stay in the processor's cache."""
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from client.ledger import Ledger
 from client.privacy import Protection
 from client.randomness import PrivateRandomness
+from client.uplink import ClientUplink
+from common.payload import SparseVector
 from common.privacy.accountant import Release
 from common.privacy.facts import PrivacyFacts
 from common.privacy.gaussian import exact_gaussian
 from common.settings.privacy import DifferentialPrivacy
+from common.settings.uplink import Uplink
 
 Array = NDArray[np.float64]
 
@@ -40,6 +45,8 @@ FACTS = PrivacyFacts(
 MECHANISM = DifferentialPrivacy(mechanism="clip-update", clip_update=0.05, noise_multiplier=MULTIPLIER)
 ONE = np.random.default_rng(0).normal(size=COUNT)
 OTHER = ONE + SENSITIVITY / np.sqrt(COUNT)  # as far away as one sample can move it
+SPACING = 2.0**-18
+"""The largest power of two up to ``SENSITIVITY 2^-11 / sqrt(COUNT)``."""
 _AROUND = np.arange(-8, 9)
 
 
@@ -47,12 +54,15 @@ def secret(trial: int) -> bytes:
     return hashlib.sha256(f"secret {trial}".encode()).digest()
 
 
-def upload(values: Array, trial: int) -> Array:
-    """What a client sends."""
-    protection = Protection(
+def protection(trial: int) -> Protection:
+    return Protection(
         MECHANISM, FACTS, Release(MULTIPLIER), PrivateRandomness(secret(trial)), Ledger(None, "client")
     )
-    return np.asarray(protection.released(values, 1, "model", SENSITIVITY, 0.0, b""), np.float64)
+
+
+def upload(values: Array, trial: int) -> Array:
+    """What a client sends."""
+    return np.asarray(protection(trial).released(values, 1, "model", SENSITIVITY, 0.0, b""), np.float64)
 
 
 def floating_point_upload(values: Array, trial: int) -> Array:
@@ -97,6 +107,24 @@ def test_the_last_bits_of_an_upload_tell_nothing() -> None:
 def test_an_upload_lies_on_a_grid_that_looks_at_no_data() -> None:
     for values in (ONE, OTHER, np.zeros(COUNT), 1e5 * ONE):
         sent = upload(values, 3)
-        spacings = sent / 2.0**-18  # at most SENSITIVITY 2^-11 / sqrt(COUNT)
+        spacings = sent / SPACING
         assert np.array_equal(spacings, np.rint(spacings))
         assert np.gcd.reduce(spacings.astype(np.int64)) == 1, "and on no coarser one"
+
+
+@pytest.mark.parametrize("support", [None, "random", "shared-random", "public-top-k"])
+@pytest.mark.parametrize("model", [np.float64, np.float32])
+@pytest.mark.parametrize("wire", ["float64", "float32"])
+def test_so_do_sparse_and_short_ones(support: str | None, model: type[np.floating[Any]], wire: str) -> None:
+    sparsify = None if support is None else {"support": support, "keep": 0.5}
+    links = Uplink.model_validate({"sparsify": sparsify, "dtype": wire})
+    way = ClientUplink(links, 3, "client", protection(1))
+    values = ONE.astype(model)
+    sent = way.send(values, 1, around=values, sensitivity=SENSITIVITY).wire
+    left = sent.values if isinstance(sent, SparseVector) else sent
+    assert isinstance(left, np.ndarray)
+    assert left.dtype == wire
+    assert left.size == (COUNT if support is None else COUNT // 2)
+    spacings = left.astype(np.float64) / SPACING
+    assert np.array_equal(spacings, np.rint(spacings))
+    assert not np.array_equal(np.rint(left * 2.0**10), left * 2.0**10), "and on no coarse one"
