@@ -40,7 +40,7 @@ from common.frames import Body
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.objectives.ranking import Ranking
-from common.objectives.score_groups import score_groups
+from common.objectives.score_groups import NO_PLACES, Places, places_problem, score_groups
 from common.payload import Received, Value, Values, encode
 from common.phases import EVALUATE, EXCHANGE
 from common.settings.run import RunSettings, ScoreHistograms, outside_code
@@ -354,7 +354,11 @@ class Session:
         reply = _sums("", own) | _sums("holdout_", held)
         histograms = self.settings.evaluation.histograms
         if histograms is not None and self._objective.ranks:
-            reply |= _groups("", ranked, histograms) | _groups("holdout_", held_ranked, histograms)
+            places = _places(values)
+            reply |= _groups("", ranked, histograms, places)
+            reply |= _groups("holdout_", held_ranked, histograms, places)
+            if len(places):
+                reply["levels"] = len(places)
         return reply
 
 
@@ -401,7 +405,17 @@ def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
     }
 
 
-def _groups(prefix: str, ranking: Ranking | None, settings: ScoreHistograms) -> dict[str, Value]:
+def _places(values: Values) -> Places:
+    """Return where the server divides the line of scores further."""
+    places = values.get("places", NO_PLACES)
+    if not isinstance(places, np.ndarray) or (problem := places_problem(places)):
+        raise PayloadError(f"phase {EVALUATE!r}: the places that divide the line of scores {problem}")
+    return places
+
+
+def _groups(
+    prefix: str, ranking: Ranking | None, settings: ScoreHistograms, places: Places
+) -> dict[str, Value]:
     """Return samples in groups of scores, by class, as values for the wire.
 
     No groups without samples; nor where a score is not finite, since these samples have no AUC.
@@ -414,7 +428,7 @@ def _groups(prefix: str, ranking: Ranking | None, settings: ScoreHistograms) -> 
     )
     of_classes = {"positives": positive, "negatives": ~positive}
     return {
-        prefix + name: score_groups(scores[chosen], settings.bins, settings.least)
+        prefix + name: score_groups(scores[chosen], settings.bins, settings.least, places)
         for name, chosen in of_classes.items()
     }
 

@@ -22,6 +22,10 @@ EVALUATION: Expectation = {
 """What comes back: sums, so that they add up over clients; losses without the l2 term."""
 
 
+LEVELS: Expectation = {"levels": int}
+"""Comes back, too, where the server has divided the line of scores further: how often the client has."""
+
+
 # The sealed exchange of secrets (client/ceremony.py, server/ceremony.py): three phases before an algorithm's start.
 
 OFFER = "fenchel.secrets.offer"

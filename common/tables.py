@@ -6,7 +6,7 @@ being written. When the run ends, the table becomes ``<name>.parquet``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,18 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.table(columns, schema=schema)
+
+
+def _amended(table: pa.Table, last: Mapping[str, float]) -> pa.Table:
+    """Return a table with other values in its last row."""
+    for place, field in enumerate(table.schema):
+        if table.num_rows and field.name in last:
+            column = pa.chunked_array(
+                [*table[place].slice(0, table.num_rows - 1).chunks, pa.array([last[field.name]], field.type)],
+                field.type,
+            )
+            table = table.set_column(place, field, column)
+    return table
 
 
 def _growing(path: Path) -> Path:
@@ -89,8 +101,13 @@ class TableLog:
             self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
             self._file.flush()
 
-    def finish(self) -> None:
+    def finish(self, last: Mapping[str, float] | None = None) -> None:
         """Turn the table into its Parquet file.
+
+        Parameters
+        ----------
+        last
+            Values that replace those of the last row, by column; names that are no columns are left out.
 
         Raises
         ------
@@ -99,7 +116,7 @@ class TableLog:
         """
         self.close()
         with writing(self._path):
-            pq.write_table(read(self._path), self._path)
+            pq.write_table(_amended(read(self._path), last or {}), self._path)
             _growing(self._path).unlink()
 
     def close(self) -> None:

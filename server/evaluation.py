@@ -29,14 +29,27 @@ from common.objectives.factory import build_objective
 from common.objectives.metrics import FIGURES, Metrics
 from common.objectives.objective import Objective
 from common.objectives.ranking import Ranking
-from common.objectives.score_groups import Groups, grouped_auc, groups_problem, samples_in
+from common.objectives.score_groups import LEVELS as LEVELS_AT_MOST
+from common.objectives.score_groups import (
+    NO_PLACES,
+    Groups,
+    Places,
+    edges_of,
+    further_places,
+    grouped_auc,
+    groups_problem,
+    samples_in,
+)
 from common.payload import Value, Values
-from common.phases import EVALUATE, EVALUATION, grouped_in
+from common.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
 from common.settings.data import RaggedPartition
 from common.settings.run import RunSettings, ScoreHistograms
 from server.fleet import Fleet
+from server.replies import Replies
 
 log = logging.getLogger("fenchel.server")
+
+_CLOSE = 0.02  # an error of the AUC that is not worth another look
 
 
 @dataclass(frozen=True)
@@ -148,13 +161,7 @@ class Evaluator:
 
     async def _on_the_clients(self, model: Vector) -> dict[str, float]:
         histograms = self.settings.evaluation.histograms if self.objective.ranks else None
-        returns, verify = EVALUATION, None
-        if histograms is not None:
-            returns, verify = (
-                {**EVALUATION, **grouped_in(histograms.bins)},
-                partial(self._verify_groups, histograms),
-            )
-        replies = await self.fleet.all().inspect(EVALUATE, verify, returns=returns, model=model)
+        replies = await self._ask(model, histograms, NO_PLACES)
         shards, holdouts = (
             [_metrics(reply, prefix) for reply in replies.values()] for prefix in ("", "holdout_")
         )
@@ -162,11 +169,48 @@ class Evaluator:
         figures |= _named("holdout", Metrics.total(holdouts))
         figures |= over_clients(shards, holdouts)
         if histograms is not None:
-            figures |= _grouped("train", replies.values(), "", histograms.bins)
-            figures |= _grouped("holdout", replies.values(), "holdout_", histograms.bins)
+            figures |= await self._grouped(model, histograms, replies)
         return figures
 
-    def _verify_groups(self, histograms: ScoreHistograms, client: str, reply: Values) -> None:
+    async def _ask(self, model: Vector, histograms: ScoreHistograms | None, places: Places) -> Replies:
+        everybody, returns = self.fleet.all(), dict(EVALUATION)
+        if histograms is None:
+            return await everybody.inspect(EVALUATE, returns=returns, model=model)
+        bins = edges_of(histograms.bins, places).size + 1
+        verify = partial(self._verify_groups, bins, histograms.least)
+        returns |= grouped_in(bins)
+        if not len(places):
+            return await everybody.inspect(EVALUATE, verify, returns=returns, model=model)
+        return await everybody.inspect(
+            EVALUATE, verify, returns={**returns, **LEVELS}, model=model, places=places
+        )
+
+    async def _grouped(
+        self, model: Vector, histograms: ScoreHistograms, replies: Replies
+    ) -> dict[str, float]:
+        """Return the AUC, asking again with further places on the line where scores concentrate.
+
+        Only if all answer again: otherwise the figures would be of other samples than the losses.
+        """
+        places, edges = NO_PLACES, edges_of(histograms.bins, NO_PLACES)
+        figures = _aucs(replies.values(), edges)
+        while len(places) < LEVELS_AT_MOST and max(figures["train_auc_error"], 0) > _CLOSE:
+            positives, negatives = (
+                [_groups(reply, prefix + kind) for reply in replies.values() for prefix in ("", "holdout_")]
+                for kind in ("positives", "negatives")
+            )
+            further = further_places(positives, negatives, edges)
+            if further is None:
+                break
+            places = np.vstack([places, further])
+            again = await self._ask(model, histograms, places)
+            if again.keys() != replies.keys():
+                break
+            replies, edges = again, edges_of(histograms.bins, places)
+            figures = _aucs(replies.values(), edges)
+        return figures
+
+    def _verify_groups(self, bins: int, least: int, client: str, reply: Values) -> None:
         """Raise unless a client's groups are such, and hold all of its samples, or none for want of finite scores.
 
         Raises
@@ -179,7 +223,7 @@ class Evaluator:
         for prefix, samples in (("", described.samples), ("holdout_", reply["holdout_samples"])):
             groups = {prefix + name: _groups(reply, prefix + name) for name in ("positives", "negatives")}
             for name, those in groups.items():
-                if problem := groups_problem(those, histograms.bins, histograms.least):
+                if problem := groups_problem(those, bins, least):
                     raise PayloadError(f"client {client}: {name!r} {problem}")
             grouped = sum(map(samples_in, groups.values()))
             if grouped not in (samples, 0):
@@ -236,6 +280,11 @@ def _groups(reply: Mapping[str, Value], name: str) -> Groups:
     groups = reply[name]
     assert isinstance(groups, np.ndarray)
     return groups
+
+
+def _aucs(replies: Collection[Mapping[str, Value]], edges: Vector) -> dict[str, float]:
+    bins = edges.size + 1
+    return _grouped("train", replies, "", bins) | _grouped("holdout", replies, "holdout_", bins)
 
 
 def _grouped(name: str, replies: Collection[Mapping[str, Value]], prefix: str, bins: int) -> dict[str, float]:

@@ -279,10 +279,18 @@ class Recorder:
         self._metrics_log.append(rounds)
         self._calls_log.append(calls)
 
-    def finish(self) -> None:
-        """Write the rest, and turn the tables into Parquet files."""
+    def finish(self, figures: Mapping[str, float]) -> None:
+        """Write the rest, and turn the tables into Parquet files.
+
+        Parameters
+        ----------
+        figures
+            Those of the final model: an algorithm may change its model after the last round, whose row gets them.
+        """
         self.flush()
-        self._metrics_log.finish()
+        self._metrics_log.finish(
+            {name: figures[name] for name in (*FIGURES, *self.figures) if name in figures}
+        )
         self._calls_log.finish()
 
     def close(self) -> None:

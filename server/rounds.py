@@ -86,6 +86,7 @@ class Rounds:
     _save_from: float = 0.0  # before this moment another save would take too large a share of the time
     _kept: Border | None = None  # what is written if the run has to wait
     _keep_from: float = 0.0  # as for saving
+    _evaluated: int = -1  # the last round after which the model was evaluated
     _covered: int = -1  # the last round after which the run was saved or kept
     _closed: bool = False
     _to_note: Callable[[], None] | None = None  # puts the last round into the tables
@@ -156,7 +157,7 @@ class Rounds:
         figures: dict[str, float] = {}
         if self.evaluator.is_due(t) and self.algorithm.model_is_known:
             figures = await self.evaluator.evaluate(self.algorithm.model)
-            self.figures = figures
+            self.figures, self._evaluated = figures, t
             evaluation_seconds = time.perf_counter() - started - seconds
         calls, fleet.calls = fleet.calls, []
         fleet.note_attendance(calls)
@@ -223,7 +224,7 @@ class Rounds:
         """Let the algorithm finish; evaluate the final model, unless it is the one of the last evaluation."""
         fleet, algorithm = self.fleet, self.algorithm
         # A digest and no copy: at the end of a round a large model is what the server has least memory for.
-        known = bool(self.figures) and algorithm.model_is_known
+        known = algorithm.model_is_known and self._evaluated == self.done
         evaluated = await asyncio.to_thread(_digest, algorithm.model) if known else None
         fleet.round = self.settings.rounds + 1
         await algorithm.finish()
@@ -332,7 +333,7 @@ class Rounds:
         except Exception as error:
             log.error("the last round could not be noted as a whole: %s", error)
         if completed:
-            self.recorder.finish()
+            self.recorder.finish(self.figures)
         else:
             self.recorder.close()
 

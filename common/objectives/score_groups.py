@@ -9,12 +9,18 @@ With ``least`` above 1, what a reply tells of fewer than ``least`` samples is ne
 from where the line was cut it can follow that *some* sample lies in one of these parts. Within a part, groups say that
 ``least`` or more samples are in a range, and never that any of them is in one half of it. Where ``least`` or more have
 scores in the same bin, their bin may be told.
+
+Where scores concentrate, a part of the line holds many of them. Then further places divide the line, which the server
+derives from the groups of all clients: between two of them lies about a 32nd of the samples of either class. A client
+cuts its groups at these places, too, as between parts, so that its new groups lie in the old ones, and both together
+tell no more than the new ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -26,12 +32,37 @@ from common.arrays import Vector
 PARTS = 32
 """Parts of the line, all of the same width but for whole bins, at whose ends it is cut before anything is halved."""
 
+LEVELS = 4
+"""How often the line is divided further, at most."""
+
+CROWDED = 4
+"""A part of the line with more than so many times its share of the samples, both classes counting the same, asks for
+further places."""
+
 Groups: TypeAlias = NDArray[np.int64]
 """Samples of one client and class by ranges of scores, shape (groups, 3): the first bin of a range, the bin after its
 last, and how many samples have scores there. Ranges are in order and do not overlap; in between there are none."""
 
 
-def score_groups(scores: Vector, bins: int, least: int) -> Groups:
+Places: TypeAlias = NDArray[np.float64]
+"""Scores at which the line is divided further, shape (levels, PARTS - 1); each level follows the one before."""
+
+NO_PLACES: Places = np.empty((0, PARTS - 1))
+
+
+def edges_of(bins: int, places: Places) -> Vector:
+    """Return the scores that divide the line into bins, in order: those of the logistic curve, and further places."""
+    return np.unique(np.concatenate([logit(np.arange(1, bins) / bins), places.ravel()]))
+
+
+def places_problem(places: Places) -> str | None:
+    """Say what is wrong with places that the server sent, or return ``None``."""
+    if places.ndim != 2 or places.shape[1] != PARTS - 1 or len(places) > LEVELS:
+        return f"are of shape {places.shape}, expected at most {LEVELS} rows of {PARTS - 1}"
+    return None if np.isfinite(places).all() else "are not finite"
+
+
+def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLACES) -> Groups:
     """Divide scores into groups.
 
     The range of all bins is cut between two of its :data:`PARTS`, nearest to the middle of all places that leave
@@ -39,7 +70,8 @@ def score_groups(scores: Vector, bins: int, least: int) -> Groups:
     and each half again, as long as both hold ``least``: were an empty half cut off, a range that is not halved would
     tell that there is a sample in either half. A range that cannot be cut is a group. With ``least`` 1, where there is
     nothing to hide, empty halves are cut off and a group is a bin. Where there are fewer samples than ``least``, they
-    are one group in the range of all bins, which tells only their number.
+    are one group in the range of all bins, which tells only their number. What comes out is cut at the further places,
+    level by level, by the rule for places between parts.
 
     Parameters
     ----------
@@ -49,22 +81,62 @@ def score_groups(scores: Vector, bins: int, least: int) -> Groups:
         How many; bin j holds the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
     least
         How many samples a group holds at least.
+    places
+        Where else the line is divided; the ranges of groups then count all bins of :func:`edges_of`.
     """
     # Scores are compared with the edges: mapped to (0, 1) themselves, they could change order by rounding.
     edges = logit(np.arange(1, bins) / bins)
-    counts = np.bincount(np.searchsorted(edges, scores, side="right"), minlength=bins)
-    before = [0, *np.cumsum(counts).tolist()]
-    groups, pending = [], [(0, bins)]
+    before = _before(scores, edges)
+    ranges = _divided([(0, bins)], lambda start, stop: _cut(before, start, stop, least))
+    if len(places):
+        finer = edges_of(bins, places)
+        index = [0, *(np.searchsorted(finer, edges) + 1).tolist(), len(finer) + 1]
+        before = _before(scores, finer)
+        ranges = [(index[start], index[stop]) for start, stop in ranges]
+        for level in places:
+            cuts = np.unique(np.searchsorted(finer, level) + 1).tolist()
+            ranges = _divided(ranges, partial(_coarse_cut, before, cuts, least))
+    groups = [(start, stop, before[stop] - before[start]) for start, stop in ranges]
+    return np.array([group for group in groups if group[2]], np.int64).reshape(-1, 3)
+
+
+def _before(scores: Vector, edges: Vector) -> list[int]:
+    """Return how many scores lie before each bin, and before the end, shape (bins + 1,)."""
+    counts = np.bincount(np.searchsorted(edges, scores, side="right"), minlength=edges.size + 1)
+    return [0, *np.cumsum(counts).tolist()]
+
+
+def _divided(
+    ranges: Iterable[tuple[int, int]], cut: Callable[[int, int], int | None]
+) -> list[tuple[int, int]]:
+    """Cut ranges, and what comes out, wherever they can be cut; in order."""
+    found, pending = [], list(ranges)[::-1]
     while pending:
         start, stop = pending.pop()
-        if before[stop] == before[start]:
-            continue
-        cut = _cut(before, start, stop, least)
-        if cut is None:
-            groups.append((start, stop, before[stop] - before[start]))
+        where = cut(start, stop)
+        if where is None:
+            found.append((start, stop))
         else:
-            pending += [(cut, stop), (start, cut)]
-    return np.array(groups, np.int64).reshape(-1, 3)
+            pending += [(where, stop), (start, where)]
+    return found
+
+
+def _coarse_cut(before: Sequence[int], edges: Iterable[int], least: int, start: int, stop: int) -> int | None:
+    """Return the edge nearest to the middle of a range that leaves ``least`` samples or none on either side."""
+    if before[stop] == before[start]:
+        return None
+    # Fixed places in a fixed order: no cut is fitted to the samples.
+    inside = sorted(
+        (edge for edge in edges if start < edge < stop), key=lambda edge: abs(2 * edge - start - stop)
+    )
+    return next(
+        (
+            edge
+            for edge in inside
+            if all(n == 0 or n >= least for n in (before[edge] - before[start], before[stop] - before[edge]))
+        ),
+        None,
+    )
 
 
 def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None:
@@ -76,21 +148,17 @@ def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None
         How many samples lie before each bin, shape (bins + 1,).
     """
 
-    def held(cut: int) -> tuple[int, int]:
-        return before[cut] - before[start], before[stop] - before[cut]
-
     bins = len(before) - 1
     edges = [k * bins // PARTS for k in range(1, PARTS)]
-    # Fixed places in a fixed order: no cut is fitted to the samples.
-    coarse = sorted(
-        (edge for edge in edges if start < edge < stop), key=lambda edge: abs(2 * edge - start - stop)
-    )
-    if coarse:
-        return next((edge for edge in coarse if all(n == 0 or n >= least for n in held(edge))), None)
+    if before[stop] == before[start]:
+        return None
+    if any(start < edge < stop for edge in edges):
+        return _coarse_cut(before, edges, least, start, stop)
     if stop - start == 1:
         return None
     middle = (start + stop) // 2
-    return middle if least == 1 or min(held(middle)) >= least else None
+    fewer = min(before[middle] - before[start], before[stop] - before[middle])
+    return middle if least == 1 or fewer >= least else None
 
 
 def groups_problem(groups: Groups, bins: int, least: int) -> str | None:
@@ -173,3 +241,32 @@ def _pairs_in_order(lower: Groups, higher: Groups) -> int:
         ended.append(ended[-1] + count)
     below = np.searchsorted(ends, higher[:, 0], side="right")
     return sum(ended[k] * count for k, count in zip(below.tolist(), higher[:, 2].tolist(), strict=True))
+
+
+def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edges: Vector) -> Vector | None:
+    """Return where else to divide the line, shape (PARTS - 1,), or ``None`` where no part of it holds too much.
+
+    The places are quantiles of all samples, both classes counting the same, as far as the groups tell. A bin without
+    an end is taken to reach 16 times as far from 0 as the edge that it begins at, so that saturated scores come apart.
+
+    Parameters
+    ----------
+    positives, negatives
+        Of each client.
+    edges
+        What divides the line into the bins of the groups.
+    """
+    bins = edges.size + 1
+    classes = [np.concatenate([np.empty((0, 3), np.int64), *groups]) for groups in (positives, negatives)]
+    if not all(map(samples_in, classes)):
+        return None
+    shares = sum(_shares(groups, bins) for groups in classes) / 2
+    ends = np.concatenate([[min(16 * edges[0], -16.0)], edges, [max(16 * edges[-1], 16.0)]])
+    reached = np.concatenate([[0.0], np.cumsum(shares)])
+    parts = np.arange(1, PARTS) / PARTS
+    coarse = np.interp(logit(parts), ends, reached)
+    if np.diff(coarse, prepend=0.0, append=1.0).max() <= CROWDED / PARTS:
+        return None
+    # Beyond the outermost edges places grow geometrically; asinh is a logarithm there, and a line about 0.
+    places: Vector = np.unique(np.sinh(np.interp(parts, reached, np.arcsinh(ends))))
+    return np.concatenate([places, np.full(PARTS - 1 - places.size, places[-1])])

@@ -23,6 +23,7 @@ from report import columns
 from report.charts import panels
 from report.run import Run
 from report.terminal import show
+from server.algorithms.codasca import Codasca
 from tests.algorithms.federation import load_model
 
 FIGURES = (
@@ -120,6 +121,22 @@ def test_the_auc_over_all_clients_is_within_its_error(
     if name == "train":  # a mean over clients is something else
         each = [roc_auc_score(*reversed(scores(settings, folder, [shard]))) for shard in shards]
         assert abs(np.mean(each) - true) > 1e-4
+
+
+@pytest.mark.parametrize("factor", [0.002, 1.0, 60.0])
+def test_scores_that_concentrate_or_saturate_leave_the_auc_as_well_known(
+    factor: float, trained: tuple[Run, RunFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores are those of a linear model, so that a factor of the model is one of the scores."""
+    model = load_model(trained[1]) * factor
+    monkeypatch.setattr(Codasca, "model", property(lambda self: model))
+    settings = digits(rounds=1)
+    run, _ = finished(settings, tmp_path)
+    true = roc_auc_score(
+        *reversed(scores(settings, trained[1], held(settings, "train")))
+    )  # a factor changes no order
+    assert abs(run.figures["train_auc"] - true) <= run.figures["train_auc_error"] < 0.09
+    assert abs(run.figures["train_auc"] - true) < 0.03
 
 
 def test_a_histogram_of_all_bins_tells_the_auc_to_a_thousandth(tmp_path: Path) -> None:

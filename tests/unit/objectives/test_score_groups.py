@@ -15,9 +15,16 @@ from scipy.special import expit
 from common.arrays import Vector
 from common.objectives.ranking import Ranking
 from common.objectives.score_groups import (
+    LEVELS,
+    NO_PLACES,
+    PARTS,
     Groups,
+    Places,
+    edges_of,
+    further_places,
     grouped_auc,
     groups_problem,
+    places_problem,
     samples_in,
     score_groups,
 )
@@ -231,3 +238,83 @@ def test_counts_do_not_overflow() -> None:
     assert samples_in(huge) == 3 * 2**62
     auc, error = grouped_auc([huge], [groups((4, 8, 2**62))], 9)
     assert (auc, error) == pytest.approx((0.5, 1 / 6))
+
+
+def divided(
+    positives: Sequence[Vector], negatives: Sequence[Vector], least: int = 5
+) -> list[tuple[float, float]]:
+    """AUC and error by the line as it is, and then each time after it was divided further."""
+    places, found = NO_PLACES, []
+    while True:
+        high, low = ([score_groups(s, 1024, least, places) for s in each] for each in (positives, negatives))
+        edges = edges_of(1024, places)
+        found.append(grouped_auc(high, low, edges.size + 1))
+        further = further_places(high, low, edges)
+        if further is None or len(places) == LEVELS:
+            return found
+        places = np.vstack([places, further])
+
+
+CONCENTRATED = {
+    "in a part of the line": ((0.30, 0.01), (0.27, 0.008)),
+    "in a thousandth of it": ((0.3, 1e-4), (0.2997, 1e-4)),
+    "at an end": ((14.0, 2.0), (8.0, 2.0)),
+    "beyond it": ((900.0, 20.0), (830.0, 20.0)),
+    "about nothing": ((1e-5, 5e-6), (-1e-5, 5e-6)),
+}
+
+
+@pytest.mark.parametrize("samples", [100, 400])
+@pytest.mark.parametrize(("high", "low"), CONCENTRATED.values(), ids=CONCENTRATED.keys())
+def test_where_scores_concentrate_the_line_is_divided_until_the_auc_is_known(
+    high: tuple[float, float], low: tuple[float, float], samples: int
+) -> None:
+    draw = np.random.default_rng(8)
+    positives = [draw.normal(*high, samples) for _ in range(5)]
+    negatives = [draw.normal(*low, samples) for _ in range(5)]
+    pooled = np.concatenate([*positives, *negatives])
+    true = Ranking(pooled, np.arange(pooled.size) < 5 * samples).auc
+    found = divided(positives, negatives)
+    assert found[0][1] > 0.15, "as it was"
+    assert abs(found[-1][0] - true) < 0.015
+    assert found[-1][1] < 0.05
+    for auc, error in found:
+        assert abs(auc - true) <= error + ROUNDING
+
+
+def test_a_line_on_which_scores_are_spread_is_not_divided_further() -> None:
+    draw = np.random.default_rng(9)
+    positives = [draw.normal(1, 1, 200) for _ in range(5)]
+    negatives = [draw.normal(-1, 1, 200) for _ in range(5)]
+    assert len(divided(positives, negatives)) == 1
+
+
+PLACE = st.one_of(st.floats(-8, 8), st.sampled_from([-0.5, 0.0, 2.0**-52, 40.0, 1e300]))
+FURTHER = st.lists(
+    st.lists(PLACE, min_size=PARTS - 1, max_size=PARTS - 1).map(sorted), min_size=1, max_size=3
+).map(np.array)
+
+
+@given(SCORES, BINS, st.integers(1, 7), FURTHER)
+def test_groups_of_a_line_that_is_divided_further_lie_in_those_of_the_line_as_it_was(
+    scores: list[float], bins: int, least: int, places: Places
+) -> None:
+    coarse = score_groups(np.array(scores), bins, least, places[:-1])
+    fine = score_groups(np.array(scores), bins, least, places)
+    finer = edges_of(bins, places)
+    assert groups_problem(fine, finer.size + 1, least) is None
+    before = edges_of(bins, places[:-1])
+    index = [0, *(np.searchsorted(finer, before) + 1).tolist(), finer.size + 1]
+    inside = [
+        fine[(index[start] <= fine[:, 0]) & (fine[:, 1] <= index[stop]), 2].sum()
+        for start, stop, _ in coarse.tolist()
+    ]
+    assert inside == coarse[:, 2].tolist()
+    assert samples_in(fine) == len(scores)
+
+
+def test_places_that_divide_no_line_are_recognised() -> None:
+    assert places_problem(np.zeros((LEVELS, PARTS - 1))) is None
+    assert places_problem(np.zeros((LEVELS + 1, PARTS - 1)))
+    assert places_problem(np.zeros((1, PARTS)))
+    assert places_problem(np.full((1, PARTS - 1), np.nan))
