@@ -18,7 +18,7 @@ from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
 from common.data.shard import Shard
 from common.errors import PayloadError, PhaseError
-from common.expectation import finiteness_problem
+from common.expectation import NotFinite, finiteness_problem, payload_error
 from common.objectives.objective import Objective
 from common.payload import Ciphertexts, SparseVector, Value, Values
 from common.randomness import generator
@@ -212,7 +212,7 @@ class _Handler:
         for name, value in values.items():
             problem = self.differs[name](value, finite)
             if problem:
-                raise PayloadError(f"phase {self.phase!r}: {name!r} {problem}")
+                raise payload_error(f"phase {self.phase!r}: {name!r}", problem)
 
     def dense(self, values: Values, objective: Objective) -> dict[str, Any]:
         """Return the values; a model gets back its zeros where it came sparse, and its dtype where it came narrower."""
@@ -315,7 +315,7 @@ def _cipher_difference(value: Value, finite: bool) -> str | None:
 
 def _scalar_difference(hint: type, value: Value, finite: bool) -> str | None:
     if isinstance(value, float) and not np.isfinite(value):
-        return f"is {value}, which is not finite"
+        return NotFinite(f"is {value}, which is not finite")
     if type(value) is hint or (hint is float and type(value) is int):
         return None
     return f"is a {type(value).__name__}, expected a {hint.__name__}"

@@ -49,9 +49,11 @@ _REFUSALS = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
 )
+# gRPC reports every failure to connect as UNAVAILABLE, and what it was only in its text.
 _HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "Tls handshake failed", "verification check failed")
 _HANDSHAKE_TRIES = 3
-_FULL = "Concurrent RPC limit exceeded"  # gRPC's words, with RESOURCE_EXHAUSTED
+# gRPC's words, with RESOURCE_EXHAUSTED as all that is refused for now. They only choose the words for people.
+_FULL = "Concurrent RPC limit exceeded"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from client.paillier.cipher import Paillier
 from common.algorithms.hyfdca import entries_of
 from common.arrays import Indices, Vector
-from common.errors import EncryptionError, PayloadError
+from common.errors import EncryptionError, OutOfRangeError, PayloadError
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
 from common.payload import Ciphertexts, Value
@@ -102,12 +102,15 @@ class Encrypted:
         except EncryptionError as error:
             # An error's text reaches the server, which must not learn the value.
             log.error("%s: %s", self.what, error)
+            finite = bool(np.isfinite(values).all())
             problem = (
                 f"beyond {self.layout.largest:g}, the largest magnitude that can be encrypted; raise that range"
-                if np.isfinite(values).all()
+                if finite
                 else "not finite; the steps may be too long"
             )
-            raise EncryptionError(f"{self.what}: a value is {problem} (this client's log has it)") from None
+            raise OutOfRangeError(
+                f"{self.what}: a value is {problem} (this client's log has it)", finite=finite
+            ) from None
 
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
         """Return the decrypted entries.

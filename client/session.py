@@ -251,15 +251,14 @@ class Session:
             self._spent = self._spent or spent
             log.debug("%s: all of it", self.client, exc_info=not expected)  # for who writes an algorithm
             self._live = -1  # the state may be half changed
-            text = str(error) if isinstance(error, _TOLD) else _untold(error)
-            if spent:  # how much, and in how many runs, is not for the server
-                text = "its privacy budget is spent"
-            return Answer(
-                pb.Reply(
-                    sequence=instruction.sequence, timing=timing, failure=text or "unknown", spent=spent
-                ),
-                None,
+            failed = pb.Reply(
+                sequence=instruction.sequence, timing=timing, failure=_untold(error), spent=spent
             )
+            if spent:  # how much, and in how many runs, is not for the server
+                failed.failure = "its privacy budget is spent"
+            elif isinstance(error, _TOLD):
+                failed.failure, failed.diverged = str(error) or "unknown", error.diverged
+            return Answer(failed, None)
         self._last = instruction.sequence, answer
         return answer
 

@@ -9,6 +9,7 @@ Anything else that escapes is a defect of Fenchel and keeps its stack trace.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -16,6 +17,8 @@ class FenchelError(Exception):
     """Base of all errors that Fenchel raises on purpose."""
 
     exit_code: ClassVar[int] = 1
+    diverged: bool = False
+    """Whether it is about numbers that are not finite: as a rule the run has diverged."""
 
 
 class SettingsError(FenchelError):
@@ -27,15 +30,25 @@ class SettingsError(FenchelError):
         What is wrong, and what to do; without the key.
     key
         Dotted key of the setting to blame, or the option of a command line; empty if it is no single one.
+    source
+        Where the settings came from, such as a file; empty if that goes without saying.
     """
 
     exit_code = 2
 
-    def __init__(self, problem: str = "", *, key: str = "") -> None:
+    def __init__(self, problem: str = "", *, key: str = "", source: str = "") -> None:
         apart = "" if problem.startswith("\n") else " "
-        super().__init__(f"{key}:{apart}{problem}" if key else problem)
+        place = ": ".join(filter(None, (source, key)))
+        super().__init__(f"{place}:{apart}{problem}" if place else problem)
         self.problem = problem
         self.key = key
+        self.source = source
+
+
+class DivergedError(SettingsError):
+    """A local solver's iterates have left the range of numbers: its steps, or those of the algorithm, are too long."""
+
+    diverged = True
 
 
 class MissingDependencyError(SettingsError):
@@ -117,7 +130,24 @@ class RunStoppedError(FenchelError):
 
 
 class TooFewRepliesError(RunStoppedError):
-    """Fewer clients than ``participation.min_replies`` answered a phase in time."""
+    """Fewer clients than ``participation.min_replies`` answered a phase in time.
+
+    Parameters
+    ----------
+    text
+        For people.
+    failures
+        What clients said that could not answer, by client id.
+    diverged
+        Whether what they said looks as if the run had diverged.
+    """
+
+    def __init__(
+        self, text: str = "", failures: Mapping[str, str] | None = None, *, diverged: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.failures = dict(failures or {})
+        self.diverged = diverged
 
 
 class LostStateError(RunStoppedError):
@@ -146,6 +176,12 @@ class PayloadError(WireError):
     """A payload is malformed, or its names, types, shapes or values differ from what was asked for."""
 
 
+class NotFiniteError(PayloadError):
+    """A value is not finite."""
+
+    diverged = True
+
+
 class PhaseError(WireError):
     """A client's algorithm could not answer a phase; the text is the client's own account."""
 
@@ -154,6 +190,22 @@ class EncryptionError(FenchelError):
     """Values cannot be encrypted, or ciphertexts cannot be combined or opened: range, key, layout or additions."""
 
     exit_code = 10
+
+
+class OutOfRangeError(EncryptionError):
+    """A value is too large for its slot in a ciphertext, or not finite.
+
+    Parameters
+    ----------
+    message
+        For people.
+    finite
+        Whether the value is finite: then the range may be too narrow, else the run has diverged.
+    """
+
+    def __init__(self, message: str = "", *, finite: bool = True) -> None:
+        super().__init__(message)
+        self.diverged = not finite
 
 
 class PrivacyBudgetError(FenchelError):

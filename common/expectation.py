@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from common.errors import PayloadError
+from common.errors import NotFiniteError, PayloadError
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import wire_problem
@@ -134,7 +134,7 @@ def check(values: Values, expectation: Expectation, source: str, *, finite: bool
     for name, expected in expectation.items():
         problem = _difference(values[name], expected, finite)
         if problem:
-            raise PayloadError(f"{source}: {name!r} {problem}")
+            raise payload_error(f"{source}: {name!r}", problem)
 
 
 def largest_body(expectation: Expectation) -> int | None:
@@ -236,7 +236,7 @@ def _scalar_difference(value: Value, expected: type) -> str | None:
     if not fits:
         return f"is {_described(value)}, expected a {expected.__name__}"
     if isinstance(value, float) and not np.isfinite(value):
-        return f"is {value}, expected a finite number"
+        return NotFinite(f"is {value}, expected a finite number")
     return None
 
 
@@ -283,7 +283,17 @@ def is_finite(array: Array) -> bool:
     return math.isfinite(np.vdot(flat, flat))
 
 
-def finiteness_problem(array: Array) -> str | None:
+class NotFinite(str):
+    """A difference from what was expected: that a value is not finite."""
+
+
+def payload_error(place: str, problem: str) -> PayloadError:
+    """Return the error for a value at ``place`` that has a problem."""
+    kind = NotFiniteError if isinstance(problem, NotFinite) else PayloadError
+    return kind(f"{place} {problem}")
+
+
+def finiteness_problem(array: Array) -> NotFinite | None:
     """Say where an array is not finite, or return ``None``.
 
     One fast pass decides the usual case; only a sum that overflowed needs the exact look.
@@ -294,4 +304,4 @@ def finiteness_problem(array: Array) -> str | None:
     bad = np.flatnonzero(~np.isfinite(flat))
     if not len(bad):
         return None
-    return f"has {len(bad)} values that are not finite, the first at position {bad[0]}"
+    return NotFinite(f"has {len(bad)} values that are not finite, the first at position {bad[0]}")

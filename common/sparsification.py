@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from common.arrays import Indices, Vector
-from common.errors import PayloadError
+from common.errors import NotFiniteError
 from common.expectation import finiteness_problem
 from common.supports import seeded_support
 
@@ -143,6 +143,6 @@ def _check_count(k: int, size: int) -> None:
 
 def _check_finite(vector: Vector) -> None:
     if problem := finiteness_problem(vector):
-        raise PayloadError(
+        raise NotFiniteError(
             f"the vector to choose the largest entries of {problem}; did local training diverge?"
         )

@@ -557,6 +557,7 @@ class Reply(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     SPENT_FIELD_NUMBER: _builtins.int
+    DIVERGED_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     failure: _builtins.str
@@ -565,6 +566,8 @@ class Reply(_message.Message):
     """bytes of the body that the server has already"""
     spent: _builtins.bool
     """with a failure: the client's privacy budget is spent, and no upload follows in this run"""
+    diverged: _builtins.bool
+    """with a failure: a value is not finite, as in a run that has diverged"""
     padding: _builtins.bytes
     """so that a body in this frame is aligned to 8 bytes"""
     @_builtins.property
@@ -580,11 +583,12 @@ class Reply(_message.Message):
         failure: _builtins.str = ...,
         resume: _builtins.int = ...,
         spent: _builtins.bool = ...,
+        diverged: _builtins.bool = ...,
         padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "padding", b"padding", "payload", b"payload", "resume", b"resume", "sequence", b"sequence", "spent", b"spent", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["diverged", b"diverged", "failure", b"failure", "padding", b"padding", "payload", b"payload", "resume", b"resume", "sequence", b"sequence", "spent", b"spent", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

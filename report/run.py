@@ -112,31 +112,36 @@ class Run:
         except SettingsError:
             return found  # another version wrote them; what it warned of is in its log
 
-    @cached_property
+    @property
     def missing(self) -> tuple[str, ...]:
         """What is not known because a file is not there that must be, judged by the other files of the run."""
-        folder, found = self._folder, []
+        return tuple(self._missing.values())
+
+    @cached_property
+    def _missing(self) -> dict[Path, str]:
+        """Files that must be there and are not, with what is not known for want of them."""
+        folder, found = self._folder, {}
         rows = {path: _table(path).num_rows for path in (folder.metrics, folder.calls)}
         for path, other in ((folder.metrics, folder.calls), (folder.calls, folder.metrics)):
             if rows[other] and not tables.exists(path):
-                found.append(
+                found[path] = (
                     f"{path} is missing, although {other.name} has rows: what it held is left out here; "
                     "copy the whole run folder again"
                 )
         # Only the end of a run turns its growing table into a Parquet file.
         ended = folder.metrics.exists() and not folder.metrics.with_suffix(".arrows").exists()
         if ended and self.summary is None:
-            found.append(
+            found[folder.summary] = (
                 f"{folder.summary} is missing, although the tables are complete: how the run ended is not known; "
                 "copy the whole run folder again"
             )
-        return tuple(found)
+        return found
 
     @property
     def why_empty(self) -> str:
         """Why there is no round to look at, as a sentence: a table is missing, or no round is done yet."""
         for path in (self._folder.metrics, self._folder.calls):
-            if any(text.startswith(f"{path} ") for text in self.missing):
+            if path in self._missing:
                 return f"run {self.id}: {path} is missing; copy the whole run folder again"
         return f"run {self.id} has no round yet"
 

@@ -107,7 +107,7 @@ async def _ask(
     try:
         replies = await cohort.inspect(phase, returns=returns, **(values or {}))
     except TooFewRepliesError as error:
-        reason = str(error).partition("\n")[2].strip()  # the client's own account, if it gave one
+        reason = f"{client}: {error.failures[client]}" if client in error.failures else ""
         raise RunStoppedError(
             f"the clients could not share secrets (phase {phase!r}): {reason or f'client {client} did not answer'}; "
             "without them the run cannot begin"

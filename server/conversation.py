@@ -324,7 +324,7 @@ class Conversation:
         elif not exchange.is_open_for(call):
             call.outcome = "late"
         elif reply.failure:
-            exchange.fail(call, plain(reply.failure))
+            exchange.fail(call, plain(reply.failure), diverged=reply.diverged)
         else:
             received = Received(incoming.outline, assembly.body(), assembly.finite)
             self._answered(exchange, call, received)
@@ -336,7 +336,7 @@ class Conversation:
             call.decoded_ns = time.perf_counter_ns()
             exchange.check(call.client, values, received.finite)
         except WireError as error:
-            exchange.fail(call, str(error))
+            exchange.fail(call, str(error), diverged=error.diverged)
         else:
             exchange.receive(call, values)
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fenchel.server")
 
-_NOT_FINITE = re.compile(r"not finite|a finite number")  # as common/expectation.py words it
 _SAID_EVERY = (
     3600.0  # seconds, at least so often, that a phase lacks replies; or at each deadline, if that is longer
 )
@@ -125,6 +123,7 @@ class Exchange:
         self.answered: list[str] = []
         self.failures: dict[str, str] = {}
         self._refused: dict[str, str] = {}  # those of clients that did answer
+        self._diverged = False  # whether one of these says that numbers have grown beyond all bounds
         self._collector = collector
         self.check = check
         self.largest = largest
@@ -210,8 +209,8 @@ class Exchange:
             f", but for phase {others}" if others else "",
         )
 
-    def fail(self, call: Call, reason: str) -> None:
-        """Note that a client could not answer."""
+    def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:
+        """Note that a client could not answer, and whether that looks as if the run had diverged."""
         reason = plain(reason)
         log.warning(
             "round %d, phase %r: client %s failed: %s (this answer does not count)",
@@ -224,6 +223,7 @@ class Exchange:
         waiting = self._waiting.get(call.client)
         if waiting is not None and waiting[0].lost is None:
             self._refused[call.client] = reason
+            self._diverged |= diverged
         call.outcome = "failed"
         self._drop(call.client)
 
@@ -260,7 +260,8 @@ class Exchange:
         self.ended_ns = time.perf_counter_ns()
         self._let_go()
         if len(self.answered) < self._needed:
-            raise TooFewRepliesError(self._too_few(asked, setting))
+            text = self._too_few(asked, setting)
+            raise TooFewRepliesError(text, self.failures, diverged=self._diverged)
         return sorted(self.answered)
 
     def _let_go(self) -> None:
@@ -356,7 +357,7 @@ class Exchange:
             usable = f"only {answered}" if answered else "none"
             problem = f"{heard} of {asked} clients answered, but {usable} of the answers could be used"
             failures = self._refused
-            if any(_NOT_FINITE.search(reason) for reason in failures.values()):
+            if self._diverged:
                 remedy = (
                     "but values that are not finite say that the run has probably diverged: begin it again with a "
                     "smaller step_size"

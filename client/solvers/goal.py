@@ -10,7 +10,7 @@ import numpy as np
 
 from client.solvers.problem import Point, Solved, Tilted
 from common.arrays import Vector
-from common.errors import SettingsError
+from common.errors import DivergedError
 from common.objectives.local_solvers import no_passes, not_smooth, not_strongly_convex
 from common.settings.solver import Stopping
 
@@ -77,9 +77,9 @@ class Goal:
         return Solved(point.w, iterations, point.norm, point.oracle.evaluations, self.fixed or reached)
 
 
-def diverged(kind: str, cure: str) -> SettingsError:
+def diverged(kind: str, cure: str) -> DivergedError:
     """Return the error of a solver whose iterates have left the range of numbers."""
-    return SettingsError(
+    return DivergedError(
         f"{kind} diverged: its model or gradient is no longer finite; {cure}", key="solver.kind"
     )
 

@@ -171,34 +171,33 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
     SettingsError
         One line for each key: the key, what was given, what is allowed.
     """
-    lines: list[str] = []
+    lines: list[tuple[str, str]] = []  # the key, and what is wrong with it
     # By key and what was given: a value may be of several kinds.
     alternatives: dict[tuple[str, str], list[str]] = {}
     for problem in error.errors():
         key, given = _place(problem["loc"], values), problem["input"]
         details = problem.get("ctx", {})
         if problem["type"] == "extra_forbidden":
-            lines.append(
-                f"{key}: unknown key (given {_given(given)}); check its spelling and its place (docs/settings.md has "
-                "all keys)"
-            )
+            remedy = "check its spelling and its place (docs/settings.md has all keys)"
+            lines.append((key, f"unknown key (given {_given(given)}); {remedy}"))
         elif problem["type"] == "missing":
-            lines.append(f"{key}: required, but not given")
+            lines.append((key, "required, but not given"))
         elif problem["type"] == "value_error":
-            # A check of our own: its words say what was given.
-            own = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{key}: {own}" if key else own)
+            lines.append((key, str(details["error"])))  # a check of our own: its words say what was given
         elif problem["type"] == "union_tag_not_found":
             chosen = details["discriminator"].strip("'")
-            lines.append(f"{key}.{chosen}: required, but not given".removeprefix("."))
+            lines.append((f"{key}.{chosen}".removeprefix("."), "required, but not given"))
         elif problem["type"] == "union_tag_invalid":
             chosen = details["discriminator"].strip("'")
             allowed = f"expected one of {details['expected_tags']} (given {_given(details['tag'])})"
-            lines.append(f"{key}.{chosen}: {allowed}".removeprefix("."))
+            lines.append((f"{key}.{chosen}".removeprefix("."), allowed))
         else:
             alternatives.setdefault((key, _given(given)), []).append(_expected(problem))
     for (key, shown), kinds in alternatives.items():
-        lines.append(f"{key}: expected {', or '.join(dict.fromkeys(kinds))} (given {shown})")
+        lines.append((key, f"expected {', or '.join(dict.fromkeys(kinds))} (given {shown})"))
+    if len(lines) == 1:
+        key, wrong = lines[0]
+        return SettingsError(wrong, key=key, source=source)
     return SettingsError(
-        f"{source}:" + "".join(f" {line}" if len(lines) == 1 else f"\n  {line}" for line in lines)
+        "".join(f"\n  {key}: {wrong}" if key else f"\n  {wrong}" for key, wrong in lines), source=source
     )

@@ -126,7 +126,7 @@ def _rate(option: str, text: str) -> float:
     try:
         rate = parse_link({"upload": text}, _SOURCE).upload
     except SettingsError as error:
-        raise SettingsError(str(error).replace("upload", option, 1)) from None
+        raise SettingsError(error.problem, key=option, source=error.source) from None
     assert rate is not None
     return rate
 

@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from common.arrays import Vector
 from common.data.shard import Shard
 from common.data.source import DataSource
+from common.errors import TooFewRepliesError
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.run_folder import RunFolder
@@ -229,3 +230,21 @@ def test_the_figures_are_those_of_the_pooled_data(
     ranking = {"auc", "error", "precision"}  # tests/algorithms/test_ranking_metrics.py
     found = {name: value for name, value in summary.figures.items() if name.rpartition("_")[2] not in ranking}
     assert found == pytest.approx(figures, abs=1e-12)
+
+
+@pytest.mark.parametrize("sparsified", [False, True], ids=["found by the server", "found by the clients"])
+def test_a_run_that_diverges_says_so(make_settings: MakeSettings, tmp_path: Path, sparsified: bool) -> None:
+    algorithm = {"name": "fedavg", "local_steps": 3, "step_size": 1e200}
+    sparse = {"uplink": {"sparsify": {"support": "top-k", "keep": 0.5}}} if sparsified else {}
+    with np.errstate(all="ignore"), pytest.raises(TooFewRepliesError) as stopped:
+        run(
+            make_settings(
+                algorithm=algorithm, objective={"kind": "squared", "l2": 0.1}, data=SQUARE, **sparse
+            ),
+            tmp_path,
+        )
+    assert stopped.value.diverged
+    assert set(stopped.value.failures) == {"client-000", "client-001", "client-002"}
+
+
+SQUARE = {"name": "breast_cancer", "scale": "standard"}

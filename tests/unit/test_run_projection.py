@@ -399,7 +399,8 @@ def test_the_command_refuses_what_is_no_bandwidth(tables: Tables, command: Calla
     tables.ask(Work(0.1))
     tables.end_round()
     run = str(tables.run().path)
-    with pytest.raises(SettingsError, match=r"--bandwidth.*20Mbit"):
-        command(run, "--bandwidth", "20Mb")
-    with pytest.raises(SettingsError, match=r"--server-bandwidth.*20Mbit"):
-        command(run, "--server-bandwidth", "20Mb")
+    for option in ("--bandwidth", "--server-bandwidth"):
+        with pytest.raises(SettingsError, match=f"{option}: .*20Mbit") as refused:
+            command(run, option, "20Mb, an upload")
+        assert refused.value.key == option
+        assert "20Mb, an upload" in str(refused.value)

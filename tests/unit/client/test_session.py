@@ -33,6 +33,7 @@ ABOUT_THE_RUN = {  # and what others sent: the server reads these texts
         errors.SettingsError,
         errors.MissingDependencyError,
     ),
+    *(errors.DivergedError, errors.NotFiniteError, errors.OutOfRangeError),
     *(errors.CredentialError, errors.LostStateError, errors.EncryptionError, errors.PrivacyBudgetError),
 }
 MakeSession: TypeAlias = Callable[..., Session]
@@ -214,6 +215,7 @@ def test_the_server_hears_no_words_about_the_files_of_a_client(
         return
     head = handled(session, "add", 1, 0, amount=1.0).head
     told = head.failure
+    assert head.diverged is (kind in (errors.DivergedError, errors.NotFiniteError))
     assert "/home/clinic/state: is not what it was" in caplog.text
     assert head.spent == (kind is BudgetSpentError)
     if kind is BudgetSpentError:
@@ -222,6 +224,13 @@ def test_the_server_hears_no_words_about_the_files_of_a_client(
         assert told == "/home/clinic/state: is not what it was"
     else:
         assert told == f"a {kind.__name__}; see the client's log"
+
+
+def test_a_value_that_is_not_finite_is_told_as_a_sign_of_divergence(session: Session) -> None:
+    assert handled(session, "add", 1, 0, amount=float("nan")).head.diverged
+    refused = handled(session, "add", 2, 0, amount="1").head
+    assert refused.failure
+    assert not refused.diverged
 
 
 def test_a_folder_that_becomes_read_only_stops_the_client(
