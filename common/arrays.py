@@ -19,3 +19,14 @@ Dense: TypeAlias = NDArray[np.floating[Any]]
 
 Matrix: TypeAlias = "Dense | sp.csr_array"
 """Samples by features, shape (n, features), dense or in compressed sparse rows."""
+
+
+def squared_norms(matrix: Matrix) -> Vector:
+    """Return the squared Euclidean norm of each row, shape (n,)."""
+    norms: Any = (
+        np.einsum("ij,ij->i", matrix, matrix)
+        if isinstance(matrix, np.ndarray)
+        else np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel()
+    )
+    result: Vector = norms
+    return result

@@ -76,7 +76,7 @@ class Ranges:
         if wanted is not None:
             if wanted > fits:
                 raise SettingsError(
-                    f"algorithm.block: {wanted} given, but a ciphertext has room for {fits} values"
+                    f"{wanted} given, but a ciphertext has room for {fits} values", key="algorithm.block"
                 )
             return wanted
         if self.settings.messages == "dense":
@@ -106,8 +106,9 @@ class Ranges:
             return Layout.fit(self.key_bits, precision, largest, additions, slots)
         except EncryptionError as error:
             raise SettingsError(
-                f"algorithm.encryption: the {kind}s do not fit: {error}. The range of scores follows from the longest "
-                "row, objective.l2 and the largest dual variable, unless encryption.largest_score is given"
+                f"the {kind}s do not fit: {error}. The range of scores follows from the longest "
+                "row, objective.l2 and the largest dual variable, unless encryption.largest_score is given",
+                key="algorithm.encryption",
             ) from None
 
     @property

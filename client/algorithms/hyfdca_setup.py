@@ -18,8 +18,8 @@ from client.alignment import check_groups, check_layouts, check_quotas, check_sl
 from client.encryption import Clear, Encrypted, Envelope
 from client.paillier.cipher import Meter, Paillier
 from client.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
-from common.algorithms.hyfdca import HyFDCASettings, layout_numbers, layout_of
-from common.arrays import Indices, Vector
+from common.algorithms.hyfdca import HyFDCASettings, layout_numbers, layout_of, norm_bits, target_bits
+from common.arrays import Indices, Vector, squared_norms
 from common.errors import PayloadError, SettingsError
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import MarginLoss
@@ -118,9 +118,8 @@ class HyFDCASetupClient(ClientAlgorithm):
                 f"client {self.client} has {features.shape[0]} samples of {features.shape[1]} features; "
                 "HyFDCA needs some of both"
             )
-        norms = _row_norms(features)
+        norms = squared_norms(features)
         longest = float(norms.max())
-        largest = float(np.abs(self._problem.targets).max())
         identifiers = self.shard.identifiers
         cells = np.empty((0, 16), np.uint8)
         if self.settings.layout == "ragged" and self.settings.check_cells:
@@ -136,8 +135,8 @@ class HyFDCASetupClient(ClientAlgorithm):
             "cells": cells,
             "key": self._public_key_bytes(),
             # The orders of magnitude alone: the server needs them to lay out the ciphertexts.
-            "norm_bits": math.ceil(math.log2(longest)) if longest else -1,
-            "target_bits": math.ceil(math.log2(largest)) if largest > 1 else 0,
+            "norm_bits": norm_bits(longest),
+            "target_bits": target_bits(self._problem.targets),
         }
 
     @answers("align")
@@ -213,7 +212,7 @@ class HyFDCASetupClient(ClientAlgorithm):
             feature_holders=feature_holders.copy(),
             layouts={name: layout_numbers(layout) for name, layout in layouts.items()},
         )
-        return {"norms": self._samples_in("norm").seal(_row_norms(self._problem.features)[order])}
+        return {"norms": self._samples_in("norm").seal(squared_norms(self._problem.features)[order])}
 
     @answers("take_norms")
     def take_norms(self, norms: Vector | Ciphertexts) -> Values:
@@ -296,11 +295,3 @@ class HyFDCASetupClient(ClientAlgorithm):
         loss = self._problem.score_loss
         assert isinstance(loss, MarginLoss)
         return loss
-
-
-def _row_norms(features: object) -> Vector:
-    """||x_i||^2 of each row, shape (n,)."""
-    if isinstance(features, np.ndarray):
-        norms: Vector = np.einsum("ij,ij->i", features, features)
-        return norms
-    return np.asarray(features.multiply(features).sum(axis=1)).ravel()  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, fields
 from typing import ClassVar, Literal, Self, TypeAlias
@@ -10,7 +11,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from common.algorithms import AlgorithmSettings, Weighting
-from common.arrays import Indices
+from common.arrays import Indices, Vector
 from common.errors import PayloadError
 from common.paillier.packing import Layout
 from common.randomness import generator
@@ -190,6 +191,17 @@ class HyFDCASettings(AlgorithmSettings):
 def layout_numbers(layout: Layout) -> Indices:
     """Return a layout as an array that can travel, shape (4,)."""
     return np.array(astuple(layout), np.int64)
+
+
+def norm_bits(longest: float) -> int:
+    """Return the least power of 2 that is not below a squared norm, as an exponent: what a client tells of its rows."""
+    return math.ceil(math.log2(longest)) if longest else -1
+
+
+def target_bits(targets: Vector) -> int:
+    """Return the least power of 2, from 1 on, that is not below any target's magnitude, as an exponent."""
+    largest = float(np.abs(targets).max())
+    return math.ceil(math.log2(largest)) if largest > 1 else 0
 
 
 def layout_of(numbers: Indices) -> Layout:

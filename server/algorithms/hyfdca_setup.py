@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,9 +16,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from common.algorithms.hyfdca import HyFDCASettings, layout_numbers
-from common.arrays import Indices
-from common.errors import SettingsError
+from common.algorithms.hyfdca import HyFDCASettings, layout_numbers, norm_bits, target_bits
+from common.arrays import Indices, squared_norms
+from common.data.source import DataSource
+from common.errors import RunStoppedError, SettingsError
 from common.expectation import ArraySpec, Expected, NumberSpec
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import MarginLoss
@@ -29,6 +31,7 @@ from server.alignment import CELL_BYTES, PSEUDONYM_BYTES, Holding, check_cells
 from server.fleet import Cohort, Each
 from server.hybrid import Hybrid, agreed_key, checked_norm_bits
 from server.labels import LABEL_BYTES, check_labels
+from server.ranges import Ranges
 from server.replies import Replies
 
 log = logging.getLogger("fenchel.server")
@@ -133,6 +136,39 @@ class HyFDCASetup(Algorithm):
                 "or exact",
                 key="algorithm.preset",
             )
+
+    def check(self, data: DataSource | None) -> None:
+        """Refuse settings with which numbers that follow from these data do not fit into ciphertexts."""
+        bits = self.settings.key_bits
+        if data is None or bits is None:
+            return
+        longest, largest, rows = -math.inf, 0, []
+        for number, client in enumerate(self.fleet.members):
+            shard = data.shard(number, len(self.fleet.members))  # one after the other, as they may be large
+            told = norm_bits(float(squared_norms(shard.features).max()))
+            try:
+                longest = max(longest, checked_norm_bits(told, client, self.settings.encryption))
+            except RunStoppedError as error:
+                raise SettingsError(str(error), key="algorithm.encryption.largest_norm") from None
+            largest = max(
+                largest, target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64)))
+            )
+            rows.append(shard.samples_held)
+        held = np.concatenate(rows)
+        _, holders = np.unique(held, return_counts=True)
+        ranges = Ranges(
+            self.settings,
+            bits,
+            self._loss,
+            self._l2,
+            samples=len(held),
+            clients=len(rows),
+            holders=int(holders.max()),
+            longest_part=2.0**longest,
+            largest_target=2.0**largest,
+            ascends=self._searches_line,
+        )
+        _ = ranges.block, ranges.layouts
 
     async def start(self) -> None:
         """S1 to S5: learn who holds what, align, agree on numbers, start from zero."""

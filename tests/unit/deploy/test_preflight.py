@@ -73,6 +73,18 @@ REFUSED: dict[str, tuple[str, Values]] = {
         "objective.dtype",
         of("hyfdca", objective={"kind": "logistic", "l2": 0.01, "dtype": "float32"}),
     ),
+    "hyfdca, rows that are too long": (
+        "algorithm.encryption.largest_norm",
+        of("hyfdca", data={"name": "breast_cancer"}),
+    ),
+    "hyfdca, more samples than a ciphertext has room for": (
+        "algorithm.block",
+        of("hyfdca", algorithm__block=500, algorithm__picking="common"),
+    ),
+    "hyfdca, numbers that no ciphertext has room for": (
+        "algorithm.encryption",
+        of("hyfdca", algorithm__encryption={"largest_score": 1e300, "key_bits": 1024}),
+    ),
     "hyfdca, line search with a fraction": (
         "algorithm.preset",
         of("hyfdca", algorithm__preset="linesearch", participation=drawn(_HALF)),
