@@ -25,6 +25,7 @@ from deploy.certificates.making import make_all
 from deploy.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from deploy.names import client_names
 from deploy.relays import Relays, how_it_ended, relaying
+from server.ceremony import check_designated
 from server.checkpoint import Checkpoint
 from server.coordinator import Coordinator, Observer, Summary
 from server.service import serve
@@ -137,6 +138,8 @@ class LocalLauncher:
                 "secrets.source: sealed needs the clients' certificates: leave --insecure out, or use "
                 "secrets.source: file"
             )
+        if self.settings.secrets.designated is not None:
+            check_designated(self.settings.secrets.designated, client_names(self.clients))
         self._linked()  # so that an error in them shows before anything is started
         completed = False
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from common.errors import RunStoppedError, SettingsError, TooFewRepliesError
 from common.expectation import Expectation
@@ -50,11 +50,7 @@ async def share_secrets(
     """
     clients = fleet.all().clients
     maker = clients[0] if designated is None else designated
-    if maker not in clients:
-        raise SettingsError(
-            f"secrets.designated: {maker!r} given, but no client of this run has that name (they are "
-            f"{', '.join(clients)}); name one of them, or leave the key out"
-        )
+    check_designated(maker, clients)
     others = [client for client in clients if client != maker]
     offers = await asyncio.gather(*(_ask(fleet, client, OFFER, OFFERED) for client in others))
     for client, offer in zip(others, offers, strict=True):
@@ -96,6 +92,16 @@ def _check(client: str, certificate: str, revoked: Callable[[bytes], str]) -> No
     if problem := revoked(certificate.encode()):
         raise RunStoppedError(
             f"client {client} cannot have a part in the secrets of this run: {problem}. Begin a new run without it"
+        )
+
+
+def check_designated(maker: str, clients: Sequence[str]) -> None:
+    """Raise a ``SettingsError`` unless the client that is to make the secrets is one of the run's."""
+    if maker not in clients:
+        raise SettingsError(
+            f"{maker!r} given, but no client of this run has that name (they are {', '.join(clients)}); name one of "
+            "them, or leave the key out",
+            key="secrets.designated",
         )
 
 

@@ -103,9 +103,8 @@ class Evaluator:
         chosen = settings.evaluation.training
         # Nobody else can, or may, compute the training objective.
         alone = not whole or (settings.claims_privacy and not settings.data.holdout)
+        check_training(settings, source)
         if source is not None and source.lack:
-            if chosen:
-                raise DataError(f"evaluation.training: true given, but {source.lack}")
             source = None
         by_server = source is not None and (alone if chosen is None else chosen)
         asks_clients = settings.clients_evaluate and whole and not by_server
@@ -235,6 +234,12 @@ class Evaluator:
     def _training(self, train: Metrics, model: Vector) -> dict[str, float]:
         terms = self.objective.penalty(model) + self.objective.regularizer.value(model)
         return _named("train", train) | {"objective": train.loss + terms}
+
+
+def check_training(settings: RunSettings, source: DataSource | None) -> None:
+    """Raise a ``DataError`` if the server is to evaluate on training samples that it cannot prepare."""
+    if settings.evaluation.training and source is not None and source.lack:
+        raise DataError(f"evaluation.training: true given, but {source.lack}")
 
 
 def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from common.settings.run import RunSettings
 from proto import fenchel_pb2 as pb
 from server.algorithm import Algorithm, Conduct
 from server.algorithms import server_half
-from server.evaluation import Evaluator
+from server.evaluation import check_training
 from server.fleet import Fleet
 from server.member import Member
 from server.newcomers import check_late_joiners
@@ -68,12 +68,13 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     if clients is None:
         return
     shards = [None] * clients if source is None else _described(source, clients)
-    members = {f"{number:09d}": Member(f"{number:09d}", number, shard) for number, shard in enumerate(shards)}
+    described = [Member(f"client-{number:03d}", number, shard) for number, shard in enumerate(shards)]
+    members = {member.name: member for member in described}
     fleet = Fleet(members, settings.seed, settings.participation, settings.network.reply_buffer_bytes)
     build_half(settings, half, fleet, shape).check(source)
     if source is None:
         return
-    Evaluator.build(settings, fleet, no_samples(*shape), source)
+    check_training(settings, source)
     if settings.differential_privacy is not None:
         check_uploads(settings, objective, [shard.samples for shard in shards if shard is not None])
 

@@ -258,6 +258,13 @@ def test_an_algorithm_from_outside_takes_part(tmp_path: Path, no_process: None) 
     assert Picky.seen == ([113, 114, 114, 114], 455)
 
 
+def test_a_client_that_is_to_make_the_secrets_must_be_there(tmp_path: Path, no_process: None) -> None:
+    values = of("hyfdca", secrets={"source": "sealed", "designated": "client-004"})
+    with pytest.raises(SettingsError) as refused:
+        up(values, runs=tmp_path)
+    assert refused.value.key == "secrets.designated"
+
+
 def test_a_search_is_refused_before_its_first_trial(tmp_path: Path, no_process: None) -> None:
     run, search = tmp_path / "run.yaml", tmp_path / "search.yaml"
     run.write_text(yaml.safe_dump(of("hyfdca")))
