@@ -63,14 +63,14 @@ _CASES: dict[str, dict[str, Any]] = {
     ),
     "CODASCA, linear": _case(
         {"name": "codasca", "local_steps": 16, "step_size": 0.5},
-        objective={"kind": "binary", "positive": [5, 6, 7, 8, 9]},
+        objective={"kind": "binary", "positive": [5, 6, 7, 8, 9], "output": "sigmoid"},
     ),
-    "HyFDCA, encrypted (512-bit key)": _case(
-        {"name": "hyfdca", "encryption": {"key_bits": 512}},
+    "HyFDCA, encrypted": _case(
+        {"name": "hyfdca", "encryption": {"key_bits": 2048}},
         clients=4,
-        data=_GRID | {"samples": 120},
+        data=_GRID | {"samples": 80},
         objective={"kind": "hinge", "l2": 0.01},
-        rounds=10,
+        rounds=5,
     ),
     "FedAvg, neural network": _case({"name": "fedavg", **_STEPS}, objective={"kind": "mlp", "hidden": 32}),
 }
