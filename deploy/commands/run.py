@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_LISTEN = "0.0.0.0:7443"
+DEFAULT_LISTEN_INSECURE = "127.0.0.1:7443"
 
 SettingsArgument = Annotated[Path | None, typer.Argument(help="settings file (YAML); see docs/settings.md")]
 SetOption = Annotated[
@@ -249,7 +250,13 @@ def up(
 
 def server(
     settings: SettingsArgument = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="address to listen on")] = DEFAULT_LISTEN,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help=f"address to listen on; default: {DEFAULT_LISTEN}, with --insecure {DEFAULT_LISTEN_INSECURE}",
+        ),
+    ] = None,
     certs: CertsOption = None,
     overrides: SetOption = None,
     clients: ClientsOption = None,
@@ -280,13 +287,19 @@ def server(
     from server.coordinator import Coordinator, open_resumed
     from server.service import serve
 
-    Address.parse(listen, "--listen")
+    listen = listen or (DEFAULT_LISTEN_INSECURE if insecure else DEFAULT_LISTEN)
+    address = Address.parse(listen, "--listen")
     outlets = Outlets.parse(dashboard, dashboard_at, metrics)
     refuse_private_keys(certs, os.environ)
     key = None if public_key is None else read_public(public_key)
     chosen, folder = _chosen(settings, overrides, clients, resume, previous)
     if (certs is None) != insecure:
         raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
+    if insecure and not address.is_loopback:
+        _caution(
+            f"--listen {listen}: without TLS everybody who reaches this address can join, and read what crosses; "
+            "use --certs DIR, or an address of this machine alone"
+        )
     if chosen.seals_secrets and insecure:
         raise SettingsError(
             "secrets.source: sealed needs the clients' certificates: start the server with --certs DIR, or use "

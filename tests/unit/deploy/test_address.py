@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from common.errors import SettingsError
+from common.errors import SettingsError, UnreachableError
 from deploy.address import Address
+from deploy.certificates.making import make_all
 from deploy.commands import inspect, relay, run
 
 
@@ -70,3 +73,34 @@ def test_no_command_begins_with_an_address_that_is_none(words: list[str]) -> Non
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, SettingsError)
     assert "expected HOST:PORT" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "listened_on", "warned"),
+    [
+        (["--insecure"], "127.0.0.1:7443", False),
+        (["--insecure", "--listen", "127.0.0.2:7500"], "127.0.0.2:7500", False),
+        (["--insecure", "--listen", "0.0.0.0:7500"], "0.0.0.0:7500", True),
+        (["--certs", "server"], "0.0.0.0:7443", False),
+        (["--certs", "server", "--listen", "127.0.0.1:0"], "127.0.0.1:0", False),
+    ],
+)
+def test_a_server_without_tls_listens_on_this_machine_alone_unless_told_otherwise(
+    words: list[str], listened_on: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_all(tmp_path, ["localhost"], ["north"])
+    tried: list[str] = []
+
+    async def serve(coordinator: object, address: str, *_: object) -> None:
+        tried.append(address)
+        raise UnreachableError("it only notes the address")
+
+    monkeypatch.setattr("server.service.serve", serve)
+    experiment = str(Path("experiments/fedavg-digits.yaml").resolve())
+    monkeypatch.chdir(tmp_path)
+    made = typer.Typer()
+    run.register(made)
+    result = CliRunner().invoke(made, ["server", experiment, *words])
+    assert isinstance(result.exception, UnreachableError), result.output
+    assert tried == [listened_on]
+    assert ("without TLS everybody who reaches this address" in " ".join(result.output.split())) == warned
