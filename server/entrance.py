@@ -18,10 +18,11 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import Message
 
+from common.roles import no_participant
 from common.settings.run import Network
 from server.disclosed import Direction
 from server.gate import CrowdedError, Gate, Pace
-from server.guard import Guard, RevokedError
+from server.guard import Guard, RevokedError, certificate_of
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # no generic at run time
@@ -141,8 +142,10 @@ class Entrance(grpc.aio.ServerInterceptor):
     async def _passed(self, context: _Context, is_probe: bool) -> AsyncIterator[None]:
         client = who_calls(context)
         revoked = self._guard.refusal(context)
-        # Its calls do not use up those of whoever has the certificate that replaced the revoked one.
-        counted = f"{client} (revoked)" if revoked else client
+        # Neither uses up the calls of the client of that name, which has another certificate.
+        counted = (
+            f"{client} (revoked)" if revoked else f"{client} (monitor)" if _is_monitor(context) else client
+        )
         try:
             async with self._gate.passed(counted, probe=is_probe):
                 if revoked:
@@ -190,6 +193,11 @@ class Entrance(grpc.aio.ServerInterceptor):
         async for request in requests:
             await asyncio.sleep(pace.delay())
             yield request
+
+
+def _is_monitor(context: _Context) -> bool:
+    certificate = certificate_of(context)
+    return bool(certificate and no_participant(certificate))
 
 
 def _unknown(method: str) -> _Handler:

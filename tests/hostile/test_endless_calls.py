@@ -21,7 +21,7 @@ from common.run_folder import RunFolder
 from common.settings.run import Network
 from common.version import PROTOCOL
 from deploy.certificates.description import describe
-from deploy.certificates.making import make_all, renew
+from deploy.certificates.making import make_all, make_monitor, renew
 from deploy.certificates.revocation import revoke
 from proto import fenchel_pb2 as pb
 from proto.fenchel_pb2_grpc import CoordinatorStub
@@ -205,6 +205,19 @@ async def test_a_revoked_certificate_uses_up_nothing_of_the_one_that_replaced_it
         for _ in range(3):
             check = HealthStub(channel).Check(health_pb2.HealthCheckRequest())
             assert (await refused(check))[0] is grpc.StatusCode.PERMISSION_DENIED
+    await here.answers("north")
+
+
+async def test_a_monitor_uses_up_nothing_of_the_client_of_its_name(
+    door: Callable[..., Any], tmp_path: Path
+) -> None:
+    certificates = tmp_path / "certs"
+    make_all(certificates, ["localhost"], ["north"])
+    make_monitor(certificates / "authority", certificates / "watch", "north")
+    here = await door(certificates, calls_per_second=1e-6, calls_at_once=3)
+    async with here.channel("watch") as channel:
+        for _ in range(3):
+            await HealthStub(channel).Check(health_pb2.HealthCheckRequest())
     await here.answers("north")
 
 
