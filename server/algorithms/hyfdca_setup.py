@@ -36,7 +36,8 @@ from server.replies import Replies
 
 log = logging.getLogger("fenchel.server")
 
-_ALIGNMENT_BYTES = 256  # what a sample of a client takes at the most while it is aligned, about
+# What a pseudonym takes at the most while it is compared with the others, about:
+_SAMPLE_BYTES, _VALUE_BYTES = 256, 128
 _LARGEST_TARGET_BITS = 128
 
 
@@ -175,7 +176,12 @@ class HyFDCASetup(Algorithm):
         everybody = self.fleet.all()
         clients = list(everybody)
         shapes = {client: self._described(client) for client in clients}
-        self._check_memory(shapes)
+        # Before they are sent; the values of ragged data are known only when their pseudonyms are here.
+        self._check_memory(
+            "samples and features",
+            {c: held.samples + held.features for c, held in shapes.items()},
+            _SAMPLE_BYTES,
+        )
         introduced = await everybody.ask(
             "introduce",
             returns={
@@ -195,6 +201,9 @@ class HyFDCASetup(Algorithm):
                 ),
             },
             min_replies=len(clients),
+        )
+        self._check_memory(
+            "values", {c: len(cast(Indices, r["cells"])) for c, r in introduced.items()}, _VALUE_BYTES
         )
         self._take_in(introduced)
         await self._prepare()
@@ -216,17 +225,25 @@ class HyFDCASetup(Algorithm):
         ragged = self.settings.layout == "ragged" and self.settings.check_cells
         return _Held(shard.samples, shard.features_held, shard.samples * shard.features_held * ragged)
 
-    def _check_memory(self, held: Mapping[str, _Held]) -> None:
-        """Refuse clients that describe more than the server has the memory to align, before they send it."""
-        needed = sum(_ALIGNMENT_BYTES * (each.samples + each.features) for each in held.values())
-        limit = self.fleet.in_flight.limit
+    def _check_memory(self, what: str, held: Mapping[str, int], bytes_each: int) -> None:
+        """Refuse to align more than there is memory for.
+
+        Parameters
+        ----------
+        what
+            Of what pseudonyms are compared, for the error.
+        held
+            How many each client has.
+        bytes_each
+            What one takes.
+        """
+        needed, limit = bytes_each * sum(held.values()), self.fleet.in_flight.limit
         if needed > limit:
-            most = max(held, key=lambda client: held[client].samples)
+            most = max(held, key=held.__getitem__)
             raise SettingsError(
-                f"to align the samples of {len(held)} clients takes about {needed:,} bytes, and "
-                f"network.in_flight_bytes is {limit:,}; client {most} alone says that it has {held[most].samples:,} "
-                "samples. The run does not begin: look at that client's data, or, on a machine that has the memory, "
-                "set network.in_flight_bytes higher"
+                f"to compare the {what} of {len(held)} clients takes about {needed:,} bytes, and "
+                f"network.in_flight_bytes is {limit:,}; client {most} alone has {held[most]:,}. The run does not "
+                "begin: look at that client's data, or, where there is the memory, set network.in_flight_bytes higher"
             )
 
     async def _prepare(self) -> None:

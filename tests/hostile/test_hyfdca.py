@@ -401,6 +401,14 @@ def test_more_than_the_server_can_align_is_refused_before_it_is_sent(laboratory:
     assert not heard
 
 
+def test_more_values_than_the_server_can_compare_are_refused(laboratory: Laboratory) -> None:
+    settings = hybrid_settings(1, layout="ragged")
+    samples = sum(shard.samples + shard.features.shape[1] for shard in shards_of(settings).values())
+    enough_for_samples = settings.network.model_copy(update={"in_flight_bytes": 300 * samples})
+    with pytest.raises(SettingsError):
+        laboratory.run(settings.model_copy(update={"network": enough_for_samples}))
+
+
 def test_the_event_loop_turns_while_the_alignment_is_worked_out(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
