@@ -73,13 +73,11 @@ class ContradictingLabelsError(DataError):
         counted from 1.
     """
 
-    def __init__(self, contradictions: int, clients: tuple[str, str], rows: tuple[int, int]) -> None:
+    def __init__(
+        self, text: str, contradictions: int = 0, clients: tuple[str, ...] = (), rows: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(text)
         self.contradictions, self.clients, self.rows = contradictions, clients, rows
-        super().__init__(
-            f"{contradictions} samples have different labels at different clients: for example, row {rows[0]} of "
-            f"client {clients[0]} and row {rows[1]} of client {clients[1]} are the same sample. The run does not "
-            "begin: all holders of a sample need its one label, so correct the clients' data"
-        )
 
 
 class CredentialError(FenchelError):

@@ -51,11 +51,16 @@ def check_labels(alignment: Alignment, labels: Mapping[str, NDArray[np.uint8]]) 
             example = int(first_holder[differing[0]]), number, int(differing[0])
     if example is None:
         return
-    one, other = clients[example[0]], clients[example[1]]
+    count = int(contradicted.sum())
+    pair = clients[example[0]], clients[example[1]]
+    rows = _row(alignment, pair[0], example[2]), _row(alignment, pair[1], example[2])
     raise ContradictingLabelsError(
-        int(contradicted.sum()),
-        (one, other),
-        (_row(alignment, one, example[2]), _row(alignment, other, example[2])),
+        f"{count} samples have different labels at different clients: for example, row {rows[0]} of client {pair[0]} "
+        f"and row {rows[1]} of client {pair[1]} are the same sample. The run does not begin: all holders of a sample "
+        "need its one label, so correct the clients' data",
+        count,
+        pair,
+        rows,
     )
 
 
