@@ -11,6 +11,7 @@ in exact arithmetic where they are not. So the samples depend on the key alone, 
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import gmpy2
@@ -91,35 +92,39 @@ class _Acceptance:
     """
 
     def __init__(self, key: bytes, scale: float) -> None:
-        self.shift = int(np.frexp(scale)[1]) - 1
-        starts = np.ldexp(np.arange(8.0), self.shift)  # of blocks; later ones have smaller numerators
-        self.bound = float(np.max(np.exp2(np.arange(8)) * np.exp(-0.5 * np.square(starts / scale)))) * (
-            1 + 1e-9
-        )
+        self.shift = math.frexp(scale)[1] - 1
         self._key = key
         self._twice_variance = 2 * Fraction(scale) ** 2
+        # A block's numerator is largest where it begins, and those of later blocks are smaller.
+        starts = [self._numerator(block << self.shift, 64, gmpy2.RoundUp) for block in range(8)]
+        self.bound = float(max(starts)) * (1 + 1e-9)
+
+    def _numerator(self, magnitude: int, precision: int, rounding: int) -> gmpy2.mpfr:
+        """Return ``exp(-x²/2r²) 2^V`` with every operation rounded to one side."""
+        with gmpy2.context(precision=precision, round=rounding):
+            exponent = gmpy2.mpfr(gmpy2.mpq(-magnitude * magnitude / self._twice_variance))
+            return gmpy2.mul_2exp(gmpy2.exp(exponent), magnitude >> self.shift)
 
     def decide(self, number: int, magnitude: int, word: int) -> bool:
         """Return whether a uniform number whose first 64 bits are ``word`` lies below the acceptance probability.
 
         Further bits are drawn until that is certain: a keystream of each proposal's own gives them.
         """
-        further = Cipher(
-            ChaCha20(self._key, bytes(8) + (number + 1).to_bytes(8, "little")), mode=None
-        ).encryptor()
-        exponent = -Fraction(magnitude * magnitude) / self._twice_variance
+        nonce = bytes(8) + (number + 1).to_bytes(8, "little")
+        further = Cipher(ChaCha20(self._key, nonce), mode=None).encryptor()
         bits = 64
         while True:
-            factor = Fraction(1 << (bits + (magnitude >> self.shift))) / Fraction(self.bound)
-            if word + 1 <= _product(exponent, factor, bits + 64, gmpy2.RoundDown):
+            # The numerator is compared with u B, both times 2^bits.
+            if (word + 1) * Fraction(self.bound) <= self._scaled(magnitude, bits, gmpy2.RoundDown):
                 return True
-            if word >= _product(exponent, factor, bits + 64, gmpy2.RoundUp):
+            if word * Fraction(self.bound) >= self._scaled(magnitude, bits, gmpy2.RoundUp):
                 return False
             word = word << 64 | int.from_bytes(further.update(bytes(8)), "little")
             bits += 64
 
-
-def _product(exponent: Fraction, factor: Fraction, precision: int, rounding: int) -> gmpy2.mpfr:
-    """Return ``exp(exponent) factor`` with every operation rounded to one side."""
-    with gmpy2.context(precision=precision, round=rounding):
-        return gmpy2.exp(gmpy2.mpfr(gmpy2.mpq(exponent))) * gmpy2.mpfr(gmpy2.mpq(factor))
+    def _scaled(self, magnitude: int, bits: int, rounding: int) -> Fraction:
+        """Return a bound on ``2^bits`` times the numerator, from the side that the rounding says."""
+        bound: Fraction = (
+            Fraction(*self._numerator(magnitude, bits + 64, rounding).as_integer_ratio()) * 2**bits
+        )
+        return bound

@@ -71,10 +71,7 @@ class LocalTrainingSettings(AlgorithmSettings):
     def step_size_at(self, t: int) -> float:
         """Step size of round ``t``, counted from 1."""
         if self.stage_rounds is not None:
-            try:
-                return float(self.step_size / (self.stage_factor or 3.0) ** ((t - 1) // self.stage_rounds))
-            except OverflowError:
-                return 0.0
+            return float(self.step_size / (self.stage_factor or 3.0) ** ((t - 1) // self.stage_rounds))
         powers = {"constant": 0.0, "inverse-sqrt": 0.5, "inverse": 1.0}
         return float(self.step_size / t ** powers[self.step_decay])
 

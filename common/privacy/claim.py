@@ -136,8 +136,8 @@ def check_claim(settings: RunSettings) -> None:
     )
     facts = facts_of(settings, linear, _MANY)
     refuse(problems_of(settings, facts))
-    if privacy.uploads is None:  # else it depends on the data
-        check_noise(settings, facts, privacy.noise(facts))
+    # A budget's noise depends on the data, but is some multiple of the sensitivity that is neither tiny nor huge.
+    check_noise(settings, facts, privacy.noise(facts) if privacy.uploads is None else 1.0)
 
 
 def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: float) -> None:
@@ -164,14 +164,17 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
         return  # the sensitivity depends on the data
     # Step sizes never grow. A private dual variable adds to the sensitivity of all rounds but the first.
     for t in (1,) if privacy.mechanism == "recursive" else (1, settings.rounds):
-        local = algorithm.local_map(t, facts.samples, noisy=True)
-        sensitivity, _ = privacy.sensitivity(local, facts, DualDifference())
+        try:
+            local = algorithm.local_map(t, facts.samples, noisy=True)
+            sensitivity, _ = privacy.sensitivity(local, facts, DualDifference())
+        except OverflowError:  # what the step size is divided by is no number any more
+            sensitivity = 0.0
         try:
             GridNoise.covering(sensitivity, noise_multiplier, 1)
         except ValueError as error:
             raise SettingsError(
                 f"differential_privacy: in round {t} the sensitivity of an upload would be {sensitivity:.4g}: {error}. "
-                "Change algorithm.step_size, algorithm.step_decay or the number of local steps"
+                "Change what sets it: algorithm.step_size and step_decay, or the clip and noise of differential_privacy"
             ) from None
 
 

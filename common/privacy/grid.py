@@ -79,7 +79,7 @@ class GridNoise:
             )
         root = math.sqrt(count)
         wanted = min(sensitivity * _SHARE / max(root, 1.0), deviation * _COARSEST)
-        spacing = 2.0 ** math.floor(math.log2(max(wanted, deviation * _FINEST)))
+        spacing = 2.0 ** (math.frexp(max(wanted, deviation * _FINEST))[1] - 1)
         covered = (sensitivity + spacing * root) * _FORMULAS
         return cls(spacing, math.hypot(noise_multiplier * (covered / spacing), SMOOTHING))
 
