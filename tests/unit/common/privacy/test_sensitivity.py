@@ -89,6 +89,20 @@ def test_the_baselines_have_their_own() -> None:
     assert pulled == pytest.approx(2 * eta * clip * (1 + a + a**2 + a**3))
 
 
+@pytest.mark.parametrize("a", [0.0, 0.3, 1 - 1e-9, 1.0, 1 + 1e-7, 1.5, -0.4, -1.0, -1.2])
+@pytest.mark.parametrize("steps", [1, 2, 7, 50])
+def test_powers_are_summed_as_one_by_one(a: float, steps: int) -> None:
+    local = LocalMap(0.5, steps, pull=(1 - a) / 0.5)
+    one_by_one = math.fsum(local.contraction**j for j in range(steps))
+    assert local.travel == pytest.approx(0.5 * one_by_one, rel=1e-12, abs=1e-15)
+
+
+def test_a_sensitivity_is_there_at_once_for_any_number_of_steps() -> None:
+    assert whole_batch(LocalMap(0.01, 10**15, pull=1.0), 3.0) == pytest.approx(6.0)
+    assert whole_batch(LocalMap(0.01, 10**15), 3.0) == pytest.approx(6e13)
+    assert whole_batch(LocalMap(0.01, 10**15), 3.0, beta=1.0) == math.inf
+
+
 def test_the_private_dual_recursion_has_the_values_of_the_specification() -> None:
     local, difference = LocalMap(0.2, 3, pull=4.0, gain=2), DualDifference()
     found = []
