@@ -67,6 +67,11 @@ class RunFolder:
         return self.path / "calls.parquet"
 
     @property
+    def clients(self) -> Path:
+        """A row a client and round, for algorithms with figures of each client; else it is not there."""
+        return self.path / "clients.parquet"
+
+    @property
     def model(self) -> Path:
         """The final model (NPZ, array ``model``)."""
         return self.path / "model.npz"

@@ -35,6 +35,7 @@ def objective(known: Collection[str]) -> str:
 
 
 _TITLES = {
+    "uniform_objective": "Objective, all clients alike",
     "train_auc": "Train AUC",
     "train_auc_error": "Train AUC error bound",
     "test_auc": "Test AUC",

@@ -14,7 +14,7 @@ from report.carried import LAYERS, Carried
 from report.digest import Costs, Split
 from report.run import Run
 from report.wall import wall_of
-from report.wording import UNKNOWN, bytes_text, count_text, figure_text, part_text, plain, seconds_text
+from report.wording import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 
 _CLIENTS = 20  # rows of the table of clients
 _BESIDE = 3  # differing settings that fit beside the results
@@ -92,7 +92,7 @@ def tiles(run: Run) -> str:
     """Return the few numbers that matter most."""
     traffic = digest.traffic(run.metrics_table)
     shown = [
-        *((columns.title(name), figure_text(name, run.figures[name])) for name in _main(run.figures)[:3]),
+        *((columns.title(name), bounded_text(name, run.figures)) for name in _main(run.figures)[:3]),
         ("Wall time", seconds_text(wall_of(run).total)),
         ("Time in rounds", seconds_text(digest.time_split(run.steady.metrics).total)),
         ("Waiting for the slowest", seconds_text(digest.idle_seconds(run.steady.metrics))),
@@ -129,7 +129,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
     rows = []
     for index, (run, name) in enumerate(zip(runs, names, strict=True)):
         traffic = digest.traffic(run.metrics_table)
-        numbers = [figure_text(figure, run.figures.get(figure, math.nan)) for figure in shown]
+        numbers = [bounded_text(figure, run.figures) for figure in shown]
         numbers += [f"{run.rounds:,}", seconds_text(digest.time_split(run.steady.metrics).total)]
         numbers.append(seconds_text(wall_of(run).total))
         numbers.append(bytes_text(traffic.wire_down + traffic.wire_up))

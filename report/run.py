@@ -28,7 +28,7 @@ from common.settings.section import yaml_value
 from proto import fenchel_pb2 as pb
 from report import columns
 from report.resumption import Steady, steady
-from report.wording import figure_text, problem_text
+from report.wording import bounded_text, problem_text
 
 State = Literal["completed", "stopped", "unfinished"]
 
@@ -208,6 +208,11 @@ class Run:
         return _table(self._folder.calls)
 
     @cached_property
+    def clients_table(self) -> pa.Table | None:
+        """A row a client and round, of the algorithm's figures of each client; ``None`` where it has none."""
+        return _table(self._folder.clients) if tables.exists(self._folder.clients) else None
+
+    @cached_property
     def steady(self) -> Steady:
         """Both tables without the time in which clients came back to a server that was started again."""
         return steady(self.metrics_table, self.calls_table)
@@ -298,7 +303,7 @@ class Run:
         rows = {"state": self.state, "rounds": str(self.rounds)}
         if self.reason:
             rows["reason"] = self.reason
-        rows |= {columns.title(name): figure_text(name, value) for name, value in self.figures.items()}
+        rows |= {columns.title(name): bounded_text(name, self.figures) for name in self.figures}
         cells = "".join(
             f'<tr><th style="text-align:left">{escape(name)}</th><td>{escape(value)}</td></tr>'
             for name, value in rows.items()

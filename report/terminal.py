@@ -16,7 +16,7 @@ from report import columns, digest
 from report.digest import Costs
 from report.run import Run
 from report.wall import Wall, wall_of
-from report.wording import UNKNOWN, bytes_text, count_text, figure_text, part_text, plain, seconds_text
+from report.wording import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 
 _SLOWEST = 5  # clients shown for one run
 _DIFFERING = 3  # settings shown of several runs; the page shows all
@@ -92,8 +92,8 @@ def _one(run: Run) -> RenderableType:
         computed = ", ".join(f"{attribute} {value}" for attribute, value in environment.items())
         facts.add_row("environment", Text(plain(computed)))
     facts.add_row("rounds", Text(plain(f"{run.rounds} of {digest.headline(run)['rounds']}")))
-    for name, value in run.figures.items():
-        facts.add_row(Text(plain(columns.title(name).lower())), figure_text(name, value))
+    for name in run.figures:
+        facts.add_row(Text(plain(columns.title(name).lower())), bounded_text(name, run.figures))
     facts.add_row("wall time", equation_text(wall_of(run)))
     facts.add_row("time in rounds", f"{seconds_text(split.total)} ({_shares(split)})")
     facts.add_row("waiting for the slowest", _idle(digest.idle_seconds(metrics), split.total))
@@ -214,7 +214,7 @@ def _compared(
             _state(run),
             *(Text(plain(setting_text(values[index]))) for values in settings.values()),
             f"{run.rounds:,}",
-            *(figure_text(name, run.figures.get(name, math.nan)) for name in shown),
+            *(bounded_text(name, run.figures) for name in shown),
             *(seconds_text(seconds[index]) for seconds in times.values()),
             bytes_text(traffic.wire_down),
             bytes_text(traffic.wire_up),

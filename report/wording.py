@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from pydantic import ValidationError
 
@@ -76,6 +77,14 @@ def figure_text(figure: str, value: float) -> str:
     if columns.is_ranking(figure):
         return share_text(value, digits=2)
     return share_text(value) if columns.is_share(figure) else number_text(value)
+
+
+def bounded_text(figure: str, figures: Mapping[str, float]) -> str:
+    """Return the value of one of these figures, and beside it how far it may be from the true one, if that is known."""
+    value = figures.get(figure, math.nan)
+    error = figures.get(f"{figure}_error", math.nan)
+    bound = f" ± {figure_text(figure, error)}" if math.isfinite(value) and error > 0 else ""
+    return figure_text(figure, value) + bound
 
 
 def count_text(count: int, noun: str) -> str:

@@ -77,6 +77,8 @@ class Algorithm:
     Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings
     figures: ClassVar[tuple[str, ...]] = ()
     """Names of what :meth:`metrics` returns: columns of the metrics table."""
+    client_figures: ClassVar[tuple[str, ...]] = ()
+    """Names of what :meth:`client_metrics` returns of each client: columns of the clients table."""
     fixed_fleet: ClassVar[str] = ""
     """Why nobody can join once the run has begun; empty: somebody can, and :meth:`admit` takes them in."""
 
@@ -163,4 +165,8 @@ class Algorithm:
 
     def metrics(self) -> dict[str, float]:
         """Return the figures that :attr:`figures` names, after a round; by default none."""
+        return {}
+
+    def client_metrics(self) -> dict[str, dict[str, float]]:
+        """Return the figures that :attr:`client_figures` names, by client id, after a round; by default none."""
         return {}

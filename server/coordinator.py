@@ -514,7 +514,7 @@ class Coordinator:
         if spending is not None and self._resume is not None and exists(self.folder.calls):
             spending.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
         self.disclosures.spending = spending
-        recorder = Recorder(self.folder, figures, done, self._observer.calls)
+        recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
         return Rounds(
             settings,
             self.folder,

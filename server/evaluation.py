@@ -167,6 +167,9 @@ class Evaluator:
         figures = self._training(Metrics.total(shards), model)
         figures |= _named("holdout", Metrics.total(holdouts))
         figures |= over_clients(shards, holdouts)
+        losses = [metrics.loss for metrics in shards if metrics.samples]
+        if losses:
+            figures["uniform_objective"] = float(np.mean(losses)) + self._terms(model)
         if histograms is not None:
             figures |= await self._grouped(model, histograms, replies)
         return figures
@@ -232,8 +235,10 @@ class Evaluator:
                 )
 
     def _training(self, train: Metrics, model: Vector) -> dict[str, float]:
-        terms = self.objective.penalty(model) + self.objective.regularizer.value(model)
-        return _named("train", train) | {"objective": train.loss + terms}
+        return _named("train", train) | {"objective": train.loss + self._terms(model)}
+
+    def _terms(self, model: Vector) -> float:
+        return self.objective.penalty(model) + self.objective.regularizer.value(model)
 
 
 def check_training(settings: RunSettings, source: DataSource | None) -> None:

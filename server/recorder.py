@@ -173,14 +173,19 @@ class Recorder:
         Rounds that a resumed run keeps.
     on_calls
         Told the instructions whose rows are noted.
+    client_figures
+        Names of the algorithm's figures of each client; without any there is no table of them.
     """
 
     folder: RunFolder
     figures: tuple[str, ...]
     kept_rounds: int = 0
     on_calls: Callable[[Sequence[Call]], None] = lambda calls: None
+    client_figures: tuple[str, ...] = ()
     _rounds: list[tuple[Any, ...]] = field(default_factory=list)
     _calls: list[tuple[Any, ...]] = field(default_factory=list)
+    _clients: list[tuple[Any, ...]] = field(default_factory=list)
+    _clients_log: TableLog | None = None
     _saved: tuple[float, float] = (math.nan, math.nan)
 
     def __post_init__(self) -> None:
@@ -189,6 +194,10 @@ class Recorder:
         self._columns = [name for name, _ in fields]
         self._metrics_log = TableLog(self.folder.metrics, pa.schema(fields), self.kept_rounds)
         self._calls_log = TableLog(self.folder.calls, _CALLS, self.kept_rounds)
+        if self.client_figures:
+            fields = [("round", pa.int32()), ("client", pa.string())]
+            fields += [(name, pa.float64()) for name in self.client_figures]
+            self._clients_log = TableLog(self.folder.clients, pa.schema(fields), self.kept_rounds)
 
     def ended(self, started: float, seconds: float, evaluation_seconds: float) -> Ended:
         """Return the end of a round, which is now.
@@ -272,12 +281,22 @@ class Recorder:
             call.recorded = True
         self.on_calls(calls)
 
+    def clients(self, t: int, figures: Mapping[str, Mapping[str, float]]) -> None:
+        """Note the algorithm's figures of each client after a round."""
+        self._clients += [
+            (t, client, *(own.get(name, math.nan) for name in self.client_figures))
+            for client, own in figures.items()
+        ]
+
     def flush(self) -> None:
         """Write what has been noted. May run in another thread than :meth:`round`, but not at the same time."""
         rounds, self._rounds = self._rounds, []
         calls, self._calls = self._calls, []
         self._metrics_log.append(rounds)
         self._calls_log.append(calls)
+        if self._clients_log is not None:
+            clients, self._clients = self._clients, []
+            self._clients_log.append(clients)
 
     def finish(self, figures: Mapping[str, float]) -> None:
         """Write the rest, and turn the tables into Parquet files.
@@ -292,9 +311,13 @@ class Recorder:
             {name: figures[name] for name in (*FIGURES, *self.figures) if name in figures}
         )
         self._calls_log.finish()
+        if self._clients_log is not None:
+            self._clients_log.finish()
 
     def close(self) -> None:
         """Write the rest, and leave the tables for a resumed run."""
         self.flush()
         self._metrics_log.close()
         self._calls_log.close()
+        if self._clients_log is not None:
+            self._clients_log.close()

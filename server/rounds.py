@@ -167,11 +167,12 @@ class Rounds:
             costs = await asyncio.to_thread(self.spending.figures)
         connected = sum(member.connected for member in fleet.members.values())
         found = {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | costs
+        each = self.algorithm.client_metrics() if self.recorder.client_figures else {}
         ended = self.recorder.ended(started, seconds, evaluation_seconds)
         try:
             self._noted()
         finally:
-            self._to_note = partial(self._note, t, started, ended, calls, connected, found)
+            self._to_note = partial(self._note, t, started, ended, calls, connected, found, each)
         asyncio.get_running_loop().call_later(
             _NOTED_AFTER, self._note_now
         )  # if the next round asks nobody so soon
@@ -189,8 +190,10 @@ class Rounds:
         calls: Sequence[Call],
         connected: int,
         figures: Row,
+        each: Mapping[str, Row],
     ) -> None:
         self._to_note = None
+        self.recorder.clients(t, each)
         row = self.recorder.round(t, started, ended, calls, connected, figures)
         if self.disclosures is not None:
             self.disclosures.save_news()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 FIGURES = (
     "objective",
+    "uniform_objective",
     "train_loss",
     "train_accuracy",
     "train_auc",

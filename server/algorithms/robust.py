@@ -58,6 +58,7 @@ class Robust(Algorithm):
         "longest_unvisited",
         "worst_reported_loss",
     )
+    client_figures: ClassVar[tuple[str, ...]] = ("weight", "reported_loss")
     fixed_fleet: ClassVar[str] = "the clients' weights are a point of a simplex with a corner for each client"
 
     def __init__(self, conduct: Conduct) -> None:
@@ -175,6 +176,14 @@ class Robust(Algorithm):
             "weights_entropy": entropy(state.weights),
             "longest_unvisited": float(state.unvisited[left].max()),
             "worst_reported_loss": float(np.fmax.reduce(state.losses)),
+        }
+
+    def client_metrics(self) -> dict[str, dict[str, float]]:
+        """Return lambda_i, and what each client last reported as its loss."""
+        weights, losses = self.state.weights.tolist(), self.state.losses.tolist()
+        return {
+            client: {"weight": weights[place], "reported_loss": losses[place]}
+            for client, place in self.place.items()
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from scipy.optimize import minimize
 from client.algorithms.drdm import SampledClient
 from common.arrays import Vector
 from common.payload import Values
+from common.tables import read
+from deploy.names import client_names
 from tests.algorithms.drdm_oracle import Floats, losses_of, slopes_of, weighted_minimiser
 from tests.algorithms.drdm_runs import Record, record
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import problem_of
+from tests.algorithms.federation import Faults
 
 CLIENTS, DIMENSION, TAU = 10, 4, 10
 FACTORS = (1.0, 13.0, 60.0, 1000.0)
@@ -108,6 +112,19 @@ def reporting(monkeypatch: pytest.MonkeyPatch, lie: float) -> None:
 
     loss.answers_phase = "loss"  # type: ignore[attr-defined]
     monkeypatch.setattr(SampledClient, "loss", loss)
+
+
+@pytest.mark.parametrize("faults", [None, Faults(random.Random(1), breaks=1, kills=2, frames=40, lag=3)])
+@pytest.mark.parametrize("algorithm", [DRDM, DRFA])
+def test_the_weights_of_all_rounds_are_in_a_table(
+    algorithm: Mapping[str, Any], faults: Faults | None, tmp_path: Path
+) -> None:
+    taken = record(problem_of(unequal(13.0, False)), tmp_path, algorithm, rounds=10, faults=faults)
+    table = read(taken.run.folder.clients)
+    assert table["round"].to_pylist() == [t for t in range(1, 11) for _ in range(CLIENTS)]
+    assert table["client"].to_pylist() == client_names(CLIENTS) * 10
+    np.testing.assert_array_equal(table["weight"].to_numpy().reshape(10, CLIENTS), taken.weights)
+    assert table["reported_loss"].to_pylist()[-CLIENTS:] == taken.state.losses.tolist()
 
 
 def advised(caplog: pytest.LogCaptureFixture) -> tuple[float, float]:

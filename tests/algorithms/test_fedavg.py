@@ -220,7 +220,9 @@ def test_the_figures_are_those_of_the_pooled_data(
             figures[f"{name}_accuracy"] = each.accuracy
     penalty = build_objective(settings.objective, shards[0]).penalty(model)
     figures["objective"] = expected["train"].loss + penalty
-    figures["worst_client_loss"] = max(metrics([shard]).loss for shard in shards)
+    losses = [metrics([shard]).loss for shard in shards]
+    figures["uniform_objective"] = float(np.mean(losses)) + penalty
+    figures["worst_client_loss"] = max(losses)
     accuracies = [each for each in (metrics([shard]).accuracy for shard in held) if each is not None]
     if accuracies:
         figures["client_accuracy_mean"] = float(np.mean(accuracies))

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from scipy.optimize import minimize
 
@@ -530,3 +531,17 @@ class TestNetwork:
         pytest.importorskip("torch")
         with pytest.raises(Exception, match="algorithm.dual_step"):
             train(reproducible(), tmp_path, {"name": "feddcd"}, **NETWORK)
+
+
+@pytest.mark.parametrize("name", ["feddcd", "fedavg", "fedpdm"])
+def test_the_objective_that_counts_clients_alike_is_known_of_every_method(name: str, tmp_path: Path) -> None:
+    problem = reproducible()
+    algorithm: dict[str, Any] = {"name": name}
+    if name == "feddcd":
+        algorithm |= {"weighting": "uniform", "monitor": 1}
+    run = train(problem, tmp_path, algorithm, rounds=3, evaluation={"server": False, "clients": True})
+    last = pq.read_table(run.folder.metrics).to_pylist()[-1]
+    assert last["uniform_objective"] == pytest.approx(problem.value(run.model) / 4, rel=1e-12)
+    assert abs(last["uniform_objective"] - last["objective"]) > 1e-4, "shards have different sizes"
+    if name == "feddcd":
+        assert last["minimised_objective"] == pytest.approx(last["uniform_objective"], rel=1e-12)

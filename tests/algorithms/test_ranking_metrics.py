@@ -148,6 +148,20 @@ def test_a_histogram_of_all_bins_tells_the_auc_to_a_thousandth(tmp_path: Path) -
         assert abs(run.figures[f"{name}_auc"] - true) <= run.figures[f"{name}_auc_error"]
 
 
+@pytest.mark.parametrize("name", ["coda", "codasca", "npa"])
+def test_the_last_row_is_that_of_the_final_model_also_in_the_middle_of_a_stage(
+    name: str, tmp_path: Path
+) -> None:
+    settings = digits(rounds=5, algorithm={"name": name, "step_size": 0.02}, evaluation={"every": 5})
+    run, folder = finished(settings, tmp_path)
+    h, positive = scores(settings, folder, held(settings, "test"))
+    last = pq.read_table(folder.metrics).to_pylist()[-1]
+    assert last["round"] == 5
+    assert last["test_auc"] == pytest.approx(roc_auc_score(positive, h), rel=0, abs=1e-12)
+    for name_, value in run.figures.items():
+        assert last[name_] == value
+
+
 def test_clients_with_one_class_are_legal(tmp_path: Path) -> None:
     settings = digits(
         clients=10,
@@ -178,3 +192,8 @@ def test_the_figures_are_in_the_tables_and_in_the_report(trained: tuple[Run, Run
         with console.capture() as shown:
             show(runs, console)
         assert f"{run.figures['test_auc']:.2%}" in shown.get()
+    with console.capture() as shown:
+        show([run], console)
+    auc, error = run.figures["train_auc"], run.figures["train_auc_error"]
+    assert f"{auc:.2%} ± {error:.2%}" in shown.get()
+    assert f"{auc:.2%} ± {error:.2%}" in run._repr_html_()

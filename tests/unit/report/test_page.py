@@ -186,7 +186,7 @@ def test_the_page_of_a_killed_run_says_that_it_is_not_finished(written: Any, kil
 def test_figures_that_are_nowhere_known_are_left_out(
     written: Any, altered: Callable[..., Run], finished: Run
 ) -> None:
-    missing = ["holdout_loss", "holdout_accuracy", "train_accuracy", "network_s"]
+    missing = ["uniform_objective", "holdout_loss", "holdout_accuracy", "train_accuracy", "network_s"]
     missing += [name for name in FIGURES if "client" in name]
     metrics = finished.metrics_table.drop_columns([*missing, "test_accuracy"])
     metrics = metrics.append_column("test_accuracy", pa.array([math.nan] * 3))
