@@ -20,6 +20,7 @@ SERVER = ""
 """Stands for the server among the ids of clients, none of which is empty."""
 
 _LONGEST = 80  # characters of a value
+_VALUES = 5  # of one attribute that are shown, however many clients make up
 _NAMED = 5  # clients named for one value; the rest are counted
 
 Differences: TypeAlias = dict[str, dict[str, list[str]]]
@@ -127,7 +128,9 @@ def differences_text(found: Differences) -> str:
 
 def values_text(whose: Mapping[str, Sequence[str]]) -> str:
     """Return the values of one attribute, each with the first of its participants."""
-    return ", ".join(f"{value or 'unknown'} ({_names(names)})" for value, names in whose.items())
+    first = [f"{value or 'unknown'} ({_names(names)})" for value, names in list(whose.items())[:_VALUES]]
+    others = len(whose) - _VALUES
+    return ", ".join(first) + (f" and {others:,} more values" if others > 0 else "")
 
 
 def _names(participants: Sequence[str]) -> str:

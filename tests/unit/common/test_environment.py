@@ -106,6 +106,13 @@ def test_differences_name_attributes_values_and_participants() -> None:
     )
 
 
+def test_a_thousand_clients_with_values_of_their_own_fit_a_line() -> None:
+    everyone = {f"client-{i:04}": replace(HERE, kernel=f"{i:080}", blas=f"{i:080}") for i in range(1000)}
+    told = differences_text(differences(everyone))
+    assert len(told) < 1500
+    assert told.count("995 more values") == 2
+
+
 def test_pytorch_is_compared_where_it_is_loaded() -> None:
     loaded, other = replace(HERE, torch="2.13.0"), replace(HERE, torch="2.14.0")
     assert differences({"a": HERE, "b": loaded}) == {}
