@@ -232,7 +232,7 @@ class Conversation:
         if problem := self._too_many(reply, answers):
             if call is None or call.exchange is None or not call.exchange.is_open_for(call):
                 raise WireError(f"{problem}; the stream of the client is ended{SAME_VERSION}")
-            call.exchange.fail(call, problem)
+            call.exchange.fail(call, f"{problem}; do both sides run the same version of the algorithm?")
             return self._dropped(reply)
         told = self._outlines.of(reply.payload)
         assembly = self._assembly(reply, told, call, len(chunk))

@@ -307,7 +307,7 @@ def test_presets_that_know_the_norms_do_not_complain(
     [
         ({"contribution": np.zeros(3)}, "has shape"),
         ({"contribution": np.full(15, np.nan)}, "not finite"),
-        ({"contribution": np.zeros(15), "more": 1.0}, "got values named"),
+        ({"contribution": np.zeros(15), "more": 1.0}, "3 values, and 2 were asked for"),
     ],
     ids=["length", "nan", "more"],
 )

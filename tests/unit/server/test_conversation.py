@@ -283,7 +283,7 @@ async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_
     await client.write(of_many_values(1))
     with pytest.raises(TooFewRepliesError):
         await exchange.finish(1)
-    assert exchange.failures == {member.name: "a reply has 10,000 values, and 2 were asked for"}
+    assert "10,000 values, and 2 were asked for" in exchange.failures[member.name]
     assert not parsed
     again = asked(member)
     await answered(client, 2)
