@@ -407,7 +407,9 @@ def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
 def _places(values: Values) -> Places:
     """Return where the server divides the line of scores further."""
     places = values.get("places", NO_PLACES)
-    if not isinstance(places, np.ndarray) or (problem := places_problem(places)):
+    if not (isinstance(places, np.ndarray) and places.dtype == np.float64):
+        raise PayloadError(f"phase {EVALUATE!r} takes an array of float64 named 'places', if any")
+    if problem := places_problem(places):
         raise PayloadError(f"phase {EVALUATE!r}: the places that divide the line of scores {problem}")
     return places
 

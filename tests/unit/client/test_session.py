@@ -19,8 +19,9 @@ from common.expectation import check
 from common.objectives.linear import LinearObjective
 from common.objectives.metrics import Metrics
 from common.objectives.ranking import Ranking
+from common.objectives.score_groups import NO_PLACES, PARTS, Places, edges_of, samples_in
 from common.payload import Received, Value, Values, encode, outline
-from common.phases import EVALUATE, EVALUATION, grouped_in
+from common.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient
@@ -309,6 +310,34 @@ def test_evaluation_returns_sums_and_changes_nothing(make_session: MakeSession, 
     assert (answer["samples"], answer["holdout_samples"]) == (4, 0)
     assert session.hello().snapshots == [1]
     assert add(session, 2.0, sequence=3, base=1) == 3.0
+
+
+def test_further_places_on_the_line_of_scores_divide_the_groups(make_session: MakeSession) -> None:
+    session = make_session(evaluation={"histograms": {"least": 1, "bins": 16}})
+    places, model = np.linspace(-0.1, 0.1, PARTS - 1)[None], np.array([0.5, -0.5])
+
+    def check_groups(answer: Values, places: Places) -> None:
+        bins = edges_of(16, places).size + 1
+        check(answer, {**EVALUATION, **grouped_in(bins), **(LEVELS if len(places) else {})}, "client-0")
+        groups = [answer[name] for name in ("positives", "negatives")]
+        assert sum(samples_in(each) for each in groups if isinstance(each, np.ndarray)) == 4
+
+    plain = values_of(handled(session, EVALUATE, 2, 1, kind=pb.INSPECT, model=model))
+    check_groups(plain, NO_PLACES)
+    finer = values_of(handled(session, EVALUATE, 3, 1, kind=pb.INSPECT, model=model, places=places))
+    check_groups(finer, places)
+    assert ("levels" in plain, finer["levels"]) == (False, 1)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [np.zeros(30), np.zeros((9, PARTS - 1)), np.full((1, PARTS - 1), np.nan), np.zeros((1, 31), int), 1.0],
+)
+def test_places_that_divide_no_line_are_refused(places: Any, make_session: MakeSession) -> None:
+    session = make_session(evaluation={"histograms": {"least": 1, "bins": 16}})
+    reply = handled(session, EVALUATE, 2, 1, kind=pb.INSPECT, model=np.zeros(2), places=places)
+    assert reply.body is None
+    assert reply.head.failure
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
