@@ -15,6 +15,9 @@ class LocalDescentSettings(AlgorithmSettings):
     """What the baselines of HyFDCA share: steps on a client's own samples and features, then averages."""
 
     splits_features: ClassVar[bool] = True
+    other_problem: ClassVar[str] = (
+        "no such sum where clients hold parts of samples: it averages models feature by feature"
+    )
     asks: ClassVar[tuple[str, ...]] = ("tell_features", "train")
 
     local_steps: PositiveInt = Field(10, description="steps of a client in a round (H)")

@@ -114,8 +114,13 @@ def _counted(settings: RunSettings, wanted: Weighting | None) -> tuple[Weighting
     """Return what counts alike in the problem to solve, and why, in words."""
     algorithm, what = settings.algorithm, {"samples": "each sample", "uniform": "each client"}
     own = algorithm.minimises(settings.participation.sampler)
-    if own == "uniform" and isinstance(settings.data.partition, GridPartition | RaggedPartition):
-        own = "samples"  # no client has a loss of its own
+    partition = settings.data.partition
+    if (
+        own == "uniform"
+        and isinstance(partition, GridPartition | RaggedPartition)
+        and partition.feature_groups > 1
+    ):
+        own = None  # no client has a loss of its own
     chosen = wanted or own or "samples"
     alike = f"{what[chosen]} counts alike"
     if own is None:

@@ -186,6 +186,18 @@ def test_what_minimises_another_problem_is_said(tmp_path: Path) -> None:
     )
 
 
+def test_where_features_are_split_no_client_has_a_loss_to_count(tmp_path: Path) -> None:
+    split = {"partition": {"kind": "grid", "sample_groups": 3, "feature_groups": 2}}
+    path = tmp_path / "solve.yaml"
+    values = UNEVEN | {"algorithm": {"name": "hybrid-fedavg"}, "data": SETTINGS["data"] | split}
+    path.write_text(yaml.safe_dump(values))
+    assert "This is not the run's problem" in fenchel(str(path))
+    with pytest.raises(DataError, match=r"data\.partition: clients hold parts of samples"):
+        fenchel(str(path), "--weighting", "uniform")
+    path.write_text(yaml.safe_dump(values | {"algorithm": {"name": "hyfdca"}}))
+    assert "weighting       samples: each sample counts alike, as in the run" in fenchel(str(path))
+
+
 def test_only_samples_that_are_trained_on_count(tmp_path: Path) -> None:
     values = UNEVEN | {"data": UNEVEN["data"] | {"holdout": 0.3}}
     path = tmp_path / "solve.yaml"
