@@ -299,11 +299,14 @@ def _read_ciphertexts(data: bytes) -> None:
     assert bytes(found.to_wire().data) == data[2:]
 
 
+@dataclass(frozen=True)
 class _Context:
     """What a call looks like from the service, as far as it looks."""
 
+    certificate: bytes
+
     def auth_context(self) -> dict[str, list[bytes]]:
-        return {"x509_common_name": [b"a"]}
+        return {"x509_common_name": [b"a"], "x509_pem_cert": [self.certificate]}
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return (("fenchel-client", "a"),)
@@ -358,11 +361,13 @@ class _Gate:
         coordinator = Coordinator(settings, RunFolder.create(folder, "gate"))
         coordinator.enrolment = Enrolment(2, 1.0, ("a", "b"))
         self._service = Service(coordinator, secure=True)
+        make_all(folder / "gate-certs", ["localhost"], ["a"])
+        self._certificate = (folder / "gate-certs" / "a" / CERTIFICATE).read_bytes()
 
     def read(self, data: bytes) -> None:
         """Read the request of one call."""
         kind, content = data[:1], data[1:]
-        context: Any = _Context()
+        context: Any = _Context(self._certificate)
         try:
             if kind == b"J":
                 request = pb.JoinRequest.FromString(content)
