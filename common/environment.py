@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.linalg  # loads SciPy's library of linear algebra, so that it is counted
-from threadpoolctl import threadpool_info
 
 from common.text import plain
 from proto import fenchel_pb2 as pb
@@ -63,6 +62,8 @@ class Environment:
     @classmethod
     def current(cls) -> Environment:
         """Return the environment of this process, with the libraries that are loaded now."""
+        from threadpoolctl import threadpool_info  # its import changes the environment of the process
+
         pools = threadpool_info()
         algebra = [pool for pool in pools if pool["user_api"] == "blas"]
         configuration: Any = np.show_config(mode="dicts")

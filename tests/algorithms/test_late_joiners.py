@@ -181,7 +181,7 @@ def flat(self: FedDCDClient) -> Values:
     [
         (failing, "its disk is full"),
         (odd, "client c reports a strong convexity of 2.0 and a smoothness of 1.0; no function has"),
-        (flat, "with c the run could not go on: feddcd needs a strongly convex objective"),
+        (flat, "with c the run could not go on: objective.l2: feddcd needs a strongly convex objective"),
     ],
 )
 def test_a_newcomer_that_cannot_be_taken_in_hears_why_and_leaves_no_trace(

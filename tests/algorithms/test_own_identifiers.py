@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from common.arrays import Vector
 from common.data.own_file import load_own
 from common.data.shard import Shard
+from common.errors import ContradictingLabelsError
 from common.run_folder import RunFolder
 from common.settings.run import validate
 from tests.algorithms.latecomers import Federation
@@ -113,7 +114,7 @@ def test_identifiers_match_samples_as_those_of_a_table_do(tmp_path: Path, writer
     np.testing.assert_allclose(model(tmp_path / "other", writer, seed=2), table, rtol=0, atol=1e-12)
 
 
-def test_without_identifiers_shuffled_files_are_another_problem(tmp_path: Path) -> None:
-    table = model(tmp_path / "table", as_csv, seed=1)
-    mixed = model(tmp_path / "mixed", as_csv, seed=1, identified=False)
-    assert np.abs(mixed - table).max() > 1e-2
+def test_without_identifiers_shuffled_files_are_refused_as_their_labels_differ(tmp_path: Path) -> None:
+    with pytest.raises(ContradictingLabelsError) as caught:
+        model(tmp_path / "mixed", as_csv, seed=1, identified=False)
+    assert caught.value.contradictions > 0

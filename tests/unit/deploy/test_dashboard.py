@@ -75,7 +75,8 @@ def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path) -
     assert [client["awaited"] for client in during["clients"]] == [True, False, True]
     assert (during["rounds"], during["total"], during["expected"]) == (6, 3, 3)
     assert 4 <= during["round"] <= 6
-    assert during["done"] in (during["round"] - 1, during["round"])
+    # A round is put into the tables while the clients work on the next one.
+    assert during["round"] - 2 <= during["done"] <= during["round"]
     assert during["counts"] == {"connected": 3}
     assert {client["client"] for client in during["clients"]} == {"client-000", "client-001", "client-002"}
     for client in during["clients"]:
