@@ -14,7 +14,7 @@ from common import tables
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
 from deploy.local import LocalLauncher
-from server.coordinator import Observer
+from server.observer import Observer
 from server.rounds import Row
 
 

@@ -29,7 +29,7 @@ from deploy.local import LocalLauncher
 from server import accounting, recorder
 from server.accounting import Split
 from server.conversation import Conversation
-from server.coordinator import Observer
+from server.observer import Observer
 from server.recorder import Recorder
 from server.rounds import Row
 

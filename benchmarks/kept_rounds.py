@@ -25,7 +25,7 @@ from benchmarks.program import Figures, progress, run
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
 from deploy.inprocess import run_in_process
-from server.coordinator import Observer
+from server.observer import Observer
 from server.rounds import Rounds, Row
 
 _RUNS = ((1_000, 3, 600), (1_000_000, 3, 60), (1_000_000, 10, 60))  # floats, clients, rounds

@@ -47,7 +47,7 @@ from deploy import local
 from deploy.inprocess import run_in_process
 from report.run import Run
 from server import checkpoint as checkpoints
-from server.coordinator import Observer
+from server.observer import Observer
 from server.rounds import Row
 
 _FEW = 200  # clients, for 569 samples

@@ -22,7 +22,7 @@ from common.settings.run import RunSettings, validate
 from deploy.certificates.making import make_all
 from deploy.local import LocalLauncher
 from deploy.names import client_names
-from server.coordinator import Observer
+from server.observer import Observer
 from server.rounds import Row
 
 _MODEL_BYTES = 65 * 10 * 8  # softmax on 64 pixels and a bias, 10 classes, float64

@@ -32,7 +32,7 @@ from deploy.web import Answer, NotReadyError, Route, WebServer
 from server.accounting import Costs
 from server.calls import Call
 from server.census import Standing, census
-from server.coordinator import Coordinator, Observer
+from server.observer import Conductor, Observer
 from server.rounds import Row
 
 log = logging.getLogger("fenchel.web")
@@ -85,7 +85,7 @@ class Dashboard:
 
     def __init__(self, folder: RunFolder, rounds: int, address: Address | None = None) -> None:
         self._rounds = rounds
-        self._coordinator: Coordinator | None = None
+        self._conductor: Conductor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._progress = _Progress()
         self._network: dict[str, float] = {}
@@ -135,8 +135,8 @@ class Dashboard:
 
     # What the event loop of the run tells
 
-    def _conducting(self, coordinator: Coordinator) -> None:
-        self._coordinator, self._loop = coordinator, asyncio.get_running_loop()
+    def _conducting(self, conductor: Conductor) -> None:
+        self._conductor, self._loop = conductor, asyncio.get_running_loop()
 
     def _begins(self, t: int) -> None:
         self._progress.round, self._progress.round_unix = t, time.time()
@@ -214,14 +214,14 @@ class Dashboard:
 
     def _ask(self) -> tuple[float, list[Standing], int | None]:
         """Have the event loop say how the clients stand."""
-        coordinator, loop = self._coordinator, self._loop
-        if coordinator is None or loop is None:
+        conductor, loop = self._conductor, self._loop
+        if conductor is None or loop is None:
             return time.time(), [], None
         if loop.is_closed():
             raise NotReadyError("the run is over")
 
         async def asked() -> tuple[float, list[Standing], int | None]:
-            return time.time(), census(coordinator), coordinator.enrolment.expected
+            return time.time(), census(conductor.admission), conductor.admission.enrolment.expected
 
         future = asyncio.run_coroutine_threadsafe(asked(), loop)
         try:

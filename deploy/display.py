@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from report.wording import bytes_text
-from server.coordinator import Observer
+from server.observer import Observer
 from server.rounds import Row
 
 _SHOWN_ROWS = 12

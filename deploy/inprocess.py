@@ -25,7 +25,8 @@ from deploy.keys import CLIENTS, make_keys
 from deploy.names import client_names
 from proto import fenchel_pb2 as pb
 from server.checkpoint import Checkpoint
-from server.coordinator import Coordinator, Observer, Summary
+from server.coordinator import Coordinator, Summary
+from server.observer import Observer
 
 _QUEUE_FRAMES = 4  # frames between the two sides, like the window of a connection
 
@@ -146,7 +147,7 @@ async def _client(
 ) -> None:
     request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), software=software())
     while True:
-        reply = await coordinator.join(request)
+        reply = await coordinator.admission.join(request)
         if reply.HasField("assignment"):
             break
     settings = from_json(reply.settings)
@@ -163,6 +164,6 @@ async def _client(
 
 async def _serve(coordinator: Coordinator, name: str, stream: MemoryStream) -> None:
     try:
-        await coordinator.work(name, name.encode(), stream)
+        await coordinator.admission.work(name, name.encode(), stream)
     finally:
         stream.outgoing.put_nowait(None)

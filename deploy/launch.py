@@ -15,7 +15,7 @@ from common.run_folder import RunFolder
 from common.settings.run import RunSettings, load, validate
 from deploy.data import ensure
 from deploy.local import LocalLauncher
-from server.coordinator import Observer
+from server.observer import Observer
 
 if TYPE_CHECKING:
     from report.run import Run

@@ -27,7 +27,8 @@ from deploy.names import client_names
 from deploy.relays import Relays, how_it_ended, relaying
 from server.ceremony import check_designated
 from server.checkpoint import Checkpoint
-from server.coordinator import Coordinator, Observer, Summary
+from server.coordinator import Coordinator, Summary
+from server.observer import Observer
 from server.service import serve
 
 MAX_PROCESSES = 16
@@ -221,7 +222,7 @@ class LocalLauncher:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         # Who was killed at the end comes back to a run that is over, and is refused: no error of it.
-                        if coordinator.is_over or task is serving:
+                        if coordinator.admission.is_over or task is serving:
                             continue
                         if (error := task.exception()) is not None:
                             serving.cancel()

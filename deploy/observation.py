@@ -12,7 +12,7 @@ from common.settings.run import RunSettings
 from common.tracing import endpoint, tracing
 from deploy.address import Address
 from deploy.web import Answer, WebServer
-from server.coordinator import Observer
+from server.observer import Observer
 from server.outlets import Outlet
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def watching(
             observer = observer.beside(page.observer())
             shown.append(Outlet("live page", page.url))
         if shown:
-            accounted = Observer(conducting=lambda coordinator: coordinator.disclosures.shown(*shown))
+            accounted = Observer(conducting=lambda conductor: conductor.disclosures.shown(*shown))
             observer = observer.beside(accounted)
         yield observer
 

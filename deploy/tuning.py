@@ -33,7 +33,7 @@ from deploy.launch import up
 from report.front import draw
 from report.run import Run
 from report.trials import Trial, Verdict, judge, write_table
-from server.coordinator import Observer
+from server.observer import Observer
 from server.preflight import check_run, open_data
 
 

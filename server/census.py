@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from proto import fenchel_pb2 as pb
-from server.coordinator import Coordinator
+from server.admission import Admission
 from server.member import Member
 
 State = Literal["joined", "connected", "away", "lost"]
@@ -71,10 +71,10 @@ class Standing:
     offset_error_s: float | None
 
 
-def census(coordinator: Coordinator) -> list[Standing]:
+def census(admission: Admission) -> list[Standing]:
     """Return how every client stands, in order of ids. To be called on the event loop of the run."""
-    found = {member.name: _standing(member) for member in coordinator.members.values()}
-    found |= {name: _joined(name) for name in _waiting(coordinator)}
+    found = {member.name: _standing(member) for member in admission.members.values()}
+    found |= {name: _joined(name) for name in _waiting(admission)}
     return [found[name] for name in sorted(found)]
 
 
@@ -85,9 +85,9 @@ def state_of(member: Member) -> State:
     return "connected" if member.connected else "away" if member.streams else "joined"
 
 
-def _waiting(coordinator: Coordinator) -> Iterable[str]:
-    instances = coordinator.enrolment.instances
-    return (name for name, given in instances.items() if given and name not in coordinator.members)
+def _waiting(admission: Admission) -> Iterable[str]:
+    instances = admission.enrolment.instances
+    return (name for name, given in instances.items() if given and name not in admission.members)
 
 
 def _joined(name: str) -> Standing:

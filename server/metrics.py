@@ -17,7 +17,7 @@ from common.settings.run import RunSettings
 from server.accounting import Costs
 from server.calls import Call
 from server.census import STATES, State, state_of
-from server.coordinator import Coordinator, Observer
+from server.observer import Conductor, Observer
 from server.rounds import Row
 
 _PARTS = (*PARTS, "unaccounted")
@@ -99,10 +99,10 @@ class ServerMetrics:
         """Return what a coordinator reports to."""
         return Observer(conducting=self._conducting, begins=self._begun.set, row=self._row, calls=self._count)
 
-    def _conducting(self, coordinator: Coordinator) -> None:
+    def _conducting(self, conductor: Conductor) -> None:
         def standing(state: State) -> int:
             # Called by the thread that answers Prometheus: a list of a dict's values is made in one step.
-            return sum(state_of(member) == state for member in list(coordinator.members.values()))
+            return sum(state_of(member) == state for member in list(conductor.admission.members.values()))
 
         for state in STATES:
             self._clients.labels(state).set_function(partial(standing, state))

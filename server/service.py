@@ -153,7 +153,7 @@ class Service:
                 f"{_SOFTWARE_LENGTH} characters",
             )
         try:
-            return await self._coordinator.join(request)
+            return await self._coordinator.admission.join(request)
         except JoinRefusedError as error:
             in_use = isinstance(error, IdentityInUseError)
             code = grpc.StatusCode.ALREADY_EXISTS if in_use else grpc.StatusCode.FAILED_PRECONDITION
@@ -164,7 +164,7 @@ class Service:
         client = self._identity(context, str(metadata.get(CLIENT_KEY, "")))
         instance = metadata.get(INSTANCE_KEY, b"")
         try:
-            await self._coordinator.work(
+            await self._coordinator.admission.work(
                 client,
                 instance if isinstance(instance, bytes) else instance.encode(),
                 _ServerStream(context, self._sockets),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from common.tracing import Tracing
 from server.calls import Call
-from server.coordinator import Coordinator, Observer
+from server.observer import Conductor, Observer
 from server.rounds import Row
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class ServerTraces:
             traced=self._traced,
         )
 
-    def _conducting(self, coordinator: Coordinator) -> None:
-        settings = coordinator.settings
+    def _conducting(self, conductor: Conductor) -> None:
+        settings = conductor.settings
         attributes = {"fenchel.run": self._name, "fenchel.algorithm": settings.algorithm.name}
         self._run = self._tracing.tracer.start_span("run", attributes=attributes)
 

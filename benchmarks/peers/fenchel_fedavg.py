@@ -27,7 +27,7 @@ from common.settings.run import RunSettings, validate
 from deploy.local import LocalLauncher
 from report.run import Run
 from server.algorithm import Algorithm
-from server.coordinator import Observer
+from server.observer import Observer
 from server.rounds import Row
 
 _SAMPLES = 4  # of each client

@@ -18,7 +18,7 @@ from report.trials import Trial
 from report.wording import number_text
 
 if TYPE_CHECKING:
-    from server.coordinator import Observer
+    from server.observer import Observer
     from server.rounds import Row
 
 
@@ -109,7 +109,7 @@ class _Progress:
 
     def beginning(self, number: int, drawn: Mapping[str, Any]) -> Observer:
         """Show that a trial begins; return what its run reports to."""
-        from server.coordinator import Observer
+        from server.observer import Observer
 
         title = f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}"
         self.status.update(title)

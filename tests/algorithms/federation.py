@@ -25,7 +25,8 @@ from deploy.inprocess import MemoryStream
 from deploy.names import client_names
 from proto import fenchel_pb2 as pb
 from server.checkpoint import Checkpoint
-from server.coordinator import Coordinator, Observer, open_resumed
+from server.coordinator import Coordinator, open_resumed
+from server.observer import Observer
 
 
 @dataclass
@@ -197,7 +198,7 @@ class Federation:
             if self._breaks_left[name]:
                 self._breaks_left[name] -= 1
                 line.left = self.faults.moment()
-            serving = asyncio.create_task(coordinator.work(name, name.encode(), pair.other_side()))
+            serving = asyncio.create_task(coordinator.admission.work(name, name.encode(), pair.other_side()))
             try:
                 farewell = await worker.work(line)
                 if farewell is not None:
@@ -217,7 +218,7 @@ class Federation:
 
     async def _joined(self, coordinator: Coordinator, name: str) -> Worker:
         request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode())
-        reply = await coordinator.join(request)
+        reply = await coordinator.admission.join(request)
         assert reply.HasField("assignment")
         if name not in self.workers:
             settings = from_json(reply.settings)

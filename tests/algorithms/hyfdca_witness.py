@@ -315,7 +315,7 @@ class Witness:
         request = pb.JoinRequest(
             protocol=PROTOCOL, client=name, instance=name.encode(), own_data=bool(self.files)
         )
-        while not (reply := await coordinator.join(request)).HasField("assignment"):
+        while not (reply := await coordinator.admission.join(request)).HasField("assignment"):
             pass
         settings = from_json(reply.settings)
         holdings = Holdings(self.files[name]) if self.files else shared
@@ -323,7 +323,7 @@ class Witness:
         # A journal in memory: files would take most of the time.
         session = Session(name, settings, holding, None)
         stream = MemoryStream()
-        serving = asyncio.create_task(coordinator.work(name, name.encode(), stream.other_side()))
+        serving = asyncio.create_task(coordinator.admission.work(name, name.encode(), stream.other_side()))
         try:
             await Worker(session, self.executor).work(stream)
         finally:

@@ -119,7 +119,8 @@ class Federation:
 
     async def _waits(self, coordinator: Coordinator, name: str) -> None:
         while name not in self.refusals and not any(
-            each == name and newcomer.streams for each, newcomer in coordinator._newcomers._waiting.items()
+            each == name and newcomer.streams
+            for each, newcomer in coordinator.admission._newcomers._waiting.items()
         ):
             await asyncio.sleep(0)
 
@@ -127,7 +128,7 @@ class Federation:
         request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), own_data=True)
         try:
             while name not in self.farewells:
-                reply = await coordinator.join(request)
+                reply = await coordinator.admission.join(request)
                 stream = MemoryStream()
                 serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
                 try:
@@ -172,7 +173,7 @@ class Federation:
 
 async def _serve(coordinator: Coordinator, name: str, stream: MemoryStream) -> None:
     try:
-        await coordinator.work(name, name.encode(), stream)
+        await coordinator.admission.work(name, name.encode(), stream)
     finally:
         stream.outgoing.put_nowait(None)
 

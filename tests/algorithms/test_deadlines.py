@@ -15,7 +15,7 @@ from common.errors import TooFewRepliesError
 from common.randomness import generator
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
-from server.coordinator import Observer
+from server.observer import Observer
 from tests.algorithms.balance import NAME, BalanceClient
 from tests.algorithms.federation import Federation, undisturbed
 from tests.conftest import MakeSettings

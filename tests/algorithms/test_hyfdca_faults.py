@@ -25,7 +25,8 @@ from common.run_folder import RunFolder
 from common.settings.run import RunSettings
 from deploy.inprocess import MemoryStream
 from proto import fenchel_pb2 as pb
-from server.coordinator import Coordinator, Observer
+from server.coordinator import Coordinator
+from server.observer import Observer
 from tests.algorithms.federation import Faults, Federation
 from tests.algorithms.hybrid import Laboratory, Run, distance, hybrid_settings, shards_of
 
@@ -178,7 +179,7 @@ class Deadly(Hybrid):
                 return
             pair = MemoryStream()
             met = self.met if name == VICTIM else [self.moment]
-            serving = asyncio.create_task(coordinator.work(name, name.encode(), pair.other_side()))
+            serving = asyncio.create_task(coordinator.admission.work(name, name.encode(), pair.other_side()))
             farewell = await worker.work(Doomed(pair, self.moment, met, lambda: self._tick(death)))
             if farewell is not None:
                 unnoticed.append(serving)

@@ -13,7 +13,7 @@ import pytest
 
 from common.stream import Stream
 from proto import fenchel_pb2 as pb
-from server.coordinator import Coordinator
+from server.admission import Admission
 
 DTYPES = {1: "float64", 2: "float32", 3: "float16", 4: "int64", 5: "uint8", 6: "bool"}
 Place: TypeAlias = tuple[str, str, str, str, str]
@@ -49,16 +49,16 @@ class Heard:
 
 
 def record(monkeypatch: pytest.MonkeyPatch) -> list[Frame]:
-    """Have every stream of every coordinator recorded; return where the frames go."""
+    """Have every stream of every run recorded; return where the frames go."""
     frames: list[Frame] = []
-    work = Coordinator.work
+    work = Admission.work
 
     async def recorded(
-        self: Coordinator, client: str, instance: bytes, stream: Stream, traceparent: str = ""
+        self: Admission, client: str, instance: bytes, stream: Stream, traceparent: str = ""
     ) -> None:
         await work(self, client, instance, Heard(stream, client, frames), traceparent)
 
-    monkeypatch.setattr(Coordinator, "work", recorded)
+    monkeypatch.setattr(Admission, "work", recorded)
     return frames
 
 

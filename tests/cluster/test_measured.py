@@ -26,7 +26,8 @@ from deploy.certificates.making import make_all
 from deploy.local import LocalLauncher
 from deploy.names import client_names
 from report.run import Run
-from server.coordinator import Coordinator, Observer
+from server.coordinator import Coordinator
+from server.observer import Observer
 from server.rounds import Row
 from server.service import serve
 from server.sockets import Crossed, Sockets

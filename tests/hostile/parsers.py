@@ -359,7 +359,7 @@ class _Gate:
         )
         self._loop = loop
         coordinator = Coordinator(settings, RunFolder.create(folder, "gate"))
-        coordinator.enrolment = Enrolment(2, 1.0, ("a", "b"))
+        coordinator.admission.enrolment = Enrolment(2, 1.0, ("a", "b"))
         self._service = Service(coordinator, secure=True)
         make_all(folder / "gate-certs", ["localhost"], ["a"])
         self._certificate = (folder / "gate-certs" / "a" / CERTIFICATE).read_bytes()

@@ -187,14 +187,14 @@ class Repeated(Federation):
         await repeating
 
     async def _repeat(self, coordinator: Coordinator) -> None:
-        while PARROT not in coordinator.members or not coordinator.members[PARROT].base:
+        while PARROT not in coordinator.admission.members or not coordinator.admission.members[PARROT].base:
             await asyncio.sleep(0)
         pair = MemoryStream(outgoing=asyncio.Queue())
         for frame in self.recording.stream:
             await pair.write(frame)
         pair.outgoing.put_nowait(None)
         try:
-            await coordinator.work(PARROT, self.instance, pair.other_side())
+            await coordinator.admission.work(PARROT, self.instance, pair.other_side())
         except JoinRefusedError as error:
             self.refused = str(error)
 
@@ -316,7 +316,9 @@ async def over_tls(
     working = asyncio.create_task(host(participants, on_event=lambda words: None))
     try:
         async with asyncio.timeout(PATIENCE):
-            while PARROT not in coordinator.members or coordinator.members[PARROT].base < 4:
+            while (
+                PARROT not in coordinator.admission.members or coordinator.admission.members[PARROT].base < 4
+            ):
                 await asyncio.sleep(0.01)
             await sent_again(wire.port, recorded or bytes(wire.sent))
             assert not serving.done(), "the run went on meanwhile"
@@ -328,7 +330,7 @@ async def over_tls(
         await asyncio.gather(working, serving, return_exceptions=True)
         tapped.close()
         await wire.end()
-    return bytes(wire.sent), coordinator.members[PARROT].streams
+    return bytes(wire.sent), coordinator.admission.members[PARROT].streams
 
 
 def test_bytes_of_a_connection_are_of_no_use_in_another_one_nor_in_another_run(

@@ -159,9 +159,9 @@ class Siege(Federation):
             await super()._client(coordinator, name, death)
             return
         joining = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=b"offender")
-        await coordinator.join(joining)
+        await coordinator.admission.join(joining)
         pair = MemoryStream()
-        serving = asyncio.create_task(coordinator.work(name, b"offender", pair.other_side()))
+        serving = asyncio.create_task(coordinator.admission.work(name, b"offender", pair.other_side()))
         besieging = asyncio.create_task(self._besiege(pair))
         await asyncio.wait({serving, besieging}, return_when=asyncio.FIRST_COMPLETED)
         for task in (serving, besieging):
@@ -279,13 +279,13 @@ async def test_a_stream_that_does_not_begin_with_a_hello_is_ended(
     coordinator = Coordinator(settings, RunFolder.create(tmp_path, "hello"))
     conducting = asyncio.create_task(coordinator.conduct())
     joins = [pb.JoinRequest(protocol=PROTOCOL, client=f"client-{i}", instance=b"i") for i in range(3)]
-    await asyncio.gather(*(coordinator.join(request) for request in joins))
-    while not coordinator.members:
+    await asyncio.gather(*(coordinator.admission.join(request) for request in joins))
+    while not coordinator.admission.members:
         await asyncio.sleep(0)
     stream = MemoryStream()
     await stream.write(first)
     with pytest.raises(WireError):
-        await coordinator.work("client-0", b"i", stream.other_side())
+        await coordinator.admission.work("client-0", b"i", stream.other_side())
     conducting.cancel()
     await asyncio.gather(conducting, return_exceptions=True)
 
@@ -297,11 +297,11 @@ async def test_a_stream_belongs_to_who_joined(
     coordinator = Coordinator(settings, RunFolder.create(tmp_path, "stranger"))
     conducting = asyncio.create_task(coordinator.conduct())
     joins = [pb.JoinRequest(protocol=PROTOCOL, client=f"client-{i}", instance=b"i") for i in range(3)]
-    await asyncio.gather(*(coordinator.join(request) for request in joins))
-    while not coordinator.members:
+    await asyncio.gather(*(coordinator.admission.join(request) for request in joins))
+    while not coordinator.admission.members:
         await asyncio.sleep(0)
     with pytest.raises(JoinRefusedError):
-        await coordinator.work(client, instance, MemoryStream().other_side())
+        await coordinator.admission.work(client, instance, MemoryStream().other_side())
     conducting.cancel()
     end = (await asyncio.gather(conducting, return_exceptions=True))[0]
     assert isinstance(end, asyncio.CancelledError | FenchelError)

@@ -22,7 +22,7 @@ from common.settings.run import validate
 from common.tracing import Tracing, tracing
 from deploy.inprocess import run_in_process
 from proto import fenchel_pb2 as pb
-from server.coordinator import Observer
+from server.observer import Observer
 from server.tracing import ServerTraces
 
 SETTINGS = validate(

@@ -20,7 +20,7 @@ from deploy.address import Address
 from deploy.dashboard import Dashboard
 from deploy.inprocess import run_in_process
 from deploy.rendering import page
-from server.coordinator import Coordinator, Observer
+from server.observer import Conductor, Observer
 
 SETTINGS: Mapping[str, Any] = {
     "name": "watched",
@@ -50,12 +50,12 @@ def fleet(page: Dashboard) -> dict[str, Any]:
 def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path) -> None:
     settings, folder = validate(SETTINGS), RunFolder.create(tmp_path, "watched")
     seen: list[dict[str, Any]] = []
-    conducting: list[Coordinator] = []
+    conducting: list[Conductor] = []
     with opened(folder, settings) as dashboard:
 
         def begins(t: int) -> None:
             if t == 4:  # asked from another thread, answered by this event loop in the middle of the round
-                late = conducting[0].members["client-001"]
+                late = conducting[0].admission.members["client-001"]
                 late.punctuality.miss("another phase", late.streams, patience=1, deadline=60.0)
                 dashboard.observer().waits("waiting for 1 more")
                 threading.Thread(target=lambda: seen.append(fleet(dashboard))).start()

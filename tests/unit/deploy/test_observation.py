@@ -16,7 +16,7 @@ from common.settings.run import load
 from deploy.address import Address
 from deploy.observation import Outlets, watching, watching_clients
 from deploy.web import WebServer
-from server.coordinator import Observer
+from server.observer import Observer
 
 SETTINGS = load(Path("experiments/fedavg-digits.yaml"))
 

@@ -21,7 +21,7 @@ from deploy.launch import up
 from deploy.tuning import Search, parameters
 from report.run import Run
 from report.trials import Trial, Verdict
-from server.coordinator import Observer
+from server.observer import Observer
 
 BASE: Mapping[str, Any] = {
     "name": "small",

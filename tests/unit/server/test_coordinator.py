@@ -38,8 +38,8 @@ SETTINGS: dict[str, Any] = {
 def coordinator(folder: Path, data: dict[str, Any], first: pb.ShardDescription) -> tuple[Coordinator, Member]:
     """Return a run to which one client has described its data, and the other client."""
     made = Coordinator(validate(SETTINGS | {"data": data}), RunFolder.create(folder, "run"))
-    made.members = {"a": Member("a", 0, first), "b": Member("b", 1)}
-    return made, made.members["b"]
+    made.admission.members = {"a": Member("a", 0, first), "b": Member("b", 1)}
+    return made, made.admission.members["b"]
 
 
 def shard(**changes: Any) -> pb.ShardDescription:
@@ -50,16 +50,18 @@ def shard(**changes: Any) -> pb.ShardDescription:
 
 def test_who_comes_first_does_not_decide_what_a_named_data_set_is_like(tmp_path: Path) -> None:
     made, member = coordinator(tmp_path, {"name": "digits"}, shard(features=65, class_names=["x"]))
-    assert made._misfit(member, shard()) == ""
-    assert "features 65, but the data of this run have 64" in made._misfit(member, shard(features=65))
-    assert "classes 2, but the data of this run have 10" in made._misfit(member, shard(classes=2))
+    assert made.admission._misfit(member, shard()) == ""
+    assert "features 65, but the data of this run have 64" in made.admission._misfit(
+        member, shard(features=65)
+    )
+    assert "classes 2, but the data of this run have 10" in made.admission._misfit(member, shard(classes=2))
 
 
 def test_names_of_classes_are_told_to_nobody(tmp_path: Path) -> None:
     two = shard(classes=2, class_names=["healthy", "rare disease"])
     made, member = coordinator(tmp_path, {"name": "own"}, two)
-    assert made._misfit(member, two) == ""
-    told = made._misfit(member, shard(classes=2, class_names=["well", "ill"]))
+    assert made.admission._misfit(member, two) == ""
+    told = made.admission._misfit(member, shard(classes=2, class_names=["well", "ill"]))
     assert "client b has other names of classes than client a; all clients need the same" in told
     assert not [name for name in ("healthy", "rare", "well", "ill ", "'ill'") if name in told]
 
@@ -68,7 +70,7 @@ def test_names_of_classes_are_told_to_nobody(tmp_path: Path) -> None:
 def test_names_of_classes_have_a_limit(names: list[str], tmp_path: Path) -> None:
     for place, data in enumerate(({"name": "own"}, {"name": "digits"})):
         made, member = coordinator(tmp_path / str(place), data, shard())
-        told = made._misfit(member, shard(class_names=names))
+        told = made.admission._misfit(member, shard(class_names=names))
         assert "names of classes, or one of more than 200 characters" in told
         assert len(told) < 200
 
@@ -95,28 +97,32 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
         validate(SETTINGS | {"data": {"name": "own"}, "participation": late}),
         RunFolder.create(tmp_path, "run"),
     )
-    made.members = {"a": Member("a", 0, shard())}
-    fleet = Fleet(made.members, 0, Participation(), 1 << 20)
+    made.admission.members = {"a": Member("a", 0, shard())}
+    fleet = Fleet(made.admission.members, 0, Participation(), 1 << 20)
     tasks = []
     for name in ("b", "c", "d"):
-        made.enrolment.instances[name] = name.encode()
-        tasks.append(asyncio.create_task(made._newcomers.wait(made._newcomers.member(name))))
+        made.admission.enrolment.instances[name] = name.encode()
+        tasks.append(
+            asyncio.create_task(made.admission._newcomers.wait(made.admission._newcomers.member(name)))
+        )
     await asyncio.sleep(0)
     waits = Waits({"b", "c"})
     grown = []
     for _ in range(4):
         before = len(waits.asked)
-        grown.append(await made._admission(fleet, cast(Algorithm, waits)))
+        grown.append(await made.admission.take_in(fleet, cast(Algorithm, waits)))
         assert len(waits.asked) <= before + 1
     assert waits.asked == ["b", "c", "d"]
     assert grown == [False, False, True, False]
     assert list(fleet.members) == ["a", "d"]
-    tasks.append(asyncio.create_task(made._newcomers.wait(made._newcomers.member("b"))))  # comes again
+    tasks.append(
+        asyncio.create_task(made.admission._newcomers.wait(made.admission._newcomers.member("b")))
+    )  # comes again
     await asyncio.sleep(0)
-    assert not await made._admission(fleet, cast(Algorithm, waits))
+    assert not await made.admission.take_in(fleet, cast(Algorithm, waits))
     assert waits.asked == ["b", "c", "d"], "not before its pause is over"
-    assert made._newcomers.pause("b") > 0.1
-    made._newcomers.end()
+    assert made.admission._newcomers.pause("b") > 0.1
+    made.admission._newcomers.end()
     await asyncio.gather(*tasks)
 
 
@@ -150,7 +156,7 @@ def full(path: Path) -> StorageError:
 def ending(made: Coordinator, rounds: Ends, monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     async def gathered() -> None: ...
 
-    monkeypatch.setattr(made, "_gather", gathered)
+    monkeypatch.setattr(made.admission, "gather", gathered)
     monkeypatch.setattr(made, "_rounds", lambda: cast(Rounds, rounds))
     return made
 
@@ -198,8 +204,8 @@ async def test_a_run_that_cannot_write_its_last_files_is_not_complete(
     rounds = Ends(None, table)
     assert await ended_by(ending(made, rounds, monkeypatch)) is table
     assert rounds.closed == [True, False]
-    assert made._over is not None
-    assert not made._over.completed
+    assert made.admission._over is not None
+    assert not made.admission._over.completed
     assert '"completed": false' in made.folder.summary.read_text()
 
 
@@ -223,7 +229,7 @@ async def test_clients_hear_of_the_servers_files_only_that_they_are_to_blame(
 ) -> None:
     made, member = coordinator(tmp_path, {"name": "digits"}, shard())
     heard = member.queue = asyncio.Queue()
-    made.enrolment.instances["a"] = b"1"  # it was away, and comes back
+    made.admission.enrolment.instances["a"] = b"1"  # it was away, and comes back
     ending(made, Ends(error), monkeypatch)
     with pytest.raises(FenchelError):
         await made.conduct()
@@ -231,7 +237,7 @@ async def test_clients_hear_of_the_servers_files_only_that_they_are_to_blame(
     assert isinstance(farewell, pb.Farewell)
     assert farewell.reason == told
     with pytest.raises(FenchelError, match="is over") as late:
-        await made.join(pb.JoinRequest(protocol=PROTOCOL, client="a", instance=b"1"))
+        await made.admission.join(pb.JoinRequest(protocol=PROTOCOL, client="a", instance=b"1"))
     assert told in str(late.value)
     assert "/srv" not in str(late.value)
     assert str(error)[:20] in made.folder.summary.read_text()
@@ -246,5 +252,5 @@ def test_a_client_that_stopped_a_run_is_asked_anew_what_it_has(policy: str, tmp_
         RunFolder.create(tmp_path, "run"),
         resume=resumed,
     )
-    lost = [name for name, member in made.members.items() if member.lost is not None]
+    lost = [name for name, member in made.admission.members.items() if member.lost is not None]
     assert lost == ([] if policy == "stop" else ["a"])

@@ -14,8 +14,9 @@ from common.settings.run import validate
 from deploy.inprocess import run_in_process
 from report import columns
 from report.run import Run
-from server.coordinator import Coordinator, Observer
+from server.coordinator import Coordinator
 from server.metrics import ServerMetrics
+from server.observer import Observer
 
 SETTINGS = validate(
     {
@@ -96,7 +97,7 @@ def test_observers_beside_each_other_hear_the_same(tmp_path: Path) -> None:
         return Observer(
             joined=lambda present, expected: notes.append(("joined", present, expected)),
             row=lambda row: notes.append(("row", row["round"])),
-            conducting=lambda coordinator: notes.append(type(coordinator)),
+            conducting=lambda conductor: notes.append(type(conductor)),
             begins=lambda t: notes.append(("begins", t)),
             calls=lambda calls: notes.append(("calls", len(calls))),
         )
