@@ -27,7 +27,8 @@ from common.settings.run import RunSettings
 from deploy.launch import up
 from report.run import Run
 from server.algorithm import Algorithm
-from server.fleet import Cohort, Each, Fleet
+from server.cohort import Cohort, Each
+from server.fleet import Fleet
 from server.replies import Reduced, Replies
 
 __all__ = [

@@ -12,8 +12,9 @@ from common.objectives.objective import Objective
 from common.paillier.key import PublicKey
 from common.settings.privacy import DifferentialPrivacy
 from common.settings.uplink import Downlink, Uplink
+from server.cohort import Cohort
 from server.downlink import ServerDownlink
-from server.fleet import Cohort, Fleet
+from server.fleet import Fleet
 from server.uplink import ServerUplink
 
 

@@ -1,4 +1,4 @@
-"""Too few clients: a phase whose deadline has passed without enough replies, or a run in which nobody is left."""
+"""How many clients a phase needs, and what is said when they are too few: it waits, or nobody is left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import RunStoppedError
+from common.settings.participation import Participation
 
 if TYPE_CHECKING:
     from server.member import Member
@@ -101,3 +102,25 @@ def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
         "--state folders back and go on with --resume RUN --previous, as the last checkpoint may count clients as lost "
         "already; or begin a new run"
     )
+
+
+def quorum(
+    participation: Participation, phase: str, wanted: int | None, needed: int | None
+) -> tuple[int, str]:
+    """Return how many replies a phase needs, and which key, or who, says so.
+
+    Parameters
+    ----------
+    participation
+        What the settings say of all phases.
+    phase, wanted
+        What they say of this one.
+    needed
+        What the algorithm says.
+    """
+    key = f"participation.phases.{phase}.min_replies"
+    if needed is None:
+        return (participation.min_replies, "participation.min_replies") if wanted is None else (wanted, key)
+    if wanted is not None and wanted > needed:
+        return wanted, key
+    return needed, f"as phase {phase!r} cannot do with fewer"

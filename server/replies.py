@@ -15,7 +15,7 @@ from common.payload import Array, SparseVector, Value
 from server.folding import Total
 
 if TYPE_CHECKING:
-    from server.fleet import Cohort
+    from server.cohort import Cohort
     from server.in_flight import Room
 
 _SMALL_BYTES = 1 << 20  # replies up to here are never held back
@@ -91,7 +91,7 @@ class Replies(Mapping[str, Mapping[str, Value]]):
 
 
 class Gathered:
-    """Collects whole replies (:meth:`server.fleet.Cohort.ask`)."""
+    """Collects whole replies (:meth:`server.cohort.Cohort.ask`)."""
 
     buffer_bytes: int | None = None
 
@@ -226,7 +226,7 @@ class InOrder(ABC):
 
 
 class Visited(InOrder):
-    """Hands each reply on, and keeps none (:meth:`server.fleet.Cohort.visit`).
+    """Hands each reply on, and keeps none (:meth:`server.cohort.Cohort.visit`).
 
     Parameters
     ----------

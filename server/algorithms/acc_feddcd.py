@@ -18,7 +18,7 @@ from common.errors import SettingsError
 from common.expectation import ABSURD, Expected, NumberSpec
 from common.settings.participation import Weighted
 from server.algorithms.feddcd import DualAscent
-from server.fleet import Cohort
+from server.cohort import Cohort
 from server.replies import Reduced
 
 log = logging.getLogger("fenchel.server")

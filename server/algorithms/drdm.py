@@ -18,7 +18,7 @@ from common.arrays import Dense, Vector
 from common.payload import Values
 from server.algorithm import Conduct
 from server.algorithms.sampled_by_weight import CohortMean, SampledByWeight
-from server.fleet import Cohort, Each
+from server.cohort import Cohort, Each
 
 log = logging.getLogger("fenchel.server")
 

@@ -12,7 +12,7 @@ from common.algorithms.drdm import DRFASettings
 from common.arrays import Vector
 from common.payload import Values
 from server.algorithms.sampled_by_weight import CohortMean, SampledByWeight
-from server.fleet import Cohort
+from server.cohort import Cohort
 
 
 class DRFA(SampledByWeight):

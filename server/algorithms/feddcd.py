@@ -26,7 +26,7 @@ from common.randomness import generator
 from common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction, Weighted
 from common.version import SAME_VERSION
 from server.algorithm import Algorithm, Conduct
-from server.fleet import Cohort, Each
+from server.cohort import Cohort, Each
 from server.replies import Reduced
 
 log = logging.getLogger("fenchel.server")

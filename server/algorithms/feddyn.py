@@ -15,7 +15,7 @@ from common.algorithms.feddyn import FedDynSettings
 from common.arrays import Vector
 from server.algorithm import Algorithm, Conduct
 from server.algorithms.mbsgd import mean_samples
-from server.fleet import Cohort
+from server.cohort import Cohort
 
 
 class FedDyn(Algorithm):

@@ -15,7 +15,7 @@ from common.randomness import generator
 from common.settings.participation import AllClients
 from server.algorithm import Algorithm, Conduct
 from server.algorithms.mbsgd import mean_samples
-from server.fleet import Cohort
+from server.cohort import Cohort
 
 
 class FedPD(Algorithm):

@@ -18,7 +18,7 @@ from common.arrays import Vector
 from common.expectation import Expected
 from common.payload import SparseVector
 from server.algorithm import Algorithm, Conduct
-from server.fleet import Cohort
+from server.cohort import Cohort
 
 
 class FedPDM(Algorithm):

@@ -19,7 +19,7 @@ from common.errors import PayloadError
 from common.expectation import ArraySpec
 from common.objectives.linear import require_one_score
 from server.algorithm import Algorithm, Conduct
-from server.fleet import Each
+from server.cohort import Each
 
 
 class HybridFedAvg(Algorithm):

@@ -22,7 +22,7 @@ from common.expectation import ArraySpec, Expected
 from common.payload import Value
 from server.algorithms.hyfdca_setup import HyFDCASetup
 from server.aligned import Stored
-from server.fleet import Cohort, Each
+from server.cohort import Cohort, Each
 from server.line_search import best_step
 from server.picks import Picked
 from server.replies import Replies

@@ -28,7 +28,7 @@ from common.payload import Value
 from server.algorithm import Algorithm, Conduct
 from server.aligned import Stored
 from server.alignment import CELL_BYTES, PSEUDONYM_BYTES, Holding, check_cells
-from server.fleet import Cohort, Each
+from server.cohort import Cohort, Each
 from server.hybrid import Hybrid, agreed_key, checked_norm_bits
 from server.labels import LABEL_BYTES, check_labels
 from server.ranges import Ranges

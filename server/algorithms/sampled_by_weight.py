@@ -22,7 +22,7 @@ from common.randomness import generator
 from common.settings.participation import AllClients, FixedSize
 from server.algorithm import Conduct
 from server.algorithms.robust import Robust, entropy
-from server.fleet import Cohort
+from server.cohort import Cohort
 
 log = logging.getLogger("fenchel.server")
 

@@ -18,7 +18,7 @@ from common.arrays import Vector
 from common.payload import Values
 from common.projection import onto
 from server.algorithms.robust import Robust
-from server.fleet import Cohort
+from server.cohort import Cohort
 
 
 class ScaffPD(Robust):

@@ -16,7 +16,7 @@ from common.arrays import Vector
 from common.expectation import Expected
 from server.algorithm import Algorithm
 from server.algorithms.mbsgd import mean_samples
-from server.fleet import Cohort
+from server.cohort import Cohort
 from server.uplink import Aggregate
 
 

@@ -23,7 +23,7 @@ from common.errors import DataError, LostStateError, PayloadError, RunStoppedErr
 from common.objectives.auc import AUXILIARY
 from common.objectives.binary import require_scores
 from server.algorithm import Algorithm, Conduct
-from server.fleet import Cohort
+from server.cohort import Cohort
 from server.quorum import nobody_left
 
 log = logging.getLogger("fenchel.server")
@@ -292,7 +292,7 @@ class Staged(Algorithm):
         Parameters
         ----------
         cohort, phase, returns, values
-            As for :meth:`server.fleet.Cohort.visit`.
+            As for :meth:`server.cohort.Cohort.visit`.
         everybody
             Whether the run stops if somebody in the fleet does not answer.
 

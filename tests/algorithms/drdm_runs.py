@@ -15,7 +15,7 @@ from common.arrays import Dense, Vector
 from common.randomness import generator
 from deploy.names import client_names
 from server.algorithms.sampled_by_weight import SampledByWeight
-from server.fleet import Cohort
+from server.cohort import Cohort
 from tests.algorithms.drdm_oracle import Draw, Floats, Gradients, Losses
 from tests.algorithms.feddcd_quadratics import QuadraticProblem, train_quadratics
 from tests.algorithms.mlr import Problem, Run, train

@@ -31,8 +31,8 @@ from deploy.names import client_names
 from proto import fenchel_pb2 as pb
 from server.algorithm import Algorithm
 from server.algorithms.hyfdca import HyFDCA
+from server.cohort import Cohort
 from server.coordinator import Coordinator
-from server.fleet import Cohort
 from tests.algorithms.hyfdca_oracle import Hybrid, Party, Problem
 
 ROWS: Mapping[str, Any] = {

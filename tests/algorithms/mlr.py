@@ -35,7 +35,7 @@ from common.settings.run import RunSettings, validate
 from deploy.names import client_names
 from server import checkpoint as checkpoints
 from server.algorithms import server_half
-from server.fleet import Cohort
+from server.cohort import Cohort
 from tests.algorithms.federation import Faults, Federation
 
 SETS = ((0, 1), (2, 3), (0, 2), (1, 3))

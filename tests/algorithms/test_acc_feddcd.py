@@ -20,7 +20,7 @@ from common.errors import SettingsError
 from common.objectives.factory import build_objective
 from deploy.names import client_names
 from server.algorithms.acc_feddcd import AccFedDCD
-from server.fleet import Cohort
+from server.cohort import Cohort
 from tests.algorithms.drdm_oracle import losses_of, weighted_minimiser
 from tests.algorithms.feddcd_oracle import Momentum, Quadratics, accelerated_round, idle_rounds, membership
 from tests.algorithms.feddcd_quadratics import NEWTON, problem_of, train_quadratics

@@ -26,7 +26,7 @@ from common.objectives.objective import Objective
 from common.settings.objective import LinearSettings
 from server.algorithms.acc_feddcd import AccFedDCD
 from server.algorithms.feddcd import FedDCD
-from server.fleet import Cohort
+from server.cohort import Cohort
 from server.replies import Reduced
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 

@@ -14,7 +14,7 @@ from client.algorithms.feddcd import FedDCDClient
 from common.arrays import Dense, Vector
 from deploy.names import client_names
 from server.algorithms.acc_feddcd import AccFedDCD
-from server.fleet import Cohort
+from server.cohort import Cohort
 from tests.algorithms.feddcd_oracle import (
     Momentum,
     Quadratics,

@@ -14,7 +14,7 @@ from client.algorithms.feddcd import FedDCDClient
 from common.data.shard import Shard
 from common.errors import PayloadError
 from common.payload import Values
-from server.fleet import Cohort
+from server.cohort import Cohort
 from tests.algorithms.latecomers import Federation, federation
 from tests.algorithms.mlr import Problem, reproducible
 

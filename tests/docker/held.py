@@ -14,7 +14,7 @@ import numpy as np
 from client.algorithm import answers
 from common.expectation import ArraySpec, Expected
 from common.payload import Values
-from server.fleet import Each
+from server.cohort import Each
 from tests.cluster.ledger import Ledger, LedgerClient, LedgerSettings
 
 NAME = "tests.docker.held:Held"

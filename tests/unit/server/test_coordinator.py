@@ -22,8 +22,9 @@ from common.version import PROTOCOL
 from proto import fenchel_pb2 as pb
 from server.algorithm import Algorithm
 from server.checkpoint import Checkpoint
+from server.cohort import Cohort
 from server.coordinator import Coordinator
-from server.fleet import Cohort, Fleet
+from server.fleet import Fleet
 from server.member import Member
 from server.rounds import Rounds
 

@@ -15,8 +15,9 @@ from common.run_folder import RunFolder
 from common.settings.participation import Participation
 from common.settings.run import RunSettings, validate
 from server.algorithms import server_half
+from server.cohort import Cohort
 from server.coordinator import Coordinator
-from server.fleet import Cohort, Fleet
+from server.fleet import Fleet
 from server.member import EPOCH_BITS
 from server.newcomers import Newcomers, check_late_joiners
 from tests.unit.server.conftest import MakeMember

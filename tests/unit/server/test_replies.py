@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.payload import SparseVector, Value
-from server.fleet import Cohort
+from server.cohort import Cohort
 from server.folding import Total, accumulate
 from server.replies import Gathered, Reduced, Replies
 

@@ -12,8 +12,9 @@ from common.errors import LostStateError, TooFewRepliesError
 from common.phases import EVALUATE
 from common.settings.participation import Participation
 from server.calls import Call
+from server.cohort import Cohort
 from server.exchange import Exchange
-from server.fleet import Cohort, Fleet
+from server.fleet import Fleet
 from server.member import Member
 
 PATIENCE = 30.0

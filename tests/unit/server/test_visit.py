@@ -14,8 +14,9 @@ from common.errors import PayloadError, TooFewRepliesError
 from common.payload import Value, Values
 from common.settings.participation import Participation
 from server.calls import Call
+from server.cohort import Cohort, Each
 from server.exchange import Exchange
-from server.fleet import Cohort, Each, Fleet
+from server.fleet import Fleet
 from server.member import Member
 from server.replies import Visited
 
