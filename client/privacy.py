@@ -123,12 +123,15 @@ class Protection:
 
         Two runs that differ in a sample round differently in every coordinate of every step, by some units in the
         last place of what they compute with: nothing beside the sensitivity, unless the model, a dual variable or a
-        control variate is very large, or their dtype short.
+        control variate is very large, or their dtype short. An update that is clipped is rounded once more, to the
+        dtype in which it is sent: by units in the last place of the model, which local steps begin with, and of C.
         """
         facts = self.facts
+        eps = float(np.finfo(values.dtype).eps)
         reach = max(1.0, facts.step_size * facts.steps, 1 / facts.penalty if facts.penalty else 0.0)
-        last_place = float(np.finfo(values.dtype).eps) * largest * reach
-        return 4 * facts.steps * last_place * float(np.sqrt(values.size))
+        last_place = eps * largest * reach
+        of_steps = 4 * facts.steps * last_place * float(np.sqrt(values.size))
+        return of_steps + 4 * eps * (self.clip_update or 0.0)
 
 
 def protection_of(

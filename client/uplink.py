@@ -137,11 +137,17 @@ class ClientUplink:
         bound = self.settings.clip if self.protection is None else self.protection.clip_update
         if bound is None:
             return values
-        difference = values - around
+        # In double precision, whatever the model's: a norm in float32 is too short by many units in the last place, and
+        # squares of small values vanish there. Rounding what is sent is in the sensitivity (Protection.rounding).
+        difference = np.subtract(values, around, dtype=np.float64)
         norm = float(np.linalg.norm(difference))
         if not np.isfinite(norm):
             return around.copy()  # whatever came of the data, what is sent lies within the bound
-        return values if norm <= bound else around + difference * (bound / norm)
+        if norm <= bound:
+            return values
+        difference *= bound / norm
+        difference += around
+        return difference.astype(values.dtype, copy=False)
 
     def _coordinates(self, vector: Vector, around: Vector, t: int, name: str) -> _Coordinates | None:
         sparsifier = self.settings.sparsify

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,29 @@ def test_so_do_sparse_and_short_ones(support: str | None, model: type[np.floatin
     spacings = left.astype(np.float64) / SPACING
     assert np.array_equal(spacings, np.rint(spacings))
     assert not np.array_equal(np.rint(left * 2.0**10), left * 2.0**10), "and on no coarse one"
+
+
+@pytest.mark.parametrize("model", [np.float32, np.float64])
+@pytest.mark.parametrize("bound", [5e-25, 0.05, 40.0])
+def test_a_clipped_update_lies_within_its_bound_and_the_rounding_that_is_counted(
+    model: type[np.floating[Any]], bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The squares of the smallest ones are 0 in float32.
+    within = replace(protection(1), privacy=MECHANISM.model_copy(update={"clip_update": bound}))
+    clipped: list[Array] = []
+
+    def keep(_: Protection, values: Array, *rest: object) -> Array:
+        clipped.append(values)
+        return values
+
+    monkeypatch.setattr(Protection, "released", keep)
+    draw, zero = np.random.default_rng(1), np.zeros(COUNT, model)
+    for factor in np.linspace(0.5, 4, 60):
+        direction = draw.normal(size=COUNT)
+        update = (factor * bound / np.linalg.norm(direction) * direction).astype(model)
+        ClientUplink(Uplink(), 3, "client", within).send(update, 1, around=zero, sensitivity=2 * bound)
+    for values in clipped:
+        assert values.dtype == model
+        farthest = 2 * float(np.linalg.norm(values.astype(np.float64)))
+        assert farthest <= 2 * bound + within.rounding(values, 0.0)
+    assert within.rounding(zero, 0.0) < 1e-5 * bound, "and hardly any noise is added for it"
