@@ -20,6 +20,9 @@ from common.settings.uplink import Uplink
 Weighting: TypeAlias = Literal["samples", "uniform"]
 """What counts alike in a sum over clients: each sample, or each client."""
 
+SMALLEST_STEP = 2.0**-126
+"""Smaller step sizes lose their digits in float32, and then are 0."""
+
 
 class AlgorithmSettings(Section):
     """Base of the settings of all algorithms; a subclass adds the parameters of its paper.

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from common.algorithms import AlgorithmSettings, Weighting
+from common.algorithms import SMALLEST_STEP, AlgorithmSettings, Weighting
 from common.privacy.sensitivity import LocalMap
 from common.settings.participation import Sampler, Weighted
 
@@ -68,8 +68,23 @@ class LocalTrainingSettings(AlgorithmSettings):
             raise ValueError("stage_factor belongs to step_decay: stages; leave it out with others")
         return self
 
+    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
+        """Say whether stages make the step size so small that nothing moves."""
+        if self.step_decay != "stages":
+            return None
+        try:
+            last = self.step_size_at(rounds)
+        except OverflowError:  # what it is divided by is no number any more
+            last = 0.0
+        if last >= min(self.step_size, SMALLEST_STEP):
+            return None
+        return (
+            f"rounds: {rounds} given, but algorithm.step_decay: stages makes the step size {last:.3g} in the last of "
+            "them, with which nothing moves; use a smaller stage_factor, a larger stage_rounds, or fewer rounds"
+        )
+
     def step_size_at(self, t: int) -> float:
-        """Step size of round ``t``, counted from 1."""
+        """Return the step size of round ``t``, counted from 1."""
         if self.stage_rounds is not None:
             return float(self.step_size / (self.stage_factor or 3.0) ** ((t - 1) // self.stage_rounds))
         powers = {"constant": 0.0, "inverse-sqrt": 0.5, "inverse": 1.0}

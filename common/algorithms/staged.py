@@ -6,15 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from common.algorithms import AlgorithmSettings
+from common.algorithms import SMALLEST_STEP, AlgorithmSettings
 from common.algorithms.stages import PracticeSchedule, Schedule, Stage, TheorySchedule
 from common.settings.participation import AllClients, Participation
-
-_SMALLEST_STEP = float(np.finfo(np.float32).tiny)
-"""Smaller step sizes lose their digits in float32, and then are 0."""
 
 _LONGEST_ROUND = 1 << 31
 """Local steps that no client will ever have taken."""
@@ -151,7 +147,7 @@ class StagedSettings(AlgorithmSettings):
             stage = self.stage(number, prior, clients)
         except (OverflowError, ZeroDivisionError):
             return f"{what} makes stage {number} one of numbers beyond all bounds; {advice}"
-        if stage.step_size < _SMALLEST_STEP:
+        if stage.step_size < SMALLEST_STEP:
             return (
                 f"{what} makes the step size {stage.step_size:.3g} in stage {number}, with which nothing moves; "
                 f"{advice}"

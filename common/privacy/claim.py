@@ -164,11 +164,8 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
         return  # the sensitivity depends on the data
     # Step sizes never grow. A private dual variable adds to the sensitivity of all rounds but the first.
     for t in (1,) if privacy.mechanism == "recursive" else (1, settings.rounds):
-        try:
-            local = algorithm.local_map(t, facts.samples, noisy=True)
-            sensitivity, _ = privacy.sensitivity(local, facts, DualDifference())
-        except OverflowError:  # what the step size is divided by is no number any more
-            sensitivity = 0.0
+        local = algorithm.local_map(t, facts.samples, noisy=True)
+        sensitivity, _ = privacy.sensitivity(local, facts, DualDifference())
         try:
             GridNoise.covering(sensitivity, noise_multiplier, 1)
         except ValueError as error:

@@ -371,11 +371,6 @@ def test_a_client_says_once_that_its_budget_is_spent(
     ("privacy", "algorithm"),
     [
         ({}, {"step_size": 1e-321}),
-        (
-            {"mechanism": "batch"},
-            {"step_size": 1e-200, "step_decay": "stages", "stage_rounds": 1, "stage_factor": 1e9},
-        ),
-        ({}, {"step_size": 1e-3, "step_decay": "stages", "stage_rounds": 1, "stage_factor": 1e200}),
         ({"noise_multiplier": None, "budget": 1.0, "uploads": 10**9}, {"step_size": 1e-321}),
         ({"mechanism": "recursive"}, {"step_size": 1e-321, "dual": "private"}),
         ({"mechanism": "clip-update", "clip_gradient": None, "clip_update": 1e-310}, {}),

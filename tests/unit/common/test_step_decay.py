@@ -8,6 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from common.algorithms.fedavg import FedAvgSettings
+from common.errors import SettingsError
+from common.settings.run import RunSettings, validate
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,27 @@ def test_step_sizes_fall_as_the_settings_say(keys: dict[str, Any], steps: list[f
 def test_stages_are_given_whole_or_not_at_all(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         FedAvgSettings(**keys)
+
+
+def run_of(rounds: int, **keys: Any) -> RunSettings:
+    """Return the settings of a run whose stages have one round."""
+    algorithm = {"name": "fedavg", "step_decay": "stages", "stage_rounds": 1, **keys}
+    data, objective = {"name": "digits"}, {"kind": "softmax"}
+    return validate(
+        {"rounds": rounds, "clients": 2, "data": data, "objective": objective, "algorithm": algorithm}
+    )
+
+
+@pytest.mark.parametrize("factor", [1e200, 1e60, 1e9])
+def test_stages_in_which_nothing_moves_are_refused_with_the_settings(factor: float) -> None:
+    with pytest.raises(SettingsError, match="makes the step size .*, with which nothing moves"):
+        run_of(7, stage_factor=factor)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "keys"), [(70, {}), (1, {"stage_factor": 1e200}), (7, {"stage_factor": 1e6})]
+)
+def test_as_many_stages_as_have_a_step_size_may_be_done(rounds: int, keys: dict[str, Any]) -> None:
+    settings = run_of(rounds, **keys)
+    assert isinstance(settings.algorithm, FedAvgSettings)
+    assert settings.algorithm.step_size_at(rounds) > 2.0**-126
