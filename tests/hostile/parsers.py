@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import base64
+import bz2
 import contextlib
 import gzip
 import io
 import json
 import logging
+import lzma
 import random
 import socket
 import struct
@@ -51,6 +53,7 @@ from client.work import Worker
 from common import store, supports, tables
 from common.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
 from common.data.files import read_file, read_files
+from common.data.identifiers import of_lines
 from common.data.readers import read_cifar_differences, read_mammography
 from common.data.shard import Shard
 from common.errors import (
@@ -657,9 +660,30 @@ def _data(folder: Path) -> Iterator[Parser]:
 
     yield Parser("data, IDX", (images, marks), read_idx, (DataError,), 30)
     yield _file(folder, "x.csv.gz", (gzip.compress(csv, mtime=0), gzip.compress(bytes(4000), mtime=0)), 10)
+    yield _identifiers(folder)
     yield _mammography(folder)
     yield _cifar_differences(folder)
     yield from named_sets(folder)
+
+
+def _identifiers(folder: Path) -> Parser:
+    """Return the reader of a text file of sample identifiers, plain or, by the first byte of an input, compressed."""
+    names = b"one\n two \nthree\n"
+    suffixes = ("", ".gz", ".bz2", ".xz")
+
+    def read(data: bytes) -> None:
+        path = folder / f"identifiers{suffixes[data[0] % len(suffixes)] if data else ''}"
+        path.write_bytes(data[1:])
+        found = of_lines(path, 3, folder / "x.libsvm")
+        assert len(set(found)) == 3
+        assert all(found)
+
+    packed = (names, gzip.compress(names, mtime=0), bz2.compress(names), lzma.compress(names))
+    seeds = (
+        *(bytes([place]) + content for place, content in enumerate(packed)),
+        b"\0\xef\xbb\xbfa\r\nb\r\n\xc3\xa9",
+    )
+    return Parser("data, identifiers", seeds, read, (DataError,), 15)
 
 
 def _mammography(folder: Path) -> Parser:
