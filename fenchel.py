@@ -22,8 +22,8 @@ from common.expectation import ArraySpec, NumberSpec
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
 from common.objectives.ranking import Ranking
-from common.payload import SparseVector, Values
 from common.settings.run import RunSettings
+from common.values import SparseVector, Values
 from deploy.launch import up
 from report.run import Run
 from server.algorithm import Algorithm

@@ -15,7 +15,7 @@ from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
-from common.payload import Values
+from common.values import Values
 from server.algorithm import Algorithm
 
 

@@ -22,9 +22,11 @@ import scipy.sparse as sp
 
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
-from common.payload import SparseVector, encode, outline
+from common.outline import outline
+from common.payload import encode
 from common.sparsification import kept, top_k
 from common.supports import seeded_support
+from common.values import SparseVector
 from proto import fenchel_pb2 as pb
 
 _ENTRIES = 10_000_000

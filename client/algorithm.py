@@ -20,11 +20,11 @@ from common.data.shard import Shard
 from common.errors import PayloadError, PhaseError
 from common.expectation import NotFinite, finiteness_problem, payload_error
 from common.objectives.objective import Objective
-from common.payload import Ciphertexts, SparseVector, Value, Values
 from common.randomness import generator
 from common.settings.solver import Solver
 from common.settings.uplink import Uplink
 from common.state import freeze
+from common.values import Ciphertexts, SparseVector, Value, Values
 
 if TYPE_CHECKING:
     # Not at run time: an algorithm in one file is imported by the server, which must never load what decrypts.

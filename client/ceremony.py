@@ -25,9 +25,9 @@ from client.sealing import seal, unseal
 from client.secrets import Secrets
 from common.errors import CheckpointError, CredentialError, LostStateError, StorageError
 from common.expectation import check
-from common.payload import Array, Value, Values
 from common.phases import ACCEPT, BOX, OFFER, OFFERED, SEAL
 from common.store import settle
+from common.values import Array, Value, Values
 
 _KEY = "exchange.key"
 _SECRETS = "clients.secret"

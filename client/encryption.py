@@ -14,7 +14,7 @@ from common.arrays import Indices, Vector
 from common.errors import EncryptionError, OutOfRangeError, PayloadError
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, Value
+from common.values import Ciphertexts, Value
 from common.version import SAME_VERSION
 
 log = logging.getLogger("fenchel.client")

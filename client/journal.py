@@ -19,8 +19,8 @@ from typing import Any
 from client.room import Room
 from common import store
 from common.errors import CheckpointError, LostStateError
-from common.payload import Value, Values
 from common.state import freeze, thaw
+from common.values import Value, Values
 
 log = logging.getLogger("fenchel.client")
 

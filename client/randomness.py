@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from client.discrete_gaussian import discrete_gaussian
 from common.errors import CheckpointError
-from common.payload import Values, encode
+from common.payload import encode
 from common.store import settle, writing
+from common.values import Values
 
 SECRET_BYTES = 32
 SECRET = "own.secret"  # noqa: S105 - the name of a file

@@ -41,10 +41,12 @@ from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.objectives.ranking import Ranking
 from common.objectives.score_groups import NO_PLACES, Places, places_problem, score_groups
-from common.payload import Received, Value, Values, encode
+from common.outline import Received
+from common.payload import encode
 from common.phases import EVALUATE, EXCHANGE
 from common.settings.run import RunSettings, ScoreHistograms, outside_code
 from common.settings.solver import Solver
+from common.values import Value, Values
 from proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ import numpy as np
 from client.privacy import Protection
 from common.arrays import Indices, Vector
 from common.errors import PrivacyBudgetError
-from common.payload import SparseVector
 from common.randomness import generator, public_seed
 from common.settings.uplink import Uplink
 from common.sparsification import kept, top_k
 from common.supports import seeded_support
 from common.uplink import uplink_support
+from common.values import SparseVector
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from client.session import Answer, Session
 from common.errors import JoinRefusedError, WireError
 from common.frames import SMALLEST_PIECE, Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import Outline, Outlines, Received
+from common.outline import Outline, Outlines, Received
 from common.stream import Stream
 from common.version import SAME_VERSION
 from proto import fenchel_pb2 as pb

@@ -18,8 +18,8 @@ from common.errors import NotFiniteError, PayloadError
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import wire_problem
-from common.payload import ALIGNMENT, Array, Ciphertexts, SparseVector, Value, Values
 from common.text import plain
+from common.values import ALIGNMENT, Array, Ciphertexts, SparseVector, Value, Values
 
 Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
 """What a reader can take from an array that is no ciphertext: its bytes do not show it, so who asks for it says it."""

@@ -23,7 +23,9 @@ from google.protobuf.message import DecodeError
 from common.errors import WireError
 from common.expectation import is_finite
 from common.memory import Recycler
-from common.payload import ALIGNMENT, Buffer, Encoded, FloatSpan
+from common.outline import FloatSpan
+from common.payload import Encoded
+from common.values import ALIGNMENT, Buffer
 from common.version import SAME_VERSION
 from proto import fenchel_pb2 as pb
 

@@ -1,9 +1,9 @@
 """The state of an algorithm as named arrays, and back.
 
 Each half of an algorithm keeps what must survive a crash in one dataclass. Its fields may be arrays,
-:class:`~common.payload.SparseVector`, encrypted vectors, numbers, text, ``None``, and lists or string-keyed dicts
+:class:`~common.values.SparseVector`, encrypted vectors, numbers, text, ``None``, and lists or string-keyed dicts
 of these. A :class:`~common.paillier.vector.CipherVector` comes back as the
-:class:`~common.payload.Ciphertexts` that it travels as: whoever has the key makes a vector of it again.
+:class:`~common.values.Ciphertexts` that it travels as: whoever has the key makes a vector of it again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from common.errors import CheckpointError
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, Value, Values
+from common.values import Ciphertexts, SparseVector, Value, Values
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

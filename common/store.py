@@ -17,7 +17,9 @@ from typing import Literal, TypeAlias
 from google.protobuf.message import DecodeError
 
 from common.errors import CheckpointError, PayloadError, StorageError
-from common.payload import Buffer, Value, Values, encode, outline
+from common.outline import outline
+from common.payload import encode
+from common.values import Buffer, Value, Values
 from proto import fenchel_pb2 as pb
 
 _MAGIC = b"FNCHL\x01\x00\x00"

@@ -18,7 +18,7 @@ from common.expectation import ArraySpec, CipherSpec, Expected
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, Value
+from common.values import Ciphertexts, Value
 from server.alignment import Arrangement
 
 Stored: TypeAlias = Vector | CipherVector | Ciphertexts

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from common.errors import RunStoppedError, SettingsError, TooFewRepliesError
 from common.expectation import Expectation
-from common.payload import Value, Values
 from common.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
+from common.values import Value, Values
 from server.fleet import Fleet
 
 log = logging.getLogger("fenchel.server")

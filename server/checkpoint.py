@@ -22,9 +22,10 @@ from google.protobuf.message import DecodeError
 from common import store
 from common.errors import CheckpointError
 from common.frames import Body
-from common.payload import Encoded, Value
+from common.payload import Encoded
 from common.run_folder import RunFolder
 from common.state import freeze, thaw
+from common.values import Value
 from proto import fenchel_pb2 as pb
 from server.attendance import Attendance
 from server.calls import Call

@@ -11,8 +11,9 @@ from numpy.typing import DTypeLike
 
 from common.expectation import ArraySpec, Expectation, Expected, Form, check
 from common.frames import Body
-from common.payload import Value, Values, encode
+from common.payload import encode
 from common.settings.participation import PhaseTerms
+from common.values import Value, Values
 from proto import fenchel_pb2 as pb
 from server.exchange import Collector, Exchange
 from server.in_flight import Size

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from common.errors import WireError
 from common.frames import SMALLEST_PIECE, Assembly, frames, parse
 from common.memory import Recycler
-from common.payload import Outline, Outlines, Received
+from common.outline import Outline, Outlines, Received
 from common.settings.run import Network
 from common.stream import Stream
 from common.text import plain

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from common.payload import Part
+from common.outline import Part
 from proto import fenchel_pb2 as pb
 
 Direction: TypeAlias = Literal["up", "down"]

@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 
 from common.errors import CheckpointError
 from common.expectation import Form
-from common.payload import Outline, outline
+from common.outline import Outline, outline
 from common.phases import ACCEPT, BOX, EXCHANGE
 from common.settings.privacy import DifferentialPrivacy
 from common.settings.uplink import Uplink

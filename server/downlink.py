@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.arrays import Indices, Vector
-from common.payload import SparseVector
 from common.settings.uplink import Downlink
 from common.sparsification import kept, top_k
 from common.supports import seeded_support
 from common.uplink import downlink_seed
+from common.values import SparseVector
 
 
 @dataclass(frozen=True)

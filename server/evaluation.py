@@ -40,10 +40,10 @@ from common.objectives.score_groups import (
     groups_problem,
     samples_in,
 )
-from common.payload import Value, Values
 from common.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
 from common.settings.data import RaggedPartition
 from common.settings.run import RunSettings, ScoreHistograms
+from common.values import Value, Values
 from server.fleet import Fleet
 from server.replies import Replies
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.errors import TooFewRepliesError
 from common.expectation import Form
-from common.payload import Value
 from common.text import plain
+from common.values import Value
 from server.calls import Call
 from server.punctuality import ANY
 from server.quorum import Shortfall

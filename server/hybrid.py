@@ -20,8 +20,8 @@ from common.errors import FenchelError, RunStoppedError
 from common.expectation import ArraySpec, CipherSpec, Expected
 from common.objectives.losses import MarginLoss
 from common.paillier.key import PublicKey
-from common.payload import Value
 from common.randomness import generator
+from common.values import Value
 from server.aligned import ClearVectors, EncryptedVectors, Vectors, cipher_sum
 from server.alignment import Alignment, Arrangement, Holding, Slice, align, align_features
 from server.picks import Picks

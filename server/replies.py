@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from common.arrays import Indices
-from common.payload import Array, SparseVector, Value
+from common.values import Array, SparseVector, Value
 from server.folding import Total
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import numpy as np
 
 from common.arrays import Indices, Vector
 from common.expectation import ArraySpec, Expected, Form
-from common.payload import SparseVector
 from common.settings.uplink import Uplink
 from common.sparsification import kept
 from common.uplink import uplink_support
+from common.values import SparseVector
 from server.replies import Reduced
 
 

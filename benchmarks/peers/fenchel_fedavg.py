@@ -21,9 +21,9 @@ from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
-from common.payload import Values
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
+from common.values import Values
 from deploy.local import LocalLauncher
 from report.run import Run
 from server.algorithm import Algorithm

@@ -19,7 +19,7 @@ from client.solvers import Solved
 from common.algorithms.feddcd import Acceleration, AccFedDCDSettings
 from common.arrays import Indices, Vector
 from common.expectation import ABSURD
-from common.payload import Values
+from common.values import Values
 
 
 class AccFedDCDClient(DualAscentClient):

@@ -16,7 +16,7 @@ from client.algorithms.staged import StagedClient
 from common.algorithms.coda import AveragingSettings, CodaSettings
 from common.arrays import Vector
 from common.objectives.auc import AUXILIARY
-from common.payload import Values
+from common.values import Values
 
 
 class CodaPlusClient(StagedClient):

@@ -14,7 +14,7 @@ from client.algorithm import answers
 from client.algorithms.staged import StagedClient
 from common.algorithms.codasca import CodascaSettings
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 
 
 class CodascaClient(StagedClient):

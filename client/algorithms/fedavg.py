@@ -17,8 +17,8 @@ from client.uplink import Sent
 from common.algorithms.fedavg import FedAvgSettings, LocalTrainingSettings
 from common.arrays import Indices, Vector
 from common.objectives.regularizer import Zero
-from common.payload import Values
 from common.privacy.sensitivity import DualDifference, LocalMap
+from common.values import Values
 
 
 class LocalTraining(ClientAlgorithm):

@@ -16,13 +16,13 @@ from client.solvers import Solved, Tilted, chosen, solve
 from common.algorithms.feddcd import DualAscentSettings, FedDCDSettings, not_convex
 from common.arrays import Vector
 from common.objectives.linear import LinearObjective
-from common.payload import Values
 from common.settings.solver import (
     LbfgsSolver,
     NewtonCgSolver,
     Solver,
     Stopping,
 )
+from common.values import Values
 
 _EXACTLY = Stopping(accuracy=1e-30)  # as far as rounding lets it
 

@@ -12,7 +12,7 @@ from client.algorithm import answers
 from client.algorithms.fedavg import LocalTraining
 from common.algorithms.feddyn import FedDynSettings
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 
 
 class FedDynClient(LocalTraining):

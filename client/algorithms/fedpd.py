@@ -13,7 +13,7 @@ from client.algorithm import answers
 from client.algorithms.fedavg import LocalTraining
 from common.algorithms.fedpd import FedPDSettings
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 
 
 class FedPDClient(LocalTraining):

@@ -16,8 +16,8 @@ from client.algorithms.fedavg import LocalTraining
 from client.uplink import Sent
 from common.algorithms.fedpdm import FedPDMSettings
 from common.arrays import Vector
-from common.payload import Values
 from common.privacy.sensitivity import DualDifference
+from common.values import Values
 
 
 class FedPDMClient(LocalTraining):

@@ -10,7 +10,7 @@ from client.algorithm import answers
 from client.algorithms.fedavg import LocalTraining
 from common.algorithms.fedprox import FedProxSettings
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 
 
 class FedProxClient(LocalTraining):

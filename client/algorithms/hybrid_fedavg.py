@@ -7,7 +7,7 @@ from client.descent import descend
 from common.algorithms.hybrid_fedavg import LocalDescentSettings
 from common.arrays import Vector
 from common.objectives.linear import LinearObjective, require_one_score
-from common.payload import Values
+from common.values import Values
 
 
 class HybridFedAvgClient(ClientAlgorithm):

@@ -26,7 +26,7 @@ from common.objectives.coordinate import (
     line_terms,
     theory_step,
 )
-from common.payload import Ciphertexts, Value, Values
+from common.values import Ciphertexts, Value, Values
 from common.version import SAME_VERSION
 
 log = logging.getLogger("fenchel.client")

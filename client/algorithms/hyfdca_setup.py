@@ -24,7 +24,7 @@ from common.errors import PayloadError, SettingsError
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import MarginLoss
 from common.paillier.packing import Layout
-from common.payload import Ciphertexts, Values
+from common.values import Ciphertexts, Values
 from common.version import SAME_VERSION
 
 log = logging.getLogger("fenchel.client")

@@ -8,7 +8,7 @@ from client.algorithm import answers
 from client.algorithms.hybrid_fedavg import HybridFedAvgClient
 from common.algorithms.hyfem import HyFEMLikeSettings
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 
 
 class HyFEMLikeClient(HybridFedAvgClient):

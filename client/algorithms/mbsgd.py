@@ -8,7 +8,7 @@ from client.algorithm import answers
 from client.algorithms.fedavg import LocalTraining
 from common.algorithms.mbsgd import MiniBatchSGDSettings
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 
 
 class MiniBatchSGDClient(LocalTraining):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from client.algorithm import answers
 from client.algorithms.staged import StagedClient
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 
 
 class NaiveClient(StagedClient):

@@ -12,8 +12,8 @@ from client.algorithm import answers
 from client.algorithms.fedavg import LocalTraining
 from common.algorithms.drdm import ScaffPDSettings
 from common.arrays import Vector
-from common.payload import Values
 from common.projection import onto
+from common.values import Values
 
 
 class ScaffPDClient(LocalTraining):

@@ -16,7 +16,7 @@ from common.algorithms.staged import StagedSettings
 from common.arrays import Indices, Vector
 from common.objectives.auc import AUXILIARY
 from common.objectives.binary import BinaryObjective, require_scores
-from common.payload import Values
+from common.values import Values
 
 
 class StagedClient(ClientAlgorithm):

@@ -20,7 +20,7 @@ from common.arrays import Indices
 from common.errors import EncryptionError, PayloadError
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
-from common.payload import Buffer, Ciphertexts
+from common.values import Buffer, Ciphertexts
 
 
 class CipherVector:

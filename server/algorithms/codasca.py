@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from common.algorithms.codasca import CodascaSettings
 from common.algorithms.stages import Stage
 from common.arrays import Vector
-from common.payload import Value
 from common.randomness import generator
+from common.values import Value
 from server.algorithm import Conduct
 from server.algorithms.staged import Staged
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.algorithms.drdm import DRDMSettings
 from common.arrays import Dense, Vector
-from common.payload import Values
+from common.values import Values
 from server.algorithm import Conduct
 from server.algorithms.sampled_by_weight import CohortMean, SampledByWeight
 from server.cohort import Cohort, Each

@@ -10,7 +10,7 @@ from typing import cast
 
 from common.algorithms.drdm import DRFASettings
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 from server.algorithms.sampled_by_weight import CohortMean, SampledByWeight
 from server.cohort import Cohort
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from common.algorithms.fedpdm import FedPDMSettings
 from common.arrays import Vector
 from common.expectation import Expected
-from common.payload import SparseVector
+from common.values import SparseVector
 from server.algorithm import Algorithm, Conduct
 from server.cohort import Cohort
 

@@ -19,7 +19,7 @@ from common.algorithms.hyfdca import LINE_STEPS, HyFDCASettings
 from common.arrays import Indices, Vector
 from common.errors import RunStoppedError
 from common.expectation import ArraySpec, Expected
-from common.payload import Value
+from common.values import Value
 from server.algorithms.hyfdca_setup import HyFDCASetup
 from server.aligned import Stored
 from server.cohort import Cohort, Each

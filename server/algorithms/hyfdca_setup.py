@@ -24,7 +24,7 @@ from common.expectation import ArraySpec, Expected, NumberSpec
 from common.objectives.linear import LinearObjective
 from common.objectives.losses import MarginLoss
 from common.paillier.key import LARGEST_BITS, PublicKey
-from common.payload import Value
+from common.values import Value
 from server.algorithm import Algorithm, Conduct
 from server.aligned import Stored
 from server.alignment import CELL_BYTES, PSEUDONYM_BYTES, Holding, check_cells

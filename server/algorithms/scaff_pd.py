@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from common.algorithms.drdm import ScaffPDSettings
 from common.arrays import Vector
-from common.payload import Values
 from common.projection import onto
+from common.values import Values
 from server.algorithms.robust import Robust
 from server.cohort import Cohort
 

@@ -19,7 +19,7 @@ from client.algorithm import ClientAlgorithm, answers
 from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
 from common.expectation import ArraySpec
-from common.payload import Values
+from common.values import Values
 from server.algorithm import Algorithm
 from server.replies import Reduced, Replies
 

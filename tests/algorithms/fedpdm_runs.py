@@ -15,7 +15,7 @@ import pytest
 from client.algorithms.fedpdm import FedPDMClient
 from common.arrays import Vector
 from common.objectives.objective import Objective
-from common.payload import SparseVector, Values
+from common.values import SparseVector, Values
 from tests.algorithms.fedpdm_oracle import Iterate, Landscape, Variant
 from tests.algorithms.mlr import Problem, Run, train
 

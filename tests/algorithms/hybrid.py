@@ -18,10 +18,12 @@ from common import store
 from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.frames import Body, frames, parse
-from common.payload import Ciphertexts, Value, Values, encode, outline
+from common.outline import outline
+from common.payload import encode
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
 from common.stream import Stream
+from common.values import Ciphertexts, Value, Values
 from deploy.inprocess import run_in_process
 from deploy.names import client_names
 from proto import fenchel_pb2 as pb

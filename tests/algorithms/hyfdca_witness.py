@@ -22,9 +22,9 @@ from client.work import Worker
 from common.algorithms.hyfdca import HyFDCASettings, entries_of, picked_units
 from common.arrays import Indices, Vector
 from common.errors import DataError
-from common.payload import Values
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, from_json, validate
+from common.values import Values
 from common.version import PROTOCOL
 from deploy.inprocess import MemoryStream
 from deploy.names import client_names

@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from client.algorithms.coda import CodaClient
 from common.arrays import Vector
 from common.errors import SettingsError, TooFewRepliesError
-from common.payload import Values
+from common.values import Values
 from tests.algorithms.auc_runs import points, random_parts, scored
 from tests.algorithms.codasca_oracle import Part
 from tests.algorithms.mlr import Run, train

@@ -22,10 +22,10 @@ from common.algorithms.drdm import DRDMSettings, DRFASettings
 from common.arrays import Vector
 from common.errors import SettingsError
 from common.objectives.factory import build_objective
-from common.payload import Values
 from common.settings.objective import LinearSettings
 from common.settings.participation import Participation
 from common.settings.run import from_json
+from common.values import Values
 from deploy.names import client_names
 from proto import fenchel_pb2 as pb
 from server.algorithm import Conduct

@@ -15,8 +15,8 @@ import pytest
 from client.algorithms.drdm import DRDMClient, SampledClient
 from common.arrays import Indices, Vector
 from common.errors import TooFewRepliesError
-from common.payload import Values
 from common.run_folder import RunFolder
+from common.values import Values
 from server import checkpoint as checkpoints
 from tests.algorithms.drdm_oracle import Constants, Draw, drdm, pinned, weighted_minimiser
 from tests.algorithms.drdm_runs import SEED, Record, minibatch_gradients, record, reported_losses, sampled

@@ -15,7 +15,7 @@ from client.algorithms.drdm import SampledClient
 from client.algorithms.scaff_pd import ScaffPDClient
 from common.arrays import Vector
 from common.errors import LostStateError, TooFewRepliesError
-from common.payload import Values
+from common.values import Values
 from deploy.names import client_names
 from server.algorithms.robust import Robust
 from tests.algorithms.drdm_oracle import (

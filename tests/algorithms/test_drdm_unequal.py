@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 
 from client.algorithms.drdm import SampledClient
 from common.arrays import Vector
-from common.payload import Values
 from common.tables import read
+from common.values import Values
 from deploy.names import client_names
 from tests.algorithms.drdm_oracle import Floats, losses_of, slopes_of, weighted_minimiser
 from tests.algorithms.drdm_runs import Record, record

@@ -25,9 +25,10 @@ from common.errors import SettingsError
 from common.objectives.linear import LinearObjective
 from common.objectives.metrics import Metrics
 from common.objectives.objective import Objective
-from common.payload import SparseVector, payload_bits
+from common.payload import payload_bits
 from common.randomness import generator
 from common.settings.uplink import Uplink, UplinkSparsifier
+from common.values import SparseVector
 from server.algorithms.fedpdm import FedPDM
 from server.replies import Reduced
 from server.uplink import Aggregate, ServerUplink

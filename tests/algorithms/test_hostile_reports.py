@@ -12,9 +12,9 @@ from client.algorithms.feddcd import DualAscentClient
 from client.algorithms.staged import StagedClient
 from common.arrays import Vector
 from common.errors import PayloadError
-from common.payload import Values
 from common.run_folder import RunFolder
 from common.settings.run import validate
+from common.values import Values
 from tests.algorithms.federation import Federation
 
 

@@ -18,8 +18,8 @@ from common.algorithms.hyfdca import HyFDCASettings, picked_units
 from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, Values
 from common.settings.run import RunSettings
+from common.values import Ciphertexts, SparseVector, Values
 from server.algorithms.hyfdca import HyFDCA
 from server.fleet import Fleet
 from tests.algorithms.hybrid import (

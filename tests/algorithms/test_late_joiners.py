@@ -13,7 +13,7 @@ import pytest
 from client.algorithms.feddcd import FedDCDClient
 from common.data.shard import Shard
 from common.errors import PayloadError
-from common.payload import Values
+from common.values import Values
 from server.cohort import Cohort
 from tests.algorithms.latecomers import Federation, federation
 from tests.algorithms.mlr import Problem, reproducible

@@ -19,7 +19,8 @@ from client.session import Holding, Session
 from common.arrays import Vector
 from common.errors import CheckpointError, PrivacyBudgetError, RunStoppedError, SettingsError
 from common.objectives.factory import build_objective
-from common.payload import Received, encode, outline
+from common.outline import Received, outline
+from common.payload import encode
 from common.privacy.accountant import Release, epsilon
 from common.privacy.claim import check_claim
 from common.run_folder import RunFolder

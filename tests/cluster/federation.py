@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 
 from common import store
-from common.payload import Value
 from common.run_folder import RunFolder
+from common.values import Value
 from deploy.certificates.making import make_all
 from deploy.names import client_names
 from server import checkpoint as checkpoints

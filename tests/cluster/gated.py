@@ -11,7 +11,7 @@ from client.algorithm import answers
 from client.algorithms.fedavg import FedAvgClient
 from common.algorithms.fedavg import FedAvgSettings
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 from server.algorithms.fedavg import FedAvg
 
 NAME = "tests.cluster.gated:Gated"

@@ -16,7 +16,7 @@ import numpy as np
 from client.algorithm import ClientAlgorithm, answers
 from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
-from common.payload import Values
+from common.values import Values
 from server.algorithm import Algorithm
 
 

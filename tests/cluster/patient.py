@@ -8,7 +8,7 @@ from client.algorithm import answers
 from client.algorithms.feddcd import FedDCDClient
 from common.algorithms.feddcd import FedDCDSettings
 from common.errors import PayloadError
-from common.payload import Values
+from common.values import Values
 from server.algorithms.feddcd import FedDCD
 
 NAME = "tests.cluster.patient:Patient"

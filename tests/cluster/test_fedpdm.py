@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from client.uplink import ClientUplink, Sent
-from common.payload import ALIGNMENT, SparseVector, payload_bits
+from common.payload import payload_bits
 from common.run_folder import RunFolder
 from common.settings.run import validate
+from common.values import ALIGNMENT, SparseVector
 from deploy.inprocess import run_in_process
 from server import checkpoint as checkpoints
 from server.algorithms.fedpdm import FedPDM

@@ -22,9 +22,9 @@ from client.secrets import Secrets
 from common import store
 from common.arrays import Vector
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, Value
 from common.run_folder import RunFolder
 from common.settings.run import validate
+from common.values import Ciphertexts, Value
 from deploy.inprocess import run_in_process
 from deploy.keys import make_keys
 from tests.cluster.federation import Federation, digest, wait_until

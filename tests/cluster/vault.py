@@ -17,7 +17,7 @@ from client.algorithm import ClientAlgorithm, Place, answers
 from common.algorithms import AlgorithmSettings
 from common.arrays import Vector
 from common.expectation import ArraySpec, Expectation
-from common.payload import Array, Values
+from common.values import Array, Values
 from server.algorithm import Algorithm, Conduct
 
 CHALLENGE = b"the same in every round"

@@ -13,7 +13,7 @@ import numpy as np
 
 from client.algorithm import answers
 from common.expectation import ArraySpec, Expected
-from common.payload import Values
+from common.values import Values
 from server.cohort import Each
 from tests.cluster.ledger import Ledger, LedgerClient, LedgerSettings
 

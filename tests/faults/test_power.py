@@ -30,10 +30,10 @@ from common import store
 from common.arrays import Vector
 from common.credentials import Credentials
 from common.errors import CheckpointError, CredentialError, LostStateError
-from common.payload import Values
 from common.privacy.accountant import Release
 from common.revocation import read_revoked
 from common.run_folder import RunFolder
+from common.values import Values
 from deploy.certificates.description import describe
 from deploy.certificates.issued import issued
 from deploy.certificates.making import make_all, make_client, renew

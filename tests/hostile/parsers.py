@@ -71,10 +71,11 @@ from common.errors import (
 from common.expectation import ArraySpec, CipherSpec, Expectation, NumberSpec, check
 from common.frames import Assembly, Body, frames, parse
 from common.objectives.factory import initial_model
+from common.outline import outline
 from common.paillier.key import LARGEST_BITS, PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, Values, encode, outline
+from common.payload import encode
 from common.phases import OFFER
 from common.privacy.accountant import Release
 from common.revocation import REVOKED, Revocations, read_revoked
@@ -85,6 +86,7 @@ from common.settings.solver import parse_solver
 from common.settings.tuning import load_tuning
 from common.state import freeze
 from common.supports import seeded_support
+from common.values import Ciphertexts, SparseVector, Values
 from common.version import PROTOCOL
 from deploy.address import Address
 from deploy.certificates.authority import AUTHORITY_KEY
@@ -255,7 +257,7 @@ def _changed_descriptor(chance: random.Random, data: bytes, others: Sequence[byt
 
 
 def _fit(frame: pb.Frame, payload: pb.Payload, chance: random.Random) -> None:
-    from common.payload import _part
+    from common.outline import _part
 
     with contextlib.suppress(PayloadError):
         size = sum(length + -length % 8 for item in payload.arrays for length in _part(item).lengths)

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from common.errors import PayloadError, WireError
 from common.expectation import ArraySpec, CipherSpec, check
 from common.frames import Assembly, Body, frames, parse
+from common.outline import outline
 from common.paillier.key import PublicKey
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, Value, encode, outline
+from common.payload import encode
 from common.supports import seeded_support
+from common.values import Ciphertexts, SparseVector, Value
 from proto import fenchel_pb2 as pb
 
 LIMIT = 1 << 16

@@ -14,7 +14,8 @@ from client.work import Worker
 from common.data.shard import Shard
 from common.errors import JoinRefusedError, WireError
 from common.frames import CHUNK_BYTES, FRAME_BYTES, SMALLEST_PIECE, Body, frames, parse
-from common.payload import Values, encode
+from common.payload import encode
+from common.values import Values
 from deploy.inprocess import MemoryStream
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings

@@ -28,8 +28,8 @@ from common.errors import (
 from common.paillier.key import LARGEST_BITS
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, Value, Values
 from common.settings.run import RunSettings
+from common.values import Ciphertexts, Value, Values
 from server.hybrid import agreed_key
 from server.in_flight import InFlight, Room, Size
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Tamper, hybrid_settings, shards_of

@@ -17,7 +17,7 @@ from common.errors import EncryptionError, FenchelError, PayloadError, SettingsE
 from common.objectives.factory import build_objective
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts
+from common.values import Ciphertexts
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Run, hybrid_settings, shards_of
 
 CLIENT = "client-000"

@@ -19,7 +19,8 @@ import pytest
 
 from common.credentials import Credentials
 from common.frames import CHUNK_BYTES, Body, frames
-from common.payload import SparseVector, encode
+from common.payload import encode
+from common.values import SparseVector
 from proto import fenchel_pb2 as pb
 from tests.cluster.federation import Federation, wait_until
 from tests.hostile.memory import peak, resident

@@ -28,7 +28,8 @@ from client.policy import Policy
 from client.session import Session
 from common.errors import AnotherRunError, BudgetSpentError, CheckpointError, SettingsError
 from common.frames import Body, frames, parse
-from common.payload import Received, encode, outline
+from common.outline import Received, outline
+from common.payload import encode
 from common.privacy.accountant import Release, epsilon
 from proto import fenchel_pb2 as pb
 

@@ -15,9 +15,10 @@ import pytest
 
 from common.errors import FenchelError, JoinRefusedError, WireError
 from common.frames import CHUNK_BYTES, FRAME_BYTES, Body, frames, parse
-from common.payload import SparseVector, Values, encode
+from common.payload import encode
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
+from common.values import SparseVector, Values
 from common.version import PROTOCOL
 from deploy.inprocess import MemoryStream
 from proto import fenchel_pb2 as pb

@@ -22,10 +22,11 @@ from client.holdings import Holdings
 from client.host import host
 from common.credentials import Credentials
 from common.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, frames, parse
-from common.payload import SparseVector, Values, encode
+from common.payload import encode
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
 from common.transport import CLIENT_KEY, INSTANCE_KEY, options
+from common.values import SparseVector, Values
 from common.version import PROTOCOL
 from deploy.certificates.making import make_all
 from proto import fenchel_pb2 as pb

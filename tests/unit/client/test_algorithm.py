@@ -18,7 +18,7 @@ from common.arrays import Indices, Vector
 from common.data.shard import Shard
 from common.errors import PayloadError, PhaseError, SettingsError
 from common.objectives.objective import Objective
-from common.payload import SparseVector, Value, Values
+from common.values import SparseVector, Value, Values
 
 
 class Half(ClientAlgorithm):

@@ -19,9 +19,9 @@ from client.secrets import Secrets
 from common.credentials import Credentials
 from common.errors import CheckpointError, CredentialError, LostStateError, PayloadError, StorageError
 from common.expectation import check
-from common.payload import Value, Values
 from common.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
 from common.revocation import REVOKED
+from common.values import Value, Values
 from deploy.certificates.making import make_monitor
 from deploy.certificates.revocation import revoke
 from tests.unit.client.identities import identities

@@ -17,7 +17,7 @@ from client.paillier.obfuscators import Obfuscators
 from common.arrays import Indices
 from common.errors import EncryptionError, PayloadError
 from common.paillier.packing import Layout
-from common.payload import Ciphertexts
+from common.values import Ciphertexts
 
 LAYOUT = Layout.fit(256, 20, largest=4.0, additions=10, slots=5)
 SIZES = np.array([5, 5, 2, 3])

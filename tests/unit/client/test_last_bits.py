@@ -16,12 +16,12 @@ from client.ledger import Ledger
 from client.privacy import Protection
 from client.randomness import PrivateRandomness
 from client.uplink import ClientUplink
-from common.payload import SparseVector
 from common.privacy.accountant import Release
 from common.privacy.facts import PrivacyFacts
 from common.privacy.gaussian import exact_gaussian
 from common.settings.privacy import DifferentialPrivacy
 from common.settings.uplink import Uplink
+from common.values import SparseVector
 
 Array = NDArray[np.float64]
 

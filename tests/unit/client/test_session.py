@@ -20,8 +20,10 @@ from common.objectives.linear import LinearObjective
 from common.objectives.metrics import Metrics
 from common.objectives.ranking import Ranking
 from common.objectives.score_groups import NO_PLACES, PARTS, Places, edges_of, samples_in
-from common.payload import Received, Value, Values, encode, outline
+from common.outline import Received, outline
+from common.payload import encode
 from common.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
+from common.values import Value, Values
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient

@@ -11,7 +11,8 @@ from client.algorithm import ClientAlgorithm
 from client.paillier.cipher import Meter
 from client.session import Holding, Session
 from common.data.shard import Shard
-from common.payload import Received, encode, outline
+from common.outline import Received, outline
+from common.payload import encode
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient

@@ -12,9 +12,11 @@ from client.secrets import Secrets
 from client.session import Holding, Session
 from common.data.shard import Shard
 from common.errors import SettingsError
-from common.payload import Received, Value, Values, encode, outline
+from common.outline import Received, outline
+from common.payload import encode
 from common.phases import OFFER, SEAL
 from common.settings.run import RunSettings
+from common.values import Value, Values
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.identities import identities

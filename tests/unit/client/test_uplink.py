@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from client.uplink import ClientUplink
 from common.arrays import Vector
-from common.payload import SparseVector, encode, payload_bits
+from common.payload import encode, payload_bits
 from common.randomness import generator
 from common.settings.uplink import Uplink
 from common.sparsification import kept, public_top_k, top_k
 from common.supports import seeded_support
 from common.uplink import uplink_support
+from common.values import SparseVector
 
 SEED, CLIENT, D = 7, "client-001", 40
 SUPPORTS = ("top-k", "random", "shared-random", "public-top-k")

@@ -17,7 +17,8 @@ from client.session import Holding, Session
 from client.work import Worker
 from common.data.shard import Shard
 from common.frames import CHUNK_BYTES, Body, frames, parse
-from common.payload import Values, encode
+from common.payload import encode
+from common.values import Values
 from deploy.inprocess import MemoryStream
 from proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings

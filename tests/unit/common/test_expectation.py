@@ -22,7 +22,8 @@ from common.expectation import (
     largest_body,
 )
 from common.paillier.packing import Layout
-from common.payload import Ciphertexts, SparseVector, Value, encode
+from common.payload import encode
+from common.values import Ciphertexts, SparseVector, Value
 from tests.unit.common.textbook import KEY, OTHER_KEY
 
 MODEL = np.zeros(3)

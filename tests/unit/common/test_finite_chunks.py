@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from common.frames import CHUNK_BYTES, Assembly, Body, parse
-from common.payload import Array, SparseVector, Value, encode, outline
+from common.outline import outline
+from common.payload import encode
+from common.values import Array, SparseVector, Value
 from proto import fenchel_pb2 as pb
 
 

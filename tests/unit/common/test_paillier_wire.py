@@ -14,9 +14,11 @@ from common.data.shard import Shard
 from common.errors import PayloadError
 from common.frames import Assembly
 from common.objectives.objective import Objective
+from common.outline import outline
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, SparseVector, Value, Values, encode, outline
+from common.payload import encode
+from common.values import Ciphertexts, SparseVector, Value, Values
 from tests.unit.common.textbook import KEY
 
 LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=6, value_bits=30)

@@ -17,18 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from common.errors import PayloadError
+from common.outline import MAX_ARRAYS, Outlines, Received, outline
 from common.paillier.packing import Layout
-from common.payload import (
-    MAX_ARRAYS,
-    Ciphertexts,
-    Outlines,
-    Received,
-    SparseVector,
-    Value,
-    Values,
-    encode,
-    outline,
-)
+from common.payload import encode
+from common.values import Ciphertexts, SparseVector, Value, Values
 from proto import fenchel_pb2 as pb
 
 DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool")

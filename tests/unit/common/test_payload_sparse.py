@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PayloadError
-from common.payload import SparseVector, encode, outline, payload_bits
+from common.outline import outline
+from common.payload import encode, payload_bits
 from common.sparsification import kept
 from common.supports import MAX_SEEDED_SIZE, Encoding, seeded_support
+from common.values import SparseVector
 from proto import fenchel_pb2 as pb
 
 MNIST, ADULT = 7850, 162

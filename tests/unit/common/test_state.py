@@ -15,8 +15,8 @@ from hypothesis.extra import numpy as hnp
 
 from common import store
 from common.errors import CheckpointError
-from common.payload import SparseVector
 from common.state import freeze, thaw
+from common.values import SparseVector
 
 
 @dataclass

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from common import store
 from common.errors import CheckpointError, StorageError
-from common.payload import SparseVector, Value
+from common.values import SparseVector, Value
 
 VALUES: dict[str, Value] = {
     "model": np.arange(6.0).reshape(2, 3),

@@ -20,7 +20,7 @@ from common.errors import EncryptionError, PayloadError
 from common.expectation import check
 from common.paillier.packing import Layout
 from common.paillier.vector import CipherVector
-from common.payload import Ciphertexts, Value
+from common.values import Ciphertexts, Value
 from server.aligned import ClearVectors, EncryptedVectors, Stored, cipher_sum
 from server.alignment import Alignment, Holding
 from tests.unit.server.test_alignment import aligned, grid, hybrids

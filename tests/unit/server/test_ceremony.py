@@ -11,8 +11,8 @@ import pytest
 
 from common.errors import RunStoppedError, SettingsError, TooFewRepliesError
 from common.expectation import Expectation, check
-from common.payload import Value, Values
 from common.phases import ACCEPT, OFFER, SEAL
+from common.values import Value, Values
 from server.ceremony import share_secrets
 from server.fleet import Fleet
 

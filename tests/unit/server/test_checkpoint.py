@@ -13,8 +13,9 @@ from common import store
 from common.arrays import Vector
 from common.errors import CheckpointError
 from common.frames import Body
-from common.payload import Values, encode
+from common.payload import encode
 from common.run_folder import RunFolder
+from common.values import Values
 from proto import fenchel_pb2 as pb
 from server import checkpoint as module
 from server.checkpoint import Border, Checkpoint, before_last, load, newest, renew, save, take

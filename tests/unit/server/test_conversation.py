@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import payload
+from common import outline
 from common.errors import TooFewRepliesError, WireError
 from common.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, Head, frames, parse
-from common.payload import Values, encode
+from common.payload import encode
 from common.settings.run import Network
+from common.values import Values
 from deploy.inprocess import MemoryStream
 from proto import fenchel_pb2 as pb
 from server import strays
@@ -243,13 +244,13 @@ async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_aft
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the values whose descriptors were looked at."""
     names: list[str] = []
-    look = payload._part
+    look = outline._part
 
-    def part(item: pb.Array) -> payload.Part:
+    def part(item: pb.Array) -> outline.Part:
         names.append(item.name)
         return look(item)
 
-    monkeypatch.setattr(payload, "_part", part)
+    monkeypatch.setattr(outline, "_part", part)
     return names
 
 

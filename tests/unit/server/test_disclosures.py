@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from common.errors import CheckpointError
 from common.frames import Body
-from common.payload import encode, outline
+from common.outline import outline
+from common.payload import encode
 from common.phases import ACCEPT
 from common.run_folder import RunFolder
 from common.settings.uplink import Uplink

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.arrays import Vector
-from common.payload import SparseVector, payload_bits
+from common.payload import payload_bits
 from common.settings.uplink import Downlink
 from common.sparsification import kept, top_k
 from common.supports import seeded_support
 from common.uplink import downlink_seed
+from common.values import SparseVector
 from server.downlink import ServerDownlink
 
 SEED, D = 7, 12

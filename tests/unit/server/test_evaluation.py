@@ -21,10 +21,10 @@ from common.frames import CHUNK_BYTES
 from common.objectives.factory import build_objective
 from common.objectives.metrics import Metrics
 from common.objectives.score_groups import Groups
-from common.payload import Values
 from common.phases import EVALUATE
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings
+from common.values import Values
 from deploy.inprocess import run_in_process
 from server.evaluation import over_clients
 from tests.algorithms.federation import load_model

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import pytest
 
 from common.errors import TooFewRepliesError
-from common.payload import Value, Values
+from common.values import Value, Values
 from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.exchange import Exchange

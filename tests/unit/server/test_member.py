@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from common.errors import PayloadError
-from common.payload import Values
+from common.values import Values
 from proto import fenchel_pb2 as pb
 from server.calls import Call
 from server.checkpoint import take

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.payload import SparseVector, Value
+from common.values import SparseVector, Value
 from server.cohort import Cohort
 from server.folding import Total, accumulate
 from server.replies import Gathered, Reduced, Replies

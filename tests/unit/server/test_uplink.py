@@ -14,9 +14,11 @@ from client.uplink import ClientUplink
 from common.arrays import Vector
 from common.errors import PayloadError
 from common.expectation import ArraySpec, check
-from common.payload import SparseVector, Value, encode, outline
+from common.outline import outline
+from common.payload import encode
 from common.settings.uplink import Uplink
 from common.sparsification import kept
+from common.values import SparseVector, Value
 from server.replies import Reduced
 from server.uplink import Aggregate, ServerUplink
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PayloadError, TooFewRepliesError
-from common.payload import Value, Values
 from common.settings.participation import Participation
+from common.values import Value, Values
 from server.calls import Call
 from server.cohort import Cohort, Each
 from server.exchange import Exchange
