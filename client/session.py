@@ -7,18 +7,17 @@ server's decision, which each instruction's ``base`` tells (:mod:`client.journal
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from client.algorithm import ClientAlgorithm, Place
 from client.algorithms import client_half, require_allowed
+from client.evaluation import Evaluation
 from client.journal import Journal
 from client.privacy import bounded, protection_of
+from client.timing import set_apart, stopwatch
 from client.uplink import ClientUplink
 from common.data.shard import Shard
 from common.defects import described
@@ -38,21 +37,17 @@ from common.errors import (
 )
 from common.frames import Body
 from common.objectives.factory import build_objective
-from common.objectives.metrics import Metrics
-from common.objectives.ranking import Ranking
-from common.objectives.score_groups import NO_PLACES, Places, places_problem, score_groups
 from common.outline import Received
 from common.payload import encode
 from common.phases import EVALUATE, EXCHANGE
-from common.settings.run import RunSettings, ScoreHistograms, outside_code
+from common.settings.run import RunSettings, outside_code
 from common.settings.solver import Solver
-from common.values import Value, Values
+from common.values import Values
 from proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:
     from client.ceremony import Ceremony
     from client.ledger import Account
-    from client.paillier.cipher import Meter
     from client.policy import Policy
     from client.room import Room
     from client.secrets import Secrets
@@ -163,7 +158,12 @@ class Session:
         self._stateless = self._half.stateless()
         norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
         self._objective = build_objective(settings.objective, bounded(holding.shard, norm))
-        self._holdout = build_objective(settings.objective, holding.holdout) if holding.holdout else None
+        self._evaluation = Evaluation(
+            self._objective,
+            build_objective(settings.objective, holding.holdout) if holding.holdout else None,
+            holding.shard,
+            settings.evaluation.histograms,
+        )
         self._journal_folder = journal_folder
         self._room = room
         self._ceremony = ceremony
@@ -232,7 +232,7 @@ class Session:
             A file of this client was damaged, or changed by somebody else, since this process began.
         """
         if self._begun is not None and not self._stateless:
-            lap = _stopwatch()
+            lap = stopwatch()
             self._begun.journal.forget_before(instruction.reach)
             self._begun.journal.forget_between(instruction.base, instruction.sequence)
             timing.journal_ns = lap()
@@ -275,7 +275,7 @@ class Session:
         )
 
     def _answered(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
-        lap = _stopwatch()
+        lap = stopwatch()
         values = received.values()
         timing.decode_ns = lap()
         if instruction.kind == pb.INSPECT:
@@ -301,7 +301,7 @@ class Session:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()
             if meter is not None and before is not None:
-                _set_apart(timing, before, meter)
+                set_apart(timing, before, meter)
             encoded = Body(
                 encode(reply), shared=False
             )  # a reply that cannot travel is a failure, and leaves no record
@@ -340,27 +340,7 @@ class Session:
             raise PrivacyBudgetError(
                 f"client {self.client} tells no exact sums over its samples in a run under differential privacy"
             )
-        model = values.get("model")
-        if not isinstance(model, np.ndarray):
-            raise PayloadError(f"phase {phase!r} takes an array named 'model', got {sorted(values)}")
-        if model.shape != (self._objective.dimension,):
-            raise PayloadError(
-                f"phase {phase!r}: a model of shape {model.shape} cannot be evaluated here, where "
-                f"{self.holding.shard.features.shape[1]} of {self.holding.shard.total_features} features are held"
-            )
-        own, ranked = self._objective.judge(model)
-        held, held_ranked = (
-            (Metrics(0.0, 0, 0), None) if self._holdout is None else self._holdout.judge(model)
-        )
-        reply = _sums("", own) | _sums("holdout_", held)
-        histograms = self.settings.evaluation.histograms
-        if histograms is not None and self._objective.ranks:
-            places = _places(values)
-            reply |= _groups("", ranked, histograms, places)
-            reply |= _groups("holdout_", held_ranked, histograms, places)
-            if len(places):
-                reply["levels"] = len(places)
-        return reply
+        return self._evaluation.sums(values)
 
 
 @dataclass(frozen=True)
@@ -395,64 +375,3 @@ def _check_secrets(client: str, settings: RunSettings, secrets: Secrets | None) 
             f"{name} wants a key of {bits} bits, but that in client {client}'s secrets has "
             f"{secrets.private_key.public.bits}; make another with fenchel keys --bits {bits}, or change the settings"
         )
-
-
-def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
-    """Return metrics as values for the wire; -1 correct stands for none (regression)."""
-    return {
-        prefix + "loss_sum": float(metrics.loss_sum),
-        prefix + "correct": -1 if metrics.correct is None else int(metrics.correct),
-        prefix + "samples": int(metrics.samples),
-    }
-
-
-def _places(values: Values) -> Places:
-    """Return where the server divides the line of scores further."""
-    places = values.get("places", NO_PLACES)
-    if not (isinstance(places, np.ndarray) and places.dtype == np.float64):
-        raise PayloadError(f"phase {EVALUATE!r} takes an array of float64 named 'places', if any")
-    if problem := places_problem(places):
-        raise PayloadError(f"phase {EVALUATE!r}: the places that divide the line of scores {problem}")
-    return places
-
-
-def _groups(
-    prefix: str, ranking: Ranking | None, settings: ScoreHistograms, places: Places
-) -> dict[str, Value]:
-    """Return samples in groups of scores, by class, as values for the wire.
-
-    No groups without samples; nor where a score is not finite, since these samples have no AUC.
-    """
-    told = ranking is not None and np.isfinite(ranking.scores).all()
-    scores, positive = (
-        (ranking.scores, ranking.positive)
-        if ranking is not None and told
-        else (np.empty(0), np.empty(0, bool))
-    )
-    of_classes = {"positives": positive, "negatives": ~positive}
-    return {
-        prefix + name: score_groups(scores[chosen], settings.bins, settings.least, places)
-        for name, chosen in of_classes.items()
-    }
-
-
-def _set_apart(timing: pb.Timing, before: Meter, after: Meter) -> None:
-    """Take what was encrypted and decrypted meanwhile out of the time of computation."""
-    timing.encryptions = after.encryptions - before.encryptions
-    timing.decryptions = after.decryptions - before.decryptions
-    timing.encrypt_ns = after.encryption_ns - before.encryption_ns
-    timing.decrypt_ns = after.decryption_ns - before.decryption_ns
-    timing.compute_ns = max(timing.compute_ns - timing.encrypt_ns - timing.decrypt_ns, 0)
-
-
-def _stopwatch() -> Callable[[], int]:
-    """Return a function that gives the nanoseconds since it was last called."""
-    last = time.perf_counter_ns()
-
-    def lap() -> int:
-        nonlocal last
-        now = time.perf_counter_ns()
-        elapsed, last = now - last, now
-        return elapsed
-
-    return lap

@@ -1,0 +1,105 @@
+"""A client's sums for the evaluation of a model, over its own samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.data.shard import Shard
+from common.errors import PayloadError
+from common.objectives.metrics import Metrics
+from common.objectives.objective import Objective
+from common.objectives.ranking import Ranking
+from common.objectives.score_groups import NO_PLACES, Places, places_problem, score_groups
+from common.phases import EVALUATE
+from common.settings.run import ScoreHistograms
+from common.values import Value, Values
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a client evaluates models on.
+
+    Attributes
+    ----------
+    objective
+        On the samples that it trains on.
+    holdout
+        On those that it only evaluates on, if any.
+    shard
+        The samples that it trains on.
+    histograms
+        How scores are grouped; ``None``: the server hears of no scores.
+    """
+
+    objective: Objective
+    holdout: Objective | None
+    shard: Shard
+    histograms: ScoreHistograms | None
+
+    def sums(self, values: Values) -> Values:
+        """Return the sums that the server asks for, of the model in ``values``.
+
+        Raises
+        ------
+        PayloadError
+            There is no such model, or places that divide no line of scores.
+        """
+        model = values.get("model")
+        if not isinstance(model, np.ndarray):
+            raise PayloadError(f"phase {EVALUATE!r} takes an array named 'model', got {sorted(values)}")
+        if model.shape != (self.objective.dimension,):
+            raise PayloadError(
+                f"phase {EVALUATE!r}: a model of shape {model.shape} cannot be evaluated here, where "
+                f"{self.shard.features.shape[1]} of {self.shard.total_features} features are held"
+            )
+        own, ranked = self.objective.judge(model)
+        held, held_ranked = (Metrics(0.0, 0, 0), None) if self.holdout is None else self.holdout.judge(model)
+        reply = _sums("", own) | _sums("holdout_", held)
+        if self.histograms is not None and self.objective.ranks:
+            places = _places(values)
+            reply |= _groups("", ranked, self.histograms, places)
+            reply |= _groups("holdout_", held_ranked, self.histograms, places)
+            if len(places):
+                reply["levels"] = len(places)
+        return reply
+
+
+def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
+    """Return metrics as values for the wire; -1 correct stands for none (regression)."""
+    return {
+        prefix + "loss_sum": float(metrics.loss_sum),
+        prefix + "correct": -1 if metrics.correct is None else int(metrics.correct),
+        prefix + "samples": int(metrics.samples),
+    }
+
+
+def _places(values: Values) -> Places:
+    """Return where the server divides the line of scores further."""
+    places = values.get("places", NO_PLACES)
+    if not (isinstance(places, np.ndarray) and places.dtype == np.float64):
+        raise PayloadError(f"phase {EVALUATE!r} takes an array of float64 named 'places', if any")
+    if problem := places_problem(places):
+        raise PayloadError(f"phase {EVALUATE!r}: the places that divide the line of scores {problem}")
+    return places
+
+
+def _groups(
+    prefix: str, ranking: Ranking | None, settings: ScoreHistograms, places: Places
+) -> dict[str, Value]:
+    """Return samples in groups of scores, by class, as values for the wire.
+
+    No groups without samples; nor where a score is not finite, since these samples have no AUC.
+    """
+    told = ranking is not None and np.isfinite(ranking.scores).all()
+    scores, positive = (
+        (ranking.scores, ranking.positive)
+        if ranking is not None and told
+        else (np.empty(0), np.empty(0, bool))
+    )
+    of_classes = {"positives": positive, "negatives": ~positive}
+    return {
+        prefix + name: score_groups(scores[chosen], settings.bins, settings.least, places)
+        for name, chosen in of_classes.items()
+    }

@@ -1,0 +1,34 @@
+"""How long the parts of a client's answer take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from proto import fenchel_pb2 as pb
+
+if TYPE_CHECKING:
+    from client.paillier.cipher import Meter
+
+
+def set_apart(timing: pb.Timing, before: Meter, after: Meter) -> None:
+    """Take what was encrypted and decrypted meanwhile out of the time of computation."""
+    timing.encryptions = after.encryptions - before.encryptions
+    timing.decryptions = after.decryptions - before.decryptions
+    timing.encrypt_ns = after.encryption_ns - before.encryption_ns
+    timing.decrypt_ns = after.decryption_ns - before.decryption_ns
+    timing.compute_ns = max(timing.compute_ns - timing.encrypt_ns - timing.decrypt_ns, 0)
+
+
+def stopwatch() -> Callable[[], int]:
+    """Return a function that gives the nanoseconds since it was last called."""
+    last = time.perf_counter_ns()
+
+    def lap() -> int:
+        nonlocal last
+        now = time.perf_counter_ns()
+        elapsed, last = now - last, now
+        return elapsed
+
+    return lap
