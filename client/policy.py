@@ -82,9 +82,23 @@ class Policy(Section):
                 "shows the server this client's contributions, and the policy wants protect_primal: true"
             )
         picks = getattr(algorithm, "picks", None)  # null: all, and so for algorithms that pick nothing
-        if self.least_picks is not None and isinstance(picks, int) and picks < self.least_picks:
-            wanted.append(f"asks for picks: {picks}, and the policy wants {self.least_picks} or more")
+        if self.least_picks is not None and isinstance(picks, int):
+            wanted += self._too_few(picks, common=getattr(algorithm, "picking", None) == "common")
         return f"the run {'; it '.join(wanted)}" if wanted else None
+
+    def _too_few(self, picks: int, *, common: bool) -> list[str]:
+        """Return why a round may update fewer dual coordinates than the policy allows, if it may."""
+        least = self.least_picks
+        assert least is not None
+        if picks < least:
+            return [f"asks for picks: {picks}, and the policy wants {least} or more"]
+        # The server works the clients' shares out, from what the others hold.
+        if common:
+            return [
+                f"asks for picking: common, of which this client's share may be smaller than the {least} picks that "
+                "the policy wants (picking: independent gives each client all)"
+            ]
+        return []
 
     def refusal(
         self, asked: DifferentialPrivacy | None, noise_multiplier: float, support: Support

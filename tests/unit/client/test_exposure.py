@@ -71,6 +71,7 @@ def with_key(bits: int = 3072, **changes: Any) -> HyFDCASettings:
         ({"protect_primal": True}, with_key(), with_key(protect_primal=True)),
         ({"least_picks": 20}, with_key(picks=19), with_key(picks=20)),
         ({"least_picks": 20}, with_key(picks=1), with_key()),
+        ({"least_picks": 20}, with_key(picks=20, picking="common"), with_key(picking="common")),
     ],
 )
 def test_a_policy_refuses_what_shows_more_than_it_allows(
