@@ -190,7 +190,8 @@ def check_uploads(settings: RunSettings, objective: Objective, samples: Collecti
     Raises
     ------
     SettingsError
-        The privacy of some client would not be what it says, or one upload costs more than the whole budget.
+        The privacy of some client would not be what it says, its noise could not be held by floating-point numbers,
+        or one upload costs more than the whole budget.
     """
     privacy = settings.differential_privacy
     assert privacy is not None
@@ -200,6 +201,7 @@ def check_uploads(settings: RunSettings, objective: Objective, samples: Collecti
     for count in sorted({min(samples), max(samples)}):
         facts = facts_of(settings, objective, count)
         release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
+        check_noise(settings, facts, release.noise_multiplier)
         if privacy.budget is None or privacy.mechanism == "paper":
             continue  # the paper's budget is by the paper's formula
         first = Accountant(privacy.accountant).epsilon({release: 1}, privacy.delta)

@@ -22,7 +22,7 @@ from common.objectives.factory import build_objective
 from common.outline import Received, outline
 from common.payload import encode
 from common.privacy.accountant import Release, epsilon
-from common.privacy.claim import check_claim
+from common.privacy.claim import check_claim, check_uploads
 from common.run_folder import RunFolder
 from common.settings.run import RunSettings, validate
 from proto import fenchel_pb2 as pb
@@ -396,8 +396,12 @@ def test_noise_that_only_a_clients_samples_make_too_small_is_refused_before_it_t
     algorithm = {"name": "fedavg", "local_epochs": 1, "batch_size": 5, "step_size": 1e-321}
     settings = private(SOUND | {"mechanism": "batch"}, algorithm=algorithm)
     check_claim(settings)
+    holding = Holdings().of(settings, 0, 4)
+    objective = build_objective(settings.objective, holding.shard)
     with pytest.raises(SettingsError, match="noise must have a standard deviation from 1e-250"):
-        Session("client-0", settings, Holdings().of(settings, 0, 4), tmp_path)
+        check_uploads(settings, objective, [holding.shard.samples])
+    with pytest.raises(SettingsError, match="noise must have a standard deviation from 1e-250"):
+        Session("client-0", settings, holding, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
