@@ -33,11 +33,11 @@ def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> i
     Raises
     ------
     SettingsError
-        Nobody here knows how much the model computes: it is one of somebody's own, or a deep network.
+        It is not known how much the model computes: it is one of somebody's own, or a deep network.
     """
     if isinstance(objective, OwnSettings):
         raise SettingsError(
-            f"objective.name: {objective.name}: nobody here knows how much this model computes; say how many "
+            f"objective.name: {objective.name}: how much this model computes is not known; say how many "
             "multiply-accumulate operations the forward pass of one sample takes, with --macs"
         )
     if isinstance(objective, BinarySettings):
