@@ -46,8 +46,8 @@ _COLUMNS = (
     _Column("round", lambda row: f"{row['round']:.0f}"),
     _Column("objective", lambda row: _number(_objective(row))),
     _Column("gap", lambda row: _small(row.get("gap", math.nan)), rare=True),
-    _Column("accuracy", lambda row: _percent(_of_split(row, "accuracy"))),
-    _Column("auc", lambda row: _percent(_of_split(row, "auc"), 2), rare=True),
+    _Column("accuracy", lambda row: _percent(row.get(_of_split(row, "accuracy"), math.nan))),
+    _Column("auc", lambda row: _auc(row), rare=True),
     _Column("epsilon", lambda row: _number(row.get("epsilon_pld", math.nan), 3), rare=True),
     _Column("seconds", lambda row: f"{row['seconds']:.3f}"),
     _Column("compute", lambda row: f"{row['compute_s']:.3f}"),
@@ -73,13 +73,17 @@ def _objective(row: Row) -> float:
     return row.get("primal_objective", math.nan) if math.isnan(figure) else figure
 
 
-def _of_split(row: Row, kind: str) -> float:
-    """A figure on the test set where there is one, else on the clients' holdouts, else on the training samples."""
-    for split in ("test", "holdout", "train"):
-        figure = row.get(f"{split}_{kind}", math.nan)
-        if not math.isnan(figure):
-            return figure
-    return math.nan
+def _of_split(row: Row, kind: str) -> str:
+    """Name the figure on the test set where there is one, else on the clients' holdouts, else on training samples."""
+    names = [f"{split}_{kind}" for split in ("test", "holdout", "train")]
+    return next((name for name in names if not math.isnan(row.get(name, math.nan))), names[-1])
+
+
+def _auc(row: Row) -> str:
+    """Show the AUC, and how far it may be from the true one where it is of groups of scores."""
+    name = _of_split(row, "auc")
+    error = row.get(f"{name}_error", math.nan)
+    return _percent(row.get(name, math.nan), 2) + (f" ± {_percent(error, 2)}" if error > 0 else "")
 
 
 class Display:

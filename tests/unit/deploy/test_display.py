@@ -82,6 +82,13 @@ def test_the_auc_is_shown_beside_the_accuracy_where_there_is_one(terminal: bool)
     assert "75.00 %" in shown(ROW | {"test_auc": math.nan, "train_auc": 0.75}, terminal=terminal)
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_auc_of_groups_is_shown_with_its_bound(terminal: bool) -> None:
+    groups = ROW | {"test_auc": math.nan, "holdout_auc": 0.851, "holdout_auc_error": 0.16}
+    assert "85.10 % ± 16.00 %" in shown(groups, terminal=terminal)
+    assert "±" not in shown(groups | {"holdout_auc_error": 0.0}, terminal=terminal)
+
+
 def test_the_algorithms_own_objective_stands_in_for_one_that_nobody_evaluated() -> None:
     text = shown(ROW | {"objective": math.nan, "primal_objective": 0.375}, terminal=False)
     assert "objective 0.3750" in text
