@@ -45,6 +45,8 @@ class Admission:
         Its data set; ``None``: each client brings its own.
     resume
         The checkpoint that it goes on from.
+    epoch
+        How often it has been resumed.
     disclosures
         The account of what crosses.
     environments
@@ -69,6 +71,7 @@ class Admission:
         source: DataSource | None,
         resume: Checkpoint | None,
         *,
+        epoch: int,
         disclosures: Disclosures,
         environments: Environments,
         remarks: Remarks,
@@ -89,7 +92,7 @@ class Admission:
         names = () if resume is None else tuple(resume.members)
         late_joiners = settings.participation.late_joiners
         self.enrolment = Enrolment(expected, settings.network.settle, names, late_joiners)
-        self._newcomers = Newcomers(0 if resume is None else resume.epoch + 1)
+        self._newcomers = Newcomers(epoch)
         self.members: dict[str, Member] = {} if resume is None else resume.restore()
         if settings.participation.on_lost_state == "stop":
             for member in self.members.values():
@@ -260,6 +263,8 @@ class Admission:
                 return f"client {member.name} has other names of classes than client {other.name}; {remedy}"
         return ""
 
+    # What the run calls
+
     def shape(self) -> tuple[int, int]:
         """Return features and classes of the whole problem."""
         if self._source is not None:
@@ -267,8 +272,6 @@ class Admission:
         shard = next(iter(self.members.values())).shard
         assert shard is not None
         return shard.features, shard.classes
-
-    # What the run calls
 
     async def gather(self) -> None:
         """Wait until every client has joined and described its data."""

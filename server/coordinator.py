@@ -136,6 +136,7 @@ class Coordinator:
             folder.id,
             self._source,
             resume,
+            epoch=self._epoch,
             disclosures=self.disclosures,
             environments=self._environments,
             remarks=remarks,
