@@ -23,6 +23,7 @@ from common.data.extractor import VARIABLE
 from common.data.shard import Shard
 from common.errors import AnotherRunError, SettingsError, WireError
 from common.objectives.factory import dimension_of
+from common.paillier.key import SAFE_BITS
 from common.settings.objective import BinarySettings, MlpScorer, MlpSettings, OwnSettings
 from common.settings.run import RunSettings, from_json, outside_code, raw
 
@@ -108,26 +109,33 @@ class Consent:
         return settings
 
     def check_encryption(self, settings: RunSettings, given: str | None) -> None:
-        """Refuse a run that encrypts nothing, where the client was started for one that does.
+        """Refuse a run without encryption that deserves the name, where the client was started for one that has it.
+
+        The length of a key in a file of secrets is its maker's choice, that of a sealed key the server's.
 
         Parameters
         ----------
         settings
             Of the run.
         given
-            What says that this client expects encryption, such as ``--secrets``; ``None``: nothing does.
+            What says that this client expects encryption, ``--secrets`` or ``--peer``; ``None``: nothing does.
 
         Raises
         ------
         SettingsError
-            The server sees everything in this run.
+            The server sees everything in this run, or can break its key.
         """
-        if given is None or self.plaintext or settings.algorithm.key_bits is not None:
+        bits = settings.algorithm.key_bits
+        if given is None or self.plaintext or (bits is not None and (given != "--peer" or bits >= SAFE_BITS)):
             return
+        problem = (
+            f"encrypts nothing (algorithm {settings.algorithm.name})"
+            if bits is None
+            else f"has keys of {bits} bits, which can be broken below {SAFE_BITS}"
+        )
         raise SettingsError(
-            f"this client was started with {given}, and the server's run encrypts nothing (algorithm "
-            f"{settings.algorithm.name}), so it does not take part. If the server may see what this client sends, "
-            f"leave {given} out, or start it with --allow-plaintext"
+            f"this client was started with {given}, and the server's run {problem}, so it does not take part. If the "
+            f"server may see what this client sends, leave {given} out, or start it with --allow-plaintext"
         )
 
     def check_same(self, joined: str, shown: str, client: str) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from common.algorithms import AlgorithmSettings
 from common.errors import SettingsError
+from common.paillier.key import SAFE_BITS
 from common.privacy.facts import Support
 from common.settings.privacy import DifferentialPrivacy, Mechanism
 from common.settings.section import Section, settings_error, yaml_value
@@ -74,7 +75,7 @@ class Policy(Section):
         """
         wanted = []
         bits = algorithm.key_bits
-        if self.encryption == "required" and (bits is None or bits < _LEAST_KEY_BITS):
+        if self.encryption == "required" and (bits is None or bits < SAFE_BITS):
             given = "nothing" if bits is None else f"under a key of {bits} bits, which can be broken"
             wanted.append(f"encrypts {given}, and the policy wants encryption: required")
         if self.protect_primal and not getattr(algorithm, "protect_primal", False):
@@ -149,7 +150,6 @@ class Policy(Section):
         return f"the run {'; it '.join(wanted)}" if wanted else None
 
 
-_LEAST_KEY_BITS = 2048
 _OF_ENCRYPTION = {"encryption", "protect_primal", "least_picks"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from client.secrets import Secrets
 from client.session import Session
 from common.algorithms.hyfdca import HyFDCASettings
 from common.errors import SettingsError
+from common.settings.run import validate
 from proto import fenchel_pb2 as pb
 
 HYFDCA: dict[str, Any] = {
@@ -53,6 +55,16 @@ def test_a_client_started_for_encryption_refuses_plaintext(
         joined(settings, **started)
     assert joined(settings, **started, consent=Consent(plaintext=True)).client == "north"
     assert joined(settings).client == "north", "nothing says that it expects encryption"
+
+
+@pytest.mark.parametrize(
+    ("given", "bits", "refused"), [("--peer", 1024, True), ("--peer", 2048, False), ("--secrets", 512, False)]
+)
+def test_a_server_cannot_choose_sealed_keys_that_can_be_broken(given: str, bits: int, refused: bool) -> None:
+    settings = validate(HYFDCA | {"algorithm": {"name": "hyfdca", "encryption": {"key_bits": bits}}})
+    Consent(plaintext=True).check_encryption(settings, given)
+    with pytest.raises(SettingsError) if refused else contextlib.nullcontext():
+        Consent().check_encryption(settings, given)
 
 
 def test_a_client_with_secrets_takes_part_where_they_are_used(secrets: Secrets) -> None:
