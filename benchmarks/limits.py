@@ -9,7 +9,7 @@ Verdict: TypeAlias = dict[str, str | float | bool]
 """A row for people and for JSON: ``limit``, ``measured``, ``bound`` and whether it was ``kept``."""
 
 ALLOWANCE = 5.0
-"""How many times as much time a quick run may take: it has few turns, on a machine that may have other work."""
+"""Factor on limits of time in a quick run: it has few turns, on a machine that may have other work."""
 
 
 class Limits:

@@ -1,4 +1,4 @@
-"""How many more uploads an epsilon allows."""
+"""Privacy budgets: uploads that count together, up to an epsilon."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Budget:
             )
 
     def _fits(self, cap: float, release: Release) -> bool:
-        """Whether one more upload fits, as far as a power of two of its kind does: computed now and then only."""
+        """Return whether one more upload fits; a power of two of its kind is tried, so few epsilons are computed."""
         count = self.releases[release]
         others = self.uploads - count
         if self._known is not None and self._known[:2] == (release, others) and count < self._known[2]:

@@ -25,7 +25,7 @@ LEDGER = "privacy.ledger"
 """The ledger of a run, in the client's folder of that run."""
 
 COUNT = "privacy.count"
-"""How many uploads that ledger has, beside it."""
+"""Number of uploads in that ledger, in a file beside it."""
 
 POLICY_LEDGER = "_policy.ledger"
 """The ledger of a policy that names none, beside the folders of the runs; no id of a run begins so."""

@@ -61,7 +61,7 @@ class Policy(Section):
 
     @property
     def wants_noise(self) -> bool:
-        """Whether a run must be under differential privacy: unless the policy wants encryption, and nothing else."""
+        """Requirement of differential privacy: unless the policy wants encryption, and nothing else."""
         wants_encryption = self.encryption == "required" or self.protect_primal
         return not wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
 

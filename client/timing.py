@@ -1,4 +1,4 @@
-"""How long the parts of a client's answer take."""
+"""Durations of the parts of a client's answer."""
 
 from __future__ import annotations
 

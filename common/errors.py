@@ -18,7 +18,7 @@ class FenchelError(Exception):
 
     exit_code: ClassVar[int] = 1
     diverged: bool = False
-    """Whether it is about numbers that are not finite: as a rule the run has diverged."""
+    """True if the error is about numbers that are not finite: as a rule the run has diverged."""
 
 
 class SettingsError(FenchelError):

@@ -58,7 +58,7 @@ class Environment:
 
     @property
     def ready(self) -> bool:
-        """Whether it holds what it should."""
+        """True if the environment holds what it should."""
         if not self.requirements:
             return True
         stamp = self.folder / _STAMP

@@ -1,4 +1,4 @@
-"""Which local solver the settings mean for an objective, and whether it can solve that."""
+"""Choice of the local solver for an objective, and its checks before any data are seen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
 
     ``auto`` is newton-cg for linear models that are smooth and strongly convex, and sgd for all others. Where no
     rule is given, sgd and adam do 5 epochs, and the others solve to an accuracy of 1/4, which is what FedDCD
-    asks for (its specification, section 2.2).
+    asks for (docs/algorithms/feddcd.md).
 
     Raises
     ------
@@ -120,7 +120,7 @@ def smoothness(objective: Objective) -> float | None:
 
 
 def has_hessian(objective: Objective) -> bool:
-    """Whether an objective has second derivatives."""
+    """Return whether an objective has second derivatives."""
     return type(objective).hessian_vector is not Objective.hessian_vector
 
 

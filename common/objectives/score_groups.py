@@ -33,7 +33,7 @@ PARTS = 32
 """Parts of the line, all of the same width but for whole bins, at whose ends it is cut before anything is halved."""
 
 LEVELS = 4
-"""How often the line is divided further, at most."""
+"""Largest number of times that the line is divided further."""
 
 CROWDED = 4
 """A part of the line with more than so many times its share of the samples, both classes counting the same, asks for

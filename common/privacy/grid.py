@@ -40,7 +40,7 @@ _LARGEST_INTEGER = 2.0**63 - 2.0**54
 
 @dataclass(frozen=True)
 class GridNoise:
-    """How an upload gets its noise.
+    """Grid and scale of the noise of one upload.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ MOST_VALUES = 100_000
 """How many values a YAML text may stand for, once it uses aliases; without them its length is bound enough."""
 
 DEEPEST = 100
-"""How many lists and sections in brackets may lie in each other in a YAML text."""
+"""Largest depth of lists and sections in brackets in a YAML text."""
 
 
 class Section(BaseModel):
