@@ -1,48 +1,115 @@
-"""One tree of errors.
+"""Errors that a person can cause or cure.
 
-Every error that a person can cause or cure is a :class:`FenchelError`. Its text is one paragraph for
-that person: what was wrong, where, what was expected, what to do. The command line prints the text
-without a stack trace and exits with :attr:`FenchelError.exit_code`; ``docs/exit-codes.md`` lists them.
-Anything else that escapes is a defect of Fenchel and keeps its stack trace.
+Every such error is a :class:`FenchelError`: its type says what kind of thing is wrong, its attributes say
+where, and its text is composed here, in :meth:`FenchelError.__str__`. The command line prints the text
+without a stack trace and exits with :attr:`FenchelError.exit_code` (``docs/exit-codes.md`` lists the codes).
+Code and tests look at types and attributes, never at the text. Any other exception that escapes is a defect
+of Fenchel and keeps its stack trace.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from os import PathLike
+from typing import Any, ClassVar, TypedDict, Unpack
+
+
+class Place(TypedDict, total=False):
+    """Location of an error; each part is optional and becomes an attribute of the error.
+
+    Attributes
+    ----------
+    source
+        File, URL or other origin of what is wrong.
+    row
+        Row of a table or line of a text, counted from 1.
+    column
+        Name of a column.
+    key
+        Dotted key of a setting, a field of a file, or an option of a command line.
+    round
+        Round, counted from 1.
+    phase
+        Name of a phase.
+    client
+        Name of a client.
+    array
+        Name of an array in a message or a file.
+    """
+
+    source: str | PathLike[str]
+    row: int
+    column: str
+    key: str
+    round: int
+    phase: str
+    client: str
+    array: str
+
+
+_PLACES = (
+    ("source", "{}"),
+    ("row", "row {}"),
+    ("column", "column {!r}"),
+    ("key", "{}"),
+    ("round", "round {}"),
+    ("phase", "phase {!r}"),
+    ("client", "client {}"),
+    ("array", "array {!r}"),
+)
 
 
 class FenchelError(Exception):
-    """Base of all errors that Fenchel raises on purpose."""
+    """Base of all errors that Fenchel raises on purpose.
+
+    Parameters
+    ----------
+    problem
+        What is wrong, with the values, and what to do; without the place.
+    **place
+        Where it is wrong (:class:`Place`).
+    """
 
     exit_code: ClassVar[int] = 1
     diverged: bool = False
     """True if the error is about numbers that are not finite: as a rule the run has diverged."""
 
+    source: str = ""
+    row: int | None = None
+    column: str = ""
+    key: str = ""
+    round: int | None = None
+    phase: str = ""
+    client: str = ""
+    array: str = ""
+
+    def __init__(self, problem: str = "", **place: Unpack[Place]) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        located: dict[str, Any] = dict(place)
+        if "source" in located:
+            located["source"] = str(located["source"])
+        self.__dict__.update(located)
+
+    @property
+    def place(self) -> str:
+        """Where it is wrong, in words: "ages.csv, row 3, column 'age'"."""
+        named = self.__dict__
+        return ", ".join(
+            form.format(named[name]) for name, form in _PLACES if named.get(name) not in (None, "")
+        )
+
+    def __str__(self) -> str:
+        if not (place := self.place):
+            return self.problem
+        return f"{place}:{'' if self.problem.startswith(chr(10)) else ' '}{self.problem}"
+
 
 class SettingsError(FenchelError):
-    """The settings, or the words of a command line, cannot be accepted.
-
-    Parameters
-    ----------
-    problem
-        What is wrong, and what to do; without the key.
-    key
-        Dotted key of the setting to blame, or the option of a command line; empty if it is no single one.
-    source
-        Where the settings came from, such as a file; empty if that goes without saying.
-    """
+    """The settings, or the options of a command line, cannot be accepted."""
 
     exit_code = 2
-
-    def __init__(self, problem: str = "", *, key: str = "", source: str = "") -> None:
-        apart = "" if problem.startswith("\n") else " "
-        place = ": ".join(filter(None, (source, key)))
-        super().__init__(f"{place}:{apart}{problem}" if place else problem)
-        self.problem = problem
-        self.key = key
-        self.source = source
 
 
 class DivergedError(SettingsError):
@@ -74,9 +141,15 @@ class ContradictingLabelsError(DataError):
     """
 
     def __init__(
-        self, text: str, contradictions: int = 0, clients: tuple[str, ...] = (), rows: tuple[int, ...] = ()
+        self,
+        problem: str = "",
+        *,
+        contradictions: int = 0,
+        clients: tuple[str, ...] = (),
+        rows: tuple[int, ...] = (),
+        **place: Unpack[Place],
     ) -> None:
-        super().__init__(text)
+        super().__init__(problem, **place)
         self.contradictions, self.clients, self.rows = contradictions, clients, rows
 
 
@@ -95,18 +168,18 @@ class JoinRefusedError(FenchelError):
 class AnotherRunError(JoinRefusedError):
     """The server shows a client another run than the one that it has taken part in.
 
-    Parameters
+    Attributes
     ----------
-    message
-        For people.
     joined
         Id of the run that the client has taken part in.
     shown
         Id of the run that the server has now.
     """
 
-    def __init__(self, message: str, *, joined: str = "", shown: str = "") -> None:
-        super().__init__(message)
+    def __init__(
+        self, problem: str = "", *, joined: str = "", shown: str = "", **place: Unpack[Place]
+    ) -> None:
+        super().__init__(problem, **place)
         self.joined = joined
         self.shown = shown
 
@@ -130,20 +203,23 @@ class RunStoppedError(FenchelError):
 class TooFewRepliesError(RunStoppedError):
     """Fewer clients than ``participation.min_replies`` answered a phase in time.
 
-    Parameters
+    Attributes
     ----------
-    text
-        For people.
     failures
-        What clients said that could not answer, by client id.
+        Accounts of the clients that could not answer, by client id.
     diverged
-        Whether what they said looks as if the run had diverged.
+        True if these accounts look as if the run had diverged.
     """
 
     def __init__(
-        self, text: str = "", failures: Mapping[str, str] | None = None, *, diverged: bool = False
+        self,
+        problem: str = "",
+        *,
+        failures: Mapping[str, str] | None = None,
+        diverged: bool = False,
+        **place: Unpack[Place],
     ) -> None:
-        super().__init__(text)
+        super().__init__(problem, **place)
         self.failures = dict(failures or {})
         self.diverged = diverged
 
@@ -193,16 +269,14 @@ class EncryptionError(FenchelError):
 class OutOfRangeError(EncryptionError):
     """A value is too large for its slot in a ciphertext, or not finite.
 
-    Parameters
+    Attributes
     ----------
-    message
-        For people.
-    finite
-        Whether the value is finite: then the range may be too narrow, else the run has diverged.
+    diverged
+        True if the value is not finite; otherwise the range may be too narrow.
     """
 
-    def __init__(self, message: str = "", *, finite: bool = True) -> None:
-        super().__init__(message)
+    def __init__(self, problem: str = "", *, finite: bool = True, **place: Unpack[Place]) -> None:
+        super().__init__(problem, **place)
         self.diverged = not finite
 
 
@@ -215,17 +289,22 @@ class PrivacyBudgetError(FenchelError):
 class BudgetSpentError(PrivacyBudgetError):
     """A client sends no more: the next upload would cost more privacy than is left of its budget.
 
-    Parameters
+    Attributes
     ----------
-    message
-        For people.
     epsilon
         Of all uploads, with the one that is not sent.
     allowed
         Largest epsilon of all uploads.
     """
 
-    def __init__(self, message: str, *, epsilon: float = math.nan, allowed: float = math.nan) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        problem: str = "",
+        *,
+        epsilon: float = math.nan,
+        allowed: float = math.nan,
+        **place: Unpack[Place],
+    ) -> None:
+        super().__init__(problem, **place)
         self.epsilon = epsilon
         self.allowed = allowed

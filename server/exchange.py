@@ -261,7 +261,7 @@ class Exchange:
         self._let_go()
         if len(self.answered) < self._needed:
             text = self._too_few(asked, setting)
-            raise TooFewRepliesError(text, self.failures, diverged=self._diverged)
+            raise TooFewRepliesError(text, failures=self.failures, diverged=self._diverged)
         return sorted(self.answered)
 
     def _let_go(self) -> None:

@@ -58,9 +58,9 @@ def check_labels(alignment: Alignment, labels: Mapping[str, NDArray[np.uint8]]) 
         f"{count} samples have different labels at different clients: for example, row {rows[0]} of client {pair[0]} "
         f"and row {rows[1]} of client {pair[1]} are the same sample. The run does not begin: all holders of a sample "
         "need its one label, so correct the clients' data",
-        count,
-        pair,
-        rows,
+        contradictions=count,
+        clients=pair,
+        rows=rows,
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from common.settings.run import RunSettings, validate
 from deploy import engine
+from tests import messages
 
 engine.choose()  # as in every process of a federation, whatever a test imports first
 
@@ -26,6 +27,18 @@ settings.register_profile(
 # Whoever runs the tests runs the same examples, so a failure is about what was changed.
 settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes the snapshot of messages anew."""
+    parser.addoption("--update-messages", action="store_true", help="write tests/messages.json anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hand the option on to the processes of pytest-xdist."""
+    if config.getoption("--update-messages"):
+        os.environ[messages.UPDATE] = "1"
+
 
 MakeSettings: TypeAlias = Callable[..., RunSettings]
 

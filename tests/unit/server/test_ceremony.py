@@ -40,7 +40,7 @@ class Relayed:
         (client,) = self.clients
         self.asked.append((client, phase, values))
         if phase in self.failing.get(client, ""):
-            raise TooFewRepliesError("phase: 0 of 1 clients answered", {client: "its disk is full"})
+            raise TooFewRepliesError("phase: 0 of 1 clients answered", failures={client: "its disk is full"})
         reply: dict[str, Any] = {"fingerprint": self.fingerprints.get(client, "same")}
         if phase == OFFER:
             reply = {"public_key": array(client), "certificate": client, "signature": array(client)}
