@@ -67,7 +67,7 @@ bench-peers: $(READY)  ## the same job on other frameworks, which are installed:
 
 proto: $(READY)  ## generate the Python code of the wire contract
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. \
-		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/fenchel.proto
+		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. fenchel/proto/fenchel.proto
 
 lock: $(READY)  ## renew the lock files after a change of the dependencies; LOCK=--upgrade takes new versions, too
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'

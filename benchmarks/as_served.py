@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from deploy import engine
+from fenchel.deploy.launch import grpc_engine
 
-engine.choose()
+grpc_engine.choose()

@@ -1,7 +1,8 @@
 """The peer: a bare asyncio gRPC streaming echo of the same bytes, without any of Fenchel.
 
-Frames of the same size, as raw bytes, on one stream for each client; as many client processes and clients in each as
-Fenchel is given. It has processes of its own, in which gRPC is as it comes, with the engine that it chooses itself.
+Frames of the same size, as raw bytes, on one stream for each client; as many client processes and clients in
+each as Fenchel is given. It has processes of its own, in which gRPC is as it comes, with the engine that it
+chooses itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy import engine
+from fenchel.deploy.launch import grpc_engine
 
 
 def measure(
@@ -34,8 +35,8 @@ def measure(
     numbers = map(str, (clients, processes, size, rounds))
     command = [sys.executable, "-m", "benchmarks.bare_echo_processes", "server", *numbers]
     environment = dict(os.environ)
-    if environment.get(engine.VARIABLE) == engine.POLLED:
-        del environment[engine.VARIABLE]
+    if environment.get(grpc_engine.VARIABLE) == grpc_engine.POLLED:
+        del environment[grpc_engine.VARIABLE]
     done = subprocess.run(
         [*command, str(certificates or "")], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )

@@ -93,7 +93,7 @@ async def measure(
     if certificates is None:
         port = server.add_insecure_port("127.0.0.1:0")
     else:
-        from common.credentials import Credentials
+        from fenchel.common.tls.credentials import Credentials
 
         port = server.add_secure_port("127.0.0.1:0", Credentials.load(certificates / "server").for_server())
     await server.start()
@@ -135,7 +135,7 @@ async def measure(
 async def _clients(port: int, count: int, size: int, certificates: str) -> None:
     async def one() -> None:
         if certificates:
-            from common.credentials import Credentials
+            from fenchel.common.tls.credentials import Credentials
 
             credentials = Credentials.load(Path(certificates) / "client-000")
             channel = grpc.aio.secure_channel(

@@ -1,10 +1,10 @@
 """CODASCA, CODA+, FedAvg and SCAFFOLD on digits with rare positives: test AUC, beside the specification's section 8.
 
-Five clients with one negative and one positive digit each, a network of 32 hidden units, 4096 local steps in rounds of
-1, 8, 32, 128 and 512, five seeds, over real server and client processes with TLS. Writes
-``docs/results/codasca-digits.md`` and its figure. ``--runs FOLDER`` keeps the runs and reads those that are there
-already, with ``--finished`` only those; ``--at-once N`` does N at the same time; ``--quick`` does two methods with one
-seed and writes nothing. Needs torch.
+Five clients with one negative and one positive digit each, a network of 32 hidden units, 4096 local steps in
+rounds of 1, 8, 32, 128 and 512, five seeds, over real server and client processes with TLS. Writes
+``docs/results/codasca-digits.md`` and its figure. ``--runs FOLDER`` keeps the runs and reads those that are
+there already, with ``--finished`` only those; ``--at-once N`` does N at the same time; ``--quick`` does two
+methods with one seed and writes nothing. Needs torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The digits of CODASCA's sanity observations, exactly as our specification deals them (section 8).
 
-Writes one NumPy archive: all shards in the order of the machines, who holds which row, and the test set. A run divides
-it with ``data.partition: {kind: column}``, so that real processes train on just these samples.
+Writes one NumPy archive: all shards in the order of the machines, who holds which row, and the test set. A
+run divides it with ``data.partition: {kind: column}``, so that real processes train on just these samples.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """CODASCA, CODA+, FedAvg and SCAFFOLD on Fashion-MNIST with rare positives: test AUC against rounds and megabytes.
 
 A convolutional network, images shrunk to 14 x 14 pixels so that processors can train it, 8 and 16 clients with one
-negative and one positive class each, one sample in ten positive, one seed, over real server and client processes with
-TLS. Writes ``docs/results/codasca-fashion-mnist.md`` and its figure. ``--trials`` tries out step sizes with another
-seed, prints what came out and writes nothing; ``--runs FOLDER`` keeps the runs and reads those that are there already,
-with ``--finished`` only those; ``--at-once N`` does N at the same time; ``--quick`` does two methods for eight rounds
-and writes nothing. Needs torch and Fashion-MNIST (``fenchel data fetch fashion-mnist``, or ``FENCHEL_DATA``).
+negative and one positive class each, one sample in ten positive, one seed, over real server and client
+processes with TLS. Writes ``docs/results/codasca-fashion-mnist.md`` and its figure. ``--trials`` tries out
+step sizes with another seed, prints what came out and writes nothing; ``--runs FOLDER`` keeps the runs and
+reads those that are there already, with ``--finished`` only those; ``--at-once N`` does N at the same time;
+``--quick`` does two methods for eight rounds and writes nothing. Needs torch and Fashion-MNIST (``fenchel
+data fetch fashion-mnist``, or ``FENCHEL_DATA``).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from benchmarks.machine import description
 from benchmarks.outcome import evaluated, first, megabytes
 from benchmarks.page import put
 from benchmarks.program import markdown, progress, tell
-from common.data import catalogue
-from common.data.samples import RawMatrix
+from fenchel.common.data import catalogue
+from fenchel.common.data.samples import RawMatrix
 
 _EXPERIMENT = Path("experiments/codasca/fashion-mnist.yaml")
 _PAGE = Path("docs/results/codasca-fashion-mnist.md")

@@ -10,7 +10,7 @@ import numpy as np
 import fenchel
 from benchmarks.figure import canvas
 from benchmarks.outcome import evaluated_in_all, megabytes
-from report.canvas import COLORS
+from fenchel.report.render.canvas import COLORS
 
 
 def draw(
@@ -26,7 +26,8 @@ def draw(
     Parameters
     ----------
     panels
-        By title of a column and name of a curve, the runs of all seeds. The first half of the names is drawn solid.
+        By title of a column and name of a curve, the runs of all seeds. The first half of the names is drawn
+        solid.
     path
         The PNG file.
     figure

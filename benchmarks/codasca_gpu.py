@@ -1,8 +1,8 @@
 """Seconds of a round of CODASCA with ResNet-20 on images of CIFAR-10's size, on the CPU or on a GPU.
 
-Four clients in one process, without a network, so that what is measured is local steps: batches of 32, float32. Clients
-share the device and take turns. The first round warms up and does not count. The images are those of CIFAR-10 where
-they are on this machine, and random ones of their size otherwise, which take as long.
+Four clients in one process, without a network, so that what is measured is local steps: batches of 32,
+float32. Clients share the device and take turns. The first round warms up and does not count. The images are
+those of CIFAR-10 where they are on this machine, and random ones of their size otherwise, which take as long.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 
 from benchmarks.machine import description
 from benchmarks.program import Figures, flags, progress, tell
-from common.data.catalogue import locate
-from common.errors import SettingsError
-from common.objectives.networks.device import find_device
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
+from fenchel.common.data.catalogue import locate
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.networks.device import find_device
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
 
 _CLIENTS = 4
 _BATCH = 32

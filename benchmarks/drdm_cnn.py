@@ -1,14 +1,15 @@
 """DRDM, DRFA, SCAFFOLD and FedAvg with a convolutional network: average and worst client beside the paper's Table 1.
 
-The paper's network on Kuzushiji-MNIST and on Fashion-MNIST, 30 clients, Dirichlet 0.1, 20 clients in a round, tau =
-10, one seed, over real server and client processes with TLS. Where only the 10,000 test images of Kuzushiji-MNIST are
-at hand, they are split into 8,000 and 2,000. Writes the tables of ``docs/results/drdm-cnn.md`` and its figures. Name
-the data sets that are wanted, or none for both.
+The paper's network on Kuzushiji-MNIST and on Fashion-MNIST, 30 clients, Dirichlet 0.1, 20 clients in a round,
+tau = 10, one seed, over real server and client processes with TLS. Where only the 10,000 test images of
+Kuzushiji-MNIST are at hand, they are split into 8,000 and 2,000. Writes the tables of
+``docs/results/drdm-cnn.md`` and its figures. Name the data sets that are wanted, or none for both.
 
-``--trials`` tries out settings instead, on Fashion-MNIST with another seed; ``--controls`` runs SCAFFOLD with steps of
-several lengths, and looks at its control variates. ``--runs FOLDER`` keeps the runs and reads those
-that are there already, with ``--finished`` only those; ``--quick`` does two methods for two rounds with the digits of
-scikit-learn, and writes nothing. Needs torch and the data sets (``fenchel data fetch``, or ``FENCHEL_DATA``).
+``--trials`` tries out settings instead, on Fashion-MNIST with another seed; ``--controls`` runs SCAFFOLD with
+steps of several lengths, and looks at its control variates. ``--runs FOLDER`` keeps the runs and reads those
+that are there already, with ``--finished`` only those; ``--quick`` does two methods for two rounds with the
+digits of scikit-learn, and writes nothing. Needs torch and the data sets (``fenchel data fetch``, or
+``FENCHEL_DATA``).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from benchmarks.machine import description
 from benchmarks.outcome import evaluated
 from benchmarks.page import put
 from benchmarks.program import markdown, progress
-from common.data.catalogue import data_folders, locate
-from common.errors import RunStoppedError
-from report.canvas import COLORS
+from fenchel.common.data.catalogue import data_folders, locate
+from fenchel.common.errors import RunStoppedError
+from fenchel.report.render.canvas import COLORS
 
 _PAGE = Path("docs/results/drdm-cnn.md")
 _TRIAL = ("seed=0", "rounds=15", "evaluation.every=10")

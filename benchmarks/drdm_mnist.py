@@ -2,9 +2,9 @@
 
 A linear model, 30 clients, Dirichlet 0.1, 20 clients in a round, tau = 10, five seeds, over real server and client
 processes with TLS. Writes ``docs/results/drdm-mnist.md`` and its figure. ``--trials`` tries out step sizes with
-another seed, prints what came out and writes nothing; ``--runs FOLDER`` keeps the runs and reads those that are there
-already, with ``--finished`` only those; ``--quick`` does two methods for ten rounds and writes nothing. Needs MNIST
-(``fenchel data fetch mnist``, or ``FENCHEL_DATA``).
+another seed, prints what came out and writes nothing; ``--runs FOLDER`` keeps the runs and reads those that
+are there already, with ``--finished`` only those; ``--quick`` does two methods for ten rounds and writes
+nothing. Needs MNIST (``fenchel data fetch mnist``, or ``FENCHEL_DATA``).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from benchmarks.experiment import Planned, begun, done, kept
 from benchmarks.figure import canvas
 from benchmarks.outcome import Floats, Integers, evaluated, evaluated_in_all, first
 from benchmarks.program import progress
-from common.phases import EVALUATE
-from report.canvas import COLORS
+from fenchel.common.wire.phases import EVALUATE
+from fenchel.report.render.canvas import COLORS
 
 MEAN, WORST, SPREAD = "client_accuracy_mean", "client_accuracy_worst", "client_accuracy_std"
 """Over the clients, each on test samples with the classes of its own."""

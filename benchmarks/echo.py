@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from client.algorithm import ClientAlgorithm, answers
-from common.algorithms import AlgorithmSettings
-from common.arrays import Indices, Vector
-from common.data.shard import Shard
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.values import Values
-from server.algorithm import Algorithm
+from fenchel.algorithms.client_half import ClientAlgorithm, answers
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.wire.values import Values
 
 
 class EchoSettings(AlgorithmSettings):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import fenchel
 from benchmarks import program
 from benchmarks.program import allow_many_sockets, progress
-from common.settings.run import load
+from fenchel.common.settings.run import load
 
 Key = TypeVar("Key", bound=Hashable)
 

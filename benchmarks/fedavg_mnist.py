@@ -13,7 +13,7 @@ from pathlib import Path
 import fenchel
 from benchmarks.machine import description
 from benchmarks.program import Figures, markdown, progress, run
-from report.figure import draw
+from fenchel.report.render.figure import draw
 
 _EXPERIMENT = "experiments/mnist-fedavg.yaml"
 _TARGETS = (0.80, 0.85, 0.90)

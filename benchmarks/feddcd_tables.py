@@ -1,11 +1,11 @@
 """Tables 2 and 3 of the FedDCD paper: FedDCD, AccFedDCD and the primal methods, 100 clients, beside its numbers.
 
 Real server and client processes with TLS on MNIST and RCV1, and the optimum computed on one machine. Writes the
-tables and figures of ``docs/results/feddcd-*.md``; what stands around the tables was written by people, for one run of
-this program: read it again when they change. Name the tables that are wanted (``--list``), or none for all of them:
-about an hour on two cores. ``--runs FOLDER`` keeps the runs and reads those that are there already; ``--quick`` does
-the dual methods on MNIST for ten rounds and writes nothing. Needs MNIST and RCV1 (``fenchel data fetch``, or
-``FENCHEL_DATA``).
+tables and figures of ``docs/results/feddcd-*.md``; what stands around the tables was written by people, for
+one run of this program: read it again when they change. Name the tables that are wanted (``--list``), or none
+for all of them: about an hour on two cores. ``--runs FOLDER`` keeps the runs and reads those that are there
+already; ``--quick`` does the dual methods on MNIST for ten rounds and writes nothing. Needs MNIST and RCV1
+(``fenchel data fetch``, or ``FENCHEL_DATA``).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from benchmarks.experiment import Planned, done, flags
 from benchmarks.machine import description
 from benchmarks.page import put
 from benchmarks.program import allow_many_sockets, markdown, progress
-from client.solvers import Tilted, solve
-from common.data.catalogue import locate
-from common.data.source import DataSource
-from common.objectives.factory import build_objective
-from common.objectives.linear import LinearObjective
-from common.objectives.objective import Objective
-from common.phases import EVALUATE
-from common.settings.run import load
-from common.settings.solver import AdamSolver, NewtonCgSolver, Stopping
-from report.canvas import COLORS
+from fenchel.common.data.catalogue import locate
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.optim import Tilted, solve
+from fenchel.common.settings.run import load
+from fenchel.common.settings.solver import AdamSolver, NewtonCgSolver, Stopping
+from fenchel.common.wire.phases import EVALUATE
+from fenchel.report.render.canvas import COLORS
 
 _EXPERIMENTS = Path("experiments/feddcd")
 _PAGES = Path("docs/results")
@@ -307,8 +307,8 @@ def settings_of(table: Table) -> tuple[Path, tuple[str, ...]]:
 def optimum(path: Path, overrides: Sequence[str], runs: Path) -> float:
     """Return the smallest objective on all training samples that was found on one machine; kept beside the runs.
 
-    Newton's method finds the optimum of a linear model. For a network, which has many, it is the lowest value along a
-    long run of Adam, whose step size falls from 1e-3 to 1e-5.
+    Newton's method finds the optimum of a linear model. For a network, which has many, it is the lowest value
+    along a long run of Adam, whose step size falls from 1e-3 to 1e-5.
     """
     settings = load(path, overrides)
     samples = settings.data.model_dump_json(exclude={"partition"})

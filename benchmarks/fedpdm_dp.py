@@ -1,10 +1,10 @@
 """DP-FedPDM on Adult: accuracy for a total epsilon, in the paper's way and in a way that keeps its promise.
 
-100 clients with one class and 325 samples each, 30 of them in each of 200 rounds, batches of 10 and five local steps,
-delta 1e-4, over real server and client processes with TLS. Every row says the epsilon that it claims and the one that
-accountants find. Writes ``docs/results/fedpdm-dp.md`` and its figure; ``--runs FOLDER`` keeps the runs and reads those
-that are there already; ``--quick`` does two rows for ten rounds and writes nothing. Needs Adult (``fenchel data fetch
-adult``, or ``FENCHEL_DATA``) and dp-accounting.
+100 clients with one class and 325 samples each, 30 of them in each of 200 rounds, batches of 10 and five
+local steps, delta 1e-4, over real server and client processes with TLS. Every row says the epsilon that it
+claims and the one that accountants find. Writes ``docs/results/fedpdm-dp.md`` and its figure; ``--runs
+FOLDER`` keeps the runs and reads those that are there already; ``--quick`` does two rows for ten rounds and
+writes nothing. Needs Adult (``fenchel data fetch adult``, or ``FENCHEL_DATA``) and dp-accounting.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from benchmarks.machine import description
 from benchmarks.outcome import evaluated
 from benchmarks.page import put
 from benchmarks.program import markdown, progress, tell
-from common.data.source import DataSource
-from common.objectives.factory import build_objective
-from common.privacy.accountant import calibrate
-from common.privacy.claim import facts_of
-from common.privacy.sensitivity import DualDifference
-from common.settings.run import RunSettings
-from report.canvas import COLORS
+from fenchel.algorithms.privacy_requirements import facts_of
+from fenchel.common.accounting.accountant import calibrate
+from fenchel.common.accounting.sensitivity import DualDifference
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.settings.run import RunSettings
+from fenchel.report.render.canvas import COLORS
 
 _EXPERIMENT = Path("experiments/fedpdm/adult-private.yaml")
 _PAGE = Path("docs/results/fedpdm-dp.md")

@@ -1,10 +1,10 @@
 """FedPDM, BSDP-FedPDM and the usual methods on MNIST: accuracy against rounds and against bits.
 
 Figures 7 and 8 of the FedPDM paper without noise: 100 clients with four digits and 600 samples each, 30 of them in
-each of 200 rounds, the same local effort for all methods, over real server and client processes with TLS. One row has
-the paper's own loss and parameters. Writes ``docs/results/fedpdm-mnist.md`` and its figure; ``--runs FOLDER`` keeps
-the runs and reads those that are there already; ``--quick`` does two rows for ten rounds and writes nothing. Needs
-MNIST (``fenchel data fetch mnist``, or ``FENCHEL_DATA``).
+each of 200 rounds, the same local effort for all methods, over real server and client processes with TLS. One
+row has the paper's own loss and parameters. Writes ``docs/results/fedpdm-mnist.md`` and its figure; ``--runs
+FOLDER`` keeps the runs and reads those that are there already; ``--quick`` does two rows for ten rounds and
+writes nothing. Needs MNIST (``fenchel data fetch mnist``, or ``FENCHEL_DATA``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What the FedPDM paper's noise is worth: the epsilon that it claims beside what accountants find.
 
-The paper's settings for Adult and MNIST (batches of 10, 100 clients of which 30 take part in each of 200 rounds, so
-60 uploads of a client on average, delta 1e-4), with the constant that the paper's proof gives for its unstated c0.
-Writes ``docs/results/fedpdm-privacy.md`` and its figure; ``--quick`` draws no curves, calibrates nothing, and writes
-nothing. Needs dp-accounting.
+The paper's settings for Adult and MNIST (batches of 10, 100 clients of which 30 take part in each of 200
+rounds, so 60 uploads of a client on average, delta 1e-4), with the constant that the paper's proof gives for
+its unstated c0. Writes ``docs/results/fedpdm-privacy.md`` and its figure; ``--quick`` draws no curves,
+calibrates nothing, and writes nothing. Needs dp-accounting.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks.figure import canvas
 from benchmarks.machine import description
 from benchmarks.program import Figures, markdown, progress, run
-from common.privacy import paper
-from common.privacy.accountant import Method, Release, calibrate, epsilon
-from common.privacy.gaussian import exact_gaussian
+from fenchel.common.accounting import paper
+from fenchel.common.accounting.accountant import Method, Release, calibrate, epsilon
+from fenchel.common.accounting.gaussian import exact_gaussian
 
 _PAGE = Path("docs/results/fedpdm-privacy.md")
 _DELTA = 1e-4

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 import fenchel
 from benchmarks.experiment import Planned, done
 from benchmarks.outcome import evaluated, first
-from common.data.source import DataSource
-from common.objectives.factory import build_objective
-from common.phases import EVALUATE
-from common.settings.run import RunSettings, load
-from common.sparsification import kept
-from report.canvas import COLORS
+from fenchel.common.compression.sparsification import kept
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.settings.run import RunSettings, load
+from fenchel.common.wire.phases import EVALUATE
+from fenchel.report.render.canvas import COLORS
 
 MORE_COLORS = (*COLORS, "#000000", "#e0a000")
 """Of curves, where there are many."""

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import as_served  # noqa: F401 - before gRPC is imported
-from common import tables
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from deploy.local import LocalLauncher
-from server.observer import Observer
-from server.rounds import Row
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage import tables
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.local import LocalLauncher
+from fenchel.server.rounds import Row
+from fenchel.server.telemetry.observer import RunObserver
 
 
 def settings(clients: int, floats: int, rounds: int, *, reduce: bool = False) -> RunSettings:
@@ -71,7 +71,7 @@ def measure(
             clients,
             processes=processes,
             secure=secure,
-            observer=Observer(row=ended),
+            observer=RunObserver(row=ended),
         )
         asyncio.run(launcher.run())
         metrics = tables.read(folder.metrics)

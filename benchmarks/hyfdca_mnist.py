@@ -24,11 +24,11 @@ from benchmarks.limits import Limits
 from benchmarks.machine import description
 from benchmarks.processes import Watched, up
 from benchmarks.program import Figures, markdown, progress, run
-from client.paillier.interoperability import to_phe
-from client.paillier.key import generate
-from common.arrays import Vector
-from report.figure import draw
-from report.run import Run
+from fenchel.client.paillier.interoperability import to_phe
+from fenchel.client.paillier.key import generate
+from fenchel.common.arrays import Vector
+from fenchel.report.render.figure import draw
+from fenchel.report.run import Run
 
 _SETTINGS = "experiments/hyfdca/mnist-encrypted.yaml"
 _PAGE = Path("docs/results/hyfdca-mnist.md")
@@ -66,7 +66,8 @@ class Counts:
     Attributes
     ----------
     sent
-        Numbers that clients encrypt: an inner product and a change for each of their samples. They decrypt as many.
+        Numbers that clients encrypt: an inner product and a change for each of their samples. They decrypt as
+        many.
     added
         Additions on the server: S N (Q - 1) + N Q (specification, section 7), with S = 1.
     """

@@ -1,10 +1,10 @@
 """HyFDCA on News20 (1.36 million features): seconds, bytes and memory, in plaintext and encrypted.
 
 The values of each message are dealt to the clients of its group (ragged partition), 3 by 3 and 5 by 5. Real server
-and client processes over TLS, keys of 3072 bits. Writes ``docs/results/hyfdca-news20.md`` and its figure, in about 15
-minutes on two cores; ``--quick`` does two rounds of each kind and writes nothing. Needs News20 (``fenchel data fetch
-news20``, or ``FENCHEL_DATA``, which may also hold ``news20/news20_binary.npz``: the set rebuilt from the original
-messages).
+and client processes over TLS, keys of 3072 bits. Writes ``docs/results/hyfdca-news20.md`` and its figure, in
+about 15 minutes on two cores; ``--quick`` does two rounds of each kind and writes nothing. Needs News20
+(``fenchel data fetch news20``, or ``FENCHEL_DATA``, which may also hold ``news20/news20_binary.npz``: the set
+rebuilt from the original messages).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks.machine import description
 from benchmarks.processes import Watched, up
 from benchmarks.program import Figures, markdown, progress, run
-from common.arrays import Vector
-from common.data.catalogue import DATA_VARIABLE
-from report.figure import draw
+from fenchel.common.arrays import Vector
+from fenchel.common.data.catalogue import DATA_VARIABLE
+from fenchel.report.render.figure import draw
 
 _PLAIN = "experiments/hyfdca/news20.yaml"
 _ENCRYPTED = "experiments/hyfdca/news20-encrypted.yaml"

@@ -1,10 +1,10 @@
 """What the accounting of time and bytes costs: the same rounds, with it and without it, in turn in one process.
 
 A server and four clients exchange 1e6 floats over loopback, without TLS, as in ``round_trip``, with only the
-accounting switched: stamps, alignment of clocks, counters of the sockets, and the rows of the tables. Switched off,
-each of its functions is replaced by one that does nothing, and the median round is compared. Rounds scatter by more
-than the accounting takes, so the time spent within the functions themselves is measured, too: the limit of its share
-of the median round is 0.03, five times that with ``--quick``.
+accounting switched: stamps, alignment of clocks, counters of the sockets, and the rows of the tables.
+Switched off, each of its functions is replaced by one that does nothing, and the median round is compared.
+Rounds scatter by more than the accounting takes, so the time spent within the functions themselves is
+measured, too: the limit of its share of the median round is 0.03, five times that with ``--quick``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from unittest import mock
 from benchmarks import fenchel_echo
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
-from client.work import _Arrived
-from common.run_folder import RunFolder
-from deploy.local import LocalLauncher
-from server import accounting, recorder
-from server.accounting import Split
-from server.conversation import Conversation
-from server.observer import Observer
-from server.recorder import Recorder
-from server.rounds import Row
+from fenchel.client.worker import _Arrived
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.local import LocalLauncher
+from fenchel.server.rounds import Row
+from fenchel.server.telemetry import recorder, time_breakdown
+from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Recorder
+from fenchel.server.telemetry.time_breakdown import RoundBreakdown
+from fenchel.server.transport.client_stream import ClientStream
 
 _CLIENTS, _FLOATS = 4, 1_000_000
 
@@ -44,12 +44,12 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _switched_off() -> Iterator[None]:
     """Run the server without its accounting. What clients stamp stays: it is five readings of a clock."""
 
-    def split(*_: Any) -> Split:
-        return Split()  # a Mock would keep all instructions, and with them their replies
+    def split(*_: Any) -> RoundBreakdown:
+        return RoundBreakdown()  # a Mock would keep all instructions, and with them their replies
 
     with (
-        mock.patch.object(Conversation, "_align", _nothing),
-        mock.patch.object(Conversation, "_crossed", _nothing),
+        mock.patch.object(ClientStream, "_align", _nothing),
+        mock.patch.object(ClientStream, "_crossed", _nothing),
         mock.patch.object(Recorder, "calls", _nothing),
         mock.patch.object(recorder, "split", split),
     ):
@@ -71,10 +71,10 @@ def _timed(spent: list[float]) -> Iterator[None]:
         return call
 
     with (
-        mock.patch.object(Conversation, "_align", timed(Conversation._align)),
-        mock.patch.object(Conversation, "_crossed", timed(Conversation._crossed)),
+        mock.patch.object(ClientStream, "_align", timed(ClientStream._align)),
+        mock.patch.object(ClientStream, "_crossed", timed(ClientStream._crossed)),
         mock.patch.object(Recorder, "calls", timed(Recorder.calls)),
-        mock.patch.object(recorder, "split", timed(accounting.split)),
+        mock.patch.object(recorder, "split", timed(time_breakdown.split)),
         mock.patch.object(_Arrived, "stamp", timed(_Arrived.stamp)),
     ):
         yield
@@ -90,7 +90,7 @@ def _rounds(rounds: int) -> list[float]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary), "instrumentation")
         settings = fenchel_echo.settings(_CLIENTS, _FLOATS, rounds + 1)
-        launcher = LocalLauncher(settings, folder, _CLIENTS, secure=False, observer=Observer(row=ended))
+        launcher = LocalLauncher(settings, folder, _CLIENTS, secure=False, observer=RunObserver(row=ended))
         asyncio.run(launcher.run())
     return [later - earlier for earlier, later in itertools.pairwise(ends)]
 

@@ -1,11 +1,11 @@
 """How many rounds a run keeps in memory, to be written if it has to wait, and what the copies cost.
 
-In one process, with clients that return what they get: no computation and no network, so rounds are as short as they
-can be, and the fewest are kept. No regular checkpoint is due. Measured of each round: the processor's time of the
-copy, where one was made; of the run: the share of its time that the copies took, and the longest time from one round
-that was kept to the next, whose rounds a server that is killed while it waits does again. The limit of the share is
-0.01 for all copies but the largest, as the time after the last one may be over before it has paid for it; five times
-as much with ``--quick``.
+In one process, with clients that return what they get: no computation and no network, so rounds are as short
+as they can be, and the fewest are kept. No regular checkpoint is due. Measured of each round: the processor's
+time of the copy, where one was made; of the run: the share of its time that the copies took, and the longest
+time from one round that was kept to the next, whose rounds a server that is killed while it waits does again.
+The limit of the share is 0.01 for all copies but the largest, as the time after the last one may be over
+before it has paid for it; five times as much with ``--quick``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from unittest import mock
 from benchmarks import fenchel_echo
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
-from deploy.inprocess import run_in_process
-from server.observer import Observer
-from server.rounds import Rounds, Row
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server.rounds import Rounds, Row
+from fenchel.server.telemetry.observer import RunObserver
 
 _RUNS = ((1_000, 3, 600), (1_000_000, 3, 60), (1_000_000, 10, 60))  # floats, clients, rounds
 _QUICK = ((1_000, 3, 200), (100_000, 3, 60))
@@ -77,7 +77,7 @@ def _run(clients: int, floats: int, rounds: int) -> Kept:
     with tempfile.TemporaryDirectory() as temporary, mock.patch.object(Rounds, "_keep", timed):
         folder = RunFolder.create(Path(temporary), "kept-rounds")
         asyncio.run(
-            run_in_process(_settings(clients, floats, rounds), folder, observer=Observer(row=kept.ended))
+            run_in_process(_settings(clients, floats, rounds), folder, observer=RunObserver(row=kept.ended))
         )
     return kept
 

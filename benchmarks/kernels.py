@@ -1,11 +1,12 @@
 """Final models on other kernels of linear algebra: the same bits, or how far apart.
 
 Each case is a run in one process, done once in each environment: with OpenBLAS made to use another kernel
-(``OPENBLAS_CORETYPE``), with as many threads offered as there are cores, and with NumPy kept from the processor's newer
-instructions (``NPY_DISABLE_CPU_FEATURES``). A cell says whether the final model has the same bits as that of the first
-column, or the largest difference of an entry, as a share of the largest entry. Columns bear the name of the kernel that
-OpenBLAS really took; Zen has that of Haswell, and the oldest is called Katmai.
-``--quick`` does four cases of seven rounds. Neural networks are left out where PyTorch is not installed.
+(``OPENBLAS_CORETYPE``), with as many threads offered as there are cores, and with NumPy kept from the
+processor's newer instructions (``NPY_DISABLE_CPU_FEATURES``). A cell says whether the final model has the
+same bits as that of the first column, or the largest difference of an entry, as a share of the largest entry.
+Columns bear the name of the kernel that OpenBLAS really took; Zen has that of Haswell, and the oldest is
+called Katmai. ``--quick`` does four cases of seven rounds. Neural networks are left out where PyTorch is not
+installed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ import numpy as np
 
 import fenchel
 from benchmarks.program import Figures, progress, run
-from common.arrays import Vector
-from common.environment import Environment
+from fenchel.common.arrays import Vector
+from fenchel.common.environment import Environment
 
 _HERE = "as it is"
 _KERNELS = ("Haswell", "SkylakeX", "Zen", "Prescott")

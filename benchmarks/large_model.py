@@ -1,10 +1,11 @@
 """Memory of the server for a large model: 100 million float32 (400 MB), two clients, a reduction.
 
-A reduction holds three arrays of the model's size: the model, the sum, and a reply or the mean. A reply is added to
-the sum only when all of it is here, so that one that breaks off has changed nothing. The rest is what the process
-takes for a model of 1,000 numbers, and pieces of messages. Limits: four times the model in all, and 3.5 times beyond
-the small model. ``--quick`` takes 70 million, of which no reply fits ``network.reply_buffer_bytes`` either, and judges
-only the second limit: what the process takes anyway weighs more there.
+A reduction holds three arrays of the model's size: the model, the sum, and a reply or the mean. A reply is
+added to the sum only when all of it is here, so that one that breaks off has changed nothing. The rest is
+what the process takes for a model of 1,000 numbers, and pieces of messages. Limits: four times the model in
+all, and 3.5 times beyond the small model. ``--quick`` takes 70 million, of which no reply fits
+``network.reply_buffer_bytes`` either, and judges only the second limit: what the process takes anyway weighs
+more there.
 """
 
 from __future__ import annotations

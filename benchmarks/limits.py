@@ -18,7 +18,8 @@ class Limits:
     Parameters
     ----------
     quick
-        Whether this is a quick run, in which limits of time are wider by :data:`ALLOWANCE`. All others are as strict.
+        Whether this is a quick run, in which limits of time are wider by :data:`ALLOWANCE`. All others are as
+        strict.
 
     Attributes
     ----------

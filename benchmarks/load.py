@@ -1,10 +1,11 @@
 """Two thousand clients in forty processes, of which a twentieth is killed again and again, and comes back.
 
 SCAFFOLD, so that every client has state that a lost or repeated instruction would spoil; TLS; 50 rounds. At random
-moments two of the processes, 100 clients, get SIGKILL and are started again. Measured: clients lost, replies missed,
-the memory of the server's process over the rounds, its open files, and whether the model has the bits of a run in one
-process that nobody disturbed. ``--clients``, ``--processes`` and ``--rounds`` choose another size, ``--at-once 0`` a
-run without kills. ``--quick`` takes 200 clients in 4 processes, of which one is killed at a time, and 20 rounds.
+moments two of the processes, 100 clients, get SIGKILL and are started again. Measured: clients lost, replies
+missed, the memory of the server's process over the rounds, its open files, and whether the model has the bits
+of a run in one process that nobody disturbed. ``--clients``, ``--processes`` and ``--rounds`` choose another
+size, ``--at-once 0`` a run without kills. ``--quick`` takes 200 clients in 4 processes, of which one is
+killed at a time, and 20 rounds.
 
 Limits, without which the program ends with code 1:
 
@@ -41,14 +42,14 @@ import psutil
 
 from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.program import Figures, allow_many_sockets, flags, progress, tell
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from deploy import local
-from deploy.inprocess import run_in_process
-from report.run import Run
-from server import checkpoint as checkpoints
-from server.observer import Observer
-from server.rounds import Row
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch import local
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.report.run import Run
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.rounds import Row
+from fenchel.server.telemetry.observer import RunObserver
 
 _FEW = 200  # clients, for 569 samples
 _GROWTH = 0.05  # of memory, from the second quarter of the rounds to the last
@@ -246,7 +247,7 @@ def carry(plan: Plan) -> tuple[Load, Figures]:
             folder,
             plan.clients,
             processes=plan.processes,
-            observer=Observer(row=server.note),
+            observer=RunObserver(row=server.note),
         )
         killing = threading.Thread(target=killer.work, daemon=True)
         if plan.at_once:

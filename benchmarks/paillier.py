@@ -2,8 +2,8 @@
 
 A key of 3072 bits and slots of 40 bits, 76 values in a ciphertext; phe encrypts number by number. Both use the
 same key and take turns. Ratios are those of the medians. Limits: encrypting 1000 times as fast as phe,
-decrypting 60 times, adding 80 times, and a message of at most 1.3 times the bytes of float64. With ``--quick`` it may
-be a fifth as fast.
+decrypting 60 times, adding 80 times, and a message of at most 1.3 times the bytes of float64. With
+``--quick`` it may be a fifth as fast.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import phe.util
 
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
-from client.paillier.cipher import Paillier
-from client.paillier.interoperability import to_phe
-from client.paillier.key import PrivateKey, generate
-from client.paillier.obfuscators import Obfuscators
-from common.paillier.packing import Layout
-from common.payload import encode
+from fenchel.client.paillier.blinding import BlindingFactors
+from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.paillier.interoperability import to_phe
+from fenchel.client.paillier.key import PrivateKey, generate
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.wire.payload import encode
 
 _BITS = 3072
 _LAYOUT = Layout(slot_bits=40, fraction_bits=24, slots=76, value_bits=36)
@@ -67,10 +67,10 @@ def measure(quick: bool) -> Figures:
     key = generate(_BITS)
     public, private = to_phe(key)
     started = time.perf_counter()
-    obfuscators = Obfuscators(key)
+    obfuscators = BlindingFactors(key)
     table_seconds = time.perf_counter() - started
     ours = Paillier(key, obfuscators)
-    foreign = Paillier(key, Obfuscators(PrivateKey(key.p, key.q)))
+    foreign = Paillier(key, BlindingFactors(PrivateKey(key.p, key.q)))
     x = np.random.default_rng(0).uniform(-1000, 1000, 3_000 if quick else 10_000)
     vector = ours.encrypt(x, _LAYOUT)
     few = x[:10].tolist()

@@ -1,10 +1,11 @@
 """How near `fenchel project` comes to real runs: one on loopback is projected onto a link, and then done over it.
 
-FedAvg, FedDCD and HyFDCA (encrypted, a key of 2048 bits), four clients each, with a round trip of 257.5 ms: the HyFDCA
-paper's United States to Singapore. The real run goes through the relay, over TLS, with a process for each client.
-The ratio is the projected total, rounds and evaluations, to the real one. Computation takes longer on a busy machine,
-now in the one run and now in the other; so there are several pairs of runs, and the median of their ratios is to be
-between 0.9 and 1.1. With ``--quick`` there is one pair, and 0.5 to 1.5 will do.
+FedAvg, FedDCD and HyFDCA (encrypted, a key of 2048 bits), four clients each, with a round trip of 257.5 ms:
+the HyFDCA paper's United States to Singapore. The real run goes through the relay, over TLS, with a process
+for each client. The ratio is the projected total, rounds and evaluations, to the real one. Computation takes
+longer on a busy machine, now in the one run and now in the other; so there are several pairs of runs, and the
+median of their ratios is to be between 0.9 and 1.1. With ``--quick`` there is one pair, and 0.5 to 1.5 will
+do.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from typing import Any
 from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
-from common.run_folder import RunFolder
-from common.settings.link import parse_link
-from common.settings.run import validate
-from deploy.local import LocalLauncher
-from report.course import Course
-from report.projection import measured, project
-from report.run import Run
+from fenchel.common.settings.link import parse_link
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.local import LocalLauncher
+from fenchel.report.projection.projection import measured, project
+from fenchel.report.run import Run
+from fenchel.report.timeline import Timeline
 
 _CLIENTS = 4
 LINK = "hyfdca-257ms"
@@ -75,8 +76,8 @@ def up(name: str, rounds: int, runs: Path, link: Mapping[str, Any] | None = None
 def _pair(name: str, rounds: int) -> tuple[float, float, float]:
     """Return the seconds of a run on loopback, of its projection, and of a run over the link."""
     with tempfile.TemporaryDirectory() as temporary:
-        near = Course.of(up(name, rounds, Path(temporary)))
-        far = Course.of(up(name, rounds, Path(temporary), {"preset": LINK}))
+        near = Timeline.of(up(name, rounds, Path(temporary)))
+        far = Timeline.of(up(name, rounds, Path(temporary), {"preset": LINK}))
         link = parse_link({"preset": LINK}, "this benchmark")
         return measured(near).total, project(near, link).total, measured(far).total
 

@@ -17,13 +17,13 @@ from benchmarks import as_served, bare_echo  # noqa: F401 - the first before gRP
 from benchmarks.limits import Limits
 from benchmarks.memory import PeakMemory
 from benchmarks.program import Figures, progress, run
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from deploy.certificates.making import make_all
-from deploy.local import LocalLauncher
-from deploy.names import client_names
-from server.observer import Observer
-from server.rounds import Row
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.launch.local import LocalLauncher
+from fenchel.deploy.launch.names import client_names
+from fenchel.server.rounds import Row
+from fenchel.server.telemetry.observer import RunObserver
 
 _MODEL_BYTES = 65 * 10 * 8  # softmax on 64 pixels and a bias, 10 classes, float64
 
@@ -55,7 +55,7 @@ def measure(quick: bool) -> Figures:
             folder,
             clients,
             processes=processes,
-            observer=Observer(row=table.append),
+            observer=RunObserver(row=table.append),
         )
         asyncio.run(launcher.run())
     ends = [row["unix"] for row in table]

@@ -1,11 +1,11 @@
 """A sparse vector to bytes and back, on one core: 10 million float32, of which a part is given.
 
-Dense-equivalent speed is the 40 MB of the whole vector over the time that its sparse form takes. The limit is 1 GB/s
-each way, 40 ms. The peer is ``scipy.sparse.save_npz`` without compression, which is a zip file of indices and values;
-both take turns. Times are processor time, and ratios those of the medians. For a seeded support both sides look at
-every entry: the sender checks what the receiver will draw.
-Choosing the largest entries (top-k) is timed against ``numpy.argpartition``, which leaves ties to chance.
-``--quick`` takes fewer turns, and a fifth of the speed.
+Dense-equivalent speed is the 40 MB of the whole vector over the time that its sparse form takes. The limit is
+1 GB/s each way, 40 ms. The peer is ``scipy.sparse.save_npz`` without compression, which is a zip file of
+indices and values; both take turns. Times are processor time, and ratios those of the medians. For a seeded
+support both sides look at every entry: the sender checks what the receiver will draw. Choosing the largest
+entries (top-k) is timed against ``numpy.argpartition``, which leaves ties to chance. ``--quick`` takes fewer
+turns, and a fifth of the speed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import scipy.sparse as sp
 
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
-from common.outline import outline
-from common.payload import encode
-from common.sparsification import kept, top_k
-from common.supports import seeded_support
-from common.values import SparseVector
-from proto import fenchel_pb2 as pb
+from fenchel.common.compression.sparsification import kept, top_k
+from fenchel.common.wire.index_sets import seeded_support
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import SparseVector
+from fenchel.proto import fenchel_pb2 as pb
 
 _ENTRIES = 10_000_000
 _LIMIT = 1.0  # GB/s

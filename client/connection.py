@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from client.backoff import Backoff
-from client.consent import Consent, check_run
-from client.holdings import Holdings
-from client.ledger import POLICY_LEDGER, Account
-from client.observer import Observer
-from client.policy import Policy
-from client.room import Room
-from client.session import Session
-from client.work import Worker
-from common.credentials import Credentials
-from common.errors import CredentialError, JoinRefusedError, SettingsError, UnreachableError
-from common.settings.run import RunSettings
-from common.settings.solver import Solver
-from common.transport import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
-from common.version import PROTOCOL, software
-from proto import fenchel_pb2 as pb
-from proto.fenchel_pb2_grpc import CoordinatorStub
+from fenchel.client.backoff import Backoff
+from fenchel.client.disk_quota import DiskQuota
+from fenchel.client.local_data import LocalData
+from fenchel.client.observer import ClientObserver
+from fenchel.client.privacy.ledger import POLICY_LEDGER, Account
+from fenchel.client.privacy.policy import Policy
+from fenchel.client.session import Session
+from fenchel.client.trust_limits import TrustLimits, check_run
+from fenchel.client.worker import Worker
+from fenchel.common.errors import CredentialError, JoinRefusedError, SettingsError, UnreachableError
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.settings.solver import Solver
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.version import PROTOCOL, software
+from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 if TYPE_CHECKING:
-    from client.ceremony import Ceremony
-    from client.secrets import Secrets
+    from fenchel.client.secrets.secret_exchange import SecretExchange
+    from fenchel.client.secrets.shared import Secrets
 
 log = logging.getLogger("fenchel.client")
 
@@ -89,9 +89,9 @@ class Participant:
     name: str
     server: str
     credentials: Credentials | None
-    holdings: Holdings
+    holdings: LocalData
     state_folder: Path | None = None
-    consent: Consent = field(default_factory=Consent)
+    consent: TrustLimits = field(default_factory=TrustLimits)
     retry_for: float = 600.0
     secrets: Secrets | None = None
     peers: Collection[str] | None = None
@@ -135,12 +135,12 @@ class Connection:
     executor: Executor
     on_event: Callable[[str], None] = log.info
     on_instruction: Callable[[pb.Instruction], None] | None = None
-    observer: Observer = field(default_factory=Observer)
+    observer: ClientObserver = field(default_factory=ClientObserver)
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
     _has_worked: bool = False  # whether anything was asked of this client in the run
     _worker: Worker | None = None
-    _room: Room = field(init=False)
+    _room: DiskQuota = field(init=False)
     _backoff: Backoff = field(default_factory=Backoff)
     _last_success: float = field(default_factory=time.monotonic)
     _handshakes_failed: int = 0
@@ -149,7 +149,7 @@ class Connection:
 
     def __post_init__(self) -> None:
         self._credentials = self.participant.credentials
-        self._room = Room(self.participant.consent.journal_bytes)
+        self._room = DiskQuota(self.participant.consent.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
         """Join, and work until the server says that the run is over.
@@ -293,7 +293,7 @@ class Connection:
         data = who.holdings.identity(settings, who.name)
         return Account(who.name, run, data, None if path is None else path.resolve(), who.state_folder)
 
-    def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> Ceremony | None:
+    def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> SecretExchange | None:
         """Return this client's part in the sealed exchange, if there is one."""
         who, bits = self.participant, settings.algorithm.key_bits
         if not settings.seals_secrets or bits is None or self._credentials is None:
@@ -303,11 +303,11 @@ class Connection:
                 f"client {who.name} was given secrets in a file, but the clients of this run make their own "
                 "(secrets.source: sealed); start it without --secrets"
             )
-        from client.ceremony import Ceremony
-        from client.identity import Identity
+        from fenchel.client.secrets.identity import Identity
+        from fenchel.client.secrets.secret_exchange import SecretExchange
 
         identity = Identity(who.name, self._credentials)
-        return Ceremony(run, identity, bits, settings.secrets.designated, who.peers, folder)
+        return SecretExchange(run, identity, bits, settings.secrets.designated, who.peers, folder)
 
     async def _work(self, channel: grpc.aio.Channel) -> pb.Farewell | None:
         assert self._worker is not None

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.data.shard import Shard
-from common.errors import PayloadError
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.objectives.ranking import Ranking
-from common.objectives.score_groups import NO_PLACES, Places, places_problem, score_groups
-from common.phases import EVALUATE
-from common.settings.run import ScoreHistograms
-from common.values import Value, Values
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import PayloadError
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.objectives.ranking import Ranking
+from fenchel.common.objectives.score_groups import NO_PLACES, Places, places_problem, score_groups
+from fenchel.common.settings.run import ScoreHistograms
+from fenchel.common.wire.phases import EVALUATE
+from fenchel.common.wire.values import Value, Values
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ClientEvaluation:
     """What a client evaluates models on.
 
     Attributes

@@ -3,8 +3,8 @@
 For each instruction: the state after it and the reply to it. So an instruction that comes twice gets the
 same reply, and one whose effect the server never counted is undone by going back to its base. With a
 folder, both are written there before the reply is sent, one file an instruction, and survive the
-process; in memory are then only the last ones. How much all of it may take is for :mod:`client.room`.
-A client half without state keeps only its last reply, in memory.
+process; in memory are then only the last ones. How much all of it may take is for
+:mod:`fenchel.client.disk_quota`. A client half without state keeps only its last reply, in memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.room import Room
-from common import store
-from common.errors import CheckpointError, LostStateError
-from common.state import freeze, thaw
-from common.values import Value, Values
+from fenchel.client.disk_quota import DiskQuota
+from fenchel.common.errors import CheckpointError, LostStateError
+from fenchel.common.storage import store
+from fenchel.common.storage.state import freeze, thaw
+from fenchel.common.wire.values import Value, Values
 
 log = logging.getLogger("fenchel.client")
 
@@ -56,7 +56,7 @@ class Journal:
     """
 
     def __init__(
-        self, initial: Any, folder: Path | None = None, *, sync: bool = False, room: Room | None = None
+        self, initial: Any, folder: Path | None = None, *, sync: bool = False, room: DiskQuota | None = None
     ) -> None:
         self._initial = initial
         self._folder = folder
@@ -155,8 +155,9 @@ class Journal:
     def forget_between(self, base: int, sequence: int) -> None:
         """Drop the entries of instructions after ``base`` and before ``sequence``, whose base that is.
 
-        None of them counted when ``sequence`` was sent, or it would be the base; and none can count any more, since
-        no question is sent while another is open. All that checkpoints lead back to lies at the base or before it.
+        None of them counted when ``sequence`` was sent, or it would be the base; and none can count any more,
+        since no question is sent while another is open. All that checkpoints lead back to lies at the base or
+        before it.
 
         Raises
         ------

@@ -5,9 +5,9 @@ Each client is a label. Its times are its own account, the same that the server 
 
 from __future__ import annotations
 
-from client.observer import Observer
-from common.exposition import LATENCIES, Exposition
-from proto import fenchel_pb2 as pb
+from fenchel.client.observer import ClientObserver
+from fenchel.common.telemetry.exposition import LATENCIES, Exposition
+from fenchel.proto import fenchel_pb2 as pb
 
 _PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal", "handover")
 
@@ -57,9 +57,9 @@ class ClientMetrics:
             "fenchel_client_instruction_timestamp_seconds", "When the last instruction came.", "client"
         )
 
-    def observer(self) -> Observer:
+    def observer(self) -> ClientObserver:
         """Return what a client reports to."""
-        return Observer(self._opening, self._closed, self._answered, self._round_trip_took)
+        return ClientObserver(self._opening, self._closed, self._answered, self._round_trip_took)
 
     def _opening(self, client: str) -> str:
         self._streams.labels(client).inc()

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proto import fenchel_pb2 as pb
+from fenchel.proto import fenchel_pb2 as pb
 
 
 @dataclass(frozen=True)
-class Observer:
+class ClientObserver:
     """Told on the event loop what happens; each call begins with the client's id.
 
     Attributes
     ----------
     opening
-        Called before each stream to the server; returns the trace context that is named in its metadata, or nothing.
+        Called before each stream to the server; returns the trace context that is named in its metadata, or
+        nothing.
     closed
         Called when a stream has ended.
     answered
@@ -29,7 +30,7 @@ class Observer:
     answered: Callable[[str, pb.Instruction, pb.Reply, int], None] = lambda client, told, reply, size: None
     round_trip: Callable[[str, float], None] | None = None
 
-    def beside(self, other: Observer) -> Observer:
+    def beside(self, other: ClientObserver) -> ClientObserver:
         """Return an observer that tells this one and then another; only one of them can trace."""
 
         def opening(client: str) -> str:
@@ -44,4 +45,4 @@ class Observer:
             self.answered(client, instruction, reply, size)
             other.answered(client, instruction, reply, size)
 
-        return Observer(opening, closed, answered, self.round_trip or other.round_trip)
+        return ClientObserver(opening, closed, answered, self.round_trip or other.round_trip)

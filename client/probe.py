@@ -13,12 +13,12 @@ from typing import Any
 import grpc
 import numpy as np
 
-from common.credentials import Credentials
-from common.errors import CredentialError, FenchelError, UnreachableError
-from common.frames import FRAME_BYTES
-from common.transport import CLIENT_KEY, options
-from proto import fenchel_pb2 as pb
-from proto.fenchel_pb2_grpc import CoordinatorStub
+from fenchel.common.errors import CredentialError, FenchelError, UnreachableError
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.wire.channel import CLIENT_KEY, options
+from fenchel.common.wire.frames import FRAME_BYTES
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 _KEEPALIVE = 20.0
 _PING_PATIENCE = 10.0  # seconds

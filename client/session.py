@@ -1,7 +1,7 @@
 """One client's part in one run: every instruction is handled exactly once.
 
 The session knows nothing of the network. Instructions come in, replies go out; which of them count is the
-server's decision, which each instruction's ``base`` tells (:mod:`client.journal`).
+server's decision, which each instruction's ``base`` tells (:mod:`fenchel.client.journal`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from client.algorithm import ClientAlgorithm, Place
-from client.algorithms import client_half, require_allowed
-from client.evaluation import Evaluation
-from client.journal import Journal
-from client.privacy import bounded, protection_of
-from client.timing import set_apart, stopwatch
-from client.uplink import ClientUplink
-from common.data.shard import Shard
-from common.defects import described
-from common.environment import Environment
-from common.errors import (
+from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext
+from fenchel.algorithms.client_registry import client_half, require_allowed
+from fenchel.client.evaluation import ClientEvaluation
+from fenchel.client.journal import Journal
+from fenchel.client.privacy.protection import bounded, protection_of
+from fenchel.client.timing import set_apart, stopwatch
+from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.data.shard import Shard
+from fenchel.common.defects import described
+from fenchel.common.environment import Environment
+from fenchel.common.errors import (
     BudgetSpentError,
     CheckpointError,
     CredentialError,
@@ -35,22 +35,22 @@ from common.errors import (
     StorageError,
     WireError,
 )
-from common.frames import Body
-from common.objectives.factory import build_objective
-from common.outline import Received
-from common.payload import encode
-from common.phases import EVALUATE, EXCHANGE
-from common.settings.run import RunSettings, outside_code
-from common.settings.solver import Solver
-from common.values import Values
-from proto import fenchel_pb2 as pb
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.settings.run import RunSettings, outside_code
+from fenchel.common.settings.solver import Solver
+from fenchel.common.wire.frames import Body
+from fenchel.common.wire.outline import Received
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.phases import EVALUATE, EXCHANGE
+from fenchel.common.wire.values import Values
+from fenchel.proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:
-    from client.ceremony import Ceremony
-    from client.ledger import Account
-    from client.policy import Policy
-    from client.room import Room
-    from client.secrets import Secrets
+    from fenchel.client.disk_quota import DiskQuota
+    from fenchel.client.privacy.ledger import Account
+    from fenchel.client.privacy.policy import Policy
+    from fenchel.client.secrets.secret_exchange import SecretExchange
+    from fenchel.client.secrets.shared import Secrets
 
 log = logging.getLogger("fenchel.client")
 
@@ -60,7 +60,7 @@ _TOLD = (WireError, SettingsError, CredentialError, LostStateError, EncryptionEr
 
 
 @dataclass(frozen=True)
-class Holding:
+class ClientData:
     """The data that a client brings to a run.
 
     Attributes
@@ -126,8 +126,8 @@ class Session:
     Raises
     ------
     SettingsError
-        The run's algorithm is unknown or not allowed here, or it needs secrets that this client does not have; or the
-        policy refuses the run.
+        The run's algorithm is unknown or not allowed here, or it needs secrets that this client does not
+        have; or the policy refuses the run.
     BudgetSpentError
         The policy allows no upload more.
     CheckpointError
@@ -138,14 +138,14 @@ class Session:
         self,
         client: str,
         settings: RunSettings,
-        holding: Holding,
+        holding: ClientData,
         journal_folder: Path | None = None,
         allowed: Collection[str] = (),
         secrets: Secrets | None = None,
-        ceremony: Ceremony | None = None,
+        ceremony: SecretExchange | None = None,
         solver: Solver | None = None,
         policy: Policy | None = None,
-        room: Room | None = None,
+        room: DiskQuota | None = None,
         account: Account | None = None,
     ) -> None:
         self.client = client
@@ -158,7 +158,7 @@ class Session:
         self._stateless = self._half.stateless()
         norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
         self._objective = build_objective(settings.objective, bounded(holding.shard, norm))
-        self._evaluation = Evaluation(
+        self._evaluation = ClientEvaluation(
             self._objective,
             build_objective(settings.objective, holding.holdout) if holding.holdout else None,
             holding.shard,
@@ -185,7 +185,7 @@ class Session:
         settings, stateless = self.settings, self._stateless
         uplink = ClientUplink(settings.uplink, settings.seed, self.client, self._protection)
         algorithm = self._half(
-            Place(
+            ClientContext(
                 self.client,
                 settings.seed,
                 settings.algorithm,

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from proto import fenchel_pb2 as pb
+from fenchel.proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:
-    from client.paillier.cipher import Meter
+    from fenchel.client.paillier.cipher import Meter
 
 
 def set_apart(timing: pb.Timing, before: Meter, after: Meter) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client.observer import Observer
-from common.tracing import Tracing
-from proto import fenchel_pb2 as pb
+from fenchel.client.observer import ClientObserver
+from fenchel.common.telemetry.tracing import Tracing
+from fenchel.proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -39,9 +39,9 @@ class ClientTraces:
             self._closed(client)
         self._tracing.close()
 
-    def observer(self) -> Observer:
+    def observer(self) -> ClientObserver:
         """Return what a client reports to."""
-        return Observer(self._opening, self._closed, self._answered)
+        return ClientObserver(self._opening, self._closed, self._answered)
 
     def _opening(self, client: str) -> str:
         span = self._tracing.tracer.start_span("stream", attributes={"fenchel.client": client})

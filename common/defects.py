@@ -8,8 +8,8 @@ import traceback
 def described(error: BaseException) -> str:
     """Return the type of an error and the lines of code that led to it, and of those before it that it came from.
 
-    The text of an error is left out: ``could not convert string to float: ...`` shows what is in somebody's file. Lines
-    of code show none.
+    The text of an error is left out: ``could not convert string to float: ...`` shows what is in somebody's
+    file. Lines of code show none.
     """
     lines: list[str] = []
     current: BaseException | None = error

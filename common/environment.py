@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.linalg  # loads SciPy's library of linear algebra, so that it is counted
 
-from common.text import plain
-from proto import fenchel_pb2 as pb
+from fenchel.common.untrusted_text import plain
+from fenchel.proto import fenchel_pb2 as pb
 
 SERVER = ""
 """Stands for the server among the ids of clients, none of which is empty."""

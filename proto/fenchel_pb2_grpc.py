@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import fenchel_pb2 as proto_dot_fenchel__pb2
+from fenchel.proto import fenchel_pb2 as fenchel_dot_proto_dot_fenchel__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/fenchel_pb2_grpc.py depends on'
+        + ' but the generated code in fenchel/proto/fenchel_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,18 +36,18 @@ class CoordinatorStub:
         """
         self.Join = channel.unary_unary(
                 '/fenchel.v1.Coordinator/Join',
-                request_serializer=proto_dot_fenchel__pb2.JoinRequest.SerializeToString,
-                response_deserializer=proto_dot_fenchel__pb2.JoinReply.FromString,
+                request_serializer=fenchel_dot_proto_dot_fenchel__pb2.JoinRequest.SerializeToString,
+                response_deserializer=fenchel_dot_proto_dot_fenchel__pb2.JoinReply.FromString,
                 _registered_method=True)
         self.Work = channel.stream_stream(
                 '/fenchel.v1.Coordinator/Work',
-                request_serializer=proto_dot_fenchel__pb2.Frame.SerializeToString,
-                response_deserializer=proto_dot_fenchel__pb2.Frame.FromString,
+                request_serializer=fenchel_dot_proto_dot_fenchel__pb2.Frame.SerializeToString,
+                response_deserializer=fenchel_dot_proto_dot_fenchel__pb2.Frame.FromString,
                 _registered_method=True)
         self.Probe = channel.unary_unary(
                 '/fenchel.v1.Coordinator/Probe',
-                request_serializer=proto_dot_fenchel__pb2.ProbeRequest.SerializeToString,
-                response_deserializer=proto_dot_fenchel__pb2.ProbeReply.FromString,
+                request_serializer=fenchel_dot_proto_dot_fenchel__pb2.ProbeRequest.SerializeToString,
+                response_deserializer=fenchel_dot_proto_dot_fenchel__pb2.ProbeReply.FromString,
                 _registered_method=True)
 
 
@@ -80,18 +80,18 @@ def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Join': grpc.unary_unary_rpc_method_handler(
                     servicer.Join,
-                    request_deserializer=proto_dot_fenchel__pb2.JoinRequest.FromString,
-                    response_serializer=proto_dot_fenchel__pb2.JoinReply.SerializeToString,
+                    request_deserializer=fenchel_dot_proto_dot_fenchel__pb2.JoinRequest.FromString,
+                    response_serializer=fenchel_dot_proto_dot_fenchel__pb2.JoinReply.SerializeToString,
             ),
             'Work': grpc.stream_stream_rpc_method_handler(
                     servicer.Work,
-                    request_deserializer=proto_dot_fenchel__pb2.Frame.FromString,
-                    response_serializer=proto_dot_fenchel__pb2.Frame.SerializeToString,
+                    request_deserializer=fenchel_dot_proto_dot_fenchel__pb2.Frame.FromString,
+                    response_serializer=fenchel_dot_proto_dot_fenchel__pb2.Frame.SerializeToString,
             ),
             'Probe': grpc.unary_unary_rpc_method_handler(
                     servicer.Probe,
-                    request_deserializer=proto_dot_fenchel__pb2.ProbeRequest.FromString,
-                    response_serializer=proto_dot_fenchel__pb2.ProbeReply.SerializeToString,
+                    request_deserializer=fenchel_dot_proto_dot_fenchel__pb2.ProbeRequest.FromString,
+                    response_serializer=fenchel_dot_proto_dot_fenchel__pb2.ProbeReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -119,8 +119,8 @@ class Coordinator:
             request,
             target,
             '/fenchel.v1.Coordinator/Join',
-            proto_dot_fenchel__pb2.JoinRequest.SerializeToString,
-            proto_dot_fenchel__pb2.JoinReply.FromString,
+            fenchel_dot_proto_dot_fenchel__pb2.JoinRequest.SerializeToString,
+            fenchel_dot_proto_dot_fenchel__pb2.JoinReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -146,8 +146,8 @@ class Coordinator:
             request_iterator,
             target,
             '/fenchel.v1.Coordinator/Work',
-            proto_dot_fenchel__pb2.Frame.SerializeToString,
-            proto_dot_fenchel__pb2.Frame.FromString,
+            fenchel_dot_proto_dot_fenchel__pb2.Frame.SerializeToString,
+            fenchel_dot_proto_dot_fenchel__pb2.Frame.FromString,
             options,
             channel_credentials,
             insecure,
@@ -173,8 +173,8 @@ class Coordinator:
             request,
             target,
             '/fenchel.v1.Coordinator/Probe',
-            proto_dot_fenchel__pb2.ProbeRequest.SerializeToString,
-            proto_dot_fenchel__pb2.ProbeReply.FromString,
+            fenchel_dot_proto_dot_fenchel__pb2.ProbeRequest.SerializeToString,
+            fenchel_dot_proto_dot_fenchel__pb2.ProbeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,8 +10,8 @@ the frames that follow. So no message-size limit is ever raised and a body may e
 """
 
 from collections import abc as _abc
+from fenchel.proto import fenchel_pb2 as _fenchel_pb2
 from grpc import aio as _aio
-from proto import fenchel_pb2 as _fenchel_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

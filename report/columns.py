@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-from common.objectives.metrics import FIGURES
-from common.round_columns import COUNTS, SOCKETS, TIMES
+from fenchel.common.objectives.metrics import FIGURES
+from fenchel.common.storage.round_columns import COUNTS, SOCKETS, TIMES
 
 CLIENT_ACCURACY = {
     "worst": "client_accuracy_worst",

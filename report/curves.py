@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from report import columns, digest
-from report.digest import Floats
-from report.run import Run
+from fenchel.report import columns, summary
+from fenchel.report.run import Run
+from fenchel.report.summary import Floats
 
 OPTIMALITY_GAP = "optimality_gap"
 """A figure that no table has: the objective minus an optimum that the reader of the run knows."""
@@ -66,16 +66,16 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
         Of the run's objective, such as ``fenchel solve`` finds; adds the figure ``optimality_gap``.
     """
     metrics = run.steady.metrics
-    wire = digest.column(metrics, "wire_down") + digest.column(metrics, "wire_up")
-    socket = digest.column(metrics, "socket_down") + digest.column(metrics, "socket_up")
+    wire = summary.column(metrics, "wire_down") + summary.column(metrics, "wire_up")
+    socket = summary.column(metrics, "socket_down") + summary.column(metrics, "socket_up")
     costs = {
-        "round": digest.column(metrics, "round"),
-        "seconds": np.cumsum(np.nan_to_num(digest.column(metrics, "seconds"))),
+        "round": summary.column(metrics, "round"),
+        "seconds": np.cumsum(np.nan_to_num(summary.column(metrics, "seconds"))),
         "bytes": np.cumsum(np.nan_to_num(wire)),
     }
     if np.isfinite(socket).all():  # some rounds alone would pass for all
         costs["socket"] = np.cumsum(socket)
-    figures = {name: digest.column(metrics, name) for name in digest.drawn_figures(run)}
+    figures = {name: summary.column(metrics, name) for name in summary.drawn_figures(run)}
     epsilon = next((name for name in _EPSILONS if name in figures), "")
     if epsilon:
         costs["epsilon"] = figures[epsilon]

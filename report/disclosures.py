@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from common.errors import CheckpointError
-from common.run_folder import RunFolder
-from report.wording import problem_text
+from fenchel.common.errors import CheckpointError
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.report.formatting import problem_text
 
 _FORMS = {
     "clear": "in clear",
@@ -23,7 +23,7 @@ _FORMS = {
 _DAMAGED = "damaged, or edited; copy it again from where the server ran"
 _WAYS = {"up": "client to server", "down": "server to client"}
 
-_Way: TypeAlias = Literal["up", "down"]
+_LinkModel: TypeAlias = Literal["up", "down"]
 _Span: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
@@ -35,7 +35,7 @@ class _Part(BaseModel):
 
 class _Message(_Part):
     phase: str
-    direction: _Way
+    direction: _LinkModel
     name: str
     content: str
     dtype: str
@@ -53,7 +53,7 @@ class _Message(_Part):
 
 class _Head(_Part):
     message: str
-    direction: _Way
+    direction: _LinkModel
     fields: list[str]
     times: int
 
@@ -77,7 +77,7 @@ class _PlainNoise(_Part, extra="forbid"):
     standard_deviation: float
 
 
-class _Outlet(_Part):
+class _Exporter(_Part):
     outlet: str
     address: str
     shows: str
@@ -88,7 +88,7 @@ class _Account(_Part):
     messages: list[_Message]
     heads: list[_Head]
     noise: _Noise | _PlainNoise | None
-    outlets: list[_Outlet] = []
+    outlets: list[_Exporter] = []
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.data.catalogue import CATALOGUE
-from common.errors import SettingsError
-from report import digest
-from report.run import Run
+from fenchel.common.data.catalogue import CATALOGUE
+from fenchel.common.errors import SettingsError
+from fenchel.report import summary
+from fenchel.report.run import Run
 
 _NO_MATTER = ("objective.dtype", "objective.device", "objective.initial", "data.client_tests")
 """Settings of the two sections that change how, or on what, a run is computed or tested, but not its optimum."""
@@ -20,8 +20,8 @@ def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]
     Parameters
     ----------
     given
-        One for each run, in their order; or one for all, which must minimise the same objective on the same samples;
-        or none.
+        One for each run, in their order; or one for all, which must minimise the same objective on the same
+        samples; or none.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def _problem(run: Run) -> dict[str, Any]:
     """Return the settings that decide the optimum, by dotted key."""
     values = run.settings_values
     data = _section(values, "data")
-    flat = digest.flat({name: _section(values, name) for name in ("data", "objective")})
+    flat = summary.flat({name: _section(values, name) for name in ("data", "objective")})
     found = {key: value for key, value in flat.items() if not key.startswith(_NO_MATTER)}
     if _follows_the_division(data):
         found["clients"] = values.get("clients")

@@ -1,8 +1,8 @@
 """What a resumed run spent until its clients were back; and its tables without that.
 
-A server that has been started again asks its clients at once, before they have found it. The instruction waits until
-its client is there, and the tables have that as absence in the first round. It is no cost of a round: here it is
-found, and taken out.
+A server that has been started again asks its clients at once, before they have found it. The instruction
+waits until its client is there, and the tables have that as absence in the first round. It is no cost of a
+round: here it is found, and taken out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from report.digest import Floats, column
+from fenchel.report.summary import Floats, column
 
 _EPOCH_BITS = 32
 """A server that is started again numbers its instructions from the next multiple of two to this power."""
@@ -32,13 +32,13 @@ class Steady:
     Attributes
     ----------
     metrics, calls
-        m and k rows, with the columns of ``metrics.parquet`` and ``calls.parquet``. A round begins, and an instruction
-        is queued, later by what was taken out.
+        m and k rows, with the columns of ``metrics.parquet`` and ``calls.parquet``. A round begins, and an
+        instruction is queued, later by what was taken out.
     away
         Seconds of each instruction until its client was back, shape (k,).
     rounds, evaluations
-        Seconds that were taken out of each round and of the evaluation after it, shape (m,): of the answers that they
-        waited for.
+        Seconds that were taken out of each round and of the evaluation after it, shape (m,): of the answers
+        that they waited for.
     """
 
     metrics: pa.Table

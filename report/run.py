@@ -17,18 +17,18 @@ import yaml
 from google.protobuf.json_format import ParseDict, ParseError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from common import store, tables
-from common.arrays import Vector
-from common.data.npz import read_arrays
-from common.environment_record import EnvironmentRecord
-from common.errors import CheckpointError, DataError, SettingsError
-from common.run_folder import BEGINS, RunFolder
-from common.settings.run import RunSettings, load, outside_code
-from common.settings.section import yaml_value
-from proto import fenchel_pb2 as pb
-from report import columns
-from report.resumption import Steady, steady
-from report.wording import bounded_text, problem_text
+from fenchel.common.arrays import Vector
+from fenchel.common.data.npz import read_arrays
+from fenchel.common.errors import CheckpointError, DataError, SettingsError
+from fenchel.common.settings.run import RunSettings, load, outside_code
+from fenchel.common.settings.section import yaml_value
+from fenchel.common.storage import store, tables
+from fenchel.common.storage.environment_record import EnvironmentRecord
+from fenchel.common.storage.run_folder import BEGINS, RunFolder
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.report import columns
+from fenchel.report.formatting import bounded_text, problem_text
+from fenchel.report.resumption import Steady, steady
 
 State = Literal["completed", "stopped", "unfinished"]
 

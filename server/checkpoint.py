@@ -1,7 +1,7 @@
 """The server's checkpoint: everything that a restarted server needs, in one atomic file.
 
-The one before it is kept, too. If the last one is damaged, the run goes on from there: clients keep their snapshots
-until two checkpoints reach beyond them.
+The one before it is kept, too. If the last one is damaged, the run goes on from there: clients keep their
+snapshots until two checkpoints reach beyond them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
-from common import store
-from common.errors import CheckpointError
-from common.frames import Body
-from common.payload import Encoded
-from common.run_folder import RunFolder
-from common.state import freeze, thaw
-from common.values import Value
-from proto import fenchel_pb2 as pb
-from server.attendance import Attendance
-from server.calls import Call
-from server.member import EPOCH_BITS, Member
+from fenchel.common.errors import CheckpointError
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.state import freeze, thaw
+from fenchel.common.wire.frames import Body
+from fenchel.common.wire.payload import Encoded
+from fenchel.common.wire.values import Value
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.attendance import Attendance
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.client_record import EPOCH_BITS, ClientRecord
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -64,7 +64,8 @@ class Checkpoint:
     epoch
         How often the run has been resumed.
     values
-        The algorithm's state (:func:`common.state.freeze`), and the bodies of unconfirmed promises.
+        The algorithm's state (:func:`fenchel.common.storage.state.freeze`), and the bodies of unconfirmed
+        promises.
     members
         What is kept of each client, by id.
     promises
@@ -93,11 +94,11 @@ class Checkpoint:
         """
         return thaw(kind, self.values)
 
-    def restore(self) -> dict[str, Member]:
+    def restore(self) -> dict[str, ClientRecord]:
         """Rebuild the members; their next instructions are numbered above all that were ever sent."""
         members = {}
         for index, (name, kept) in enumerate(sorted(self.members.items())):
-            members[name] = Member(
+            members[name] = ClientRecord(
                 name,
                 index,
                 shard=ParseDict(kept["shard"], pb.ShardDescription()),
@@ -131,7 +132,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Border:
+class RoundSnapshot:
     """The run between two rounds, when no question is open: what a checkpoint is made of, held in memory.
 
     Taking one costs little more than a copy of the state: everything else is referred to, as it never changes.
@@ -141,7 +142,7 @@ class Border:
     round
         The last round that is done.
     values
-        The algorithm's state (:func:`common.state.freeze`).
+        The algorithm's state (:func:`fenchel.common.storage.state.freeze`).
     members
         What is kept of each client: its id, base, why it is lost or spent, its shard, and how it has answered.
     promises
@@ -155,8 +156,12 @@ class Border:
 
     @classmethod
     def of(
-        cls, t: int, state: DataclassInstance, members: Iterable[Member], before: Border | None = None
-    ) -> Border:
+        cls,
+        t: int,
+        state: DataclassInstance,
+        members: Iterable[ClientRecord],
+        before: RoundSnapshot | None = None,
+    ) -> RoundSnapshot:
         """Take it after round ``t``; a large state (:attr:`Checkpoint.is_large`) is referred to, not copied.
 
         ``before`` is one that is not needed any more: its memory is used again.
@@ -203,9 +208,11 @@ class Border:
         return Checkpoint(run, self.round, epoch, values, kept, tuple(promises))
 
 
-def take(run: str, t: int, epoch: int, state: DataclassInstance, members: dict[str, Member]) -> Checkpoint:
+def take(
+    run: str, t: int, epoch: int, state: DataclassInstance, members: dict[str, ClientRecord]
+) -> Checkpoint:
     """Take a checkpoint after round ``t``, when no question is open."""
-    return Border.of(t, state, members.values()).checkpoint(run, epoch)
+    return RoundSnapshot.of(t, state, members.values()).checkpoint(run, epoch)
 
 
 def _copied(values: dict[str, Value], memory: dict[str, Value]) -> dict[str, Value]:

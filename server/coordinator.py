@@ -11,35 +11,30 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from common.errors import (
-    CheckpointError,
-    FenchelError,
-    SettingsError,
-    StorageError,
-)
-from common.objectives.factory import build_objective
-from common.paillier.key import PublicKey
-from common.run_folder import BEGINS, RunFolder
-from common.settings.run import RunSettings
-from common.store import writing
-from common.tables import exists, read
-from proto import fenchel_pb2 as pb
-from server import checkpoint as checkpoints
-from server.admission import Admission
-from server.algorithms import server_half
-from server.ceremony import share_secrets
-from server.checkpoint import Checkpoint
-from server.disclosures import Disclosures
-from server.environments import Environments
-from server.evaluation import Evaluator
-from server.fleet import Fleet
-from server.in_flight import InFlight
-from server.observer import Observer
-from server.preflight import build_half, check_run, no_samples, open_data
-from server.privacy import Spending
-from server.recorder import Recorder
-from server.remarks import Remarks
-from server.rounds import Rounds
+from fenchel.algorithms.server_registry import server_half
+from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import BEGINS, RunFolder
+from fenchel.common.storage.store import writing
+from fenchel.common.storage.tables import exists, read
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.disclosure.record import DisclosureRecord
+from fenchel.server.evaluation import Evaluator
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.fleet.memory_budget import MemoryBudget
+from fenchel.server.membership.admission import Admission
+from fenchel.server.membership.secret_exchange import share_secrets
+from fenchel.server.preflight import build_half, check_run, no_samples, open_data
+from fenchel.server.privacy_budget import PrivacyBudget
+from fenchel.server.rounds import Rounds
+from fenchel.server.telemetry.environments import Environments
+from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Recorder
+from fenchel.server.telemetry.throttled_log import ThrottledLog
 
 log = logging.getLogger("fenchel.server")
 
@@ -103,12 +98,12 @@ class Coordinator:
         folder: RunFolder,
         *,
         resume: Checkpoint | None = None,
-        observer: Observer | None = None,
+        observer: RunObserver | None = None,
         public_key: PublicKey | None = None,
     ) -> None:
         self.settings = settings
         self.folder = folder
-        self._observer = observer or Observer()
+        self._observer = observer or RunObserver()
         self._public_key: PublicKey | None = None
         if public_key is not None:
             self.require_key(public_key)
@@ -122,12 +117,12 @@ class Coordinator:
         names = () if resume is None else tuple(resume.members)
         check_run(settings, self._source, len(names) or expected)
         self._failed = False
-        self.disclosures = Disclosures(
+        self.disclosures = DisclosureRecord(
             folder.disclosures, folder.id, settings.differential_privacy, settings.uplink
         )
         if resume is not None:
             self.disclosures.resume(tuple(resume.members))
-        remarks = Remarks()
+        remarks = ThrottledLog()
         self._environments = Environments(folder, remarks)
         if resume is not None:
             self._environments.resume(resume.round)
@@ -232,7 +227,7 @@ class Coordinator:
             settings.network.promised_bytes,
             traced=self._observer.traced,
             waits=self._observer.waits,
-            in_flight=InFlight(settings.network.in_flight_bytes, settings.network.max_message_bytes),
+            in_flight=MemoryBudget(settings.network.in_flight_bytes, settings.network.max_message_bytes),
         )
         objective = build_objective(settings.objective, no_samples(*shape))
         algorithm = build_half(settings, self._half, fleet, shape, self._public_key)
@@ -247,7 +242,7 @@ class Coordinator:
             settings, fleet, no_samples(*shape) if test is None else test, self._source
         )
         grows = settings.participation.late_joiners == "admit"
-        spending = None if settings.differential_privacy is None else Spending(settings, objective)
+        spending = None if settings.differential_privacy is None else PrivacyBudget(settings, objective)
         figures = (
             *algorithm.figures,
             *(("clients",) if grows else ()),

@@ -2,12 +2,12 @@
 
 Where clients hold whole samples, they evaluate the model on their shards, and their sums give the training
 objective; told apart, they say how evenly the model serves the clients. How well scores rank the samples of two
-classes is no sum over samples. Where the settings ask for it, clients tell their scores in groups, so that the area
-under the ROC curve of all samples is known up to an error; what groups show of single scores is said in
-:mod:`common.objectives.score_groups`. Where features are split, no client can evaluate: its scores are
-sums of parts that others hold, and to put them together the server would have to see them, sample by sample. So no
-client is asked, and the server computes the training objective only if it can load the data set itself, which makes
-the run a simulation.
+classes is no sum over samples. Where the settings ask for it, clients tell their scores in groups, so that
+the area under the ROC curve of all samples is known up to an error; what groups show of single scores is said
+in :mod:`fenchel.common.objectives.score_groups`. Where features are split, no client can evaluate: its scores
+are sums of parts that others hold, and to put them together the server would have to see them, sample by
+sample. So no client is asked, and the server computes the training objective only if it can load the data set
+itself, which makes the run a simulation.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from common.arrays import Vector
-from common.data.shard import Shard
-from common.data.source import DataSource
-from common.errors import DataError, PayloadError
-from common.objectives.factory import build_objective
-from common.objectives.metrics import FIGURES, Metrics
-from common.objectives.objective import Objective
-from common.objectives.ranking import Ranking
-from common.objectives.score_groups import LEVELS as LEVELS_AT_MOST
-from common.objectives.score_groups import (
+from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import DataError, PayloadError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.metrics import FIGURES, Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.objectives.ranking import Ranking
+from fenchel.common.objectives.score_groups import LEVELS as LEVELS_AT_MOST
+from fenchel.common.objectives.score_groups import (
     NO_PLACES,
     Groups,
     Places,
@@ -40,12 +40,12 @@ from common.objectives.score_groups import (
     groups_problem,
     samples_in,
 )
-from common.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
-from common.settings.data import RaggedPartition
-from common.settings.run import RunSettings, ScoreHistograms
-from common.values import Value, Values
-from server.fleet import Fleet
-from server.replies import Replies
+from fenchel.common.settings.data import RaggedPartition
+from fenchel.common.settings.run import RunSettings, ScoreHistograms
+from fenchel.common.wire.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
+from fenchel.common.wire.values import Value, Values
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.fleet.replies import Replies
 
 log = logging.getLogger("fenchel.server")
 
@@ -260,9 +260,10 @@ def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict
     Returns
     -------
     dict[str, float]
-        ``worst_client_loss``, the largest of the clients' mean losses, for which robust algorithms are made; and mean,
-        smallest and (population) standard deviation of the clients' accuracies, and the mean of the smallest tenth,
-        rounded up to whole clients (DRDM specification, sections 5.1 and 9). nan where nobody can tell.
+        ``worst_client_loss``, the largest of the clients' mean losses, for which robust algorithms are made;
+        and mean, smallest and (population) standard deviation of the clients' accuracies, and the mean of the
+        smallest tenth, rounded up to whole clients (DRDM specification, sections 5.1 and 9). nan where nobody
+        can tell.
     """
     losses = [metrics.loss for metrics in shards if metrics.samples]
     accuracies = np.sort([metrics.accuracy for metrics in holdouts if metrics.accuracy is not None])

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.data.shard import Shard
-from common.data.source import DataSource
-from common.objectives.factory import build_objective, initial_model
-from common.paillier.key import PublicKey
-from common.privacy.accountant import require_library
-from common.privacy.claim import check_claim, check_uploads
-from common.settings.objective import BinarySettings, LinearSettings, SmoothedHingeSettings
-from common.settings.run import RunSettings
-from proto import fenchel_pb2 as pb
-from server.algorithm import Algorithm, Conduct
-from server.algorithms import server_half
-from server.evaluation import check_training
-from server.fleet import Fleet
-from server.member import Member
-from server.newcomers import check_late_joiners
+from fenchel.algorithms.privacy_requirements import check_claim, check_uploads
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.algorithms.server_registry import server_half
+from fenchel.common.accounting.accountant import require_library
+from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.data.shard import Shard
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.factory import build_objective, initial_model
+from fenchel.common.settings.objective import BinarySettings, LinearSettings, SmoothedHingeSettings
+from fenchel.common.settings.run import RunSettings
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.evaluation import check_training
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.membership.late_joiners import check_late_joiners
 
 
 def open_data(settings: RunSettings) -> DataSource | None:
@@ -37,8 +37,9 @@ def open_data(settings: RunSettings) -> DataSource | None:
 def check_run(settings: RunSettings, source: DataSource | None, clients: int | None) -> None:
     """Refuse a run that could not be done, as far as settings and data tell.
 
-    The server half is built for it as in the run, over clients that hold what the partition gives them. So whatever a
-    half refuses when it is built, or in :meth:`server.algorithm.Algorithm.check`, is refused here.
+    The server half is built for it as in the run, over clients that hold what the partition gives them. So
+    whatever a half refuses when it is built, or in :meth:`fenchel.algorithms.server_half.Algorithm.check`, is
+    refused here.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     if clients is None:
         return
     shards = [None] * clients if source is None else _described(source, clients)
-    described = [Member(f"client-{number:03d}", number, shard) for number, shard in enumerate(shards)]
+    described = [ClientRecord(f"client-{number:03d}", number, shard) for number, shard in enumerate(shards)]
     members = {member.name: member for member in described}
     fleet = Fleet(members, settings.seed, settings.participation, settings.network.reply_buffer_bytes)
     build_half(settings, half, fleet, shape).check(source)
@@ -102,7 +103,7 @@ def build_half(
         The key that the clients must use, if the server was given one.
     """
     return half(
-        Conduct(
+        ServerContext(
             fleet,
             settings.algorithm,
             initial_model(settings.objective, *shape, settings.seed),

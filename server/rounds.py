@@ -15,19 +15,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from common.arrays import Vector
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
-from common.store import writing
-from server import checkpoint as checkpoints
-from server.algorithm import Algorithm
-from server.calls import Call
-from server.checkpoint import Border, Checkpoint
-from server.disclosures import Disclosures
-from server.evaluation import Evaluator
-from server.fleet import Fleet
-from server.privacy import Spending
-from server.recorder import Ended, Recorder
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.arrays import Vector
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.store import writing
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.checkpoint import Checkpoint, RoundSnapshot
+from fenchel.server.disclosure.record import DisclosureRecord
+from fenchel.server.evaluation import Evaluator
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.privacy_budget import PrivacyBudget
+from fenchel.server.telemetry.recorder import Ended, Recorder
 
 log = logging.getLogger("fenchel.server")
 
@@ -77,14 +77,14 @@ class Rounds:
     done: int
     admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
     on_begin: Callable[[int], None] = lambda t: None
-    spending: Spending | None = None
-    disclosures: Disclosures | None = None
+    spending: PrivacyBudget | None = None
+    disclosures: DisclosureRecord | None = None
     ended: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     _saving: asyncio.Task[None] | None = None
     _bases: dict[str, int] = field(default_factory=dict)  # of each client, in the last checkpoint
     _save_from: float = 0.0  # before this moment another save would take too large a share of the time
-    _kept: Border | None = None  # what is written if the run has to wait
+    _kept: RoundSnapshot | None = None  # what is written if the run has to wait
     _keep_from: float = 0.0  # as for saving
     _evaluated: int = -1  # the last round after which the model was evaluated
     _covered: int = -1  # the last round after which the run was saved or kept
@@ -273,7 +273,7 @@ class Rounds:
         began = (
             time.thread_time()
         )  # on a busy machine others take their time meanwhile, which is not its cost
-        border = Border.of(self.done, self.algorithm.state, self.fleet.members.values(), self._kept)
+        border = RoundSnapshot.of(self.done, self.algorithm.state, self.fleet.members.values(), self._kept)
         self._kept = None if border.is_large else border
         self._covered = self._covered if border.is_large else self.done
         spent = time.thread_time() - began

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import HealthCheck, settings
 
-from common.settings.run import RunSettings, validate
-from deploy import engine
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.deploy.launch import grpc_engine
 from tests import messages
 
-engine.choose()  # as in every process of a federation, whatever a test imports first
+grpc_engine.choose()  # as in every process of a federation, whatever a test imports first
 
 # Tests start processes by the hundred. What one of them, or an earlier run, has compiled, the next need not compile.
 sys.dont_write_bytecode = False

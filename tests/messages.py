@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import currently_in_test_context
 
-from common.errors import FenchelError
+from fenchel.common.errors import FenchelError
 
 SNAPSHOT = Path(__file__).with_name("messages.json")
 UPDATE = "FENCHEL_UPDATE_MESSAGES"

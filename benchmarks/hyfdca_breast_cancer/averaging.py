@@ -14,13 +14,13 @@ from benchmarks.experiment import Planned, done
 from benchmarks.hyfdca_breast_cancer.presets import DETERMINISTIC, RANDOM, Case
 from benchmarks.hyfdca_breast_cancer.runs import COMPARED, LAMBDAS, SETTINGS, all_done, objectives, planned
 from benchmarks.program import progress
-from common.arrays import Vector
-from common.data.source import DataSource
-from common.errors import RunStoppedError
-from common.objectives.factory import margin_loss
-from common.objectives.sdca import solve
-from common.randomness import generator
-from common.settings.run import load
+from fenchel.common.arrays import Vector
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import RunStoppedError
+from fenchel.common.objectives.factory import margin_loss
+from fenchel.common.optim.sdca import solve
+from fenchel.common.randomness import generator
+from fenchel.common.settings.run import load
 
 TRIALS = 60
 """Random settings of each baseline and lambda."""

@@ -15,7 +15,7 @@ from benchmarks.experiment import done
 from benchmarks.hyfdca_breast_cancer.presets import in_words
 from benchmarks.hyfdca_breast_cancer.runs import planned, rounds_to
 from benchmarks.program import progress
-from common.arrays import Vector
+from fenchel.common.arrays import Vector
 
 ENCRYPTED = (
     ("plaintext", ("algorithm.privacy=none",)),

@@ -13,8 +13,8 @@ import numpy as np
 import fenchel
 from benchmarks.hyfdca_breast_cancer.presets import Case
 from benchmarks.hyfdca_breast_cancer.runs import LAMBDAS, gaps
-from common.arrays import Vector
-from report.canvas import COLORS, LOGARITHMIC, canvas
+from fenchel.common.arrays import Vector
+from fenchel.report.render.canvas import COLORS, LOGARITHMIC, canvas
 
 if TYPE_CHECKING:
     from matplotlib.lines import Line2D

@@ -13,7 +13,7 @@ import numpy as np
 import fenchel
 from benchmarks.experiment import Planned, path_of
 from benchmarks.program import progress
-from common.arrays import Vector
+from fenchel.common.arrays import Vector
 
 SETTINGS = Path("experiments/hyfdca/breast-cancer.yaml")
 RUNS = Path("runs/hyfdca-breast-cancer")

@@ -1,10 +1,10 @@
 """The same federated averaging job on other frameworks, on a bare gRPC echo and on Fenchel, in one table.
 
 Four client processes and a server on this machine. A round: the server sends a vector of float32, client k adds a
-constant of its own and sends the sum back, the server takes the mean. Each system does it in its ordinary way, in a
-virtual environment of its own. They take turns, several times, on the same cores. What is measured is the time from
-the end of a round to the end of the next on the server; bringing up and the first rounds do not count. The last vector
-must be what the clients' constants make it.
+constant of its own and sends the sum back, the server takes the mean. Each system does it in its ordinary
+way, in a virtual environment of its own. They take turns, several times, on the same cores. What is measured
+is the time from the end of a round to the end of the next on the server; bringing up and the first rounds do
+not count. The last vector must be what the clients' constants make it.
 """
 
 from __future__ import annotations

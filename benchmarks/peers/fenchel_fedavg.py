@@ -1,8 +1,8 @@
 """The job on Fenchel, as a user writes it: an algorithm of one's own, which is federated averaging.
 
-What a client adds is in its data: its samples have one feature, whose value is the client's constant. The processes
-are those that ``fenchel up`` starts. Everything else is as it is by default: checks, metrics, checkpoints,
-exactly-once.
+What a client adds is in its data: its samples have one feature, whose value is the client's constant. The
+processes are those that ``fenchel up`` starts. Everything else is as it is by default: checks, metrics,
+checkpoints, exactly-once.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 
 from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.peers.job import Job, Result, constant, start, words
-from client.algorithm import ClientAlgorithm, Place, answers
-from common.arrays import Indices, Vector
-from common.data.shard import Shard
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from common.values import Values
-from deploy.local import LocalLauncher
-from report.run import Run
-from server.algorithm import Algorithm
-from server.observer import Observer
-from server.rounds import Row
+from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.values import Values
+from fenchel.deploy.launch.local import LocalLauncher
+from fenchel.report.run import Run
+from fenchel.server.rounds import Row
+from fenchel.server.telemetry.observer import RunObserver
 
 _SAMPLES = 4  # of each client
 
@@ -47,7 +47,7 @@ class Adding(Algorithm):
 class AddingClient(ClientAlgorithm):
     """The client half: adds the client's constant."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ClientContext) -> None:
         super().__init__(place)
         self._constant = np.float32(place.shard.features.mean())
 
@@ -129,7 +129,7 @@ def main() -> None:
             given.job.clients,
             processes=given.job.clients,
             secure=given.tls,
-            observer=Observer(row=ended),
+            observer=RunObserver(row=ended),
         )
         asyncio.run(launcher.run())
         Result(ends, Run(folder.path).model).write(given.folder)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.peers.table import Measured
-from report.canvas import COLORS, INK, LOGARITHMIC, canvas
-from report.wording import seconds_text
+from fenchel.report.formatting import seconds_text
+from fenchel.report.render.canvas import COLORS, INK, LOGARITHMIC, canvas
 
 _OURS, _OTHERS = COLORS[0], "#c3c9d0"
 

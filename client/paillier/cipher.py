@@ -14,12 +14,12 @@ import gmpy2
 import numpy as np
 from numpy.typing import NDArray
 
-from client.paillier.key import PrivateKey
-from client.paillier.obfuscators import Obfuscators
-from common.arrays import Vector
-from common.errors import EncryptionError, SettingsError
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
+from fenchel.client.paillier.blinding import BlindingFactors
+from fenchel.client.paillier.key import PrivateKey
+from fenchel.common.arrays import Vector
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.errors import EncryptionError, SettingsError
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Paillier:
         The obfuscators are of another key.
     """
 
-    def __init__(self, key: PrivateKey, obfuscators: Obfuscators, *, threads: int = 1) -> None:
+    def __init__(self, key: PrivateKey, obfuscators: BlindingFactors, *, threads: int = 1) -> None:
         if threads < 1:
             raise SettingsError(f"decryption with {threads} threads: expected 1 or more")
         if obfuscators.key.public != key.public:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client.paillier.key import PrivateKey
-from common.errors import CredentialError, MissingDependencyError
+from fenchel.client.paillier.key import PrivateKey
+from fenchel.common.errors import CredentialError, MissingDependencyError
 
 if TYPE_CHECKING:
     from phe.paillier import PaillierPrivateKey, PaillierPublicKey

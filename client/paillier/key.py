@@ -2,7 +2,7 @@
 
 Notation of Paillier (1999): n = pq, ciphertexts modulo n². Fenchel makes its own primes with known
 factors of p-1 and q-1, because a generator of the units modulo p² can then be found, and with it a table
-that encrypts ten times faster (:mod:`client.paillier.obfuscators`). Keys of other makers work, too.
+that encrypts ten times faster (:mod:`fenchel.client.paillier.blinding`). Keys of other makers work, too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 
 import gmpy2
 
-from common.errors import CredentialError, EncryptionError, SettingsError
-from common.paillier.key import (
+from fenchel.common.crypto.public_key import (
     FORMAT_VERSION,
     LARGEST_BITS,
     PRIVATE_KIND,
@@ -25,6 +24,7 @@ from common.paillier.key import (
     SMALLEST_BITS,
     PublicKey,
 )
+from fenchel.common.errors import CredentialError, EncryptionError, SettingsError
 
 Factors: TypeAlias = tuple[int, ...]
 """The distinct primes that divide a number."""
@@ -159,7 +159,7 @@ class PrivateKey:
         if "kty" in fields:
             raise CredentialError(
                 f"{source}: this key was written by phe; load it with phe and pass it to "
-                "client.paillier.interoperability.from_phe"
+                "fenchel.client.paillier.interoperability.from_phe"
             )
         if kind != PRIVATE_KIND:
             raise CredentialError(f"{source}: its kind is {kind!r}, expected {PRIVATE_KIND!r}")

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from common.arrays import Indices
-from common.data.shares import by_owner, deal
-from common.errors import DataError
-from common.randomness import generator
-from common.settings.data import GridPartition, RaggedPartition
+from fenchel.common.arrays import Indices
+from fenchel.common.data.shares import by_owner, deal
+from fenchel.common.errors import DataError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.data import GridPartition, RaggedPartition
 
 
 @dataclass(frozen=True)
-class Part:
+class ClientBlock:
     """What one client holds.
 
     Attributes
@@ -42,7 +42,7 @@ def grid(
     *,
     features: int,
     bias: bool = False,
-) -> list[Part]:
+) -> list[ClientBlock]:
     """Divide samples into K random groups and features into Q groups; client q K + k holds cell (k, q).
 
     Parameters
@@ -70,7 +70,7 @@ def grid(
         columns = _quadrants(features - bias, features, settings)
     else:
         columns = np.array_split(np.arange(features), settings.feature_groups)
-    return [Part(mine, block) for block in columns for mine in rows]
+    return [ClientBlock(mine, block) for block in columns for mine in rows]
 
 
 def _quadrants(pixels: int, features: int, settings: GridPartition) -> list[Indices]:
@@ -88,7 +88,7 @@ def _quadrants(pixels: int, features: int, settings: GridPartition) -> list[Indi
     return by_owner(quadrant, 4)
 
 
-def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartition) -> list[Part]:
+def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartition) -> list[ClientBlock]:
     """Divide samples into K random groups; deal each sample's stored values to the Q clients of its group.
 
     Shares of one sample differ by one value at most; who gets the surplus is random. Client k Q + q is the
@@ -121,7 +121,7 @@ def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartit
             "values are too few; use fewer sample_groups or feature_groups"
         )
     return [
-        Part(
+        ClientBlock(
             groups[client // settings.feature_groups], np.unique(matrix.indices[mine]).astype(np.int64), mine
         )
         for client, mine in enumerate(cells)

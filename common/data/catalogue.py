@@ -12,13 +12,13 @@ from types import MappingProxyType
 
 import platformdirs
 
-from common.data import readers
-from common.data.compressed import COMPRESSIONS
-from common.data.files import read_files
-from common.data.npz import read_divided_npz, read_npz, write_npz
-from common.data.samples import DataSet
-from common.errors import DataError
-from common.settings.data import NAME_PATTERN
+from fenchel.common.data import readers
+from fenchel.common.data.compressed import COMPRESSIONS
+from fenchel.common.data.files import read_files
+from fenchel.common.data.npz import read_divided_npz, read_npz, write_npz
+from fenchel.common.data.samples import DataSet
+from fenchel.common.errors import DataError
+from fenchel.common.settings.data import NAME_PATTERN
 
 CANONICAL = "data.npz"
 """The one file that a data set has in the cache."""
@@ -349,7 +349,7 @@ def import_files(
         Any name. The public files of a name of the catalogue must be complete; other files may hold a part
         or another version of the data set.
     files
-        As for :func:`common.data.files.read_files`.
+        As for :func:`fenchel.common.data.files.read_files`.
     destination
         Folder that holds data sets; by default the cache.
     label

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.errors import DataError
-from common.randomness import generator
-from common.settings.data import ClassGroupsPartition
+from fenchel.common.arrays import Indices
+from fenchel.common.errors import DataError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.data import ClassGroupsPartition
 
 
 def class_groups(
@@ -23,10 +23,10 @@ def class_groups(
 ) -> list[Indices]:
     """Deal positive and negative classes to the clients in turn (CODASCA specification, section 4.1).
 
-    The classes of either side are shuffled, and the j-th goes to client j modulo K, as in the authors' program (section
-    5.11, item 11). So no class is on two clients, and the numbers of classes differ by one at most. If a side has C < K
-    classes, client k shares the class k modulo C with others, in random parts of equal size: then classes are on
-    several clients, samples never.
+    The classes of either side are shuffled, and the j-th goes to client j modulo K, as in the authors'
+    program (section 5.11, item 11). So no class is on two clients, and the numbers of classes differ by one
+    at most. If a side has C < K classes, client k shares the class k modulo C with others, in random parts of
+    equal size: then classes are on several clients, samples never.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def class_groups(
     positive
         Which samples are positive, shape (n,).
     clients, seed
-        As for :func:`common.data.partition.partition`.
+        As for :func:`fenchel.common.data.partition.partition`.
     settings
         Order of dealing, and perhaps shares in which positive samples are dealt instead, whatever their class.
 
@@ -47,8 +47,8 @@ def class_groups(
     Raises
     ------
     DataError
-        If a side has no samples, a class has fewer than clients to share it, or there are more or fewer shares than
-        clients.
+        If a side has no samples, a class has fewer than clients to share it, or there are more or fewer
+        shares than clients.
     """
     rng = generator(seed, "partition", "class-groups")
     shares = settings.positive_shares

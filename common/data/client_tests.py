@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.data.shares import apportion
-from common.errors import DataError
-from common.randomness import generator
+from fenchel.common.arrays import Indices
+from fenchel.common.data.shares import apportion
+from fenchel.common.errors import DataError
+from fenchel.common.randomness import generator
 
 
 def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: int) -> list[Indices]:
     """Divide a test set among clients, each after the samples that it holds (DRDM specification, section 5.1).
 
     A client's share is proportional to the number of its samples, and its classes are in the proportions that they
-    have among these, both rounded by largest remainder. No sample is dealt twice: clients take theirs one after the
-    other, and when a class is used up, the proportions of the classes that are left are scaled up to make good for it.
-    A client that finds none of its classes left stays with what it has.
+    have among these, both rounded by largest remainder. No sample is dealt twice: clients take theirs one
+    after the other, and when a class is used up, the proportions of the classes that are left are scaled up
+    to make good for it. A client that finds none of its classes left stays with what it has.
 
     Parameters
     ----------

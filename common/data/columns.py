@@ -14,10 +14,10 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from common.data.compressed import missing, opened
-from common.data.identifiers import checked
-from common.data.samples import DataSet, samples
-from common.errors import DataError
+from fenchel.common.data.compressed import missing, opened
+from fenchel.common.data.identifiers import checked
+from fenchel.common.data.samples import DataSet, samples
+from fenchel.common.errors import DataError
 
 _DELIMITERS = ",;\t"
 

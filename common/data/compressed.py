@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, cast
 
-from common.errors import DataError
+from fenchel.common.errors import DataError
 
 _OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}

@@ -1,8 +1,9 @@
 """Features of images by a frozen network, computed once and kept on disk.
 
-Each machine has the network's weights in a file of its own; no weights travel. Features are kept by the contents of
-this file and of the data, a row for each image: whoever needs some images computes those that nobody has computed yet.
-So a client that was restarted, or a run with another partition, computes nothing again.
+Each machine has the network's weights in a file of its own; no weights travel. Features are kept by the
+contents of this file and of the data, a row for each image: whoever needs some images computes those that
+nobody has computed yet. So a client that was restarted, or a run with another partition, computes nothing
+again.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.data.catalogue import cache_folder
-from common.data.resnet import FEATURES, Weights, features, read_weights
-from common.data.samples import RawMatrix
-from common.errors import DataError, MissingDependencyError
-from common.settings.data import ExtractorSettings
+from fenchel.common.arrays import Indices
+from fenchel.common.data.catalogue import cache_folder
+from fenchel.common.data.resnet import FEATURES, Weights, features, read_weights
+from fenchel.common.data.samples import RawMatrix
+from fenchel.common.errors import DataError, MissingDependencyError
+from fenchel.common.settings.data import ExtractorSettings
 
 log = logging.getLogger("fenchel")
 
@@ -203,7 +204,8 @@ class Extracted:
         Raises
         ------
         DataError
-            The file of weights is not here, is another one, or is none; or the features that were kept are damaged.
+            The file of weights is not here, is another one, or is none; or the features that were kept are
+            damaged.
         MissingDependencyError
             torch is not installed.
         """

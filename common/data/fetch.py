@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from common.data.catalogue import CANONICAL, CATALOGUE, Entry, PublicFile, cache_folder, verify
-from common.data.npz import write_npz
-from common.errors import DataError
+from fenchel.common.data.catalogue import CANONICAL, CATALOGUE, Entry, PublicFile, cache_folder, verify
+from fenchel.common.data.npz import write_npz
+from fenchel.common.errors import DataError
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Told the file name, the bytes so far and the bytes in all (``None`` if the source does not say)."""
@@ -31,7 +31,7 @@ def fetch(
     entry
         What to download.
     cache
-        Folder that holds data sets; by default that of :func:`common.data.catalogue.cache_folder`.
+        Folder that holds data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
     progress
         Called after each part of a file.
     timeout

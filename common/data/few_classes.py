@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.data.shares import apportion, fill
-from common.errors import DataError
-from common.randomness import generator
-from common.settings.data import ClassesPartition, LabelShardsPartition
+from fenchel.common.arrays import Indices
+from fenchel.common.data.shares import apportion, fill
+from fenchel.common.errors import DataError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.data import ClassesPartition, LabelShardsPartition
 
 
 def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPartition) -> list[Indices]:

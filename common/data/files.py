@@ -11,13 +11,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from common.data.columns import read_csv, read_parquet
-from common.data.compressed import opened, plain_name
-from common.data.identifiers import of_lines
-from common.data.libsvm import read_libsvm
-from common.data.npz import is_idx, joined, read_arrays, read_idx, read_npz
-from common.data.samples import DataSet, Samples, flatten_images, samples, widen
-from common.errors import DataError
+from fenchel.common.data.columns import read_csv, read_parquet
+from fenchel.common.data.compressed import opened, plain_name
+from fenchel.common.data.identifiers import of_lines
+from fenchel.common.data.libsvm import read_libsvm
+from fenchel.common.data.npz import is_idx, joined, read_arrays, read_idx, read_npz
+from fenchel.common.data.samples import DataSet, Samples, flatten_images, samples, widen
+from fenchel.common.errors import DataError
 
 FORMS = "LIBSVM (.libsvm, .svm), CSV (.csv, .tsv), Parquet (.parquet), NumPy (.npz), IDX images (-ubyte)"
 """The known forms, for messages; all but Parquet and NumPy may be compressed (.gz, .bz2, .xz)."""
@@ -44,8 +44,8 @@ def read_file(
     features
         Number of features of a LIBSVM file, whose last ones may not occur.
     identifier
-        Where the sample identifiers are: the name of a column (CSV, Parquet) or of an array (NumPy), or a text file
-        with one a line (LIBSVM); ``None``: there are none.
+        Where the sample identifiers are: the name of a column (CSV, Parquet) or of an array (NumPy), or a
+        text file with one a line (LIBSVM); ``None``: there are none.
     holder
         Name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.arrays import Indices
-from common.data.shard import Shard
-from common.randomness import generator
+from fenchel.common.arrays import Indices
+from fenchel.common.data.shard import Shard
+from fenchel.common.randomness import generator
 
 
 def kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) -> Indices:
@@ -46,7 +46,7 @@ def divide_own(
     Parameters
     ----------
     shard
-        Whole samples, from :func:`common.data.own_file.load_own`.
+        Whole samples, from :func:`fenchel.common.data.own_file.load_own`.
     holdout
         ``data.holdout``: the part that it only tests on.
     seed

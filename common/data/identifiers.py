@@ -11,8 +11,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from common.data.compressed import opened
-from common.errors import DataError
+from fenchel.common.data.compressed import opened
+from fenchel.common.errors import DataError
 
 
 def checked(identifiers: Sequence[str], where: str) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.data.blocks import Part
-from common.data.shares import apportion
-from common.errors import DataError, SettingsError
-from common.randomness import generator
+from fenchel.common.arrays import Indices
+from fenchel.common.data.blocks import ClientBlock
+from fenchel.common.data.shares import apportion
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.randomness import generator
 
 
 def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tuple[int, ...] | None:
@@ -115,7 +115,9 @@ def imbalanced_whole(labels: NDArray[Any], positive: NDArray[np.bool_], imratio:
     return np.sort(np.concatenate([np.flatnonzero(~positive), *kept]))
 
 
-def imbalanced(parts: Sequence[Part], positive: NDArray[np.bool_], imratio: float, seed: int) -> list[Part]:
+def imbalanced(
+    parts: Sequence[ClientBlock], positive: NDArray[np.bool_], imratio: float, seed: int
+) -> list[ClientBlock]:
     """Remove positive samples of each client at random until a part ``imratio`` of its samples is positive.
 
     Negative samples stay. A client that has fewer positive samples keeps all of them.

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.errors import DataError
+from fenchel.common.arrays import Indices
+from fenchel.common.errors import DataError
 
 
 def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:

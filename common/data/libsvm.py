@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from common.data.compressed import opened
-from common.data.samples import Samples, samples
-from common.errors import DataError
+from fenchel.common.data.compressed import opened
+from fenchel.common.data.samples import Samples, samples
+from fenchel.common.errors import DataError
 
 MAX_INDEX = 2**31 - 1
 _SHOWN = 40

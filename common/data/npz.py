@@ -16,10 +16,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from common.data.compressed import opened
-from common.data.identifiers import of_array
-from common.data.samples import DataSet, Samples, flatten_images, samples, widen
-from common.errors import DataError
+from fenchel.common.data.compressed import opened
+from fenchel.common.data.identifiers import of_array
+from fenchel.common.data.samples import DataSet, Samples, flatten_images, samples, widen
+from fenchel.common.errors import DataError
 
 _FEATURES = ("X", "x", "features", "images", "X_train", "x_train", "train_images")
 _LABELS = ("y", "labels", "target", "y_train", "train_labels")

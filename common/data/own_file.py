@@ -10,16 +10,16 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
-from common.arrays import Indices
-from common.data import scaling
-from common.data.columns import listed
-from common.data.extractor import Extracted, Extractor
-from common.data.files import read_file
-from common.data.labels import encoded
-from common.data.samples import DataSet, Samples
-from common.data.shard import Shard
-from common.errors import DataError
-from common.settings.data import ExtractorSettings, Scaling
+from fenchel.common.arrays import Indices
+from fenchel.common.data import scaling
+from fenchel.common.data.columns import listed
+from fenchel.common.data.extractor import Extracted, Extractor
+from fenchel.common.data.files import read_file
+from fenchel.common.data.labels import encoded
+from fenchel.common.data.samples import DataSet, Samples
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError
+from fenchel.common.settings.data import ExtractorSettings, Scaling
 
 
 def load_own(

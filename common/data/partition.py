@@ -1,8 +1,8 @@
 """Who holds which samples and features: pure functions of labels, number of clients, seed and settings.
 
-In every partition each sample (or each cell of a grid) has exactly one holder (``classes`` with a number of samples
-and ``sites`` leave some out), every client holds something, and the positions of a part are sorted. The same arguments
-give the same parts on every machine.
+In every partition each sample (or each cell of a grid) has exactly one holder (``classes`` with a number of
+samples and ``sites`` leave some out), every client holds something, and the positions of a part are sorted.
+The same arguments give the same parts on every machine.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.data.blocks import Part, grid, ragged
-from common.data.class_groups import class_groups
-from common.data.columns import listed
-from common.data.few_classes import classes, label_shards
-from common.data.shares import by_owner, deal
-from common.data.sites import sites
-from common.data.skew import dirichlet, zipf
-from common.errors import DataError
-from common.randomness import generator
-from common.settings.data import (
+from fenchel.common.arrays import Indices
+from fenchel.common.data.blocks import ClientBlock, grid, ragged
+from fenchel.common.data.class_groups import class_groups
+from fenchel.common.data.columns import listed
+from fenchel.common.data.few_classes import classes, label_shards
+from fenchel.common.data.shares import by_owner, deal
+from fenchel.common.data.sites import sites
+from fenchel.common.data.skew import dirichlet, zipf
+from fenchel.common.errors import DataError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.data import (
     ClassesPartition,
     ClassGroupsPartition,
     ColumnPartition,
@@ -50,7 +50,7 @@ def partition(
     matrix: Callable[[], sp.csr_array] | None = None,
     positive: NDArray[np.bool_] | None = None,
     holders: NDArray[Any] | None = None,
-) -> list[Part]:
+) -> list[ClientBlock]:
     """Divide a data set as the settings say.
 
     Parameters
@@ -116,7 +116,7 @@ def partition(
         case ColumnPartition():
             assert holders is not None, "column needs the column"
             held = by_column(holders, clients, settings)
-    return [Part(samples) for samples in held]
+    return [ClientBlock(samples) for samples in held]
 
 
 def iid(labels: NDArray[Any], clients: int, seed: int) -> list[Indices]:

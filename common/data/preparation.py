@@ -8,11 +8,11 @@ from threading import Lock
 import numpy as np
 from numpy.typing import DTypeLike
 
-from common.arrays import Indices, Matrix
-from common.data import scaling
-from common.data.extractor import Extracted, Extractor
-from common.data.samples import RawMatrix, Samples
-from common.errors import DataError
+from fenchel.common.arrays import Indices, Matrix
+from fenchel.common.data import scaling
+from fenchel.common.data.extractor import Extracted, Extractor
+from fenchel.common.data.samples import RawMatrix, Samples
+from fenchel.common.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.columns import read_csv
-from common.data.compressed import opened
-from common.data.files import read_files
-from common.data.libsvm import read_libsvm
-from common.data.npz import joined, read_arrays, read_npy, read_npz
-from common.data.samples import DataSet, Samples, samples
-from common.errors import DataError
+from fenchel.common.data.columns import read_csv
+from fenchel.common.data.compressed import opened
+from fenchel.common.data.files import read_files
+from fenchel.common.data.libsvm import read_libsvm
+from fenchel.common.data.npz import joined, read_arrays, read_npy, read_npz
+from fenchel.common.data.samples import DataSet, Samples, samples
+from fenchel.common.errors import DataError
 
 Files = Mapping[str, Path]
 """Where each public file lies, by its public name."""
@@ -86,8 +86,8 @@ def _read_cifar(files: Files, name: str, train: Sequence[str], test: str, *, lab
 def read_cifar_differences(files: Files) -> DataSet:
     """Read a part of CIFAR whose pixels are stored as differences, which compress better, without loss.
 
-    The files are ``labels.npz``, and for either part an array of shape (3, n, 32, 32): green, then red and blue minus
-    green, each along rows and columns minus the neighbour before, modulo 256.
+    The files are ``labels.npz``, and for either part an array of shape (3, n, 32, 32): green, then red and
+    blue minus green, each along rows and columns minus the neighbour before, modulo 256.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The features of ResNet-18, frozen, with weights that a user brings along.
 
 He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, table 1. There are no modules and
-nothing that could be trained: the network is a function of its weights, and its batch normalisation always uses the
-means and variances that came with them.
+nothing that could be trained: the network is a function of its weights, and its batch normalisation always
+uses the means and variances that came with them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from common.errors import DataError
+from fenchel.common.errors import DataError
 
 if TYPE_CHECKING:
     import torch

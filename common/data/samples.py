@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.errors import DataError
+from fenchel.common.arrays import Indices
+from fenchel.common.errors import DataError
 
 RawMatrix: TypeAlias = "NDArray[Any] | sp.csr_array"
 """Samples by features as stored, shape (n, m): dense of any real dtype (images uint8), or CSR."""

@@ -10,10 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from common.arrays import Matrix
-from common.data.samples import RawMatrix
-from common.errors import DataError
-from common.settings.data import Scaling
+from fenchel.common.arrays import Matrix
+from fenchel.common.data.samples import RawMatrix
+from fenchel.common.errors import DataError
+from fenchel.common.settings.data import Scaling
 
 _CHUNK = 4096
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Indices, Matrix
+from fenchel.common.arrays import Indices, Matrix
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import maximum_flow
 
-from common.arrays import Indices
+from fenchel.common.arrays import Indices
 
 _SCALINGS = 500
 """Rounds of scaling rows and columns; some dozens are enough where there is room."""

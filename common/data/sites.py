@@ -6,25 +6,25 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from common.arrays import Indices, Matrix
-from common.data.shares import apportion
-from common.errors import DataError
-from common.randomness import generator
-from common.settings.data import SiteSettings, SitesPartition
+from fenchel.common.arrays import Indices, Matrix
+from fenchel.common.data.shares import apportion
+from fenchel.common.errors import DataError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.data import SiteSettings, SitesPartition
 
 
 def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesPartition) -> list[Indices]:
     """Give each site samples in proportion to its size, of which a part ``imratio`` is positive, to the nearest sample.
 
-    Samples are drawn at random and without replacement; those that fit nowhere are left out (CODASCA specification,
-    section 4.1, the five hospitals).
+    Samples are drawn at random and without replacement; those that fit nowhere are left out (CODASCA
+    specification, section 4.1, the five hospitals).
 
     Parameters
     ----------
     positive
         Which samples are positive, shape (n,).
     clients, seed
-        As for :func:`common.data.partition.partition`.
+        As for :func:`fenchel.common.data.partition.partition`.
     settings
         The sites.
 

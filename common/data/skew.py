@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.data.shares import apportion, by_owner
-from common.errors import DataError
-from common.randomness import generator
-from common.settings.data import DirichletPartition, ZipfPartition
+from fenchel.common.arrays import Indices
+from fenchel.common.data.shares import apportion, by_owner
+from fenchel.common.errors import DataError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.data import DirichletPartition, ZipfPartition
 
 
 def dirichlet(labels: NDArray[Any], clients: int, seed: int, settings: DirichletPartition) -> list[Indices]:

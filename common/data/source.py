@@ -13,25 +13,25 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from common.arrays import Indices
-from common.data import scaling
-from common.data.blocks import Part
-from common.data.catalogue import load
-from common.data.client_tests import own_distribution
-from common.data.extractor import Extractor
-from common.data.files import read_file
-from common.data.holdout import kept
-from common.data.imbalance import imbalanced, imbalanced_whole, positive_classes
-from common.data.labels import binarised, encoded
-from common.data.partition import partition
-from common.data.preparation import Preparation
-from common.data.samples import DataSet, Samples
-from common.data.shard import Shard
-from common.data.sites import as_seen
-from common.data.split import split
-from common.errors import DataError
-from common.randomness import generator
-from common.settings.data import ColumnPartition, DataSettings, SitesPartition
+from fenchel.common.arrays import Indices
+from fenchel.common.data import scaling
+from fenchel.common.data.blocks import ClientBlock
+from fenchel.common.data.catalogue import load
+from fenchel.common.data.client_tests import own_distribution
+from fenchel.common.data.extractor import Extractor
+from fenchel.common.data.files import read_file
+from fenchel.common.data.holdout import kept
+from fenchel.common.data.imbalance import imbalanced, imbalanced_whole, positive_classes
+from fenchel.common.data.labels import binarised, encoded
+from fenchel.common.data.partition import partition
+from fenchel.common.data.preparation import Preparation
+from fenchel.common.data.samples import DataSet, Samples
+from fenchel.common.data.shard import Shard
+from fenchel.common.data.sites import as_seen
+from fenchel.common.data.split import split
+from fenchel.common.errors import DataError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.data import ColumnPartition, DataSettings, SitesPartition
 
 log = logging.getLogger("fenchel")
 
@@ -68,8 +68,8 @@ class Problem:
 class DataSource:
     """A data set, prepared and divided as the settings say; safe to share between threads.
 
-    Features stay as they were stored (images as bytes); the rows of a shard are converted when asked for, by a frozen
-    network if the settings name one. Make one with :meth:`open`.
+    Features stay as they were stored (images as bytes); the rows of a shard are converted when asked for, by
+    a frozen network if the settings name one. Make one with :meth:`open`.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class DataSource:
     _test: Samples | None
     _preparation: Preparation
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
-    _parts: dict[int, list[Part]] = field(default_factory=dict, repr=False, compare=False)
+    _parts: dict[int, list[ClientBlock]] = field(default_factory=dict, repr=False, compare=False)
     _tests: dict[int, list[Indices]] = field(default_factory=dict, repr=False, compare=False)
     _matrices: list[sp.csr_array] = field(default_factory=list, repr=False, compare=False)
 
@@ -116,8 +116,8 @@ class DataSource:
         seed
             ``settings.seed``: decides test split, subsample, imbalance and partition.
         positive
-            ``settings.positive``: the classes that count as positive, by number; ``None`` where nobody said it, and
-            then the second of two.
+            ``settings.positive``: the classes that count as positive, by number; ``None`` where nobody said
+            it, and then the second of two.
         folders
             Where named data sets are looked for; by default ``$FENCHEL_DATA`` and the cache.
 
@@ -182,7 +182,7 @@ class DataSource:
             self._preparation.extract(part, threads)
         return sum(map(len, parts))
 
-    def parts(self, clients: int) -> list[Part]:
+    def parts(self, clients: int) -> list[ClientBlock]:
         """Return what each of ``clients`` clients holds, its held-out samples among it."""
         with self._lock:
             if clients not in self._parts:
@@ -229,7 +229,7 @@ class DataSource:
         """Which training samples are positive, shape (n,); ``None`` if nobody said which classes are."""
         return None if self.positive is None else np.isin(self.labels, self.positive)
 
-    def _divided(self, clients: int) -> list[Part]:
+    def _divided(self, clients: int) -> list[ClientBlock]:
         positives = self.positives
         parts = partition(
             self.labels,
@@ -305,7 +305,7 @@ class DataSource:
         """Return all training samples, held-out ones among them, as one shard."""
         return self._whole(self._train, None, dtype)
 
-    def _part(self, client: int, clients: int) -> tuple[Part, Indices]:
+    def _part(self, client: int, clients: int) -> tuple[ClientBlock, Indices]:
         if not 0 <= client < clients:
             raise DataError(
                 f"client {client} of {clients} clients; expected a number from 0 to {clients - 1}"
@@ -326,7 +326,7 @@ class DataSource:
                 self._tests[clients] = own_distribution(held, self._test.labels, self.seed)
             return self._tests[clients]
 
-    def _shard(self, part: Part, rows: Indices, dtype: DTypeLike) -> Shard:
+    def _shard(self, part: ClientBlock, rows: Indices, dtype: DTypeLike) -> Shard:
         if part.cells is not None:
             return self._ragged_shard(part, dtype)
         shard = self._whole(self._train, rows, dtype)
@@ -361,7 +361,7 @@ class DataSource:
         features = self._preparation.features(samples, rows, dtype)
         return Shard(features, labels, self.problem.classes, self.problem.features, positions)
 
-    def _ragged_shard(self, part: Part, dtype: DTypeLike) -> Shard:
+    def _ragged_shard(self, part: ClientBlock, dtype: DTypeLike) -> Shard:
         assert part.cells is not None
         assert part.features is not None
         matrix = self._matrix_held()

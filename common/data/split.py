@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.data.samples import Samples
-from common.data.shares import apportion
-from common.errors import DataError
-from common.randomness import generator
-from common.settings.data import DataSettings
+from fenchel.common.arrays import Indices
+from fenchel.common.data.samples import Samples
+from fenchel.common.data.shares import apportion
+from fenchel.common.errors import DataError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.data import DataSettings
 
 DEFAULT_TEST_FRACTION = 0.2
 

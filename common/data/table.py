@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.source import DataSource
-from common.settings.data import DataSettings
+from fenchel.common.data.source import DataSource
+from fenchel.common.settings.data import DataSettings
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.table import PartitionTable
+from fenchel.common.data.table import PartitionTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,9 @@
                            + 2 (1+alpha) (p h I[y=-1] - (1-p) h I[y=1]) - p (1-p) alpha^2
 
 with the score h of a sample and its class y (CODASCA specification, sections 1.2 to 1.5). The area is a mean over
-pairs of a positive and a negative sample; F is a mean over samples, so that no pair of samples ever has to meet. It is
-minimised over the scorer, a and b and maximised over alpha. If p is the share of positive samples,
+pairs of a positive and a negative sample; F is a mean over samples, so that no pair of samples ever has to
+meet. It is minimised over the scorer, a and b and maximised over alpha. If p is the share of positive
+samples,
 
     mean over pairs of (1 - h(x) + h(x'))^2 = 1 + min_{a,b} max_alpha mean F / (p (1-p)).
 """
@@ -19,8 +20,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Vector
-from common.errors import DataError
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import DataError
 
 Positive: TypeAlias = NDArray[np.bool_]
 """Which samples are of the positive class, shape (n,)."""

@@ -1,9 +1,10 @@
 """One score for each sample, for telling two classes apart: by cross-entropy, or by the area under the ROC curve.
 
 A scorer maps the features of a sample to one number. For algorithms that know nothing but objectives (FedAvg,
-SCAFFOLD) the objective is the mean cross-entropy of the scores; the algorithms for the area (CODASCA and its relatives)
-ask for the min-max function of :mod:`common.objectives.auc` instead, in the same weights. So both kinds train the very
-same scorer, one after the other if that is wanted (CODASCA specification, sections 1.2 and 2.5).
+SCAFFOLD) the objective is the mean cross-entropy of the scores; the algorithms for the area (CODASCA and its
+relatives) ask for the min-max function of :mod:`fenchel.common.objectives.auc` instead, in the same weights.
+So both kinds train the very same scorer, one after the other if that is wanted (CODASCA specification,
+sections 1.2 and 2.5).
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy.special import expit
 
-from common.arrays import Indices, Matrix, Vector
-from common.data.imbalance import positive_classes
-from common.data.shard import Shard
-from common.errors import SettingsError
-from common.objectives.auc import AUXILIARY, MinMax, Positive
-from common.objectives.losses import Logistic, class_indices
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.objectives.ranking import Ranking
+from fenchel.common.arrays import Indices, Matrix, Vector
+from fenchel.common.data.imbalance import positive_classes
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.auc import AUXILIARY, MinMax, Positive
+from fenchel.common.objectives.losses import Logistic, class_indices
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.objectives.ranking import Ranking
 
 PullBack: TypeAlias = Callable[[Vector], Vector]
 """Maps slopes, shape (n,), to the sum over samples of a sample's slope times the gradient of its score, shape (d,)."""
@@ -178,8 +179,8 @@ class BinaryObjective(Objective):
         Returns
         -------
         tuple
-            Scores of the objective's dtype, shape (n,), and booleans, shape (n,). With the output ``l2`` the samples of
-            the shard are one batch.
+            Scores of the objective's dtype, shape (n,), and booleans, shape (n,). With the output ``l2`` the
+            samples of the shard are one batch.
         """
         features, positive = (self.features, self.positive) if shard is None else self._prepare(shard)
         return self._activated(self.scorer.scores(w, features))[0], positive
@@ -219,8 +220,9 @@ class BinaryObjective(Objective):
         Returns
         -------
         tuple
-            The mean of F, without the ridge, and G = (grad_w F, dF/da, dF/db, -dF/dalpha), shape (d + 3,): the ridge is
-            in grad_w, and the sign of the last is such that ``u - eta G`` descends in (w, a, b) and ascends in alpha.
+            The mean of F, without the ridge, and G = (grad_w F, dF/da, dF/db, -dF/dalpha), shape (d + 3,):
+            the ridge is in grad_w, and the sign of the last is such that ``u - eta G`` descends in (w, a, b)
+            and ascends in alpha.
 
         Raises
         ------
@@ -281,8 +283,8 @@ class BinaryObjective(Objective):
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return cross-entropy and right answers of ``w`` on ``shard``, or on the objective's own samples.
 
-        The cross-entropy is the yardstick whatever was minimised, since it adds up over clients; a sample counts as
-        positive if the scorer's own output is above 0.
+        The cross-entropy is the yardstick whatever was minimised, since it adds up over clients; a sample
+        counts as positive if the scorer's own output is above 0.
         """
         return self.judge(w, shard)[0]
 
@@ -294,8 +296,8 @@ class BinaryObjective(Objective):
     def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking]:
         """Return :meth:`evaluate`, and the samples with the scorer's own output as their scores.
 
-        Not with h: a sigmoid has the same order, until it rounds high scores to 1, and ``l2`` has another scale in each
-        batch.
+        Not with h: a sigmoid has the same order, until it rounds high scores to 1, and ``l2`` has another
+        scale in each batch.
         """
         features, positive = (self.features, self.positive) if shard is None else self._prepare(shard)
         raw, targets = self.scorer.scores(w, features), _signs(positive, self.dtype)

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from common.arrays import Vector
-from common.objectives.losses import (
+from fenchel.common.arrays import Vector
+from fenchel.common.objectives.losses import (
     Hinge,
     Logistic,
     MarginLoss,

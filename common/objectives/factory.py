@@ -9,13 +9,13 @@ from types import ModuleType
 
 import numpy as np
 
-from common.arrays import Vector
-from common.data.npz import read_arrays
-from common.data.shard import Shard
-from common.errors import DataError, MissingDependencyError, SettingsError
-from common.objectives.binary import BinaryObjective, LinearScorer, Scorer
-from common.objectives.linear import LinearObjective
-from common.objectives.losses import (
+from fenchel.common.arrays import Vector
+from fenchel.common.data.npz import read_arrays
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError, MissingDependencyError, SettingsError
+from fenchel.common.objectives.binary import BinaryObjective, LinearScorer, Scorer
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.losses import (
     Hinge,
     Logistic,
     MarginLoss,
@@ -26,9 +26,9 @@ from common.objectives.losses import (
     Squared,
     SquaredHinge,
 )
-from common.objectives.objective import Objective
-from common.objectives.regularizer import build_regularizer
-from common.settings.objective import (
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.objectives.regularizer import build_regularizer
+from fenchel.common.settings.objective import (
     BinarySettings,
     InitialModel,
     LinearSettings,
@@ -95,7 +95,7 @@ def _scorer(settings: BinarySettings, features: int) -> Scorer:
 
 def _networks(wanted: str) -> ModuleType:
     try:
-        import common.objectives.networks.factory as networks
+        import fenchel.common.objectives.networks.factory as networks
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -137,8 +137,8 @@ def margin_loss(settings: ObjectiveSettings) -> MarginLoss:
     Raises
     ------
     SettingsError
-        The objective is not a linear model with one score a sample, or has a term whose conjugate is not known: one
-        that is not convex, or one with corners.
+        The objective is not a linear model with one score a sample, or has a term whose conjugate is not
+        known: one that is not convex, or one with corners.
     """
     loss = _margin_loss(settings)
     if isinstance(settings, LinearSettings | SmoothedHingeSettings) and settings.nonconvex:

@@ -3,8 +3,8 @@
     f(w) = (1/n) sum_j l(x_j^T w; t_j) + (l2/2) ||w||^2 + beta sum_k w_k^2 / (1 + w_k^2)
 
 (HyFDCA specification, section 1.1; FedDCD specification, section 1.6 for several outputs; FedPDM specification,
-section 1.4 for the last term, which is not convex). There is no intercept; a constant feature serves as one, and is
-then regularised like the others.
+section 1.4 for the last term, which is not convex). There is no intercept; a constant feature serves as one,
+and is then regularised like the others.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
-from common.arrays import Dense, Indices, Matrix, Vector
-from common.data.shard import Shard
-from common.errors import SettingsError
-from common.objectives.losses import ScoreLoss, Targets
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.objectives.ranking import Ranking
-from common.objectives.spectrum import largest_eigenvalue
+from fenchel.common.arrays import Dense, Indices, Matrix, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.losses import ScoreLoss, Targets
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.objectives.ranking import Ranking
+from fenchel.common.objectives.spectrum import largest_eigenvalue
 
 
 class LinearObjective(Objective):
@@ -131,8 +131,8 @@ class LinearObjective(Objective):
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
         """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`.
 
-        A sample's gradient is its features times its slopes, so that its norm is the product of theirs. One that is
-        not finite counts as zero: the bound holds whatever the model is.
+        A sample's gradient is its features times its slopes, so that its norm is the product of theirs. One
+        that is not finite counts as zero: the bound holds whatever the model is.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             features, slopes = self._slopes(w, rows)

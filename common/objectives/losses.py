@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.special import entr, expit
 
-from common.arrays import Dense, Vector
-from common.errors import DataError, SettingsError
+from fenchel.common.arrays import Dense, Vector
+from fenchel.common.errors import DataError, SettingsError
 
 Targets = NDArray[Any]
 """What the scores should be, shape (n,): -1.0 and +1.0, real numbers, or class indices."""

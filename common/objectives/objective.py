@@ -3,8 +3,8 @@
 A client's objective is ``f(w) = loss(w) + penalty(w)``: the mean loss over the client's samples and a
 regularisation term that does not depend on data. What all clients together minimise is the mean of their
 objectives plus ``h(w)``, a term that may have corners and belongs to no client
-(:mod:`common.objectives.regularizer`). Models are flat vectors, whatever their inner shape, so an algorithm
-is written once for all of them.
+(:mod:`fenchel.common.objectives.regularizer`). Models are flat vectors, whatever their inner shape, so an
+algorithm is written once for all of them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from common.arrays import Indices, Vector
-from common.data.shard import Shard
-from common.errors import DataError
-from common.objectives.metrics import Metrics
-from common.objectives.ranking import Ranking
-from common.objectives.regularizer import Regularizer, Zero
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.ranking import Ranking
+from fenchel.common.objectives.regularizer import Regularizer, Zero
 
 BatchDraw: TypeAlias = Literal["passes", "epoch", "independent"]
 """How mini-batches are drawn; see :meth:`Objective.batches`."""
@@ -35,7 +35,7 @@ class Objective(ABC):
     also :meth:`penalty`, one that knows its constants also :attr:`smoothness` and
     :attr:`strong_convexity`, and one whose samples can be clipped also :meth:`clipped_gradient`. No
     method changes its arguments; equal arguments give equal results, bit for bit, in one
-    computing environment (:mod:`common.environment`).
+    computing environment (:mod:`fenchel.common.environment`).
 
     Parameters
     ----------
@@ -129,8 +129,8 @@ class Objective(ABC):
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
         """Return the mean over samples of their clipped loss gradients, plus the gradient of the penalty.
 
-        A sample's gradient v is clipped to ``v min(1, G / ||v||)``; the penalty knows no samples and is not clipped
-        (FedPDM specification, section 2.2).
+        A sample's gradient v is clipped to ``v min(1, G / ||v||)``; the penalty knows no samples and is not
+        clipped (FedPDM specification, section 2.2).
 
         Parameters
         ----------

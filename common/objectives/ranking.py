@@ -1,8 +1,8 @@
 """How well scores rank the samples of two classes: AUC, partial AUC, average precision.
 
-These are figures of all samples together. They do not add up over clients, and a mean over clients is another number
-(CODASCA specification, section 9.2, item 13); :mod:`common.objectives.score_groups` is for scores that are not in one
-place. The names are those of scikit-learn, and so are the values.
+These are figures of all samples together. They do not add up over clients, and a mean over clients is another
+number (CODASCA specification, section 9.2, item 13); :mod:`fenchel.common.objectives.score_groups` is for
+scores that are not in one place. The names are those of scikit-learn, and so are the values.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Vector
-from common.objectives.auc import Positive
+from fenchel.common.arrays import Vector
+from fenchel.common.objectives.auc import Positive
 
 Counts = NDArray[np.int64]
 
@@ -67,8 +67,8 @@ class Ranking:
     def partial_auc(self, max_fpr: float) -> float:
         """Return the area under the ROC curve up to a false-positive rate, standardised.
 
-        Standardised as scikit-learn's ``roc_auc_score(max_fpr=...)`` is (McClish 1989): 1 is the best, and 1/2 is what
-        random scores get, whatever the range.
+        Standardised as scikit-learn's ``roc_auc_score(max_fpr=...)`` is (McClish 1989): 1 is the best, and
+        1/2 is what random scores get, whatever the range.
 
         Parameters
         ----------

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.arrays import Vector
-from common.errors import SettingsError
-from common.settings.regularizer import (
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.regularizer import (
     BoxSettings,
     ElasticNetSettings,
     GroupLassoSettings,

@@ -1,19 +1,20 @@
 """The area under the ROC curve of samples that lie with many clients, who tell their scores in groups.
 
 Bins divide the line of scores, for everybody alike. A client tells how many of its positive samples have scores in
-which range of bins, and likewise of its negative samples. A range that is told holds ``least`` samples or more, or all
-that there are. From the ranges of all clients follow an estimate of the AUC of all samples together, and bounds: where
-the range of a positive and that of a negative sample are disjoint, their order is known; where they overlap it is not.
+which range of bins, and likewise of its negative samples. A range that is told holds ``least`` samples or
+more, or all that there are. From the ranges of all clients follow an estimate of the AUC of all samples
+together, and bounds: where the range of a positive and that of a negative sample are disjoint, their order is
+known; where they overlap it is not.
 
-With ``least`` above 1, what a reply tells of fewer than ``least`` samples is never finer than a 32nd part of the line:
-from where the line was cut it can follow that *some* sample lies in one of these parts. Within a part, groups say that
-``least`` or more samples are in a range, and never that any of them is in one half of it. Where ``least`` or more have
-scores in the same bin, their bin may be told.
+With ``least`` above 1, what a reply tells of fewer than ``least`` samples is never finer than a 32nd part of
+the line: from where the line was cut it can follow that *some* sample lies in one of these parts. Within a
+part, groups say that ``least`` or more samples are in a range, and never that any of them is in one half of
+it. Where ``least`` or more have scores in the same bin, their bin may be told.
 
-Where scores concentrate, a part of the line holds many of them. Then further places divide the line, which the server
-derives from the groups of all clients: between two of them lies about a 32nd of the samples of either class. A client
-cuts its groups at these places, too, as between parts, so that its new groups lie in the old ones, and both together
-tell no more than the new ones.
+Where scores concentrate, a part of the line holds many of them. Then further places divide the line, which
+the server derives from the groups of all clients: between two of them lies about a 32nd of the samples of
+either class. A client cuts its groups at these places, too, as between parts, so that its new groups lie in
+the old ones, and both together tell no more than the new ones.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from common.arrays import Vector
+from fenchel.common.arrays import Vector
 
 PARTS = 32
 """Parts of the line, all of the same width but for whole bins, at whose ends it is cut before anything is halved."""
@@ -66,12 +67,13 @@ def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLAC
     """Divide scores into groups.
 
     The range of all bins is cut between two of its :data:`PARTS`, nearest to the middle of all places that leave
-    ``least`` samples or none on either side; and so is each range that follows, down to single parts. A part is halved,
-    and each half again, as long as both hold ``least``: were an empty half cut off, a range that is not halved would
-    tell that there is a sample in either half. A range that cannot be cut is a group. With ``least`` 1, where there is
-    nothing to hide, empty halves are cut off and a group is a bin. Where there are fewer samples than ``least``, they
-    are one group in the range of all bins, which tells only their number. What comes out is cut at the further places,
-    level by level, by the rule for places between parts.
+    ``least`` samples or none on either side; and so is each range that follows, down to single parts. A part
+    is halved, and each half again, as long as both hold ``least``: were an empty half cut off, a range that
+    is not halved would tell that there is a sample in either half. A range that cannot be cut is a group.
+    With ``least`` 1, where there is nothing to hide, empty halves are cut off and a group is a bin. Where
+    there are fewer samples than ``least``, they are one group in the range of all bins, which tells only
+    their number. What comes out is cut at the further places, level by level, by the rule for places between
+    parts.
 
     Parameters
     ----------
@@ -193,8 +195,8 @@ def samples_in(groups: Groups) -> int:
 def grouped_auc(positives: Iterable[Groups], negatives: Iterable[Groups], bins: int) -> tuple[float, float]:
     """Return the AUC of all samples, as far as their groups tell it, and how far it may be from the true one.
 
-    The true AUC lies within ``auc - error`` and ``auc + error``. The error is a bound: at one end is the AUC that would
-    follow if all pairs whose order is not known were in one order.
+    The true AUC lies within ``auc - error`` and ``auc + error``. The error is a bound: at one end is the AUC
+    that would follow if all pairs whose order is not known were in one order.
 
     Parameters
     ----------
@@ -206,9 +208,9 @@ def grouped_auc(positives: Iterable[Groups], negatives: Iterable[Groups], bins: 
     Returns
     -------
     tuple
-        The AUC if the samples of each group were spread evenly over the bins of its range, where two in the same bin
-        count half; and the error. If every group is a bin, it is half the share of pairs in the same bin. Both are nan
-        where a class is missing.
+        The AUC if the samples of each group were spread evenly over the bins of its range, where two in the
+        same bin count half; and the error. If every group is a bin, it is half the share of pairs in the same
+        bin. Both are nan where a class is missing.
     """
     high, low = (np.concatenate([np.empty((0, 3), np.int64), *groups]) for groups in (positives, negatives))
     pairs = samples_in(high) * samples_in(low)
@@ -246,8 +248,9 @@ def _pairs_in_order(lower: Groups, higher: Groups) -> int:
 def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edges: Vector) -> Vector | None:
     """Return where else to divide the line, shape (PARTS - 1,), or ``None`` where no part of it holds too much.
 
-    The places are quantiles of all samples, both classes counting the same, as far as the groups tell. A bin without
-    an end is taken to reach 16 times as far from 0 as the edge that it begins at, so that saturated scores come apart.
+    The places are quantiles of all samples, both classes counting the same, as far as the groups tell. A bin
+    without an end is taken to reach 16 times as far from 0 as the edge that it begins at, so that saturated
+    scores come apart.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from common.arrays import Matrix
-from common.randomness import generator
+from fenchel.common.arrays import Matrix
+from fenchel.common.randomness import generator
 
 EXACT_UP_TO = 1000
 """Side of the largest matrix that is decomposed completely: a fraction of a second."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from common.settings.section import Section
+from fenchel.common.settings.section import Section
 
 
 class NoConstraint(Section):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from common.settings.section import Section
+from fenchel.common.settings.section import Section
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 """What a data set may be called; it becomes the name of a folder."""

@@ -21,8 +21,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from common.errors import SettingsError
-from common.settings.section import Section, settings_error
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.section import Section, settings_error
 
 PresetName: TypeAlias = Literal["none", "hyfdca-257ms", "hyfdca-800ms", "lte", "broadband", "datacentre"]
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, JsonValue, NonNegativeInt, model_validator
 
-from common.settings.regularizer import NoneSettings, RegularizerSettings
-from common.settings.section import Section
+from fenchel.common.settings.regularizer import NoneSettings, RegularizerSettings
+from fenchel.common.settings.section import Section
 
 
 class InitialModel(Section):
@@ -111,7 +111,7 @@ class CnnSettings(_Network):
     )
 
 
-class LinearScorer(Section):
+class LinearScorerSettings(Section):
     """A weight for each feature."""
 
     kind: Literal["linear"] = Field("linear", description="a linear score, without an intercept")
@@ -160,7 +160,7 @@ class DenseNetScorer(Section):
 
 
 Scorer: TypeAlias = Annotated[
-    LinearScorer | MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, Field(discriminator="kind")
+    LinearScorerSettings | MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, Field(discriminator="kind")
 ]
 
 
@@ -172,7 +172,7 @@ class BinarySettings(_Network):
         "codasca, train it for that, all others by cross-entropy"
     )
     scorer: Scorer = Field(
-        default_factory=lambda: LinearScorer(kind="linear"), description="what computes the score"
+        default_factory=lambda: LinearScorerSettings(kind="linear"), description="what computes the score"
     )
     positive: list[NonNegativeInt] | None = Field(
         default=None,

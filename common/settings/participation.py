@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from common.phases import RUNTIME
-from common.settings.section import Section
+from fenchel.common.settings.section import Section
+from fenchel.common.wire.phases import RUNTIME
 
 
 class AllClients(Section):

@@ -7,12 +7,18 @@ from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from common.errors import SettingsError
-from common.privacy import paper, sensitivity
-from common.privacy.accountant import LARGEST_NOISE, SMALLEST_NOISE, SMALLEST_RATE, Method, calibrate
-from common.privacy.facts import PrivacyFacts
-from common.privacy.sensitivity import DualDifference, LocalMap
-from common.settings.section import Section
+from fenchel.common.accounting import paper, sensitivity
+from fenchel.common.accounting.accountant import (
+    LARGEST_NOISE,
+    SMALLEST_NOISE,
+    SMALLEST_RATE,
+    Method,
+    calibrate,
+)
+from fenchel.common.accounting.public_facts import PrivacyFacts
+from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.section import Section
 
 Mechanism: TypeAlias = Literal["paper", "recursive", "contractive", "batch", "clip-update"]
 
@@ -21,7 +27,8 @@ class DifferentialPrivacy(Section):
     """Gaussian noise on every upload, and what it is worth.
 
     The guarantee is for each sample of each client, against everybody who reads all messages; two data sets are
-    neighbours if one sample is replaced. It covers what this client sends, nothing else that it does with its data.
+    neighbours if one sample is replaced. It covers what this client sends, nothing else that it does with its
+    data.
     """
 
     mechanism: Mechanism = Field(
@@ -140,7 +147,8 @@ class DifferentialPrivacy(Section):
         Raises
         ------
         SettingsError
-            There is none that can be accounted for, or the paper's formula has no answer: a round draws all samples.
+            There is none that can be accounted for, or the paper's formula has no answer: a round draws all
+            samples.
         MissingDependencyError
             A budget sets the noise, and dp-accounting is not installed.
         """

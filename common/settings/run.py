@@ -19,21 +19,21 @@ from pydantic import (
     model_validator,
 )
 
-from common.algorithms import (
+from fenchel.common.algorithm_registry import (
     AlgorithmSettings,
     algorithm_settings,
     asked_phases,
     builtin_settings,
     is_outside,
 )
-from common.errors import SettingsError
-from common.settings.data import DataSettings, GridPartition, RaggedPartition
-from common.settings.link import Links
-from common.settings.objective import ObjectiveSettings
-from common.settings.participation import Cyclic, FixedSize, Participation, Weighted
-from common.settings.privacy import DifferentialPrivacy
-from common.settings.section import RUN_NAME, Section, settings_error, yaml_value
-from common.settings.uplink import Downlink, Uplink
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.data import DataSettings, GridPartition, RaggedPartition
+from fenchel.common.settings.link import Links
+from fenchel.common.settings.objective import ObjectiveSettings
+from fenchel.common.settings.participation import Cyclic, FixedSize, Participation, Weighted
+from fenchel.common.settings.privacy import DifferentialPrivacy
+from fenchel.common.settings.section import RUN_NAME, Section, settings_error, yaml_value
+from fenchel.common.settings.uplink import Downlink, Uplink
 
 
 class ScoreHistograms(Section):

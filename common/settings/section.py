@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from common.errors import SettingsError
+from fenchel.common.errors import SettingsError
 
 # The name of a run or a search, which its folder is called after; the schema shows it, too.
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"

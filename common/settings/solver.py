@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError, model_validator
 
-from common.errors import SettingsError
-from common.settings.section import Section, settings_error, yaml_value
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.section import Section, settings_error, yaml_value
 
 
 class Stopping(Section):

@@ -20,8 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from common.errors import SettingsError
-from common.settings.section import RUN_NAME, Section, settings_error, yaml_value
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.section import RUN_NAME, Section, settings_error, yaml_value
 
 Bounds: TypeAlias = tuple[float, float]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat
 
-from common.settings.section import Section
+from fenchel.common.settings.section import Section
 
 
 class UplinkSparsifier(Section):

@@ -1,7 +1,7 @@
 """Certificates: an authority of one's own, and what it signs for the server and for each client.
 
-Keys are on the curve P-256 and signatures use SHA-256. The layout that :func:`deploy.certificates.making.make_all`
-writes::
+Keys are on the curve P-256 and signatures use SHA-256. The layout that
+:func:`fenchel.deploy.certificates.making.make_all` writes::
 
     folder/authority/   authority.pem  authority-key.pem            stays where it was made
                         issued.jsonl: what it signed; revoked.pem: what of that counts no more

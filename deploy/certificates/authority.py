@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from common.credentials import AUTHORITY
-from common.errors import CredentialError, SettingsError
-from common.revocation import REVOKED
-from deploy.certificates.files import explained, read, write
-from deploy.certificates.issued import ISSUED, note
-from deploy.certificates.pem import certificate_pem, certificates, key_pem, private_key, public_key
-from deploy.certificates.validity import CLOCK_SKEW, check_dates, lifetime, now
+from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.common.tls.credentials import AUTHORITY
+from fenchel.common.tls.revocation import REVOKED
+from fenchel.deploy.certificates.files import explained, read, write
+from fenchel.deploy.certificates.issued import ISSUED, note
+from fenchel.deploy.certificates.pem import certificate_pem, certificates, key_pem, private_key, public_key
+from fenchel.deploy.certificates.validity import CLOCK_SKEW, check_dates, lifetime, now
 
 AUTHORITY_KEY = "authority-key.pem"
 AUTHORITY_DAYS = 3650

@@ -9,11 +9,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.credentials import AUTHORITY, CERTIFICATE, Credentials
-from common.errors import CredentialError
-from common.roles import is_monitor
-from deploy.certificates.files import read
-from deploy.certificates.pem import certificates
+from fenchel.common.errors import CredentialError
+from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, Credentials
+from fenchel.common.tls.roles import is_monitor
+from fenchel.deploy.certificates.files import read
+from fenchel.deploy.certificates.pem import certificates
 
 
 def common_name(credentials: Credentials) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from common.errors import CredentialError, SettingsError
-from common.store import settle
+from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.common.storage.store import settle
 
 
 def read(path: Path) -> bytes:

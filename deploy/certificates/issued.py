@@ -9,10 +9,10 @@ from pathlib import Path
 
 from cryptography import x509
 
-from common.errors import CredentialError
-from common.store import settle
-from deploy.certificates.description import subject_name
-from deploy.certificates.files import explained, private, read
+from fenchel.common.errors import CredentialError
+from fenchel.common.storage.store import settle
+from fenchel.deploy.certificates.description import subject_name
+from fenchel.deploy.certificates.files import explained, private, read
 
 ISSUED = "issued.jsonl"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from common.credentials import AUTHORITY, CERTIFICATE, CLAIMS, KEY
-from common.errors import CredentialError, SettingsError
-from common.roles import CLIENT_SCHEME, MONITOR_SCHEME
-from deploy.certificates.authority import AUTHORITY_KEY, Authority, make_authority, subject
-from deploy.certificates.description import hosts_of, role_of, subject_name
-from deploy.certificates.files import read, write
-from deploy.certificates.pem import certificate_pem, certificates, key_pem
+from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, CLAIMS, KEY
+from fenchel.common.tls.roles import CLIENT_SCHEME, MONITOR_SCHEME
+from fenchel.deploy.certificates.authority import AUTHORITY_KEY, Authority, make_authority, subject
+from fenchel.deploy.certificates.description import hosts_of, role_of, subject_name
+from fenchel.deploy.certificates.files import read, write
+from fenchel.deploy.certificates.pem import certificate_pem, certificates, key_pem
 
 LEAF_DAYS = 397
 
@@ -34,7 +34,7 @@ def make_server(
     Parameters
     ----------
     authority_folder
-        Of :func:`deploy.certificates.authority.make_authority`.
+        Of :func:`fenchel.deploy.certificates.authority.make_authority`.
     folder
         Where ``authority.pem``, ``certificate.pem`` and ``key.pem`` are written.
     hosts
@@ -153,15 +153,15 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
     """Make a certificate and key in place of those in a folder, for the same name or the same hosts.
 
     Whoever uses the folder takes them up by itself. The old certificate is valid until it expires; see
-    :func:`deploy.certificates.revocation.revoke`.
+    :func:`fenchel.deploy.certificates.revocation.revoke`.
 
     Parameters
     ----------
     authority_folder
-        Of :func:`deploy.certificates.authority.make_authority`.
+        Of :func:`fenchel.deploy.certificates.authority.make_authority`.
     folder
-        Of :func:`make_server`, :func:`make_client` or :func:`make_monitor`; of the old files only the certificate is
-        needed.
+        Of :func:`make_server`, :func:`make_client` or :func:`make_monitor`; of the old files only the
+        certificate is needed.
     days
         How long the new one is valid; not longer than its authority.
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from common.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
-from common.errors import CredentialError
-from deploy.certificates.description import subject_name
-from deploy.certificates.pem import certificates, private_key, public_key
-from deploy.certificates.validity import check_dates
+from fenchel.common.errors import CredentialError
+from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
+from fenchel.deploy.certificates.description import subject_name
+from fenchel.deploy.certificates.pem import certificates, private_key, public_key
+from fenchel.deploy.certificates.validity import check_dates
 
 
 def check_pair(credentials: Credentials) -> None:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-from common.errors import CredentialError
+from fenchel.common.errors import CredentialError
 
 
 def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:

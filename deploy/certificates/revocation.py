@@ -8,12 +8,12 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from common.errors import SettingsError
-from common.revocation import REVOKED, read_revoked
-from deploy.certificates.authority import Authority
-from deploy.certificates.files import write
-from deploy.certificates.issued import ISSUED, issued
-from deploy.certificates.validity import now
+from fenchel.common.errors import SettingsError
+from fenchel.common.tls.revocation import REVOKED, read_revoked
+from fenchel.deploy.certificates.authority import Authority
+from fenchel.deploy.certificates.files import write
+from fenchel.deploy.certificates.issued import ISSUED, issued
+from fenchel.deploy.certificates.validity import now
 
 
 def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequence[int] = ()) -> list[int]:
@@ -22,7 +22,7 @@ def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequen
     Parameters
     ----------
     authority_folder
-        Of :func:`deploy.certificates.authority.make_authority`.
+        Of :func:`fenchel.deploy.certificates.authority.make_authority`.
     names
         Clients, all of whose certificates up to now are revoked.
     serials

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from common.errors import CredentialError, SettingsError
+from fenchel.common.errors import CredentialError, SettingsError
 
 CLOCK_SKEW = timedelta(hours=1)
 """Machines whose clocks are a little behind accept a new certificate."""

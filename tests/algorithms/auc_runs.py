@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.shard import Shard
-from common.settings.run import RunSettings
+from fenchel.common.data.shard import Shard
+from fenchel.common.settings.run import RunSettings
 from tests.algorithms.codasca_oracle import Machines, Part
 from tests.algorithms.mlr import Problem, Run
 

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import PositiveInt
 
-from client.algorithm import ClientAlgorithm, answers
-from common.algorithms import AlgorithmSettings
-from common.arrays import Vector
-from common.expectation import ArraySpec
-from common.values import Values
-from server.algorithm import Algorithm
-from server.replies import Reduced, Replies
+from fenchel.algorithms.client_half import ClientAlgorithm, answers
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.wire.schema import ArraySpec
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.replies import Reduced, Replies
 
 NAME = "tests.algorithms.balance:Balance"
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Dense, Vector
+from fenchel.common.arrays import Dense, Vector
 from tests.algorithms.feddcd_oracle import Quadratics
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -143,8 +143,8 @@ class Constants:
     Attributes
     ----------
     correction
-        ``uniform``, ``lambda-table``, ``lambda-scaled``, ``none``; or ``printed``: uniform, with the parenthesis where
-        the paper has it.
+        ``uniform``, ``lambda-table``, ``lambda-scaled``, ``none``; or ``printed``: uniform, with the
+        parenthesis where the paper has it.
     radius
         Of the ball W.
     """
@@ -196,8 +196,8 @@ class Start:
     Attributes
     ----------
     w, lam, b, g
-        The model, the weights, the losses that the control variate remembers, and the clients' states; c is the mean
-        of these.
+        The model, the weights, the losses that the control variate remembers, and the clients' states; c is
+        the mean of these.
     """
 
     w: Floats

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.arrays import Dense, Vector
-from common.randomness import generator
-from deploy.names import client_names
-from server.algorithms.sampled_by_weight import SampledByWeight
-from server.cohort import Cohort
+from fenchel.algorithms.robust.sampled_by_weight import SampledByWeight
+from fenchel.common.arrays import Dense, Vector
+from fenchel.common.randomness import generator
+from fenchel.deploy.launch.names import client_names
+from fenchel.server.fleet.cohort import Cohort
 from tests.algorithms.drdm_oracle import Draw, Floats, Gradients, Losses
 from tests.algorithms.feddcd_quadratics import QuadraticProblem, train_quadratics
 from tests.algorithms.mlr import Problem, Run, train

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from common.arrays import Dense, Vector
+from fenchel.common.arrays import Dense, Vector
 
 Minimisers: TypeAlias = Callable[[Dense], Dense]
 """From the dual vectors of all clients, shape (..., N, d), to argmin_w f_i(w) - <w, y_i>, same shape."""

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
-from common.arrays import Dense, Indices, Vector
-from common.data.shard import Shard
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.settings.run import RunSettings, validate
+from fenchel.common.arrays import Dense, Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.run import RunSettings, validate
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.mlr import Problem, Run, train
 
@@ -119,7 +119,9 @@ def train_quadratics(
 ) -> Run:
     """Run an algorithm on them; see :func:`tests.algorithms.mlr.train`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("client.session.require_allowed", lambda name, allowed: None)  # the code is ours
+        patch.setattr(
+            "fenchel.client.session.require_allowed", lambda name, allowed: None
+        )  # the code is ours
         return train(problem, parent, algorithm, **given)
 
 

@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from client.holdings import Holdings
-from client.session import Holding, Session
-from client.work import Worker
-from common.arrays import Vector
-from common.errors import JoinRefusedError
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, from_json
-from common.version import PROTOCOL
-from deploy.inprocess import MemoryStream
-from deploy.names import client_names
-from proto import fenchel_pb2 as pb
-from server.checkpoint import Checkpoint
-from server.coordinator import Coordinator, open_resumed
-from server.observer import Observer
+from fenchel.client.local_data import LocalData
+from fenchel.client.session import ClientData, Session
+from fenchel.client.worker import Worker
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import JoinRefusedError
+from fenchel.common.settings.run import RunSettings, from_json
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.version import PROTOCOL
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.deploy.launch.names import client_names
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.coordinator import Coordinator, open_resumed
+from fenchel.server.telemetry.observer import RunObserver
 
 
 @dataclass
@@ -117,14 +117,14 @@ class Federation:
     settings: RunSettings
     folder: RunFolder
     faults: Faults = field(default_factory=lambda: Faults(random.Random(0)))
-    observer: Observer = field(default_factory=Observer)
+    observer: RunObserver = field(default_factory=RunObserver)
     executor: Executor | None = None
     workers: dict[str, Worker] = field(default_factory=dict)
     broken: int = 0
     rebuilt: int = 0
     killed: int = 0
     _breaks_left: dict[str, int] = field(default_factory=dict)
-    _holdings: Holdings = field(default_factory=Holdings)
+    _holdings: LocalData = field(default_factory=LocalData)
     _lines: dict[str, Line] = field(default_factory=dict)
     _ticks_to_death: int | None = None
 
@@ -227,7 +227,7 @@ class Federation:
             self.workers[name] = Worker(self._session(name, settings, holding, folder), self.executor)
         return self.workers[name]
 
-    def _session(self, name: str, settings: RunSettings, holding: Holding, journal: Path) -> Session:
+    def _session(self, name: str, settings: RunSettings, holding: ClientData, journal: Path) -> Session:
         return Session(name, settings, holding, journal, [settings.algorithm.name])
 
 

@@ -1,8 +1,8 @@
 """FedPDM once more, as plain loops over all clients; with FedDyn and FedPD, which are FedPDM in a special case.
 
-Written from the FedPDM specification, sections 2.2 to 2.8, and from no code of the project but what has tests of its
-own: the supports, the generator of random numbers, and the clients' gradients. Nothing is kept incrementally here: the
-mean of what all clients hold is taken of what they all hold.
+Written from the FedPDM specification, sections 2.2 to 2.8, and from no code of the project but what has tests
+of its own: the supports, the generator of random numbers, and the clients' gradients. Nothing is kept
+incrementally here: the mean of what all clients hold is taken of what they all hold.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from common.arrays import Dense, Indices, Vector
-from common.randomness import generator, public_seed
-from common.sparsification import public_top_k, top_k
-from common.supports import seeded_support
-from deploy.names import client_names
+from fenchel.common.arrays import Dense, Indices, Vector
+from fenchel.common.compression.sparsification import public_top_k, top_k
+from fenchel.common.randomness import generator, public_seed
+from fenchel.common.wire.index_sets import seeded_support
+from fenchel.deploy.launch.names import client_names
 from tests.algorithms.mlr import Problem
 
 BATCHES = ("passes", "epoch", "independent")

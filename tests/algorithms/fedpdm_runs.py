@@ -12,10 +12,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from client.algorithms.fedpdm import FedPDMClient
-from common.arrays import Vector
-from common.objectives.objective import Objective
-from common.values import SparseVector, Values
+from fenchel.algorithms.fedpdm import FedPDMClient
+from fenchel.common.arrays import Vector
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.wire.values import SparseVector, Values
 from tests.algorithms.fedpdm_oracle import Iterate, Landscape, Variant
 from tests.algorithms.mlr import Problem, Run, train
 

@@ -11,22 +11,22 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from client.holdings import Holdings
-from client.secrets import Secrets
-from client.work import Worker
-from common import store
-from common.arrays import Indices, Vector
-from common.data.shard import Shard
-from common.frames import Body, frames, parse
-from common.outline import outline
-from common.payload import encode
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from common.stream import Stream
-from common.values import Ciphertexts, Value, Values
-from deploy.inprocess import run_in_process
-from deploy.names import client_names
-from proto import fenchel_pb2 as pb
+from fenchel.client.local_data import LocalData
+from fenchel.client.secrets.shared import Secrets
+from fenchel.client.worker import Worker
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.frames import Body, frames, parse
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.stream import Stream
+from fenchel.common.wire.values import Ciphertexts, Value, Values
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.deploy.launch.names import client_names
+from fenchel.proto import fenchel_pb2 as pb
 
 KEY_BITS = 512
 """Breakable, and fast."""
@@ -77,7 +77,7 @@ def hybrid_settings(
 def shards_of(settings: RunSettings) -> dict[str, Shard]:
     """Return what each client holds."""
     assert isinstance(settings.clients, int)
-    holdings = Holdings()
+    holdings = LocalData()
     names = client_names(settings.clients)
     return {name: holdings.of(settings, place, len(names)).shard for place, name in enumerate(names)}
 
@@ -241,6 +241,6 @@ class Laboratory:
                 return await super().work(tap)
 
         with self.patch.context() as patch:
-            patch.setattr("deploy.inprocess.Worker", Tapped)
+            patch.setattr("fenchel.deploy.launch.in_process.Worker", Tapped)
             asyncio.run(run_in_process(settings, run.folder, secrets=secrets or self.secrets))
         return run

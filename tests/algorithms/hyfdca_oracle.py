@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from common.arrays import Dense, Indices, Vector
+from fenchel.common.arrays import Dense, Indices, Vector
 
 
 @dataclass(frozen=True)

@@ -14,25 +14,25 @@ import numpy as np
 import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
-from client.algorithm import ClientAlgorithm, Place
-from client.algorithms.hyfdca import HyFDCAClient
-from client.holdings import Holdings, OwnFile
-from client.session import Session
-from client.work import Worker
-from common.algorithms.hyfdca import HyFDCASettings, entries_of, picked_units
-from common.arrays import Indices, Vector
-from common.errors import DataError
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, from_json, validate
-from common.values import Values
-from common.version import PROTOCOL
-from deploy.inprocess import MemoryStream
-from deploy.names import client_names
-from proto import fenchel_pb2 as pb
-from server.algorithm import Algorithm
-from server.algorithms.hyfdca import HyFDCA
-from server.cohort import Cohort
-from server.coordinator import Coordinator
+from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext
+from fenchel.algorithms.hyfdca.client import HyFDCAClient
+from fenchel.algorithms.hyfdca.server import HyFDCA
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, entries_of, picked_units
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.client.session import Session
+from fenchel.client.worker import Worker
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.errors import DataError
+from fenchel.common.settings.run import RunSettings, from_json, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.version import PROTOCOL
+from fenchel.common.wire.values import Values
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.deploy.launch.names import client_names
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.fleet.cohort import Cohort
 from tests.algorithms.hyfdca_oracle import Hybrid, Party, Problem
 
 ROWS: Mapping[str, Any] = {
@@ -156,8 +156,8 @@ class Witness:
         folder = RunFolder.create(parent, self.settings.name)
         with (
             threadpool_limits(1),
-            patch("server.coordinator.server_half", lambda name: self._server_half()),
-            patch("client.session.client_half", lambda name, allowed: self._client_half()),
+            patch("fenchel.server.coordinator.server_half", lambda name: self._server_half()),
+            patch("fenchel.client.session.client_half", lambda name, allowed: self._client_half()),
         ):
             asyncio.run(self._federation(folder))
         return self
@@ -286,7 +286,7 @@ class Witness:
         witness = self
 
         class WatchedClient(HyFDCAClient):
-            def __init__(self, place: Place) -> None:
+            def __init__(self, place: ClientContext) -> None:
                 super().__init__(place)
                 witness.clients[place.client] = self
 
@@ -305,20 +305,20 @@ class Witness:
     async def _federation(self, folder: RunFolder) -> None:
         assert isinstance(self.settings.clients, int)
         coordinator = Coordinator(self.settings, folder)
-        holdings = Holdings()
+        holdings = LocalData()
         async with asyncio.TaskGroup() as tasks:
             for name in client_names(self.settings.clients):
                 tasks.create_task(self._client(coordinator, name, holdings))
             tasks.create_task(coordinator.conduct())
 
-    async def _client(self, coordinator: Coordinator, name: str, shared: Holdings) -> None:
+    async def _client(self, coordinator: Coordinator, name: str, shared: LocalData) -> None:
         request = pb.JoinRequest(
             protocol=PROTOCOL, client=name, instance=name.encode(), own_data=bool(self.files)
         )
         while not (reply := await coordinator.admission.join(request)).HasField("assignment"):
             pass
         settings = from_json(reply.settings)
-        holdings = Holdings(self.files[name]) if self.files else shared
+        holdings = LocalData(self.files[name]) if self.files else shared
         holding = holdings.of(settings, reply.assignment.index, reply.assignment.clients)
         # A journal in memory: files would take most of the time.
         session = Session(name, settings, holding, None)

@@ -14,23 +14,23 @@ import pyarrow.parquet as pq
 import pytest
 from threadpoolctl import threadpool_limits
 
-from client.algorithms import client_half
-from client.session import Holding, Session
-from client.work import Worker
-from common import store
-from common.arrays import Dense, Vector
-from common.data.shard import Shard
-from common.errors import JoinRefusedError
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, from_json, validate
-from common.state import thaw
-from common.version import PROTOCOL
-from deploy.inprocess import MemoryStream
-from proto import fenchel_pb2 as pb
-from server import checkpoint as checkpoints
-from server.algorithms import server_half
-from server.checkpoint import Checkpoint
-from server.coordinator import Coordinator, open_resumed
+from fenchel.algorithms.client_registry import client_half
+from fenchel.algorithms.server_registry import server_half
+from fenchel.client.session import ClientData, Session
+from fenchel.client.worker import Worker
+from fenchel.common.arrays import Dense, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import JoinRefusedError
+from fenchel.common.settings.run import RunSettings, from_json, validate
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.state import thaw
+from fenchel.common.version import PROTOCOL
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.coordinator import Coordinator, open_resumed
 from tests.algorithms.federation import load_model
 
 
@@ -102,7 +102,7 @@ class Federation:
 
         watched = Awaited if 0 in self.late.values() else Watched
         with pytest.MonkeyPatch.context() as patch, threadpool_limits(1):
-            patch.setattr("server.coordinator.server_half", lambda name: watched)
+            patch.setattr("fenchel.server.coordinator.server_half", lambda name: watched)
             coordinator = Coordinator(self.settings, self.folder, resume=resume)
             conducting = asyncio.create_task(coordinator.conduct())
             clients += [asyncio.create_task(self._client(coordinator, name)) for name in sorted(self._here)]
@@ -144,7 +144,7 @@ class Federation:
     def _worker(self, name: str, reply: pb.JoinReply) -> Worker:
         if name not in self._workers:
             journal = self.folder.journals / reply.run / name
-            session = Session(name, from_json(reply.settings), Holding(self.shards[name]), journal)
+            session = Session(name, from_json(reply.settings), ClientData(self.shards[name]), journal)
             self._workers[name] = Worker(session)
         return self._workers[name]
 

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from common.algorithms.hybrid_fedavg import LocalDescentSettings
-from common.algorithms.hyfem import HyFEMLikeSettings
-from common.arrays import Dense, Indices, Vector
-from common.data.source import DataSource
-from common.objectives.factory import build_objective
-from common.objectives.linear import LinearObjective
-from common.randomness import generator
-from common.settings.run import RunSettings
-from deploy.names import client_names
-from server.sampling import draw
+from fenchel.algorithms.hybrid.hybrid_fedavg import LocalDescentSettings
+from fenchel.algorithms.hybrid.hyfem_like import HyFEMLikeSettings
+from fenchel.common.arrays import Dense, Indices, Vector
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.randomness import generator
+from fenchel.common.settings.run import RunSettings
+from fenchel.deploy.launch.names import client_names
+from fenchel.server.fleet.sampling import draw
 
 
 def dense(features: Any) -> Dense:

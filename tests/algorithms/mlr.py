@@ -22,20 +22,20 @@ from scipy.optimize import minimize
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
-from client.holdings import Holdings
-from client.session import Holding
-from common import store
-from common.arrays import Vector
-from common.data.shard import Shard
-from common.objectives.factory import build_objective
-from common.objectives.objective import Objective
-from common.run_folder import RunFolder
-from common.settings.objective import LinearSettings
-from common.settings.run import RunSettings, validate
-from deploy.names import client_names
-from server import checkpoint as checkpoints
-from server.algorithms import server_half
-from server.cohort import Cohort
+from fenchel.algorithms.server_registry import server_half
+from fenchel.client.local_data import LocalData
+from fenchel.client.session import ClientData
+from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.objective import LinearSettings
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.names import client_names
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.fleet.cohort import Cohort
 from tests.algorithms.federation import Faults, Federation
 
 SETS = ((0, 1), (2, 3), (0, 2), (1, 3))
@@ -159,13 +159,13 @@ def two_class_digits(*, clients: int = 20, l2: float = 0.1, seed: int = 0) -> Pr
 
 
 @dataclass
-class Given(Holdings):
+class Given(LocalData):
     """Hands out shards that were made beforehand."""
 
     shards: Sequence[Shard] = ()
 
-    def of(self, settings: RunSettings, index: int, clients: int) -> Holding:
-        return Holding(self.shards[index])
+    def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
+        return ClientData(self.shards[index])
 
 
 @dataclass
@@ -281,6 +281,6 @@ def train(
         federation.faults = faults
     run.federation = federation
     with pytest.MonkeyPatch.context() as patch, threadpool_limits(1):
-        patch.setattr("server.coordinator.server_half", lambda name: Scripted)
+        patch.setattr("fenchel.server.coordinator.server_half", lambda name: Scripted)
         federation.run()
     return run

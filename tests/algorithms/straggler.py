@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 import pytest
 
-from common.arrays import Indices
+from fenchel.common.arrays import Indices
 
 
 class Batched(Protocol):

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.algorithm import Place
-from client.algorithms.acc_feddcd import AccFedDCDClient
-from common.algorithms.feddcd import Acceleration, AccFedDCDSettings
-from common.arrays import Dense, Indices, Vector
-from common.errors import SettingsError
-from common.objectives.factory import build_objective
-from deploy.names import client_names
-from server.algorithms.acc_feddcd import AccFedDCD
-from server.cohort import Cohort
+from fenchel.algorithms.client_half import ClientContext
+from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCD, AccFedDCDClient
+from fenchel.algorithms.feddcd.settings import Acceleration, AccFedDCDSettings
+from fenchel.common.arrays import Dense, Indices, Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.deploy.launch.names import client_names
+from fenchel.server.fleet.cohort import Cohort
 from tests.algorithms.drdm_oracle import losses_of, weighted_minimiser
 from tests.algorithms.feddcd_oracle import Momentum, Quadratics, accelerated_round, idle_rounds, membership
 from tests.algorithms.feddcd_quadratics import NEWTON, problem_of, train_quadratics
@@ -151,7 +150,7 @@ def client_of(quadratics: Quadratics, i: int = 0) -> AccFedDCDClient:
     """A client by itself: what the runtime does with its state is no matter here."""
     problem = problem_of(quadratics, strong_convexity=1.0, smoothness=12.0)
     settings = AccFedDCDSettings.model_validate(accelerated(solver=NEWTON))
-    half = AccFedDCDClient(Place("client", 0, settings, problem.objectives[i], problem.shards[i]))
+    half = AccFedDCDClient(ClientContext("client", 0, settings, problem.objectives[i], problem.shards[i]))
     half.state = half.initial_state()
     return half
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from client.algorithms.coda import CodaClient
-from common.arrays import Vector
-from common.errors import SettingsError, TooFewRepliesError
-from common.values import Values
+from fenchel.algorithms.auc.coda import CodaClient
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import SettingsError, TooFewRepliesError
+from fenchel.common.wire.values import Values
 from tests.algorithms.auc_runs import points, random_parts, scored
 from tests.algorithms.codasca_oracle import Part
 from tests.algorithms.mlr import Run, train

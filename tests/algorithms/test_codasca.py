@@ -14,18 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from client.algorithm import Place
-from client.algorithms import client_half
-from common.algorithms import algorithm_settings
-from common.algorithms.coda import CodaPlusSettings
-from common.algorithms.codasca import CodascaSettings
-from common.algorithms.npa import NaiveSettings
-from common.algorithms.stages import Stage, TheorySchedule
-from common.errors import DataError, LostStateError, RunStoppedError, SettingsError
-from common.objectives.factory import build_objective
-from common.settings.objective import BinarySettings
-from server.algorithms.codasca import Codasca
-from server.algorithms.staged import Staged
+from fenchel.algorithms.auc.coda import CodaPlusSettings
+from fenchel.algorithms.auc.codasca import Codasca, CodascaSettings
+from fenchel.algorithms.auc.npa import NaiveParallelSettings
+from fenchel.algorithms.auc.staged import Staged
+from fenchel.algorithms.auc.stages import Stage, TheorySchedule
+from fenchel.algorithms.client_half import ClientContext
+from fenchel.algorithms.client_registry import client_half
+from fenchel.common.algorithm_registry import algorithm_settings
+from fenchel.common.errors import DataError, LostStateError, RunStoppedError, SettingsError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.settings.objective import BinarySettings
 from tests.algorithms.auc_runs import (
     Array,
     Scored,
@@ -509,7 +508,7 @@ class Halves:
         for k, shard in enumerate(scored(parts).shards):
             objective = build_objective(BinarySettings.model_validate(LINEAR | {"dtype": dtype}), shard)
             half: Any = client_half(algorithm["name"])(
-                Place(f"client-{k}", seed, self.settings, objective, shard)
+                ClientContext(f"client-{k}", seed, self.settings, objective, shard)
             )
             half.state = half.initial_state()
             self.clients.append(half)
@@ -720,7 +719,7 @@ def test_the_schedules_of_the_theorems_have_the_worked_numbers() -> None:
     assert averaged.stage(101, p, 4).step_size == pytest.approx(
         first.step_size * math.exp(-0.662252), rel=1e-5
     )
-    assert NaiveSettings(schedule=schedule).stage(1, p, 4).rounds == 23163
+    assert NaiveParallelSettings(schedule=schedule).stage(1, p, 4).rounds == 23163
     controlled = CodascaSettings(schedule=schedule)
     assert controlled.stage(1, p, 4).rounds == 1_234_568
     assert controlled.server_step(16) == 4

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.algorithm import Place
-from client.algorithms import client_half
-from client.algorithms.fedavg import LocalTraining
-from common.arrays import Vector
-from common.data.source import DataSource
-from common.errors import DataError
-from common.objectives.factory import build_objective
-from common.randomness import generator
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
-from deploy.inprocess import run_in_process
+from fenchel.algorithms.client_half import ClientContext
+from fenchel.algorithms.client_registry import client_half
+from fenchel.algorithms.fedavg import LocalTraining
+from fenchel.common.arrays import Vector
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import DataError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.randomness import generator
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.algorithms.federation import load_model
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 from tests.conftest import MakeSettings
@@ -95,7 +95,7 @@ def half(problem: Problem, tmp_path: Path, algorithm: dict[str, Any], client: in
     settings = problem.settings(tmp_path, algorithm, objective=SOFTMAX | {"regularizer": L1}, seed=3)
     shard = problem.shards[client]
     made = client_half(settings.algorithm.name)(
-        Place("client-000", 3, settings.algorithm, build_objective(settings.objective, shard), shard)
+        ClientContext("client-000", 3, settings.algorithm, build_objective(settings.objective, shard), shard)
     )
     made.state, made.round = made.initial_state(), 1
     assert isinstance(made, LocalTraining)

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.arrays import Vector
-from common.errors import TooFewRepliesError
-from common.randomness import generator
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
-from server.observer import Observer
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import TooFewRepliesError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.server.telemetry.observer import RunObserver
 from tests.algorithms.balance import NAME, BalanceClient
 from tests.algorithms.federation import Federation, undisturbed
 from tests.conftest import MakeSettings
@@ -69,7 +69,7 @@ def test_what_a_client_did_too_late_is_undone(
     monkeypatch.setattr(BalanceClient, "held_up", {(SLOW, 2): release})
     folder = RunFolder.create(tmp_path, "late")
     with ThreadPoolExecutor(len(NAMES)) as executor:
-        federation = Federation(settings, folder, observer=Observer(row=on_row), executor=executor)
+        federation = Federation(settings, folder, observer=RunObserver(row=on_row), executor=executor)
         model = federation.run()
     cohorts: dict[int, Sequence[str]] = dict.fromkeys(range(1, ROUNDS + 1), NAMES)
     cohorts[2] = (NAMES[0], NAMES[2])

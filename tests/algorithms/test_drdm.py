@@ -17,21 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from client.algorithms.drdm import DRDMClient
-from common.algorithms.drdm import DRDMSettings, DRFASettings
-from common.arrays import Vector
-from common.errors import SettingsError
-from common.objectives.factory import build_objective
-from common.settings.objective import LinearSettings
-from common.settings.participation import Participation
-from common.settings.run import from_json
-from common.values import Values
-from deploy.names import client_names
-from proto import fenchel_pb2 as pb
-from server.algorithm import Conduct
-from server.algorithms.drdm import DRDM
-from server.fleet import Fleet
-from server.member import Member
+from fenchel.algorithms.robust.drdm import DRDM, DRDMClient
+from fenchel.algorithms.robust.settings import DRDMSettings, DRFASettings
+from fenchel.algorithms.server_half import ServerContext
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.settings.objective import LinearSettings
+from fenchel.common.settings.participation import Participation
+from fenchel.common.settings.run import from_json
+from fenchel.common.wire.values import Values
+from fenchel.deploy.launch.names import client_names
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.fleet import Fleet
 from tests.algorithms.drdm_oracle import (
     Q1,
     Q1_AVERAGE,
@@ -408,12 +407,13 @@ def server(losses: Vector, m: int, **keys: Any) -> DRDM:
     """A server half with as many clients as losses, and nobody connected."""
     names = client_names(len(losses))
     members = {
-        name: Member(name, index, pb.ShardDescription(samples=index + 1)) for index, name in enumerate(names)
+        name: ClientRecord(name, index, pb.ShardDescription(samples=index + 1))
+        for index, name in enumerate(names)
     }
     participation = Participation.model_validate(sampled(m))
     fleet = Fleet(members, SEED, participation, 1 << 20)
     objective = build_objective(LinearSettings(kind="softmax", l2=0.1), reproducible().shards[0])
-    half = DRDM(Conduct(fleet, DRDMSettings(**keys), np.zeros(9), objective))
+    half = DRDM(ServerContext(fleet, DRDMSettings(**keys), np.zeros(9), objective))
     half.fleet.round = 1
     return half
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
 
 LOCAL = {"step_size": 0.1, "local_steps": 10, "batch_size": 32}
 DUAL = {"dual_step_size": 1e-3}

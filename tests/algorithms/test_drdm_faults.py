@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.algorithms.drdm import DRDMClient, SampledClient
-from common.arrays import Indices, Vector
-from common.errors import TooFewRepliesError
-from common.run_folder import RunFolder
-from common.values import Values
-from server import checkpoint as checkpoints
+from fenchel.algorithms.robust.drdm import DRDMClient, SampledClient
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.errors import TooFewRepliesError
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.values import Values
+from fenchel.server import checkpoint as checkpoints
 from tests.algorithms.drdm_oracle import Constants, Draw, drdm, pinned, weighted_minimiser
 from tests.algorithms.drdm_runs import SEED, Record, minibatch_gradients, record, reported_losses, sampled
 from tests.algorithms.feddcd_quadratics import problem_of

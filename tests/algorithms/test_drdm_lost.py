@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.algorithms.drdm import SampledClient
-from client.algorithms.scaff_pd import ScaffPDClient
-from common.arrays import Vector
-from common.errors import LostStateError, TooFewRepliesError
-from common.values import Values
-from deploy.names import client_names
-from server.algorithms.robust import Robust
+from fenchel.algorithms.robust.drdm import SampledClient
+from fenchel.algorithms.robust.scaff_pd import ScaffPDClient
+from fenchel.algorithms.robust.weights import Robust
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import LostStateError, TooFewRepliesError
+from fenchel.common.wire.values import Values
+from fenchel.deploy.launch.names import client_names
 from tests.algorithms.drdm_oracle import (
     Constants,
     Draw,

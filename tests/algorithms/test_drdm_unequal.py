@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from client.algorithms.drdm import SampledClient
-from common.arrays import Vector
-from common.tables import read
-from common.values import Values
-from deploy.names import client_names
+from fenchel.algorithms.robust.drdm import SampledClient
+from fenchel.common.arrays import Vector
+from fenchel.common.storage.tables import read
+from fenchel.common.wire.values import Values
+from fenchel.deploy.launch.names import client_names
 from tests.algorithms.drdm_oracle import Floats, losses_of, slopes_of, weighted_minimiser
 from tests.algorithms.drdm_runs import Record, record
 from tests.algorithms.feddcd_oracle import Quadratics

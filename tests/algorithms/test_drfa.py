@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.errors import SettingsError
+from fenchel.common.errors import SettingsError
 from tests.algorithms.drdm_oracle import Q1, Q1_ROBUST, Chance, Constants, drdm, drdm_on, everybody
 from tests.algorithms.drdm_runs import SEED, minibatch_gradients, record, reported_losses, sampled
 from tests.algorithms.feddcd_quadratics import problem_of

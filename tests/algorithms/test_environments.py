@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from client.session import Session
-from common.environment import SERVER, Environment
-from common.run_folder import RunFolder
-from proto import fenchel_pb2 as pb
-from report.run import Run
+from fenchel.client.session import Session
+from fenchel.common.environment import SERVER, Environment
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.report.run import Run
 from tests.algorithms.federation import Faults, Federation
 from tests.conftest import MakeSettings
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
 from tests.algorithms.balance import NAME
 from tests.algorithms.federation import Faults, Federation, undisturbed
 from tests.conftest import MakeSettings

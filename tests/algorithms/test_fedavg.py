@@ -14,16 +14,16 @@ import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
-from common.arrays import Vector
-from common.data.shard import Shard
-from common.data.source import DataSource
-from common.errors import TooFewRepliesError
-from common.objectives.factory import build_objective
-from common.objectives.metrics import Metrics
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
-from deploy.inprocess import run_in_process
-from server.coordinator import Summary
+from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import TooFewRepliesError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server.coordinator import Summary
 from tests.algorithms.federation import Faults, Federation, load_model
 from tests.conftest import MakeSettings
 

@@ -16,18 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.optimize import minimize
 
-from client.algorithms.acc_feddcd import AccFedDCDClient
-from client.algorithms.feddcd import FedDCDClient
-from common.arrays import Dense, Vector
-from common.data.shard import Shard
-from common.errors import SettingsError
-from common.objectives.factory import build_objective
-from common.objectives.objective import Objective
-from common.settings.objective import LinearSettings
-from server.algorithms.acc_feddcd import AccFedDCD
-from server.algorithms.feddcd import FedDCD
-from server.cohort import Cohort
-from server.replies import Reduced
+from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCD, AccFedDCDClient
+from fenchel.algorithms.feddcd.feddcd import FedDCD, FedDCDClient
+from fenchel.common.arrays import Dense, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.objective import LinearSettings
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.replies import Reduced
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 
 EXACT = {"kind": "newton-cg", "stop": {"gradient": 1e-13}}

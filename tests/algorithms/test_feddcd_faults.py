@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.algorithms.acc_feddcd import AccFedDCDClient
-from client.algorithms.feddcd import FedDCDClient
-from client.session import Answer, Session
-from common.arrays import Dense, Vector
+from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCDClient
+from fenchel.algorithms.feddcd.feddcd import FedDCDClient
+from fenchel.client.session import Answer, Session
+from fenchel.common.arrays import Dense, Vector
 from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.algorithms.acc_feddcd import AccFedDCDClient
-from client.algorithms.feddcd import FedDCDClient
-from common.arrays import Dense, Vector
-from deploy.names import client_names
-from server.algorithms.acc_feddcd import AccFedDCD
-from server.cohort import Cohort
+from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCD, AccFedDCDClient
+from fenchel.algorithms.feddcd.feddcd import FedDCDClient
+from fenchel.common.arrays import Dense, Vector
+from fenchel.deploy.launch.names import client_names
+from fenchel.server.fleet.cohort import Cohort
 from tests.algorithms.feddcd_oracle import (
     Momentum,
     Quadratics,
@@ -319,9 +318,11 @@ def test_with_constants_of_their_own_clients_weigh_in_the_projection(size: int, 
 
 def test_a_restart_reaches_those_who_were_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A guard that fires whenever the spread of two rounds grows; random cohorts see to it that it does.
-    monkeypatch.setattr("server.algorithms.acc_feddcd._WINDOW", 2)
-    monkeypatch.setattr("server.algorithms.acc_feddcd._GROWTH", 1.0)
-    monkeypatch.setattr("server.algorithms.acc_feddcd._INEXACT", -1.0)  # although its solves are exact
+    monkeypatch.setattr("fenchel.algorithms.feddcd.acc_feddcd._WINDOW", 2)
+    monkeypatch.setattr("fenchel.algorithms.feddcd.acc_feddcd._GROWTH", 1.0)
+    monkeypatch.setattr(
+        "fenchel.algorithms.feddcd.acc_feddcd._INEXACT", -1.0
+    )  # although its solves are exact
     cohorts = [*random_sets(5, 30, 2, late=31), *random_sets(6, 20, 2)]
     run = train_quadratics(
         problem_of(QUADRATICS, **CONSTANTS),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.arrays import Dense, Vector
+from fenchel.common.arrays import Dense, Vector
 from tests.algorithms.feddcd_oracle import (
     Momentum,
     Quadratics,

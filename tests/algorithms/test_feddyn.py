@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from common.arrays import Vector
-from common.errors import SettingsError
-from common.randomness import generator
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.randomness import generator
 from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.arrays import Vector
-from common.errors import SettingsError
-from common.randomness import generator
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.randomness import generator
 from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 

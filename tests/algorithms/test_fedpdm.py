@@ -14,24 +14,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.algorithm import Place
-from client.algorithms.fedavg import LocalTraining
-from client.algorithms.fedpdm import FedPDMClient
-from client.uplink import ClientUplink
-from common.algorithms.fedpdm import FedPDMSettings
-from common.arrays import Dense, Indices, Vector
-from common.data.shard import Shard
-from common.errors import SettingsError
-from common.objectives.linear import LinearObjective
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.payload import payload_bits
-from common.randomness import generator
-from common.settings.uplink import Uplink, UplinkSparsifier
-from common.values import SparseVector
-from server.algorithms.fedpdm import FedPDM
-from server.replies import Reduced
-from server.uplink import Aggregate, ServerUplink
+from fenchel.algorithms.client_half import ClientContext
+from fenchel.algorithms.fedavg import LocalTraining
+from fenchel.algorithms.fedpdm import FedPDM, FedPDMClient, FedPDMSettings
+from fenchel.common.arrays import Dense, Indices, Vector
+from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.randomness import generator
+from fenchel.common.settings.uplink import Uplink, UplinkSparsifier
+from fenchel.common.wire.payload import payload_bits
+from fenchel.common.wire.values import SparseVector
+from fenchel.server.fleet.replies import Reduced
+from fenchel.server.fleet.uplink import Aggregate, ServerUplink
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import Quadratic, problem_of, train_quadratics
 from tests.algorithms.fedpdm_oracle import Trace, Variant, feddyn, fedpd, simulated, soft
@@ -108,7 +106,7 @@ def solved(
     """One answer of the client half: what it sends, and itself afterwards."""
     chosen = FedPDMSettings(local_steps=len(gradients), batch_size=None, **algorithm)
     objective = Scripted(gradients)
-    half = FedPDMClient(Place("client-000", SEED, chosen, objective, cast(Shard, None)))
+    half = FedPDMClient(ClientContext("client-000", SEED, chosen, objective, cast(Shard, None)))
     half.state = half.initial_state()
     half.state.dual = dual.copy()
     reply = half.answer("solve", 1, {"model": x0})

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.algorithms.fedpdm import FedPDMClient
-from server.algorithms.fedpdm import FedPDM
+from fenchel.algorithms.fedpdm import FedPDM, FedPDMClient
 from tests.algorithms.federation import Faults
 from tests.algorithms.fedpdm_oracle import Variant, simulated
 from tests.algorithms.mlr import Run, reproducible, train

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.arrays import Dense, Vector
+from fenchel.common.arrays import Dense, Vector
 from tests.algorithms.fedpdm_oracle import Landscape, Variant
 from tests.algorithms.fedpdm_runs import (
     EVERYBODY,

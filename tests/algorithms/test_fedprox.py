@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.arrays import Vector
-from common.randomness import generator
+from fenchel.common.arrays import Vector
+from fenchel.common.randomness import generator
 from tests.algorithms.mlr import SETS, reproducible, train, two_class_digits
 
 FULL = {"local_steps": 5, "batch_size": None, "step_size": 0.2, "weighting": "uniform"}

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from client.algorithms.drdm import SampledClient
-from client.algorithms.feddcd import DualAscentClient
-from client.algorithms.staged import StagedClient
-from common.arrays import Vector
-from common.errors import PayloadError
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from common.values import Values
+from fenchel.algorithms.auc.staged import StagedClient
+from fenchel.algorithms.feddcd.feddcd import DualAscentClient
+from fenchel.algorithms.robust.drdm import SampledClient
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import PayloadError
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.values import Values
 from tests.algorithms.federation import Federation
 
 

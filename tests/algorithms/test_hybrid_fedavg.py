@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC
 
-from common.arrays import Vector
-from common.data.source import DataSource
-from common.errors import PayloadError, SettingsError
-from common.objectives.factory import build_objective
-from common.objectives.linear import LinearObjective
-from common.randomness import generator
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
-from deploy.inprocess import run_in_process
-from deploy.names import client_names
-from server.algorithms.hybrid_fedavg import averaged_by_feature, checked_positions
-from server.coordinator import Summary
+from fenchel.algorithms.hybrid.hybrid_fedavg import averaged_by_feature, checked_positions
+from fenchel.common.arrays import Vector
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import PayloadError, SettingsError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.randomness import generator
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.deploy.launch.names import client_names
+from fenchel.server.coordinator import Summary
 from tests.algorithms.federation import Faults, Federation, load_model, undisturbed
 from tests.algorithms.local_descent import simulated
 from tests.conftest import MakeSettings

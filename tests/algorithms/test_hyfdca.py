@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.arrays import Vector
-from common.data.shard import Shard
-from common.data.source import DataSource
-from common.objectives.losses import Hinge
-from common.objectives.sdca import DualProblem, ascend
+from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.losses import Hinge
+from fenchel.common.optim.sdca import DualProblem, ascend
 from tests.algorithms.hyfdca_witness import Moment, Witness, settings_of
 
 Case = dict[str, Any]

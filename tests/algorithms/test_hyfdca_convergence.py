@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.holdings import OwnFile
-from common.arrays import Vector
-from common.data.source import DataSource
-from common.errors import SettingsError
-from common.settings.run import RunSettings
-from deploy.names import client_names
+from fenchel.client.local_data import OwnFile
+from fenchel.common.arrays import Vector
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import RunSettings
+from fenchel.deploy.launch.names import client_names
 from tests.algorithms.hyfdca_witness import Witness, settings_of
 
 Case = dict[str, Any]

@@ -11,17 +11,17 @@ import gmpy2
 import numpy as np
 import pytest
 
-from client.algorithms.hyfdca import HyFDCAClient
-from client.paillier.cipher import Paillier
-from client.secrets import Secrets
-from common.algorithms.hyfdca import HyFDCASettings, picked_units
-from common.arrays import Indices, Vector
-from common.data.shard import Shard
-from common.paillier.vector import CipherVector
-from common.settings.run import RunSettings
-from common.values import Ciphertexts, SparseVector, Values
-from server.algorithms.hyfdca import HyFDCA
-from server.fleet import Fleet
+from fenchel.algorithms.hyfdca.client import HyFDCAClient
+from fenchel.algorithms.hyfdca.server import HyFDCA
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, picked_units
+from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.data.shard import Shard
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.wire.values import Ciphertexts, SparseVector, Values
+from fenchel.server.fleet.fleet import Fleet
 from tests.algorithms.hybrid import (
     CIPHERTEXT_BYTES,
     KEY_BITS,

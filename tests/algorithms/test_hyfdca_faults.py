@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from client.secrets import Secrets
-from client.session import Holding, Session
-from common import store
-from common.arrays import Vector
-from common.errors import JoinRefusedError
-from common.frames import parse
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
-from deploy.inprocess import MemoryStream
-from proto import fenchel_pb2 as pb
-from server.coordinator import Coordinator
-from server.observer import Observer
+from fenchel.client.secrets.shared import Secrets
+from fenchel.client.session import ClientData, Session
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import JoinRefusedError
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.frames import parse
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.telemetry.observer import RunObserver
 from tests.algorithms.federation import Faults, Federation
 from tests.algorithms.hybrid import Laboratory, Run, distance, hybrid_settings, shards_of
 
@@ -41,7 +41,7 @@ class Hybrid(Federation):
 
     secrets: Secrets | None = None
 
-    def _session(self, name: str, settings: RunSettings, holding: Holding, journal: Path) -> Session:
+    def _session(self, name: str, settings: RunSettings, holding: ClientData, journal: Path) -> Session:
         return Session(name, settings, holding, journal, secrets=self.secrets)
 
 
@@ -153,7 +153,7 @@ class Deadly(Hybrid):
     rounds_done: int = 0
 
     def __post_init__(self) -> None:
-        self.observer = Observer(row=self._count)
+        self.observer = RunObserver(row=self._count)
 
     def run(self, *, resume: bool = False) -> Vector:
         with patch.object(asyncio, "run", run_timeless):
@@ -326,7 +326,7 @@ def test_what_a_client_sends_twice_or_too_late_counts_once(name: str, laboratory
 def test_a_server_that_comes_back_still_owes_the_steps_that_a_client_missed(
     secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.rounds._SAVING_SHARE", 1.0)  # a checkpoint after each round
+    monkeypatch.setattr("fenchel.server.rounds._SAVING_SHARE", 1.0)  # a checkpoint after each round
     settings = settings_of("line search", rounds=20)
     folder = RunFolder.create(tmp_path, "both")
     moment = Moment("propose", 3)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.arrays import Vector
+from fenchel.common.arrays import Vector
 from tests.algorithms.hyfdca_witness import Witness, settings_of
 
 Case = dict[str, Any]

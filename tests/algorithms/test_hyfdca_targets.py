@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.secrets import Secrets
-from common.settings.run import RunSettings, validate
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.settings.run import RunSettings, validate
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, distance
 
 SAMPLES, FEATURES, ROUNDS = 40, 6, 6

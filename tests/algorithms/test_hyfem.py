@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
 from tests.algorithms.federation import Faults, Federation, undisturbed
 from tests.algorithms.local_descent import simulated
 from tests.algorithms.test_hybrid_fedavg import HINGE, final_model, grid, optimum, run

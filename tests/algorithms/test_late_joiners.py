@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.algorithms.feddcd import FedDCDClient
-from common.data.shard import Shard
-from common.errors import PayloadError
-from common.values import Values
-from server.cohort import Cohort
+from fenchel.algorithms.feddcd.feddcd import FedDCDClient
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import PayloadError
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Cohort
 from tests.algorithms.latecomers import Federation, federation
 from tests.algorithms.mlr import Problem, reproducible
 
@@ -131,7 +131,7 @@ def test_without_its_admission_the_control_variate_would_be_wrong(
 ) -> None:
     async def forget(self: Any, cohort: Cohort) -> None: ...
 
-    monkeypatch.setattr("server.algorithms.scaffold.Scaffold.admit", forget)
+    monkeypatch.setattr("fenchel.algorithms.scaffold.Scaffold.admit", forget)
     run = federation(tmp_path, named(reproducible()), {"c": 4}, SCAFFOLD)
     run.run()
     assert np.abs(run.states[8].control - run.client_states("control").mean(axis=0)).max() > 1e-3

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.randomness import generator
+from fenchel.common.randomness import generator
 from tests.algorithms.mlr import SETS, reproducible, train
 
 

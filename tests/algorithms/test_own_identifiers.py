@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from common.arrays import Vector
-from common.data.own_file import load_own
-from common.data.shard import Shard
-from common.errors import ContradictingLabelsError
-from common.run_folder import RunFolder
-from common.settings.run import validate
+from fenchel.common.arrays import Vector
+from fenchel.common.data.own_file import load_own
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import ContradictingLabelsError
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
 from tests.algorithms.latecomers import Federation
 
 SAMPLES, FEATURES = 40, 6

@@ -11,21 +11,21 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from client.holdings import Holdings
-from client.ledger import LEDGER, Account, Ledger
-from client.policy import Policy
-from client.privacy import protection_of
-from client.session import Holding, Session
-from common.arrays import Vector
-from common.errors import CheckpointError, PrivacyBudgetError, RunStoppedError, SettingsError
-from common.objectives.factory import build_objective
-from common.outline import Received, outline
-from common.payload import encode
-from common.privacy.accountant import Release, epsilon
-from common.privacy.claim import check_claim, check_uploads
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from proto import fenchel_pb2 as pb
+from fenchel.algorithms.privacy_requirements import check_claim, check_uploads
+from fenchel.client.local_data import LocalData
+from fenchel.client.privacy.ledger import LEDGER, Account, Ledger
+from fenchel.client.privacy.policy import Policy
+from fenchel.client.privacy.protection import protection_of
+from fenchel.client.session import ClientData, Session
+from fenchel.common.accounting.accountant import Release, epsilon
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import CheckpointError, PrivacyBudgetError, RunStoppedError, SettingsError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.outline import Received, outline
+from fenchel.common.wire.payload import encode
+from fenchel.proto import fenchel_pb2 as pb
 from tests.algorithms.federation import Faults, Federation, undisturbed
 
 SOUND = {
@@ -213,7 +213,7 @@ def test_every_algorithm_runs_with_noise_and_sparse_messages(
 def answered(folder: Path, model: Vector, **privacy: Any) -> Vector:
     """What a client process, started in this folder, sends as its first upload."""
     settings = private(SOUND | {"mechanism": "batch"} | privacy, algorithm={"name": "fedavg", **LOCAL})
-    holding = Holdings().of(settings, 0, 4)
+    holding = LocalData().of(settings, 0, 4)
     session = Session("client-0", settings, holding, folder)
     encoded = encode({"model": model})
     instruction = pb.Instruction(
@@ -264,7 +264,7 @@ def test_a_policys_limit_holds_whatever_the_mechanism_claims(tmp_path: Path) -> 
     with pytest.raises(
         SettingsError, match="single upload of this run costs epsilon = .* and 0.5 is allowed"
     ):
-        Session("client-0", settings, Holdings().of(settings, 0, 4), tmp_path, policy=policy)
+        Session("client-0", settings, LocalData().of(settings, 0, 4), tmp_path, policy=policy)
 
 
 @dataclass
@@ -273,7 +273,7 @@ class Insisting(Federation):
 
     policies: dict[str, Policy] = field(default_factory=dict)
 
-    def _session(self, name: str, settings: RunSettings, holding: Holding, journal: Path) -> Session:
+    def _session(self, name: str, settings: RunSettings, holding: ClientData, journal: Path) -> Session:
         state, run = journal.parent.parent, journal.parent.name
         account = Account(name, run, name, state / f"_{name}.ledger", state)
         policy = self.policies.get(name)
@@ -353,7 +353,7 @@ def test_a_client_says_once_that_its_budget_is_spent(
     session = Session(
         "client-0",
         settings,
-        Holdings().of(settings, 0, 4),
+        LocalData().of(settings, 0, 4),
         tmp_path / "run" / "client-0",
         policy=allowing(1),
         account=account,
@@ -396,7 +396,7 @@ def test_noise_that_only_a_clients_samples_make_too_small_is_refused_before_it_t
     algorithm = {"name": "fedavg", "local_epochs": 1, "batch_size": 5, "step_size": 1e-321}
     settings = private(SOUND | {"mechanism": "batch"}, algorithm=algorithm)
     check_claim(settings)
-    holding = Holdings().of(settings, 0, 4)
+    holding = LocalData().of(settings, 0, 4)
     objective = build_objective(settings.objective, holding.shard)
     with pytest.raises(SettingsError, match="noise must have a standard deviation from 1e-250"):
         check_uploads(settings, objective, [holding.shard.samples])
@@ -408,7 +408,7 @@ def test_noise_that_only_a_clients_samples_make_too_small_is_refused_before_it_t
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
 def test_what_noise_cannot_cover_does_not_leave_and_is_not_charged(value: float) -> None:
     settings = private(SOUND | {"mechanism": "batch"}, algorithm={"name": "fedavg", **LOCAL})
-    holding = Holdings().of(settings, 0, 4)
+    holding = LocalData().of(settings, 0, 4)
     protection = protection_of("client-0", settings, build_objective(settings.objective, holding.shard), None)
     assert protection is not None
     with pytest.raises(PrivacyBudgetError):

@@ -12,18 +12,18 @@ import pytest
 from rich.console import Console
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from common.data.shard import Shard
-from common.data.source import DataSource
-from common.objectives.binary import BinaryObjective
-from common.objectives.factory import build_objective
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from deploy.inprocess import run_in_process
-from report import columns
-from report.charts import panels
-from report.run import Run
-from report.terminal import show
-from server.algorithms.codasca import Codasca
+from fenchel.algorithms.auc.codasca import Codasca
+from fenchel.common.data.shard import Shard
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.binary import BinaryObjective
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.report import columns
+from fenchel.report.render.charts import panels
+from fenchel.report.render.terminal import show
+from fenchel.report.run import Run
 from tests.algorithms.federation import load_model
 
 FIGURES = (

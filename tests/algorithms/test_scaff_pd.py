@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, minimize
 
-from common.arrays import Dense, Vector
-from common.errors import SettingsError
-from common.randomness import generator
-from deploy.names import client_names
+from fenchel.common.arrays import Dense, Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.randomness import generator
+from fenchel.deploy.launch.names import client_names
 from tests.algorithms.drdm_oracle import (
     Q1,
     Q1_ROBUST,

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.algorithms.scaffold import ScaffoldClient
-from common.arrays import Vector
-from common.objectives.objective import Objective
-from common.randomness import generator
+from fenchel.algorithms.scaffold import ScaffoldClient
+from fenchel.common.arrays import Vector
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.randomness import generator
 from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import SETS, Problem, Run, reproducible, train, two_class_digits
 from tests.algorithms.straggler import held_up, missed

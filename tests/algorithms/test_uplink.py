@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.arrays import Vector
-from common.errors import SettingsError
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import SettingsError
 from tests.algorithms.federation import Faults
 from tests.algorithms.fedpdm_oracle import (
     Variant,

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from common.stream import Stream
-from proto import fenchel_pb2 as pb
-from server.admission import Admission
+from fenchel.common.wire.stream import Stream
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.membership.admission import Admission
 
 DTYPES = {1: "float64", 2: "float32", 3: "float16", 4: "int64", 5: "uint8", 6: "bool"}
 Place: TypeAlias = tuple[str, str, str, str, str]
@@ -131,7 +131,7 @@ def size_of(item: pb.Array) -> int:
 
 
 @dataclass
-class Crossed:
+class SocketBytes:
     """All that crossed of one kind."""
 
     times: int = 0
@@ -154,9 +154,9 @@ class Crossed:
         }
 
 
-def crossed(heard: Iterable[Message]) -> dict[Place, Crossed]:
+def crossed(heard: Iterable[Message]) -> dict[Place, SocketBytes]:
     """Sort what crossed by its kind."""
-    found: dict[Place, Crossed] = {}
+    found: dict[Place, SocketBytes] = {}
     for message in heard:
         for item in message.payload.arrays:
             content = item.WhichOneof("content") or ""
@@ -167,7 +167,7 @@ def crossed(heard: Iterable[Message]) -> dict[Place, Crossed]:
             name = item.name
             if message.phase.startswith("fenchel.secrets.") and "/" in name:
                 name = "*/" + name.split("/", 1)[1]
-            kind = found.setdefault((message.phase, message.direction, name, content, dtype), Crossed())
+            kind = found.setdefault((message.phase, message.direction, name, content, dtype), SocketBytes())
             kind.times += 1
             kind.rounds.add(message.round)
             kind.clients.add(message.client)

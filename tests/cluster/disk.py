@@ -1,7 +1,8 @@
 """A disk of its own for a test, which can be made full or read-only while processes use it.
 
-It lies in a mount namespace that a shell keeps open. A test sees it through that shell's root, ``/proc/PID/root``, and
-has its processes begin within the namespace. Where nobody but root may mount, a user namespace gives the right to.
+It lies in a mount namespace that a shell keeps open. A test sees it through that shell's root,
+``/proc/PID/root``, and has its processes begin within the namespace. Where nobody but root may mount, a user
+namespace gives the right to.
 """
 
 from __future__ import annotations

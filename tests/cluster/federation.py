@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
-from common import store
-from common.run_folder import RunFolder
-from common.values import Value
-from deploy.certificates.making import make_all
-from deploy.names import client_names
-from server import checkpoint as checkpoints
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.values import Value
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.launch.names import client_names
+from fenchel.server import checkpoint as checkpoints
 
 PATIENCE = 120.0
 
@@ -76,7 +76,7 @@ class Federation:
         """Start a fenchel command."""
         with (self.folder / f"{log}.log").open("ab") as output:
             process = subprocess.Popen(
-                [*self.within, sys.executable, "-m", "deploy.command", *words],
+                [*self.within, sys.executable, "-m", "fenchel.deploy.cli.main", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

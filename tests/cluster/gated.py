@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from client.algorithm import answers
-from client.algorithms.fedavg import FedAvgClient
-from common.algorithms.fedavg import FedAvgSettings
-from common.arrays import Vector
-from common.values import Values
-from server.algorithms.fedavg import FedAvg
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.fedavg import FedAvg, FedAvgClient, FedAvgSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.wire.values import Values
 
 NAME = "tests.cluster.gated:Gated"
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from client.algorithm import ClientAlgorithm, answers
-from common.algorithms import AlgorithmSettings
-from common.arrays import Vector
-from common.values import Values
-from server.algorithm import Algorithm
+from fenchel.algorithms.client_half import ClientAlgorithm, answers
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.wire.values import Values
 
 
 class LedgerSettings(AlgorithmSettings):

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.federation import digest
 
 LEDGER = "tests.cluster.ledger:Ledger"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from client.algorithm import answers
-from client.algorithms.feddcd import FedDCDClient
-from common.algorithms.feddcd import FedDCDSettings
-from common.errors import PayloadError
-from common.values import Values
-from server.algorithms.feddcd import FedDCD
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.feddcd.feddcd import FedDCD, FedDCDClient
+from fenchel.algorithms.feddcd.settings import FedDCDSettings
+from fenchel.common.errors import PayloadError
+from fenchel.common.wire.values import Values
 
 NAME = "tests.cluster.patient:Patient"
 

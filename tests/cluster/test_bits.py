@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import fenchel
-from common.run_folder import RunFolder
-from common.settings.run import load, validate
-from deploy.inprocess import run_in_process
+from fenchel.common.settings.run import load, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
 
@@ -32,7 +32,9 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def test_one_command_gives_the_bits_of_the_in_process_fleet(in_process: RunFolder, tmp_path: Path) -> None:
     words = ["up", str(FEDAVG), "--runs", str(tmp_path), "--processes", "2", "--json"]
-    done = subprocess.run([sys.executable, "-m", "deploy.command", *words], capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "fenchel.deploy.cli.main", *words], capture_output=True, check=True
+    )
     summary = json.loads(done.stdout)
     assert summary["completed"]
     assert digest(Path(summary["folder"]) / "model.npz") == digest(in_process.model)

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from client.secrets import Secrets
+from fenchel.client.secrets.shared import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
 from tests.cluster.federation import Federation, free_port, wait_until
 from tests.cluster.test_secrets import VAULT, kept, settings

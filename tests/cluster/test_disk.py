@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
-from server import checkpoint as checkpoints
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server import checkpoint as checkpoints
 from tests.cluster.federation import Federation, digest, wait_until
 from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 

@@ -1,7 +1,7 @@
 """Disks that are really full, and folders that really become read-only, in the middle of a run.
 
-Whoever cannot write says which file and what to do, and ends with code 12. Once there is room the run goes on, to the
-bits of a run that nothing disturbed.
+Whoever cannot write says which file and what to do, and ends with code 12. Once there is room the run goes
+on, to the bits of a run that nothing disturbed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from client.ledger import Ledger
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
+from fenchel.client.privacy.ledger import Ledger
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.algorithms.test_private_runs import REPEATABLE, private
 from tests.cluster.disk import Disk, NoDiskError
 from tests.cluster.federation import Federation, digest, wait_until

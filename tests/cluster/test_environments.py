@@ -8,7 +8,7 @@ import platform
 import pytest
 
 import fenchel
-from common.environment import SERVER, Environment
+from fenchel.common.environment import SERVER, Environment
 from tests.cluster.conftest import MakeFederation
 
 pytestmark = [

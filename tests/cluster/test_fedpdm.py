@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from client.uplink import ClientUplink, Sent
-from common.payload import payload_bits
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from common.values import ALIGNMENT, SparseVector
-from deploy.inprocess import run_in_process
-from server import checkpoint as checkpoints
-from server.algorithms.fedpdm import FedPDM
-from server.downlink import ServerDownlink
+from fenchel.algorithms.fedpdm import FedPDM
+from fenchel.common.compression.uplink import ClientUplink, Sent
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.payload import payload_bits
+from fenchel.common.wire.values import ALIGNMENT, SparseVector
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.fleet.downlink import ServerDownlink
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
 

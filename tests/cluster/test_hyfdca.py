@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client.paillier.cipher import Paillier
-from client.secrets import Secrets
-from common import store
-from common.arrays import Vector
-from common.paillier.vector import CipherVector
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from common.values import Ciphertexts, Value
-from deploy.inprocess import run_in_process
-from deploy.keys import make_keys
+from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.arrays import Vector
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.settings.run import validate
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.values import Ciphertexts, Value
+from fenchel.deploy.certificates.keys import make_keys
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.federation import Federation, digest, wait_until
 
 pytestmark = pytest.mark.cluster

@@ -17,7 +17,7 @@ _COUNT = f"""
 import json, tracemalloc
 from benchmarks import fenchel_echo
 from benchmarks.echo import Echo
-from server.evaluation import Evaluator
+from fenchel.server.evaluation import Evaluator
 
 counted = {{}}
 whole = fenchel_echo.settings

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from client.algorithms.feddcd import FedDCDClient
-from common.arrays import Vector
-from common.errors import JoinRefusedError, SettingsError
-from common.state import thaw
-from common.tables import read
-from deploy.certificates.making import make_client
+from fenchel.algorithms.feddcd.feddcd import FedDCDClient
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import JoinRefusedError, SettingsError
+from fenchel.common.storage.state import thaw
+from fenchel.common.storage.tables import read
+from fenchel.deploy.certificates.making import make_client
 from tests.cluster.federation import Federation, wait_until
 from tests.cluster.patient import NAME
 

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 import fenchel
-from client.probe import ProbeResult, probe
-from common.credentials import Credentials
-from common.errors import SettingsError
-from common.run_folder import RunFolder
-from common.settings.run import load, validate
-from deploy.inprocess import run_in_process
+from fenchel.client.probe import ProbeResult, probe
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import load, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import Credentials
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.federation import Federation, digest, free_port, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -138,7 +138,10 @@ def test_the_relay_counts_what_has_passed(waiting: Federation, through: Callable
 
 def relayed_command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "deploy.command", "relay", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "fenchel.deploy.cli.main", "relay", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 
@@ -243,7 +246,7 @@ def test_a_server_for_other_machines_leaves_links_out_and_says_so(tmp_path: Path
 
 def started_up(runs: Path) -> tuple[subprocess.Popen[bytes], int]:
     """A run with links that has begun, and the process of its relays."""
-    words = [sys.executable, "-m", "deploy.command", "up", str(FEDAVG), "--runs", str(runs)]
+    words = [sys.executable, "-m", "fenchel.deploy.cli.main", "up", str(FEDAVG), "--runs", str(runs)]
     words += ["--set", "links.default=hyfdca-257ms", "--set", "rounds=200"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
@@ -255,7 +258,11 @@ def started_up(runs: Path) -> tuple[subprocess.Popen[bytes], int]:
         for task in Path(f"/proc/{process.pid}/task").iterdir()
         for pid in (task / "children").read_text().split()
     ]
-    (relays,) = (pid for pid in children if b"deploy.relays" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    (relays,) = (
+        pid
+        for pid in children
+        if b"fenchel.deploy.netem.proxies" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
     return process, relays
 
 

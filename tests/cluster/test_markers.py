@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from client.secrets import Secrets
-from deploy.keys import make_keys
+from fenchel.client.secrets.shared import Secrets
+from fenchel.deploy.certificates.keys import make_keys
 from tests.cluster.federation import Federation, free_port, wait_until
 from tests.cluster.gated import NAME
 from tests.cluster.onlooker import onlooker
@@ -195,7 +195,7 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
         clinics.end()
     monkeypatch.delenv("OTEL_TRACES_EXPORTER")
     trace = subprocess.run(
-        [sys.executable, "-m", "deploy.command", "trace", str(run)], capture_output=True, check=False
+        [sys.executable, "-m", "fenchel.deploy.cli.main", "trace", str(run)], capture_output=True, check=False
     )
     assert trace.returncode == 0
     markers = clinics.markers()
@@ -259,12 +259,12 @@ def test_a_client_that_dies_of_a_defect_leaves_no_data_behind(tmp_path: Path) ->
     clinics.write_files()
     (tmp_path / "1.closed").touch()
     broken = (
-        "import client.session\n"
-        "from client.session import Holding\n"
+        "import fenchel.client.session\n"
+        "from fenchel.client.session import Holding\n"
         "def describe(self):\n"
         "    raise RuntimeError(f'{self.shard.sample_ids} {self.shard.features.tolist()} {self.shard.class_names}')\n"
         "Holding.description = describe\n"
-        "from deploy.command import main\n"
+        "from fenchel.deploy.cli.main import main\n"
         "main()\n"
     )
     try:

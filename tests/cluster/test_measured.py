@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.connection import Participant
-from client.consent import Consent
-from client.holdings import Holdings
-from client.host import host
-from common.credentials import Credentials
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.certificates.making import make_all
-from deploy.local import LocalLauncher
-from deploy.names import client_names
-from report.run import Run
-from server.coordinator import Coordinator
-from server.observer import Observer
-from server.rounds import Row
-from server.service import serve
-from server.sockets import Crossed, Sockets
+from fenchel.client.client_process import host
+from fenchel.client.connection import Participant
+from fenchel.client.local_data import LocalData
+from fenchel.client.trust_limits import TrustLimits
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import Credentials
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.launch.local import LocalLauncher
+from fenchel.deploy.launch.names import client_names
+from fenchel.report.run import Run
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
+from fenchel.server.rounds import Row
+from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.transport.service import serve
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the bytes of a connection")
@@ -184,13 +184,13 @@ def together(
 
         valid = validate({"name": "together", "clients": clients} | dict(settings))
         folder.settings.write_text(valid.to_yaml())
-        coordinator = Coordinator(valid, folder, observer=Observer(row=told))
+        coordinator = Coordinator(valid, folder, observer=RunObserver(row=told))
         serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", server, listening.set_result))
         address = f"localhost:{await listening}"
         credentials = {name: Credentials.load(tmp_path / "certs" / name) for name in names}
         own = ["benchmarks.echo:Echo", "benchmarks.echo:Vacuum"]
         participants = [
-            Participant(name, address, credentials[name], Holdings(), consent=Consent(code=own))
+            Participant(name, address, credentials[name], LocalData(), consent=TrustLimits(code=own))
             for name in names
         ]
         await host(participants, on_event=lambda words: None)
@@ -202,7 +202,7 @@ def together(
 
 @linux
 def test_both_ends_of_a_connection_agree(tmp_path: Path) -> None:
-    seen: list[Crossed] = []
+    seen: list[SocketBytes] = []
 
     def look(port: int, row: Row) -> None:
         (end,) = client_sockets(port)
@@ -212,7 +212,9 @@ def test_both_ends_of_a_connection_agree(tmp_path: Path) -> None:
             # The server's end has the client's address as its peer, and the other way round.
             theirs = Sockets().news(f"ipv4:{host}:{port}")
             assert theirs is not None
-            seen.append(Crossed(theirs.up, theirs.down - 1))  # who connects counts the handshake as a byte
+            seen.append(
+                SocketBytes(theirs.up, theirs.down - 1)
+            )  # who connects counts the handshake as a byte
 
     run = together(tmp_path, echo(300_000) | {"rounds": 4}, 1, look)
     counted = run.calls[["socket_down", "socket_up"]].cumsum()

@@ -20,10 +20,10 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
-from report.run import Run
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.report.run import Run
 from tests.cluster.federation import Federation, digest, free_port, wait_until
 
 pytestmark = pytest.mark.cluster

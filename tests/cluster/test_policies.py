@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from client.ledger import LEDGER, POLICY_LEDGER, Ledger
-from common.errors import AnotherRunError, BudgetSpentError, SettingsError
-from common.privacy.accountant import Release, epsilon
-from deploy.keys import CLIENTS, make_keys
+from fenchel.client.privacy.ledger import LEDGER, POLICY_LEDGER, Ledger
+from fenchel.common.accounting.accountant import Release, epsilon
+from fenchel.common.errors import AnotherRunError, BudgetSpentError, SettingsError
+from fenchel.deploy.certificates.keys import CLIENTS, make_keys
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, wait_until
 from tests.cluster.test_refusals import own_data

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.projection import up
-from common.settings.link import parse_link
-from report.course import Course
-from report.projection import measured, project
+from fenchel.common.settings.link import parse_link
+from fenchel.report.projection.projection import measured, project
+from fenchel.report.timeline import Timeline
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -30,8 +30,8 @@ THIN: Mapping[str, Any] = {"rtt": "40ms", "upload": "0.2Mbit", "download": "0.4M
     ],
 )
 def test_a_projection_is_near_the_real_run(tmp_path: Path, algorithm: str, link: Mapping[str, Any]) -> None:
-    near = Course.of(up(algorithm, ROUNDS, tmp_path))
-    far = Course.of(up(algorithm, ROUNDS, tmp_path, link))
+    near = Timeline.of(up(algorithm, ROUNDS, tmp_path))
+    far = Timeline.of(up(algorithm, ROUNDS, tmp_path, link))
     projected, real = project(near, parse_link(link, "this test")), measured(far)
     assert real.total > 2 * measured(near).total  # else nothing is shown
     # The machine may be busy with other things in one of the runs; the limit of the benchmark is 0.1.

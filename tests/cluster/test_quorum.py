@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from common.run_folder import RunFolder
-from common.tables import read
-from server import checkpoint as checkpoints
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.tables import read
+from fenchel.server import checkpoint as checkpoints
 from tests.cluster import ledger_runs
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, digest, wait_until

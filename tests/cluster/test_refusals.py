@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import fenchel
-from common.credentials import Credentials
-from common.errors import CredentialError, DataError, JoinRefusedError, RunStoppedError
-from common.transport import options
-from common.version import PROTOCOL
-from deploy.certificates.making import make_all
-from proto import fenchel_pb2 as pb
-from proto.fenchel_pb2_grpc import CoordinatorStub
+from fenchel.common.errors import CredentialError, DataError, JoinRefusedError, RunStoppedError
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.version import PROTOCOL
+from fenchel.common.wire.channel import options
+from fenchel.deploy.certificates.making import make_all
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import wait_until
 

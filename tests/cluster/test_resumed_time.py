@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from common.settings.link import Link
-from report.course import Course
-from report.projection import measured, project
-from report.run import Run
-from report.wall import wall_of
+from fenchel.common.settings.link import Link
+from fenchel.report.projection.projection import measured, project
+from fenchel.report.run import Run
+from fenchel.report.timeline import Timeline
+from fenchel.report.wall_time import wall_of
 from tests.cluster.federation import Federation, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -75,7 +75,7 @@ def test_what_a_resumption_costs_is_no_cost_of_a_round(federate: MakeFederation)
     assert wall.paused > AWAY
     assert wall.setup > back
     # Rounds are as short as they were before, and so they are over any link.
-    course = Course.of(run)
+    course = Timeline.of(run)
     assert measured(course).seconds.sum() == pytest.approx(raw["seconds"].sum() - back)
     far = project(course, Link(rtt=0.1))
     assert far.seconds[place] < 0.1 + 10 * metrics["seconds"].median() + 0.2 + 0.5 * back

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import JoinRefusedError
-from deploy.certificates.description import describe
+from fenchel.common.errors import JoinRefusedError
+from fenchel.deploy.certificates.description import describe
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, wait_until
 from tests.cluster.gated import NAME
@@ -44,7 +44,7 @@ def certs(federation: Federation, *words: str) -> str:
     command, *others = words
     authority = ["--authority", str(federation.folder / "certs/authority")]
     done = subprocess.run(
-        [sys.executable, "-m", "deploy.command", "certs", command, *authority, *others],
+        [sys.executable, "-m", "fenchel.deploy.cli.main", "certs", command, *authority, *others],
         capture_output=True,
         text=True,
         check=False,

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
-from server import checkpoint as checkpoints
-from server.algorithms.scaffold import Scaffold
+from fenchel.algorithms.scaffold import Scaffold
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server import checkpoint as checkpoints
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
 

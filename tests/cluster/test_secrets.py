@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import fenchel
-from client.secrets import Secrets
-from common.errors import RunStoppedError, SettingsError
-from deploy.keys import make_keys
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.errors import RunStoppedError, SettingsError
+from fenchel.deploy.certificates.keys import make_keys
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, wait_until
 
@@ -53,8 +53,14 @@ def decrypting(modules: set[str]) -> set[str]:
     return {
         name
         for name in modules
-        if name.startswith("client.paillier")
-        or name in ("client.secrets", "client.ceremony", "client.sealing", "client.session")
+        if name.startswith("fenchel.client.paillier")
+        or name
+        in (
+            "fenchel.client.secrets.shared",
+            "fenchel.client.secrets.secret_exchange",
+            "fenchel.client.secrets.sealing",
+            "fenchel.client.session",
+        )
     }
 
 
@@ -115,8 +121,10 @@ def test_clients_seal_secrets_for_each_other_and_the_server_only_relays(
         "the clients have removed them, too: the run is complete"
     )
     assert decrypting(loaded(federation.says("server"))) == set()
-    assert "server.ceremony" in loaded(federation.says("server"))
-    assert {"client.secrets", "client.sealing"} <= decrypting(loaded(federation.says("client-000")))
+    assert "fenchel.server.membership.secret_exchange" in loaded(federation.says("server"))
+    assert {"fenchel.client.secrets.shared", "fenchel.client.secrets.sealing"} <= decrypting(
+        loaded(federation.says("client-000"))
+    )
 
 
 def test_clients_that_are_killed_in_the_middle_of_the_exchange_come_to_the_same_secrets(
@@ -244,7 +252,15 @@ def test_secrets_in_one_process_are_made_and_removed(tmp_path: Path) -> None:
 def test_a_key_that_is_too_short_is_refused_before_anything_starts(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(json.dumps(settings(source="file", bits=512)))
-    words = [sys.executable, "-m", "deploy.command", "up", str(path), "--runs", str(tmp_path / "runs")]
+    words = [
+        sys.executable,
+        "-m",
+        "fenchel.deploy.cli.main",
+        "up",
+        str(path),
+        "--runs",
+        str(tmp_path / "runs"),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == SettingsError.exit_code
     assert "too short" in done.stderr

@@ -11,13 +11,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from common.frames import FRAME_BYTES
-from common.run_folder import RunFolder
-from common.settings.run import load
-from proto import fenchel_pb2 as pb
-from proto.fenchel_pb2_grpc import CoordinatorStub
-from server.coordinator import Coordinator
-from server.service import listening
+from fenchel.common.settings.run import load
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.frames import FRAME_BYTES
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.transport.service import listening
 
 pytestmark = pytest.mark.cluster
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from client.algorithm import ClientAlgorithm, Place, answers
-from common.algorithms import AlgorithmSettings
-from common.arrays import Vector
-from common.expectation import ArraySpec, Expectation
-from common.values import Array, Values
-from server.algorithm import Algorithm, Conduct
+from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.wire.schema import ArraySpec, Expectation
+from fenchel.common.wire.values import Array, Values
 
 CHALLENGE = b"the same in every round"
 
@@ -46,7 +46,7 @@ class Vault(Algorithm):
 
     Settings = VaultSettings
 
-    def __init__(self, conduct: Conduct) -> None:
+    def __init__(self, conduct: ServerContext) -> None:
         super().__init__(conduct)
         self.public_key = conduct.public_key
 
@@ -72,7 +72,7 @@ class VaultClient(ClientAlgorithm):
 
     settings: VaultSettings
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ClientContext) -> None:
         super().__init__(place)
         if place.secrets is None:
             raise AssertionError("the algorithm was set up without its secrets")

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from client import connection
-from deploy.command import main
+from fenchel.client import connection
+from fenchel.deploy.cli.main import main
 
 FILE = "FENCHEL_TEST_WIRETAP"
 """Environment variable: where to."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from common.run_folder import RunFolder
+from fenchel.common.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from client.algorithm import answers
-from common.expectation import ArraySpec, Expected
-from common.values import Values
-from server.cohort import Each
+from fenchel.algorithms.client_half import answers
+from fenchel.common.wire.schema import ArraySpec, Expected
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Each
 from tests.cluster.ledger import Ledger, LedgerClient, LedgerSettings
 
 NAME = "tests.docker.held:Held"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.run_folder import RunFolder
-from common.settings.run import load
-from deploy.inprocess import run_in_process
-from deploy.names import client_names
+from fenchel.common.settings.run import load
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.deploy.launch.names import client_names
 from tests.docker.cluster import ROOT, Cluster, command, model_bytes
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.secrets import Secrets
-from common.run_folder import RunFolder
-from common.settings.run import load
-from deploy.inprocess import run_in_process
-from deploy.keys import make_keys
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.settings.run import load
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.certificates.keys import make_keys
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.docker.cluster import ROOT, Cluster
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]

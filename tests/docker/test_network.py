@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import load
-from deploy.inprocess import run_in_process
+from fenchel.common.settings.run import load
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.docker.cluster import ROOT, Cluster, model_bytes
 
 pytestmark = [pytest.mark.docker, pytest.mark.faults, pytest.mark.timeout(900)]  # long; make faults

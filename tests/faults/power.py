@@ -1,12 +1,14 @@
 """A model of a disk that loses its power: what a process told it, and all that may be left of it afterwards.
 
-:func:`recording` notes every call by which this process changes files below a folder. :meth:`Recording.after_power`
-yields what a machine may find there that lost its power after some of these calls, by what POSIX promises and no more:
+:func:`recording` notes every call by which this process changes files below a folder.
+:meth:`Recording.after_power` yields what a machine may find there that lost its power after some of these
+calls, by what POSIX promises and no more:
 
 * bytes of a file are certainly there once the file was synced after they were written. What was written since is there,
   is not, is there in part, or has left its length and zeros;
 * a name is certainly there, or gone, once its *folder* was synced; syncing a file says nothing of its name. Of the
-  changes since, any may be there and any missing, each as a whole. A folder without a name takes along what is in it;
+  changes since, any may be there and any missing, each as a whole. A folder without a name takes along what
+  is in it;
 * what one call did may be there although what an earlier one did is not.
 
 The idea is that of ALICE (Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014).

@@ -1,10 +1,11 @@
 """Every algorithm between real processes: whatever is killed, and whenever, the model has the bits of a quiet run.
 
 Ten kills for each algorithm. Besides random moments there are the two at which a half-done file or an answer that
-was written and not sent could do harm: in the middle of a checkpoint or a journal entry (its new file is there, and
-not yet renamed), and just after a journal entry (the reply has not left). For these a process ends itself, by
-:mod:`tests.faults.dying.sitecustomize`, and each of them comes for every algorithm, but for journals where clients
-have no state. A kill is one that the kernel tells of: who had ended by itself does not count.
+was written and not sent could do harm: in the middle of a checkpoint or a journal entry (its new file is
+there, and not yet renamed), and just after a journal entry (the reply has not left). For these a process ends
+itself, by :mod:`tests.faults.dying.sitecustomize`, and each of them comes for every algorithm, but for
+journals where clients have no state. A kill is one that the kernel tells of: who had ended by itself does not
+count.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 
-from client.algorithms import client_half
-from client.secrets import Secrets
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
-from deploy.keys import make_keys
+from fenchel.algorithms.client_registry import client_half
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.certificates.keys import make_keys
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.federation import Federation, digest, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]

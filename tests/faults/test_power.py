@@ -1,8 +1,8 @@
 """The machine loses its power at any moment: what was promised is there afterwards, or what is damaged is said.
 
 Every state that a disk may be in is laid out and opened by the code that reads it after a restart
-(:mod:`tests.faults.power` says which states these are). A kill is tried at the same moments: there the operating system
-lives on, and all that was written is there.
+(:mod:`tests.faults.power` says which states these are). A kill is tried at the same moments: there the
+operating system lives on, and all that was written is there.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.journal import Journal
-from client.ledger import LEDGER, POLICY_LEDGER, Account, Ledger
-from client.session import Session
-from common import store
-from common.arrays import Vector
-from common.credentials import Credentials
-from common.errors import CheckpointError, CredentialError, LostStateError
-from common.privacy.accountant import Release
-from common.revocation import read_revoked
-from common.run_folder import RunFolder
-from common.values import Values
-from deploy.certificates.description import describe
-from deploy.certificates.issued import issued
-from deploy.certificates.making import make_all, make_client, renew
-from deploy.certificates.pairs import check_pair
-from deploy.certificates.revocation import revoke
-from deploy.commands.certs import revoke as revoke_by_command
-from deploy.inprocess import run_in_process
-from proto import fenchel_pb2 as pb
-from server import checkpoint as checkpoints
-from server.checkpoint import Checkpoint
-from server.member import Member
+from fenchel.client.journal import Journal
+from fenchel.client.privacy.ledger import LEDGER, POLICY_LEDGER, Account, Ledger
+from fenchel.client.session import Session
+from fenchel.common.accounting.accountant import Release
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import CheckpointError, CredentialError, LostStateError
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.tls.revocation import read_revoked
+from fenchel.common.wire.values import Values
+from fenchel.deploy.certificates.description import describe
+from fenchel.deploy.certificates.issued import issued
+from fenchel.deploy.certificates.making import make_all, make_client, renew
+from fenchel.deploy.certificates.pairs import check_pair
+from fenchel.deploy.certificates.revocation import revoke
+from fenchel.deploy.cli.certs import revoke as revoke_by_command
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.fleet.client_record import ClientRecord
 from tests.conftest import MakeSettings
 from tests.faults.power import Recording, Tree, lay_out, recording
 from tests.unit.client.tally import NAME
@@ -151,7 +151,7 @@ class Model:
 
 
 def taken(epoch: int, t: int) -> Checkpoint:
-    member = Member("a", 0, base=t, shard=pb.ShardDescription(samples=3))
+    member = ClientRecord("a", 0, base=t, shard=pb.ShardDescription(samples=3))
     return checkpoints.take("run", t, epoch, Model(values_of(epoch, t)), {"a": member})
 
 

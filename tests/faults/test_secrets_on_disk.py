@@ -1,7 +1,7 @@
 """What is secret is at no moment readable by others, and no kill and no loss of power leaves a wrong half of it.
 
-The calls of everything that writes secrets are recorded with the widest umask that there is; a file counts as secret
-from the call on that makes it, before there is a byte in it.
+The calls of everything that writes secrets are recorded with the widest umask that there is; a file counts as
+secret from the call on that makes it, before there is a byte in it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.ceremony import Ceremony
-from client.identity import Identity
-from client.journal import Journal
-from client.ledger import Ledger
-from client.randomness import PrivateRandomness
-from client.secrets import Secrets
-from common.credentials import Credentials
-from common.errors import CredentialError
-from common.phases import OFFER
-from common.privacy.accountant import Release
-from common.run_folder import RunFolder
-from deploy.certificates.making import make_all, renew
-from deploy.certificates.revocation import revoke
-from deploy.keys import CLIENTS, SERVER, make_keys
-from proto import fenchel_pb2 as pb
-from server import checkpoint as checkpoints
-from server.member import Member
+from fenchel.client.journal import Journal
+from fenchel.client.privacy.ledger import Ledger
+from fenchel.client.privacy.randomness import PrivateRandomness
+from fenchel.client.secrets.identity import Identity
+from fenchel.client.secrets.secret_exchange import SecretExchange
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.accounting.accountant import Release
+from fenchel.common.errors import CredentialError
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.wire.phases import OFFER
+from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys
+from fenchel.deploy.certificates.making import make_all, renew
+from fenchel.deploy.certificates.revocation import revoke
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.fleet.client_record import ClientRecord
 from tests.faults.power import Named, Node, Opened, Recording, Wrote, lay_out, recording
 from tests.faults.test_power import Model, try_everything, try_kills
 
@@ -53,7 +53,7 @@ def identity(root: Path) -> Identity:
     return Identity("a", Credentials.load(certificates / "a"))
 
 
-def offer(ceremony: Ceremony) -> bytes:
+def offer(ceremony: SecretExchange) -> bytes:
     public = ceremony.answer(OFFER, {})["public_key"]
     assert isinstance(public, np.ndarray)
     return public.tobytes()
@@ -62,7 +62,7 @@ def offer(ceremony: Ceremony) -> bytes:
 def write_checkpoints(root: Path) -> None:
     folder = RunFolder.create(root, "run")
     for t in range(3):
-        member = Member("a", 0, shard=pb.ShardDescription(samples=3))
+        member = ClientRecord("a", 0, shard=pb.ShardDescription(samples=3))
         taken = checkpoints.take("run", t, 0, Model(np.ones(3)), {"a": member})
         checkpoints.save(folder, taken, sync=t == 2)
     checkpoints.renew(folder, taken, sync=False)
@@ -82,7 +82,7 @@ def write_ledger(root: Path) -> None:
 
 
 def write_exchange(root: Path) -> None:
-    ceremony = Ceremony("run-1", identity(root), 512, folder=root / "state" / "a")
+    ceremony = SecretExchange("run-1", identity(root), 512, folder=root / "state" / "a")
     ceremony.answer(OFFER, {})
     ceremony._keep(SECRETS)
 
@@ -173,7 +173,7 @@ def test_an_exchange_goes_on_after_a_kill_and_after_the_loss_of_power(disk: Path
     me = identity(disk)
 
     def read(root: Path, promises: list[Any]) -> None:
-        ceremony = Ceremony("run-1", me, 512, folder=root / "state" / "a")
+        ceremony = SecretExchange("run-1", me, 512, folder=root / "state" / "a")
         if "kept" in promises:
             assert ceremony.secrets == SECRETS
             return
@@ -181,10 +181,10 @@ def test_an_exchange_goes_on_after_a_kill_and_after_the_loss_of_power(disk: Path
         if offered and ceremony.secrets is None:
             assert offer(ceremony) == offered[0]
         ceremony._keep(SECRETS)
-        assert Ceremony("run-1", me, 512, folder=root / "state" / "a").secrets == SECRETS
+        assert SecretExchange("run-1", me, 512, folder=root / "state" / "a").secrets == SECRETS
 
     with recording(disk) as found:
-        ceremony = Ceremony("run-1", me, 512, folder=disk / "state" / "a")
+        ceremony = SecretExchange("run-1", me, 512, folder=disk / "state" / "a")
         found.promise(offer(ceremony))
         ceremony._keep(SECRETS)
         found.promise("kept")

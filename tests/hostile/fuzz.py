@@ -1,9 +1,9 @@
 """Throw damaged inputs at everything that parses bytes, and count what comes of them.
 
-``make fuzz`` runs it to a million inputs. An input may be read, or be refused with an error of the kind that its parser
-names; anything else is a finding: another exception, more than a second, more memory than its parser declares. There
-is no coverage to steer by, but something nearly as good: inputs that were refused for a reason never seen before are
-kept, and damaged further.
+``make fuzz`` runs it to a million inputs. An input may be read, or be refused with an error of the kind that
+its parser names; anything else is a finding: another exception, more than a second, more memory than its
+parser declares. There is no coverage to steer by, but something nearly as good: inputs that were refused for
+a reason never seen before are kept, and damaged further.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The same parsers under a fuzzer that is guided by coverage: atheris, which is libFuzzer for Python.
 
-``make fuzz-guided`` runs it. Where :mod:`tests.hostile.fuzz` knows the formats and damages them with a purpose, this
-one knows nothing and sees which lines of Fenchel an input reaches. Each parser runs in a process of its own, as
-libFuzzer ends its process.
+``make fuzz-guided`` runs it. Where :mod:`tests.hostile.fuzz` knows the formats and damages them with a
+purpose, this one knows nothing and sees which lines of Fenchel an input reaches. Each parser runs in a
+process of its own, as libFuzzer ends its process.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import readers
-from common.data.extractor import _shared
-from common.data.files import read_file
-from common.data.npz import read_divided_npz
-from common.errors import DataError
+from fenchel.common.data import readers
+from fenchel.common.data.extractor import _shared
+from fenchel.common.data.files import read_file
+from fenchel.common.data.npz import read_divided_npz
+from fenchel.common.errors import DataError
 from tests.hostile.mutation import damaged
 from tests.hostile.parser import Parser, void
 
@@ -212,7 +212,7 @@ def weights(folder: Path) -> Parser:
     """Return the reader of a frozen network; of its weights each is one number that is there many times."""
     import torch
 
-    from common.data.resnet import _shapes, read_weights
+    from fenchel.common.data.resnet import _shapes, read_weights
 
     folder.mkdir()
     path = folder / "resnet18.pth"

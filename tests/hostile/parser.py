@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from common.errors import FenchelError
+from fenchel.common.errors import FenchelError
 from tests.hostile.mutation import damaged
 
 Change = Callable[[random.Random, bytes, Sequence[bytes]], bytes]

@@ -37,26 +37,28 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import DecodeError, Message
 
-from client.algorithms import require_allowed
-from client.ceremony import Ceremony
-from client.identity import Identity
-from client.journal import Journal
-from client.ledger import Ledger
-from client.ledger_file import _chained, _line
-from client.paillier.interoperability import from_phe
-from client.policy import load_policy
-from client.randomness import SECRET, SECRET_BYTES, PrivateRandomness
-from client.sealing import seal, unseal
-from client.secrets import Secrets
-from client.session import Holding, Session
-from client.work import Worker
-from common import store, supports, tables
-from common.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
-from common.data.files import read_file, read_files
-from common.data.identifiers import of_lines
-from common.data.readers import read_cifar_differences, read_mammography
-from common.data.shard import Shard
-from common.errors import (
+from fenchel.algorithms.client_registry import require_allowed
+from fenchel.client.journal import Journal
+from fenchel.client.paillier.interoperability import from_phe
+from fenchel.client.privacy.ledger import Ledger
+from fenchel.client.privacy.ledger_file import _chained, _line
+from fenchel.client.privacy.policy import load_policy
+from fenchel.client.privacy.randomness import SECRET, SECRET_BYTES, PrivateRandomness
+from fenchel.client.secrets.identity import Identity
+from fenchel.client.secrets.sealing import seal, unseal
+from fenchel.client.secrets.secret_exchange import SecretExchange
+from fenchel.client.secrets.shared import Secrets
+from fenchel.client.session import ClientData, Session
+from fenchel.client.worker import Worker
+from fenchel.common.accounting.accountant import Release
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.public_key import LARGEST_BITS, PublicKey
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.data.files import read_file, read_files
+from fenchel.common.data.identifiers import of_lines
+from fenchel.common.data.readers import read_cifar_differences, read_mammography
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import (
     CheckpointError,
     CredentialError,
     DataError,
@@ -68,50 +70,49 @@ from common.errors import (
     SettingsError,
     WireError,
 )
-from common.expectation import ArraySpec, CipherSpec, Expectation, NumberSpec, check
-from common.frames import Assembly, Body, frames, parse
-from common.objectives.factory import initial_model
-from common.outline import outline
-from common.paillier.key import LARGEST_BITS, PublicKey
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
-from common.payload import encode
-from common.phases import OFFER
-from common.privacy.accountant import Release
-from common.revocation import REVOKED, Revocations, read_revoked
-from common.run_folder import RunFolder
-from common.settings.link import parse_link
-from common.settings.run import Network, from_json, load, outside_code, raw, validate
-from common.settings.solver import parse_solver
-from common.settings.tuning import load_tuning
-from common.state import freeze
-from common.supports import seeded_support
-from common.values import Ciphertexts, SparseVector, Values
-from common.version import PROTOCOL
-from deploy.address import Address
-from deploy.certificates.authority import AUTHORITY_KEY
-from deploy.certificates.description import common_name, describe
-from deploy.certificates.issued import ISSUED, issued
-from deploy.certificates.making import make_all
-from deploy.certificates.pairs import check_pair
-from deploy.certificates.revocation import revoke
-from deploy.commands.energy import _devices as read_devices
-from deploy.observation import Outlets, watching
-from deploy.tuning import TuningFolder, _recorded
-from proto import fenchel_pb2 as pb
-from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
-from report.run import Run
-from server import checkpoint
-from server.conversation import Conversation
-from server.coordinator import Coordinator
-from server.disclosures import Disclosures
-from server.enrolment import Enrolment
-from server.entrance import RefusedError
-from server.exchange import Exchange
-from server.member import Member
-from server.outlets import Outlet
-from server.replies import Gathered
-from server.service import Service
+from fenchel.common.objectives.factory import initial_model
+from fenchel.common.settings.link import parse_link
+from fenchel.common.settings.run import Network, from_json, load, outside_code, raw, validate
+from fenchel.common.settings.solver import parse_solver
+from fenchel.common.settings.tuning import load_tuning
+from fenchel.common.storage import store, tables
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.state import freeze
+from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
+from fenchel.common.tls.revocation import REVOKED, Revocations, read_revoked
+from fenchel.common.version import PROTOCOL
+from fenchel.common.wire import index_sets
+from fenchel.common.wire.frames import Assembly, Body, frames, parse
+from fenchel.common.wire.index_sets import seeded_support
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.phases import OFFER
+from fenchel.common.wire.schema import ArraySpec, CipherSpec, Expectation, NumberSpec, check
+from fenchel.common.wire.values import Ciphertexts, SparseVector, Values
+from fenchel.deploy.certificates.authority import AUTHORITY_KEY
+from fenchel.deploy.certificates.description import common_name, describe
+from fenchel.deploy.certificates.issued import ISSUED, issued
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.certificates.pairs import check_pair
+from fenchel.deploy.certificates.revocation import revoke
+from fenchel.deploy.cli.address import Address
+from fenchel.deploy.cli.energy import _devices as read_devices
+from fenchel.deploy.launch.tuning import TuningFolder, _recorded
+from fenchel.deploy.monitoring.exporters import Exporters, watching
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
+from fenchel.report.run import Run
+from fenchel.server import checkpoint
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.disclosure.record import DisclosureRecord
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.request import Request
+from fenchel.server.membership.registration import Registration
+from fenchel.server.telemetry.exporters import Exporter
+from fenchel.server.transport.client_stream import ClientStream
+from fenchel.server.transport.interceptor import RefusedError
+from fenchel.server.transport.service import Service
 from tests.hostile.mutation import BOMB, damaged, disturbed, rearranged
 from tests.hostile.named_sets import named_sets
 from tests.hostile.parser import Parser, void
@@ -257,7 +258,7 @@ def _changed_descriptor(chance: random.Random, data: bytes, others: Sequence[byt
 
 
 def _fit(frame: pb.Frame, payload: pb.Payload, chance: random.Random) -> None:
-    from common.outline import _part
+    from fenchel.common.wire.outline import _part
 
     with contextlib.suppress(PayloadError):
         size = sum(length + -length % 8 for item in payload.arrays for length in _part(item).lengths)
@@ -269,8 +270,8 @@ def _fit(frame: pb.Frame, payload: pb.Payload, chance: random.Random) -> None:
 def _supports() -> Iterator[bytes]:
     for value in PAYLOAD.values():
         if isinstance(value, SparseVector):
-            encoding = supports.smallest(value.indices, value.size, seeded=value.seed is not None)
-            packed = supports.pack(encoding, value.indices, value.size)
+            encoding = index_sets.smallest(value.indices, value.size, seeded=value.seed is not None)
+            packed = index_sets.pack(encoding, value.indices, value.size)
             head = struct.pack("<BIIH", encoding, len(value.indices), value.size, value.seed or 0)
             yield head + packed
 
@@ -284,14 +285,14 @@ def _read_support(data: bytes) -> None:
         1 << 20 if encoding == pb.SEEDED else 1 << 32
     )  # how long a seeded support may be is checked before
     packed = data[11:]
-    if problem := supports.index_bytes_problem(encoding, len(packed), count, size):
+    if problem := index_sets.index_bytes_problem(encoding, len(packed), count, size):
         raise PayloadError(problem)
     if encoding == pb.EVERY_ENTRY and size > LIMIT:
         return  # its values have been found to have arrived
     if encoding == pb.SEEDED and count > LIMIT:
         return
-    indices = supports.unpack(encoding, memoryview(packed), count, size, seed)
-    supports.check(indices, size)
+    indices = index_sets.unpack(encoding, memoryview(packed), count, size, seed)
+    index_sets.check(indices, size)
     assert len(indices) == count
 
 
@@ -364,7 +365,7 @@ class _Gate:
         )
         self._loop = loop
         coordinator = Coordinator(settings, RunFolder.create(folder, "gate"))
-        coordinator.admission.enrolment = Enrolment(2, 1.0, ("a", "b"))
+        coordinator.admission.enrolment = Registration(2, 1.0, ("a", "b"))
         self._service = Service(coordinator, secure=True)
         make_all(folder / "gate-certs", ["localhost"], ["a"])
         self._certificate = (folder / "gate-certs" / "a" / CERTIFICATE).read_bytes()
@@ -382,7 +383,7 @@ class _Gate:
                 reply = self._loop.run_until_complete(self._service._probe(probe, context))
                 assert len(reply.payload) <= 1 << 20
             else:
-                member = Member("a", 0)
+                member = ClientRecord("a", 0)
                 hello = pb.Hello.FromString(content)
                 hello.DiscardUnknownFields()  # type: ignore[no-untyped-call, unused-ignore]
                 member.confirm(hello)
@@ -398,12 +399,12 @@ class _Gate:
         self._loop.run_until_complete(self._converse(data))
 
     async def _converse(self, data: bytes) -> None:
-        member = Member("a", 0)
+        member = ClientRecord("a", 0)
 
         def judge(client: str, values: Values, finite: bool) -> None:
             check(values, ASKED, client, finite=finite)
 
-        exchange = Exchange("train", 1, Gathered(), judge, 60.0)
+        exchange = Request("train", 1, Gathered(), judge, 60.0)
         call = member.post("train", 1, pb.ASK, Body(encode({"model": np.zeros(4)})), exchange)
         exchange.expect(member, call)
 
@@ -412,7 +413,7 @@ class _Gate:
             return pb.Welcome()
 
         line = _Line.of(data)
-        await Conversation(member, line, Network(max_message_bytes=LIMIT)).run(admit)
+        await ClientStream(member, line, Network(max_message_bytes=LIMIT)).run(admit)
         assert line.said < 1 << 20
         assert member.partial is None or member.partial[1].size <= LIMIT
 
@@ -432,7 +433,7 @@ class _Work:
             }
         )
         shard = Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4))
-        self._session = Session("a", settings, Holding(shard))
+        self._session = Session("a", settings, ClientData(shard))
         self._loop = loop
 
     def read(self, data: bytes) -> None:
@@ -454,7 +455,7 @@ class _Page:
         run.settings.write_text(settings.to_yaml())
         said: list[str] = []
         loopback = Address("127.0.0.1", 0)
-        outlets = Outlets(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
+        outlets = Exporters(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
         self._open = watching(run, settings, outlets, said.append, said.append)
         self._open.__enter__()
         # Until this process ends, and not when it has ended: closing waits for threads, which stop then.
@@ -821,7 +822,7 @@ def _exchange(folder: Path, identity: Identity, secrets: Secrets) -> Parser:
             if place in (number, 2):
                 (folder / name).write_bytes(data[1:])
                 (folder / name).chmod(0o600)
-        found = Ceremony("run", identity, 512, folder=folder)
+        found = SecretExchange("run", identity, 512, folder=folder)
         assert (found.secrets is None) == (place == 0)
         if place == 0:
             assert len(np.asarray(found.answer(OFFER, {})["public_key"])) == 32
@@ -962,7 +963,7 @@ def _state(folder: Path) -> Iterator[Parser]:
     store.write(path, {**freeze(state), "reply/x": 1.5, "reply/y": np.zeros(2)})
     journal = path.read_bytes()
     run = RunFolder.create(folder, "run")
-    member = Member("a", 0, shard=pb.ShardDescription(samples=3, class_names=["x"]))
+    member = ClientRecord("a", 0, shard=pb.ShardDescription(samples=3, class_names=["x"]))
     member.post("tell", 1, pb.TELL, Body(encode({"model": np.ones(3)})))
     checkpoint.save(run, checkpoint.take("run", 3, 1, state, {"a": member}), sync=False)
     saved = run.checkpoint.read_bytes()
@@ -1041,10 +1042,10 @@ def _folders(folder: Path) -> Iterator[Parser]:
     """Yield the other files of a run folder and of a tuning folder, which people copy from elsewhere."""
     run = RunFolder.create(folder, "copied")
     run.settings.write_text(validate(_RUNS[0]).to_yaml())
-    account = Disclosures(run.disclosures, run.id)
+    account = DisclosureRecord(run.disclosures, run.id)
     account.opened("a", ["client"])
     account.head("up", pb.Hello(snapshots=[1]))
-    account.shown(Outlet("metrics", "http://127.0.0.1:1/metrics"))
+    account.shown(Exporter("metrics", "http://127.0.0.1:1/metrics"))
     answer = pb.Reply(sequence=1, payload=encode({"model": np.ones(3)}).descriptor)
     account.received("a", answer, outline(answer.payload, LIMIT), None)
     account.save()
@@ -1053,7 +1054,7 @@ def _folders(folder: Path) -> Iterator[Parser]:
         run.disclosures.write_bytes(data)
         found = load_disclosures(run.path)
         void((disclosure_rows(found), head_rows(found), noise_rows(found), outlet_rows(found)))
-        Disclosures(run.disclosures, run.id).resume(["a"])
+        DisclosureRecord(run.disclosures, run.id).resume(["a"])
 
     refusals = (CheckpointError,)
     changed = _changed_tree

@@ -10,17 +10,17 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from common.errors import PayloadError, WireError
-from common.expectation import ArraySpec, CipherSpec, check
-from common.frames import Assembly, Body, frames, parse
-from common.outline import outline
-from common.paillier.key import PublicKey
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
-from common.payload import encode
-from common.supports import seeded_support
-from common.values import Ciphertexts, SparseVector, Value
-from proto import fenchel_pb2 as pb
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.errors import PayloadError, WireError
+from fenchel.common.wire.frames import Assembly, Body, frames, parse
+from fenchel.common.wire.index_sets import seeded_support
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.schema import ArraySpec, CipherSpec, check
+from fenchel.common.wire.values import Ciphertexts, SparseVector, Value
+from fenchel.proto import fenchel_pb2 as pb
 
 LIMIT = 1 << 16
 fuzz = settings(max_examples=300)

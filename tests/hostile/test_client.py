@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from client import work
-from client.session import Holding, Session
-from client.work import Worker
-from common.data.shard import Shard
-from common.errors import JoinRefusedError, WireError
-from common.frames import CHUNK_BYTES, FRAME_BYTES, SMALLEST_PIECE, Body, frames, parse
-from common.payload import encode
-from common.values import Values
-from deploy.inprocess import MemoryStream
-from proto import fenchel_pb2 as pb
+from fenchel.client import worker as worker_module
+from fenchel.client.session import ClientData, Session
+from fenchel.client.worker import Worker
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import JoinRefusedError, WireError
+from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, SMALLEST_PIECE, Body, frames, parse
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import Values
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 
 LIMIT = 4 << 20
@@ -53,7 +53,7 @@ LARGE = declaring(CHUNK_BYTES // 4, size=CHUNK_BYTES * 2)
 def worker(make_settings: MakeSettings) -> Worker:
     settings = make_settings(objective={"kind": "logistic"}, network={"max_message_bytes": LIMIT})
     shard = Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4))
-    return Worker(Session("client-0", settings, Holding(shard)))
+    return Worker(Session("client-0", settings, ClientData(shard)))
 
 
 async def replies(worker: Worker, *sent: bytes, answered: int = 0) -> list[pb.Reply]:
@@ -168,8 +168,8 @@ async def test_a_body_that_cannot_be_decoded_is_a_failure(worker: Worker) -> Non
 async def test_a_server_that_asks_faster_than_this_client_answers_is_left_waiting(
     bound: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "_INBOX_MESSAGES", 20 if bound == "messages" else 1 << 30)
-    monkeypatch.setattr(work, "_INBOX_BYTES", 1 << 30 if bound == "messages" else 20 * 16)
+    monkeypatch.setattr(worker_module, "_INBOX_MESSAGES", 20 if bound == "messages" else 1 << 30)
+    monkeypatch.setattr(worker_module, "_INBOX_BYTES", 1 << 30 if bound == "messages" else 20 * 16)
     stream = MemoryStream()
     server, written = stream.other_side(), 0
 

@@ -13,11 +13,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from common.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
-from common.run_folder import RunFolder
-from deploy.certificates.making import make_all
-from server.coordinator import Coordinator
-from server.service import listening
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
+from fenchel.deploy.certificates.making import make_all
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.transport.service import listening
 from tests.conftest import MakeSettings
 from tests.hostile.test_entrance import HealthStub, channel, refused, watching
 

@@ -15,19 +15,19 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from common.credentials import Credentials
-from common.revocation import REVOKED
-from common.run_folder import RunFolder
-from common.settings.run import Network
-from common.version import PROTOCOL
-from deploy.certificates.description import describe
-from deploy.certificates.making import make_all, make_monitor, renew
-from deploy.certificates.revocation import revoke
-from proto import fenchel_pb2 as pb
-from proto.fenchel_pb2_grpc import CoordinatorStub
-from server import gate
-from server.coordinator import Coordinator
-from server.service import listening
+from fenchel.common.settings.run import Network
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.tls.revocation import REVOKED
+from fenchel.common.version import PROTOCOL
+from fenchel.deploy.certificates.description import describe
+from fenchel.deploy.certificates.making import make_all, make_monitor, renew
+from fenchel.deploy.certificates.revocation import revoke
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.metering import rate_limit
+from fenchel.server.transport.service import listening
 from tests.conftest import MakeSettings
 from tests.hostile.test_entrance import HealthStub, refused
 
@@ -84,7 +84,7 @@ async def door(
     make_settings: MakeSettings, certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., Any]]:
     """Open a server with some limits."""
-    monkeypatch.setattr(gate, "_REFUSALS_PER_SECOND", 1000.0)
+    monkeypatch.setattr(rate_limit, "_REFUSALS_PER_SECOND", 1000.0)
     limits = {"max_calls": ALL, "max_calls_per_client": MOST, "calls_per_second": 1e6}
     async with contextlib.AsyncExitStack() as stack:
 
@@ -164,17 +164,17 @@ async def test_a_client_that_is_refused_again_and_again_waits_longer_each_time(
 ) -> None:
     """Whatever the reason is: another's name, another protocol, a method that is none."""
     delays: list[float] = []
-    waiting = gate.Pace.delay
+    waiting = rate_limit.TokenBucket.delay
 
-    def delay(pace: gate.Pace) -> float:
+    def delay(pace: rate_limit.TokenBucket) -> float:
         seconds = waiting(pace)
-        if pace.rate == gate._REFUSALS_PER_SECOND:
+        if pace.rate == rate_limit._REFUSALS_PER_SECOND:
             delays.append(seconds)
         return min(seconds, 0.01)
 
-    monkeypatch.setattr(gate, "_REFUSALS_PER_SECOND", 1e-3)
-    monkeypatch.setattr(gate, "_REFUSALS_AT_ONCE", 3)
-    monkeypatch.setattr(gate.Pace, "delay", delay)
+    monkeypatch.setattr(rate_limit, "_REFUSALS_PER_SECOND", 1e-3)
+    monkeypatch.setattr(rate_limit, "_REFUSALS_AT_ONCE", 3)
+    monkeypatch.setattr(rate_limit.TokenBucket, "delay", delay)
     here = await door()
     async with here.channel("north") as channel:
         join, other = CoordinatorStub(channel).Join, channel.unary_unary("/fenchel.v1.Coordinator/Other")
@@ -223,7 +223,7 @@ async def test_a_monitor_uses_up_nothing_of_the_client_of_its_name(
 
 def test_what_waits_to_be_refused_is_bounded_too() -> None:
     async def scene() -> tuple[int, int]:
-        doors = gate.Gate(Network(max_calls_per_client=3))
+        doors = rate_limit.RateLimiter(Network(max_calls_per_client=3))
         waiting = [asyncio.create_task(doors.refusing("a")) for _ in range(100)]
         await asyncio.sleep(0)
         visitor = doors._visitor("a")

@@ -16,19 +16,19 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from common.credentials import Credentials
-from common.revocation import REVOKED
-from common.run_folder import RunFolder
-from common.transport import CLIENT_KEY
-from common.version import PROTOCOL
-from deploy.certificates.making import make_all, make_monitor
-from deploy.certificates.revocation import revoke
-from deploy.health import main as check_health
-from proto import fenchel_pb2 as pb
-from proto.fenchel_pb2_grpc import CoordinatorStub
-from server import guard
-from server.coordinator import Coordinator
-from server.service import listening
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.tls.revocation import REVOKED
+from fenchel.common.version import PROTOCOL
+from fenchel.common.wire.channel import CLIENT_KEY
+from fenchel.deploy.certificates.making import make_all, make_monitor
+from fenchel.deploy.certificates.revocation import revoke
+from fenchel.deploy.monitoring.health import main as check_health
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.transport import revocation_check
+from fenchel.server.transport.service import listening
 from tests.conftest import MakeSettings
 
 Stream: TypeAlias = Any
@@ -53,7 +53,7 @@ def coordinator(make_settings: MakeSettings, tmp_path: Path) -> Coordinator:
 async def port(
     coordinator: Coordinator, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[int]:
-    monkeypatch.setattr(guard, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(revocation_check, "_LOOK_SECONDS", 0.05)
     async with listening(
         coordinator, "127.0.0.1:0", Credentials.load(certificates / "server"), 20.0
     ) as number:

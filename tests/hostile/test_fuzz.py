@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import FenchelError, PayloadError
-from proto import fenchel_pb2 as pb
+from fenchel.common.errors import FenchelError, PayloadError
+from fenchel.proto import fenchel_pb2 as pb
 from tests.complexity import FACTOR, LINEAR, growth
 from tests.hostile.fuzz import fuzz
 from tests.hostile.memory import peak, resident

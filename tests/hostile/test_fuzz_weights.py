@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import DataError
+from fenchel.common.errors import DataError
 from tests.hostile.fuzz import fuzz
 from tests.hostile.named_sets import weights
 

@@ -14,15 +14,15 @@ import grpc
 import numpy as np
 import pytest
 
-from client.connection import Connection, Participant
-from client.consent import Consent
-from client.holdings import Holdings
-from common.credentials import Credentials
-from common.errors import StorageError
-from common.frames import Body, frames, parse
-from common.payload import encode
-from deploy.certificates.making import make_all
-from proto import fenchel_pb2 as pb
+from fenchel.client.connection import Connection, Participant
+from fenchel.client.local_data import LocalData
+from fenchel.client.trust_limits import TrustLimits
+from fenchel.common.errors import StorageError
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.wire.frames import Body, frames, parse
+from fenchel.common.wire.payload import encode
+from fenchel.deploy.certificates.making import make_all
+from fenchel.proto import fenchel_pb2 as pb
 from tests.hostile.test_untrusted_server import SETTINGS, Impostor
 
 STATEFUL = SETTINGS | {"algorithm": {"name": "feddyn", "local_steps": 1, "batch_size": 8}}
@@ -92,14 +92,14 @@ Work = Callable[..., Awaitable[Hoarder]]
 def work(certificates: Path, tmp_path: Path) -> Work:
     """Return a function that has a client work for a hoarder; it may end with an error."""
 
-    async def worked(consent: Consent, *, ends: str | None = None, **keys: Any) -> Hoarder:
+    async def worked(consent: TrustLimits, *, ends: str | None = None, **keys: Any) -> Hoarder:
         hoarder = Hoarder(Credentials.load(certificates / "server"), json.dumps(STATEFUL), **keys)
         async with hoarder.listening() as port:
             participant = Participant(
                 "a",
                 f"localhost:{port}",
                 Credentials.load(certificates / "a"),
-                Holdings(),
+                LocalData(),
                 tmp_path / "state",
                 consent,
                 retry_for=20.0,
@@ -127,25 +127,25 @@ async def test_the_client_stops_before_its_journals_take_more_than_they_may(
     patience: int | None, work: Work, tmp_path: Path
 ) -> None:
     refusal = r"would take 208,896 bytes .* they may take 200,000 \(--max-journal-bytes\).*nothing that counted is lost"
-    hoarder = await work(Consent(journal_bytes=200_000, any_run=True), patience=patience, ends=refusal)
+    hoarder = await work(TrustLimits(journal_bytes=200_000, any_run=True), patience=patience, ends=refusal)
     assert len(hoarder.answered) == 200_000 // ENTRY == 16
     assert len({run for run, _ in hoarder.answered}) == (1 if patience is None else 3)
     assert on_disk(tmp_path) == 16 * ENTRY <= 200_000
 
 
 async def test_with_more_room_the_client_goes_on_where_it_stopped(work: Work) -> None:
-    small = Consent(journal_bytes=5 * ENTRY)
+    small = TrustLimits(journal_bytes=5 * ENTRY)
     first = await work(small, ends="--max-journal-bytes")
     assert [sequence for _, sequence in first.answered] == [1, 2, 3, 4, 5]
     again = await work(small, ends="--max-journal-bytes")
     assert (again.kept, again.answered) == ([[1, 2, 3, 4, 5]], [])
-    larger = await work(Consent(journal_bytes=9 * ENTRY), asks=4)
+    larger = await work(TrustLimits(journal_bytes=9 * ENTRY), asks=4)
     assert larger.kept == [[1, 2, 3, 4, 5]]
     assert [sequence for _, sequence in larger.answered] == [6, 7, 8, 9]
 
 
 async def test_the_room_that_nobody_chose_is_far_away(work: Work, tmp_path: Path) -> None:
-    hoarder = await work(Consent(), asks=200)
+    hoarder = await work(TrustLimits(), asks=200)
     assert len(hoarder.answered) == 200
     assert on_disk(tmp_path) == 200 * ENTRY
 
@@ -160,7 +160,7 @@ async def test_a_disk_is_not_filled_by_whom_nobody_gave_more(
         def __init__(self, _: object) -> None:
             self.free = size - on_disk(tmp_path)
 
-    monkeypatch.setattr("client.room.shutil.disk_usage", Usage)
-    hoarder = await work(Consent(), ends="tenth of the free space stays free")
+    monkeypatch.setattr("fenchel.client.disk_quota.shutil.disk_usage", Usage)
+    hoarder = await work(TrustLimits(), ends="tenth of the free space stays free")
     assert len(hoarder.answered) == 900_000 // ENTRY
     assert size - on_disk(tmp_path) >= size / 10

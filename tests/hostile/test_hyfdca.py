@@ -14,24 +14,24 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from client.holdings import Holdings
-from client.paillier.cipher import Paillier
-from client.secrets import Secrets
-from client.session import Holding
-from common.errors import (
+from fenchel.algorithms.hyfdca.partitioned_problem import agreed_key
+from fenchel.client.local_data import LocalData
+from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.secrets.shared import Secrets
+from fenchel.client.session import ClientData
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.public_key import LARGEST_BITS
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.errors import (
     ContradictingLabelsError,
     FenchelError,
     RunStoppedError,
     SettingsError,
     TooFewRepliesError,
 )
-from common.paillier.key import LARGEST_BITS
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
-from common.settings.run import RunSettings
-from common.values import Ciphertexts, Value, Values
-from server.hybrid import agreed_key
-from server.in_flight import InFlight, Room, Size
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.wire.values import Ciphertexts, Value, Values
+from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Tamper, hybrid_settings, shards_of
 
 OFFENDER = "client-001"
@@ -346,16 +346,16 @@ def test_too_few_clients_stop_the_run_with_the_reason_of_each(laboratory: Labora
 def test_holders_with_other_labels_are_refused_with_the_number_of_contradictions(
     privacy: str, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = Holdings.of
+    honest = LocalData.of
 
-    def of(self: Holdings, settings: RunSettings, index: int, clients: int) -> Holding:
+    def of(self: LocalData, settings: RunSettings, index: int, clients: int) -> ClientData:
         holding = honest(self, settings, index, clients)
         labels = holding.shard.labels.copy()
         if index == 1:
             labels[[2, 3, 11]] = 1 - labels[[2, 3, 11]]
         return replace(holding, shard=replace(holding.shard, labels=labels))
 
-    monkeypatch.setattr(Holdings, "of", of)
+    monkeypatch.setattr(LocalData, "of", of)
     with pytest.raises(ContradictingLabelsError) as caught:
         laboratory.run(hybrid_settings(1, privacy=privacy))
     assert caught.value.contradictions == 3
@@ -370,13 +370,15 @@ def test_so_many_pseudonyms_are_taken_as_a_client_described(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rooms: dict[str, Mapping[str, Size]] = {}
-    honest = InFlight.room
+    honest = MemoryBudget.room
 
-    def room(self: InFlight, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Room:
+    def room(
+        self: MemoryBudget, phase: str, sizes: Mapping[str, Size], buffer: int | None = None
+    ) -> Reservation:
         rooms[phase] = sizes
         return honest(self, phase, sizes, buffer)
 
-    monkeypatch.setattr(InFlight, "room", room)
+    monkeypatch.setattr(MemoryBudget, "room", room)
     settings = hybrid_settings(1)
     laboratory.run(settings)
     (introduced,) = (sizes for phase, sizes in rooms.items() if "introduce" in phase)

@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from client.algorithm import Place
-from client.algorithms.hyfdca import HyFDCAClient
-from client.paillier.cipher import Paillier
-from client.secrets import Secrets
-from common.errors import EncryptionError, FenchelError, PayloadError, SettingsError
-from common.objectives.factory import build_objective
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
-from common.values import Ciphertexts
+from fenchel.algorithms.client_half import ClientContext
+from fenchel.algorithms.hyfdca.client import HyFDCAClient
+from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.errors import EncryptionError, FenchelError, PayloadError, SettingsError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.wire.values import Ciphertexts
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Run, hybrid_settings, shards_of
 
 CLIENT = "client-000"
@@ -42,7 +42,7 @@ def newcomer(honest: tuple[Run, Secrets], **place: Any) -> HyFDCAClient:
     run, secrets = honest
     settings, shard = run.settings, shards_of(run.settings)[CLIENT]
     client = HyFDCAClient(
-        Place(
+        ClientContext(
             CLIENT,
             settings.seed,
             settings.algorithm,

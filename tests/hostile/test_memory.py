@@ -1,7 +1,7 @@
 """What a client sends, or does not read, takes no memory of the server, which is a process of its own here.
 
-The honest clients say what the test has them say, and when: so the run lasts as long as the attack, and its model is
-known.
+The honest clients say what the test has them say, and when: so the run lasts as long as the attack, and its
+model is known.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import grpc
 import numpy as np
 import pytest
 
-from common.credentials import Credentials
-from common.frames import CHUNK_BYTES, Body, frames
-from common.payload import encode
-from common.values import SparseVector
-from proto import fenchel_pb2 as pb
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.wire.frames import CHUNK_BYTES, Body, frames
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import SparseVector
+from fenchel.proto import fenchel_pb2 as pb
 from tests.cluster.federation import Federation, wait_until
 from tests.hostile.memory import peak, resident
 from tests.hostile.test_siege import HONEST, OFFENDER, Call, Offender, declared, dense, described, thin

@@ -19,19 +19,19 @@ import grpc
 import numpy as np
 import pytest
 
-from client.connection import Connection, Participant
-from client.consent import Consent
-from client.holdings import Holdings, OwnFile
-from client.ledger import COUNT, LEDGER, POLICY_LEDGER, Account, Ledger
-from client.ledger_file import LedgerFile
-from client.policy import Policy
-from client.session import Session
-from common.errors import AnotherRunError, BudgetSpentError, CheckpointError, SettingsError
-from common.frames import Body, frames, parse
-from common.outline import Received, outline
-from common.payload import encode
-from common.privacy.accountant import Release, epsilon
-from proto import fenchel_pb2 as pb
+from fenchel.client.connection import Connection, Participant
+from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.client.privacy.ledger import COUNT, LEDGER, POLICY_LEDGER, Account, Ledger
+from fenchel.client.privacy.ledger_file import LedgerFile
+from fenchel.client.privacy.policy import Policy
+from fenchel.client.session import Session
+from fenchel.client.trust_limits import TrustLimits
+from fenchel.common.accounting.accountant import Release, epsilon
+from fenchel.common.errors import AnotherRunError, BudgetSpentError, CheckpointError, SettingsError
+from fenchel.common.wire.frames import Body, frames, parse
+from fenchel.common.wire.outline import Received, outline
+from fenchel.common.wire.payload import encode
+from fenchel.proto import fenchel_pb2 as pb
 
 DELTA = 1e-4
 POLICY = Policy(maximum_epsilon=1.0, delta=DELTA)
@@ -74,7 +74,7 @@ def connection(
     data: Path, state: Path | None, policy: Policy | None = POLICY, name: str = "north"
 ) -> Connection:
     """Return a client process's connection, without a server."""
-    who = Participant(name, "localhost:1", None, Holdings(OwnFile(data)), state, policy=policy)
+    who = Participant(name, "localhost:1", None, LocalData(OwnFile(data)), state, policy=policy)
     return Connection(who, ThreadPoolExecutor(1))
 
 
@@ -231,14 +231,14 @@ def test_a_kill_between_charge_and_sending_charges_at_least_what_left(
 def counted(state: Path, run: str, data: Path) -> int:
     """Return how many uploads of a run the policy's ledger has."""
     path = (state / POLICY_LEDGER).resolve()
-    identity = Holdings(OwnFile(data)).identity(joined_settings(), "north")
+    identity = LocalData(OwnFile(data)).identity(joined_settings(), "north")
     opened = Account("north", run, identity, path, None).opened(None, DELTA)
     assert opened is not None
     return opened.uploads_of_this_run
 
 
 def joined_settings() -> Any:
-    return Consent().settings(json.dumps(SETTINGS), Path("own.csv"))
+    return TrustLimits().settings(json.dumps(SETTINGS), Path("own.csv"))
 
 
 @pytest.mark.parametrize("policy", [None, POLICY], ids=["no policy", "policy"])
@@ -297,8 +297,8 @@ def test_several_processes_share_a_ledger(data: Path, tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from client.ledger import Account, Ledger
-from common.privacy.accountant import Release
+from fenchel.client.privacy.ledger import Account, Ledger
+from fenchel.common.accounting.accountant import Release
 name, path, first = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 ledger = Ledger(None, name, policy=Account(name, "run", "sha256:same", path, None).opened(None, 1e-4))
 for number in range(first, first + 50):
@@ -344,7 +344,7 @@ class Renaming:
         assert isinstance(reply, pb.Reply)
         self.replies.append(reply)
 
-    async def attack(self, data: Path, state: Path, consent: Consent) -> pb.Farewell:
+    async def attack(self, data: Path, state: Path, consent: TrustLimits) -> pb.Farewell:
         """Have a client of a policy take part."""
         server = grpc.aio.server()
         calls = {
@@ -362,7 +362,7 @@ class Renaming:
             "north",
             f"127.0.0.1:{port}",
             None,
-            Holdings(OwnFile(data)),
+            LocalData(OwnFile(data)),
             state,
             consent,
             retry_for=20.0,
@@ -381,7 +381,7 @@ async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_oth
 ) -> None:
     server = Renaming()
     with pytest.raises(AnotherRunError) as caught:
-        await server.attack(data, tmp_path / "state", Consent())
+        await server.attack(data, tmp_path / "state", TrustLimits())
     assert (caught.value.joined, caught.value.shown) == ("run-0", "run-1")
     assert caught.value.exit_code == 5
     assert [bool(reply.failure) for reply in server.replies] == [False]
@@ -390,12 +390,12 @@ async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_oth
 async def test_with_any_run_it_follows_until_its_policy_is_spent(data: Path, tmp_path: Path) -> None:
     server = Renaming()
     with pytest.raises(BudgetSpentError):
-        await server.attack(data, tmp_path / "state", Consent(any_run=True))
+        await server.attack(data, tmp_path / "state", TrustLimits(any_run=True))
     assert [bool(reply.failure) for reply in server.replies] == [False] * affordable()
 
 
 async def test_a_run_that_has_asked_nothing_binds_nobody(data: Path, tmp_path: Path) -> None:
     """A server that dies before its first checkpoint begins another run."""
     server = Renaming(asks=False)
-    assert (await server.attack(data, tmp_path / "state", Consent())).completed
+    assert (await server.attack(data, tmp_path / "state", TrustLimits())).completed
     assert len(server.shown) == 3

@@ -1,8 +1,8 @@
 """Frames that were recorded are sent again: none of them counts a second time, and no bit of the model changes.
 
-The network itself repeats and reorders nothing: TCP numbers its bytes, and TLS its records. So whoever sends a frame
-again is the client itself, or somebody who has its certificate; and to whoever has not, bytes of a TLS connection are
-of no use in another one.
+The network itself repeats and reorders nothing: TCP numbers its bytes, and TLS its records. So whoever sends
+a frame again is the client itself, or somebody who has its certificate; and to whoever has not, bytes of a
+TLS connection are of no use in another one.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from client.connection import Participant
-from client.consent import Consent
-from client.holdings import Holdings
-from client.host import host
-from client.work import Worker
-from common.credentials import Credentials
-from common.errors import JoinRefusedError, LostStateError
-from common.frames import parse
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from common.stream import Stream
-from deploy.certificates.making import make_all
-from deploy.inprocess import MemoryStream
-from deploy.names import client_names
-from proto import fenchel_pb2 as pb
-from server.coordinator import Coordinator
-from server.service import serve
+from fenchel.client.client_process import host
+from fenchel.client.connection import Participant
+from fenchel.client.local_data import LocalData
+from fenchel.client.trust_limits import TrustLimits
+from fenchel.client.worker import Worker
+from fenchel.common.errors import JoinRefusedError, LostStateError
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.wire.frames import parse
+from fenchel.common.wire.stream import Stream
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.deploy.launch.names import client_names
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.transport.service import serve
 from tests.algorithms.federation import Faults, Federation, load_model
 from tests.cluster.ledger import Ledger
 
@@ -308,8 +308,8 @@ async def over_tls(
             name,
             f"localhost:{ports.get(name, wire.port)}",
             Credentials.load(certificates / name),
-            Holdings(),
-            consent=Consent(code=[LEDGER]),
+            LocalData(),
+            consent=TrustLimits(code=[LEDGER]),
         )
         for name in client_names(3)
     ]

@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import FenchelError, JoinRefusedError, WireError
-from common.frames import CHUNK_BYTES, FRAME_BYTES, Body, frames, parse
-from common.payload import encode
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
-from common.values import SparseVector, Values
-from common.version import PROTOCOL
-from deploy.inprocess import MemoryStream
-from proto import fenchel_pb2 as pb
-from server.coordinator import Coordinator
+from fenchel.common.errors import FenchelError, JoinRefusedError, WireError
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.version import PROTOCOL
+from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, Body, frames, parse
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import SparseVector, Values
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.coordinator import Coordinator
 from tests.algorithms.federation import Federation, load_model
 from tests.conftest import MakeSettings
 

@@ -17,22 +17,22 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from client.connection import Participant
-from client.holdings import Holdings
-from client.host import host
-from common.credentials import Credentials
-from common.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, frames, parse
-from common.payload import encode
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from common.transport import CLIENT_KEY, INSTANCE_KEY, options
-from common.values import SparseVector, Values
-from common.version import PROTOCOL
-from deploy.certificates.making import make_all
-from proto import fenchel_pb2 as pb
-from proto.fenchel_pb2_grpc import CoordinatorStub
-from server.coordinator import Coordinator
-from server.service import serve
+from fenchel.client.client_process import host
+from fenchel.client.connection import Participant
+from fenchel.client.local_data import LocalData
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.version import PROTOCOL
+from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, options
+from fenchel.common.wire.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, frames, parse
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import SparseVector, Values
+from fenchel.deploy.certificates.making import make_all
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.transport.service import serve
 from tests.algorithms.federation import load_model
 from tests.hostile.memory import growth
 
@@ -431,7 +431,7 @@ async def _life(settings: RunSettings, run: RunFolder, attack: Attack, certifica
     own = Credentials.load(certificates / "server")
     serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", own, listening.set_result))
     port = await listening
-    holdings = Holdings()
+    holdings = LocalData()
     honest = [
         Participant(name, f"localhost:{port}", Credentials.load(certificates / name), holdings)
         for name in HONEST

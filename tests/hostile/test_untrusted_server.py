@@ -17,18 +17,18 @@ import grpc
 import numpy as np
 import pytest
 
-from client.connection import Connection, Participant
-from client.consent import Consent, named_files
-from client.holdings import Holdings, OwnFile
-from common.credentials import Credentials
-from common.data.extractor import VARIABLE
-from common.data.shard import Shard
-from common.errors import CredentialError, FenchelError, SettingsError, WireError
-from common.frames import SMALLEST_PIECE, frames
-from common.settings.run import RunSettings, validate
-from common.transport import options
-from deploy.certificates.making import make_all
-from proto import fenchel_pb2 as pb
+from fenchel.client.connection import Connection, Participant
+from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.client.trust_limits import TrustLimits, named_files
+from fenchel.common.data.extractor import VARIABLE
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import CredentialError, FenchelError, SettingsError, WireError
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.wire.channel import options
+from fenchel.common.wire.frames import SMALLEST_PIECE, frames
+from fenchel.deploy.certificates.making import make_all
+from fenchel.proto import fenchel_pb2 as pb
 
 RUN = "20260101-000000-small-ab12"
 SETTINGS: dict[str, Any] = {
@@ -149,7 +149,7 @@ def visit(certificates: Path, tmp_path: Path, met: list[Impostor]) -> Visit:
         settings: dict[str, Any] | str,
         *,
         run: str = RUN,
-        consent: Consent | None = None,
+        consent: TrustLimits | None = None,
         own: Path | None = None,
         server: str = "ours",
         host: str = "localhost",
@@ -165,9 +165,9 @@ def visit(certificates: Path, tmp_path: Path, met: list[Impostor]) -> Visit:
                 "a",
                 f"{host}:{port}",
                 Credentials.load(certificates / "ours" / "a"),
-                Holdings(None if own is None else OwnFile(own)),
+                LocalData(None if own is None else OwnFile(own)),
                 tmp_path / "state",
-                consent or Consent(),
+                consent or TrustLimits(),
                 retry_for=20.0,
             )
             with ThreadPoolExecutor(1) as executor:
@@ -241,11 +241,11 @@ async def test_a_file_is_not_opened_because_a_server_names_it(
     with pytest.raises(SettingsError, match=f"data.file.*--allow-file {secret}"):
         await visit(settings)
     assert str(secret) not in opened
-    elsewhere = Consent(files={secret.with_name("other.csv")})
+    elsewhere = TrustLimits(files={secret.with_name("other.csv")})
     with pytest.raises(SettingsError, match="data.file"):
         await visit(settings, consent=elsewhere)
     assert str(secret) not in opened
-    assert len((await visit(settings, consent=Consent(files={secret}))).heard) == 1
+    assert len((await visit(settings, consent=TrustLimits(files={secret}))).heard) == 1
     assert str(secret) in opened, "the watch sees what is opened"
 
 
@@ -256,7 +256,7 @@ async def test_a_path_that_only_looks_like_an_allowed_one_is_not_opened(
     sneaky = f"{allowed.parent}/../{secret.name}"
     settings = SETTINGS | {"data": {"file": sneaky}, "objective": {"kind": "logistic"}}
     with pytest.raises(SettingsError, match="data.file"):
-        await visit(settings, consent=Consent(files={allowed}))
+        await visit(settings, consent=TrustLimits(files={allowed}))
     assert not [path for path in opened if secret.name in path]
 
 
@@ -316,7 +316,7 @@ async def test_whatever_an_algorithm_is_called_nothing_strange_is_imported(
 async def test_another_data_set_than_this_client_was_started_for_is_not_used(
     secret: Path, visit: Visit
 ) -> None:
-    only = Consent(data={"breast_cancer"})
+    only = TrustLimits(data={"breast_cancer"})
     with pytest.raises(SettingsError, match="data set 'digits'.*--allow-data digits"):
         await visit(SETTINGS, consent=only)
     with pytest.raises(SettingsError, match="a data file of its own.*ask for digits"):
@@ -335,7 +335,7 @@ async def test_a_data_set_that_is_not_public_needs_consent(
     with pytest.raises(SettingsError, match="--allow-data patients"):
         await visit(settings)
     assert str(imported) not in opened
-    assert len((await visit(settings, consent=Consent(data={"patients"}))).heard) == 1
+    assert len((await visit(settings, consent=TrustLimits(data={"patients"}))).heard) == 1
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ async def test_messages_larger_than_this_client_takes_are_refused_before_they_co
     settings = SETTINGS | {"network": {"max_message_bytes": 1 << 60}}
     with pytest.raises(SettingsError, match="network.max_message_bytes.*--max-message-bytes"):
         await visit(settings)
-    assert len((await visit(settings, consent=Consent(message_bytes=1 << 60))).heard) == 1
+    assert len((await visit(settings, consent=TrustLimits(message_bytes=1 << 60))).heard) == 1
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ async def test_a_model_larger_than_this_client_takes_is_refused_before_it_is_bui
 ) -> None:
     pytest.importorskip("torch")
     small = {"network": {"max_message_bytes": 1 << 28}}
-    consent = Consent(message_bytes=1 << 28)
+    consent = TrustLimits(message_bytes=1 << 28)
     await visit(SETTINGS | small | {"objective": {"kind": "mlp", "hidden": 32}}, consent=consent)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(SettingsError, match=r"a model of .* parameters.*--max-message-bytes"):
@@ -382,12 +382,12 @@ async def test_a_model_larger_than_this_client_takes_is_refused_before_it_is_bui
 
 async def test_a_linear_model_of_many_classes_is_measured_too(visit: Visit) -> None:
     tiny = SETTINGS | {"network": {"max_message_bytes": 1 << 20}}
-    assert len((await visit(tiny, consent=Consent(message_bytes=1 << 20))).heard) == 1
+    assert len((await visit(tiny, consent=TrustLimits(message_bytes=1 << 20))).heard) == 1
     least = validate(tiny)
     shard = Shard(np.empty((0, 64)), np.empty(0, np.int64), 10, 64, np.empty(0, np.int64))
-    Consent(message_bytes=64 * 10 * 8).check_model(least, shard)
+    TrustLimits(message_bytes=64 * 10 * 8).check_model(least, shard)
     with pytest.raises(SettingsError, match="640 parameters"):
-        Consent(message_bytes=64 * 10 * 8 - 1).check_model(least, shard)
+        TrustLimits(message_bytes=64 * 10 * 8 - 1).check_model(least, shard)
 
 
 @pytest.mark.parametrize("piece", [0, 1, SMALLEST_PIECE - 1])
@@ -416,11 +416,11 @@ async def test_scores_of_fewer_samples_than_agreed_are_not_told(clients: bool, v
     if clients:
         with pytest.raises(SettingsError, match=r"evaluation\.histograms\.least.*--least-group 4"):
             await visit(settings)
-        assert len((await visit(settings, consent=Consent(least_group=4))).heard) == 1
+        assert len((await visit(settings, consent=TrustLimits(least_group=4))).heard) == 1
     evaluation["histograms"] = {"least": 5}
     assert len((await visit(settings)).heard) == 1
     with pytest.raises(SettingsError, match="groups of 5 samples"):
-        await visit(settings, consent=Consent(least_group=6))
+        await visit(settings, consent=TrustLimits(least_group=6))
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_every_path_in_the_settings_needs_consent() -> None:
 
 
 def test_consent_is_to_nothing_if_nobody_said_anything() -> None:
-    consent = Consent()
+    consent = TrustLimits()
     assert not consent.code
     assert not consent.files
     assert replace(consent, data=()).data == ()

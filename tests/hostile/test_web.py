@@ -1,7 +1,7 @@
 """Whoever reaches the live page or the metrics can read them, and do nothing else: raw bytes on real sockets.
 
-Both endpoints are open as a server opens them, on loopback. After each attack the page is read as ever, the run folder
-is as it was, and threads, sockets and memory are what they were before.
+Both endpoints are open as a server opens them, on loopback. After each attack the page is read as ever, the
+run folder is as it was, and threads, sockets and memory are what they were before.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import load
-from deploy import web
-from deploy.address import Address
-from deploy.dashboard import DEFAULT
-from deploy.observation import Outlets, watching
+from fenchel.common.settings.run import load
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli.address import Address
+from fenchel.deploy.monitoring import web
+from fenchel.deploy.monitoring.dashboard import DEFAULT
+from fenchel.deploy.monitoring.exporters import Exporters, watching
 from tests.hostile.mutation import damaged
 
 SECRET = b"wombat-4711"
@@ -121,7 +121,7 @@ def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         (run.path / name).write_bytes(SECRET)
     said: list[str] = []
     loopback = Address("127.0.0.1", 0)
-    outlets = Outlets(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
+    outlets = Exporters(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
     with watching(run, SETTINGS, outlets, said.append, pytest.fail):
         urls = {words[:11].strip(): words.split()[-1] for words in said}
         path = "fleet" if request.param == "live page" else ""
@@ -149,9 +149,9 @@ def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_the_page_is_for_this_machine_unless_somebody_says_otherwise() -> None:
     assert DEFAULT.is_loopback
     assert (
-        Outlets.parse(dashboard=True, dashboard_at=None, metrics=None).dashboard_at is None
+        Exporters.parse(dashboard=True, dashboard_at=None, metrics=None).dashboard_at is None
     )  # DEFAULT, then
-    assert Outlets.parse(dashboard=True, dashboard_at=None, metrics=None).metrics_at is None  # not at all
+    assert Exporters.parse(dashboard=True, dashboard_at=None, metrics=None).metrics_at is None  # not at all
 
 
 def test_loopback_is_where_it_really_listens(endpoint: Endpoint) -> None:

@@ -33,20 +33,20 @@ ROOMS = {
     "torch": {*NETWORKS, "common/data/extractor.py", "common/data/resnet.py"},
     "docker": set[str](),
     "ray": set[str](),
-    "plotly": {"report/page.py"},
+    "plotly": {"report/render/page.py"},
     "matplotlib": {
-        "report/canvas.py",
-        "report/figure.py",
-        "report/pictures.py",
-        "report/front.py",
-        "report/energy_map.py",
+        "report/render/canvas.py",
+        "report/render/figure.py",
+        "report/render/plots.py",
+        "report/render/pareto_front.py",
+        "report/energy/picture.py",
         "common/data/table_picture.py",
     },
     "pandas": set[str](),
     "phe": {"client/paillier/interoperability.py"},
-    "dp_accounting": {"common/privacy/accountant.py"},
-    "prometheus_client": {"common/exposition.py"},
-    "opentelemetry": {"common/tracing.py"},
+    "dp_accounting": {"common/accounting/accountant.py"},
+    "prometheus_client": {"common/telemetry/exposition.py"},
+    "opentelemetry": {"common/telemetry/tracing.py"},
 }
 """The modules that may import a heavy or optional library."""
 
@@ -132,7 +132,7 @@ def test_the_room_of_torch_is_entered_lazily() -> None:
     entering = [
         each
         for each in all_imports()
-        if each.module.startswith("common.objectives.networks") and each.place not in NETWORKS
+        if each.module.startswith("fenchel.common.objectives.networks") and each.place not in NETWORKS
     ]
     assert entering
     assert all(each.lazy for each in entering)

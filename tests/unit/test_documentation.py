@@ -24,17 +24,18 @@ import typer
 import yaml
 
 import fenchel
-from common import errors, store
-from common.algorithms import builtin_settings
-from common.data.source import DataSource
-from common.objectives.factory import build_objective
-from common.randomness import generator
-from common.run_folder import RunFolder
-from common.settings.data import IidPartition
-from common.settings.run import json_schema, load, validate
-from common.settings.tuning import load_tuning
-from deploy import command
-from deploy.names import client_names
+from fenchel.common import errors
+from fenchel.common.algorithm_registry import builtin_settings
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.randomness import generator
+from fenchel.common.settings.data import IidPartition
+from fenchel.common.settings.run import json_schema, load, validate
+from fenchel.common.settings.tuning import load_tuning
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli import main
+from fenchel.deploy.launch.names import client_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
@@ -128,9 +129,9 @@ def test_the_index_of_the_documentation_names_every_page() -> None:
 
 
 def cli() -> Any:
-    if not command.app.registered_commands:
-        command.register()
-    return typer.main.get_command(command.app)
+    if not main.app.registered_commands:
+        main.register()
+    return typer.main.get_command(main.app)
 
 
 def parse_command(words: list[str], *, complete: bool) -> None:
@@ -175,7 +176,7 @@ def fenchel_words(words: list[str]) -> list[str] | None:
     words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
     if words[:1] == ["fenchel"] or (words and words[0].endswith("/fenchel")):
         return words[1:]
-    if words[1:3] == ["-m", "deploy.command"]:
+    if words[1:3] == ["-m", "fenchel.deploy.cli.main"]:
         return words[3:]
     return None
 
@@ -293,7 +294,7 @@ def test_the_page_of_exit_codes_lists_every_class_with_its_code() -> None:
     listed = {(name, int(row[0])) for row in rows for name in re.findall(r"`(\w+Error)`", row[1])}
     assert listed == {(kind.__name__, kind.exit_code) for kind in error_classes()}
     codes = [int(row[0]) for row in rows]
-    assert codes == sorted({0, 1, 2, command.INTERRUPTED, *(kind.exit_code for kind in error_classes())})
+    assert codes == sorted({0, 1, 2, main.INTERRUPTED, *(kind.exit_code for kind in error_classes())})
 
 
 # docs/settings.md
@@ -467,7 +468,16 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def through_the_command_line(*options: str) -> fenchel.Run:
-    words = [sys.executable, "-m", "deploy.command", "up", "feddual.yaml", "--runs", "real", *options]
+    words = [
+        sys.executable,
+        "-m",
+        "fenchel.deploy.cli.main",
+        "up",
+        "feddual.yaml",
+        "--runs",
+        "real",
+        *options,
+    ]
     done = subprocess.run(
         words, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, timeout=120
     )

@@ -12,11 +12,11 @@ from benchmarks import codasca_digits, codasca_methods
 from benchmarks.experiment import Planned, all_kept, begun, done, kept
 from benchmarks.outcome import evaluated, first
 from benchmarks.page import put
-from common.algorithms.coda import CodaPlusSettings
-from common.algorithms.codasca import CodascaSettings
-from common.algorithms.fedavg import LocalTrainingSettings
-from common.algorithms.stages import PracticeSchedule
-from common.settings.run import load
+from fenchel.algorithms.auc.coda import CodaPlusSettings
+from fenchel.algorithms.auc.codasca import CodascaSettings
+from fenchel.algorithms.auc.stages import PracticeSchedule
+from fenchel.algorithms.fedavg import LocalTrainingSettings
+from fenchel.common.settings.run import load
 
 DIGITS = Path(__file__).parents[2] / "experiments" / "codasca" / "digits.yaml"
 SHORT = ("rounds=4", "objective.scorer={kind: linear}", "evaluation.every=2", "algorithm.local_steps=2")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.settings.run import load
+from fenchel.common.settings.run import load
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,10 +6,15 @@ import inspect
 
 import pytest
 
-from client.algorithms import client_half
-from common.algorithms import algorithm_settings, asked_phases, builtin_settings, keeps_no_state
-from common.errors import SettingsError
-from common.settings.run import validate
+from fenchel.algorithms.client_registry import client_half
+from fenchel.common.algorithm_registry import (
+    algorithm_settings,
+    asked_phases,
+    builtin_settings,
+    keeps_no_state,
+)
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import validate
 from tests.algorithms.balance import NAME as BALANCE
 from tests.unit.common.test_settings import GOOD
 

@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from common.errors import CheckpointError, SettingsError
-from common.settings.link import Link
-from deploy.commands.project import register
-from report.course import Course
-from report.projection import PARTS, WINDOW_BYTES, Projection, measured, project
-from report.run import Run
+from fenchel.common.errors import CheckpointError, SettingsError
+from fenchel.common.settings.link import Link
+from fenchel.deploy.cli.project import register
+from fenchel.report.projection.projection import PARTS, WINDOW_BYTES, Projection, measured, project
+from fenchel.report.run import Run
+from fenchel.report.timeline import Timeline
 
 EPOCH = 1.7e9
 WAY = 0.002  # seconds that a message takes in the run as it was measured
@@ -156,7 +156,7 @@ def tables(tmp_path: Path) -> Tables:
 
 
 def projected(tables: Tables, server_bandwidth: float | None = None, **figures: Any) -> Projection:
-    return project(Course.of(tables.run()), Link(**figures), server_bandwidth)
+    return project(Timeline.of(tables.run()), Link(**figures), server_bandwidth)
 
 
 def test_a_round_is_the_servers_work_both_ways_and_the_computation(tables: Tables) -> None:
@@ -175,7 +175,7 @@ def test_the_measured_network_is_replaced(tables: Tables) -> None:
     tables.ask(Work(0.3))
     tables.end_round()
     assert projected(tables).total == exactly(OWN + 0.3)
-    course = Course.of(tables.run())
+    course = Timeline.of(tables.run())
     assert measured(course).total == exactly(OWN + 2 * WAY + 0.3)
 
 
@@ -244,7 +244,7 @@ def test_more_than_a_window_takes_another_round_trip(tables: Tables) -> None:
 def test_who_did_not_answer_is_waited_for_as_long_as_then(tables: Tables) -> None:
     tables.ask(Work(0.1), Work(0.1, client="gone"), missing=["gone"])
     tables.end_round()
-    course = Course.of(tables.run())
+    course = Timeline.of(tables.run())
     assert course.overdue == 1
     assert project(course, Link(rtt=0.5)).total == exactly(OWN + 1.0)
     assert project(course, Link(rtt=5.0)).total == exactly(OWN + 5.1)
@@ -300,7 +300,7 @@ def test_tables_of_an_earlier_version_are_refused_in_words(tables: Tables) -> No
     tables.ask(Work(0.1))
     tables.end_round()
     with pytest.raises(CheckpointError, match=r"calls has no column arrived_s, replied_s.*version"):
-        Course.of(tables.run(without=("arrived_s", "replied_s")))
+        Timeline.of(tables.run(without=("arrived_s", "replied_s")))
 
 
 def test_a_run_in_one_process_is_refused_in_words(tables: Tables) -> None:
@@ -309,16 +309,16 @@ def test_a_run_in_one_process_is_refused_in_words(tables: Tables) -> None:
     for call in tables.calls:
         call["socket_up"] = math.nan
     run = tables.run()
-    Course.of(run)  # elsewhere than on Linux nobody counts, either; there is a log
+    Timeline.of(run)  # elsewhere than on Linux nobody counts, either; there is a log
     (run.path / "log.jsonl").unlink()
     with pytest.raises(CheckpointError, match="in one process"):
-        Course.of(Run(run.path))
+        Timeline.of(Run(run.path))
 
 
 def test_a_run_without_a_round_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("name: begun\n")
     with pytest.raises(CheckpointError, match="no round yet"):
-        Course.of(Run(tmp_path))
+        Timeline.of(Run(tmp_path))
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_what_a_resumed_run_waited_for_its_clients_is_not_carried_over(
     tables.end_round()
     tables.ask(Work(0.3), Work(0.2, client="b"))
     tables.end_round()
-    course = Course.of(tables.run())
+    course = Timeline.of(tables.run())
     assert measured(course).seconds == exactly(
         [OWN + 2 * WAY + 0.3, 2 * OWN + 2 * WAY + 0.2, OWN + 2 * WAY + 0.3]
     )
@@ -358,7 +358,7 @@ def test_what_a_resumed_run_waited_for_its_clients_is_not_carried_over(
 def test_a_client_that_was_away_is_away_over_any_link(tables: Tables) -> None:
     tables.ask(Work(0.3, away=4.0), Work(0.2, client="b"))
     tables.end_round()
-    course = Course.of(tables.run())
+    course = Timeline.of(tables.run())
     assert measured(course).parts.away == exactly(4.0)
     found = project(course, Link(rtt=0.5))
     assert found.seconds == exactly([OWN + 4.0 + 0.5 + 0.3])

@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from common.errors import SettingsError
+from fenchel.common.errors import SettingsError
 
 GROUPS = 8
 """Groups of channels that are normalised together. Unlike those of batches, their statistics are no state."""

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from common.errors import SettingsError
+from fenchel.common.errors import SettingsError
 
 DeviceName: TypeAlias = Literal["cpu", "cuda", "auto"]
 

@@ -6,14 +6,14 @@ import torch
 from numpy.typing import DTypeLike
 from torch import nn
 
-from common.data.shard import Shard
-from common.objectives.losses import require_classes
-from common.objectives.networks.architectures import cnn, densenet121, mlp, resnet20
-from common.objectives.networks.device import DeviceName, find_device
-from common.objectives.networks.flat import FlatNetwork
-from common.objectives.networks.objective import NetworkObjective
-from common.objectives.networks.scorer import NetworkScorer
-from common.settings.objective import (
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.losses import require_classes
+from fenchel.common.objectives.networks.architectures import cnn, densenet121, mlp, resnet20
+from fenchel.common.objectives.networks.device import DeviceName, find_device
+from fenchel.common.objectives.networks.flat import FlatNetwork
+from fenchel.common.objectives.networks.objective import NetworkObjective
+from fenchel.common.objectives.networks.scorer import NetworkScorer
+from fenchel.common.settings.objective import (
     CnnScorer,
     CnnSettings,
     DenseNetScorer,

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import DTypeLike
 from torch import nn
 
-from common.arrays import Matrix, Vector
-from common.randomness import generator
+from fenchel.common.arrays import Matrix, Vector
+from fenchel.common.randomness import generator
 
 CHUNK = 1024
 """Samples that go through a network at once; bounds the memory that activations take."""
@@ -59,8 +59,9 @@ class FlatNetwork:
     def initial(self, seed: int) -> Vector:
         """Draw each layer uniformly from +-1/sqrt(inputs of a unit), as torch does; shape (d,).
 
-        Layers that normalise begin with factors 1 and offsets 0, and draw nothing. The numbers come from the project's
-        own generator: they do not depend on torch's version, and a float32 model is the rounded float64 model.
+        Layers that normalise begin with factors 1 and offsets 0, and draw nothing. The numbers come from the
+        project's own generator: they do not depend on torch's version, and a float32 model is the rounded
+        float64 model.
         """
         source = generator(seed, "initial model")
         parts = []

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import DTypeLike
 from torch import nn
 
-from common.arrays import Indices, Matrix, Vector
-from common.data.shard import Shard
-from common.objectives.losses import Targets, class_indices
-from common.objectives.metrics import Metrics
-from common.objectives.networks.flat import CPU, FlatNetwork, dense
-from common.objectives.objective import Objective
+from fenchel.common.arrays import Indices, Matrix, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.losses import Targets, class_indices
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.networks.flat import CPU, FlatNetwork, dense
+from fenchel.common.objectives.objective import Objective
 
 GRADIENTS = 1 << 24
 """Numbers that gradients of single samples may take at once: 64 MiB of float32."""

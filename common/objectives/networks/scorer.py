@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from common.arrays import Matrix, Vector
-from common.objectives.binary import PullBack
-from common.objectives.networks.flat import FlatNetwork
+from fenchel.common.arrays import Matrix, Vector
+from fenchel.common.objectives.binary import PullBack
+from fenchel.common.objectives.networks.flat import FlatNetwork
 
 
 class NetworkScorer:

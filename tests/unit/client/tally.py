@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from client.algorithm import ClientAlgorithm, answers
-from common.algorithms import AlgorithmSettings
-from common.arrays import Vector
-from common.values import Values
-from server.algorithm import Algorithm
+from fenchel.algorithms.client_half import ClientAlgorithm, answers
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.wire.values import Values
 
 NAME = "tests.unit.client.tally:Tally"
 

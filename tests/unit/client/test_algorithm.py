@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client.algorithm import ClientAlgorithm, Place, answers
-from client.algorithms import client_half
-from client.backoff import Backoff
-from common.algorithms import AlgorithmSettings
-from common.arrays import Indices, Vector
-from common.data.shard import Shard
-from common.errors import PayloadError, PhaseError, SettingsError
-from common.objectives.objective import Objective
-from common.values import SparseVector, Value, Values
+from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
+from fenchel.algorithms.client_registry import client_half
+from fenchel.client.backoff import Backoff
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import PayloadError, PhaseError, SettingsError
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.wire.values import SparseVector, Value, Values
 
 
 class Half(ClientAlgorithm):
@@ -72,7 +72,9 @@ def half(monkeypatch: pytest.MonkeyPatch) -> Half:
         dtype = np.dtype("float32")
 
     return Half(
-        Place("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub()), cast(Shard, None))
+        ClientContext(
+            "client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub()), cast(Shard, None)
+        )
     )
 
 
@@ -172,7 +174,7 @@ def test_a_state_of_vectors_starts_from_zeros_of_the_model(half: Half) -> None:
 
 def test_a_state_of_something_else_must_be_filled_by_its_algorithm() -> None:
     unfilled = Unfilled(
-        Place("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None), cast(Shard, None))
+        ClientContext("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None), cast(Shard, None))
     )
     unfilled.objective = cast(Objective, type("Stub", (), {"dimension": 1, "dtype": np.dtype("f8")}))
     with pytest.raises(TypeError, match="State.steps is no Vector: override initial_state"):

@@ -13,20 +13,20 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
-from client.ceremony import Ceremony
-from client.identity import Identity
-from client.secrets import Secrets
-from common.credentials import Credentials
-from common.errors import CheckpointError, CredentialError, LostStateError, PayloadError, StorageError
-from common.expectation import check
-from common.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
-from common.revocation import REVOKED
-from common.values import Value, Values
-from deploy.certificates.making import make_monitor
-from deploy.certificates.revocation import revoke
+from fenchel.client.secrets.identity import Identity
+from fenchel.client.secrets.secret_exchange import SecretExchange
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.errors import CheckpointError, CredentialError, LostStateError, PayloadError, StorageError
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.tls.revocation import REVOKED
+from fenchel.common.wire.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
+from fenchel.common.wire.schema import check
+from fenchel.common.wire.values import Value, Values
+from fenchel.deploy.certificates.making import make_monitor
+from fenchel.deploy.certificates.revocation import revoke
 from tests.unit.client.identities import identities
 
-Make: TypeAlias = Callable[..., Ceremony]
+Make: TypeAlias = Callable[..., SecretExchange]
 
 BITS = 2048
 NAMES = ["east", "north", "south"]
@@ -51,14 +51,14 @@ def quick_keys() -> Iterator[None]:
 def make(known: dict[str, Identity], tmp_path: Path) -> Make:
     """A client's part; one made after another of the same name finds what that one kept."""
 
-    def made(name: str, run: str = "run-1", *, kept: bool = True, **options: object) -> Ceremony:
+    def made(name: str, run: str = "run-1", *, kept: bool = True, **options: object) -> SecretExchange:
         folder = tmp_path / run / name if kept else None
-        return Ceremony(run, known[name], BITS, folder=folder, **options)  # type: ignore[arg-type]
+        return SecretExchange(run, known[name], BITS, folder=folder, **options)  # type: ignore[arg-type]
 
     return made
 
 
-def offers(*parts: tuple[str, Ceremony]) -> dict[str, Value]:
+def offers(*parts: tuple[str, SecretExchange]) -> dict[str, Value]:
     """What the server hands to the designated client."""
     collected: dict[str, Value] = {}
     for name, part in parts:
@@ -78,7 +78,7 @@ def parcel(sealed: Values, name: str, sender: str = MAKER) -> dict[str, Value]:
     }
 
 
-def text(part: Ceremony) -> str:
+def text(part: SecretExchange) -> str:
     assert part.secrets is not None
     return part.secrets.to_text()
 
@@ -257,7 +257,7 @@ def test_a_key_that_was_exchanged_on_the_way_is_refused(make: Make) -> None:
 
 
 def test_the_server_cannot_offer_with_its_own_certificate(make: Make, known: dict[str, Identity]) -> None:
-    server = Ceremony("run-1", known["server"], BITS)
+    server = SecretExchange("run-1", known["server"], BITS)
     with pytest.raises(CredentialError, match="not a client's"):
         make(MAKER).answer(SEAL, offers(("fenchel server", server)))
 
@@ -275,7 +275,7 @@ def test_nothing_is_sealed_for_a_monitor_or_a_revoked_client_that_the_server_put
         revoke(certificates / "authority", names=["south"])
         for name in (MAKER, "north"):
             shutil.copy(certificates / "authority" / REVOKED, certificates / name)
-    maker, north, south = (Ceremony("run-1", ours[name], BITS) for name in NAMES)
+    maker, north, south = (SecretExchange("run-1", ours[name], BITS) for name in NAMES)
     with pytest.raises(CredentialError, match="is not accepted: the certificate"):
         maker.answer(SEAL, offers(("north", north), ("south", south)))
     assert maker.secrets is None
@@ -289,7 +289,7 @@ def test_nothing_is_sealed_for_a_monitor_or_a_revoked_client_that_the_server_put
 
 def test_the_server_cannot_make_the_secrets_itself(make: Make, known: dict[str, Identity]) -> None:
     north = make("north")
-    server = Ceremony("run-1", known["server"], BITS)
+    server = SecretExchange("run-1", known["server"], BITS)
     sealed = server.answer(SEAL, offers(("north", north)))
     with pytest.raises(CredentialError, match="not a client's"):
         north.answer(ACCEPT, parcel(sealed, "north", "fenchel server"))
@@ -298,7 +298,7 @@ def test_the_server_cannot_make_the_secrets_itself(make: Make, known: dict[str, 
 
 def test_clients_of_another_authority_are_refused_on_both_sides(make: Make, tmp_path: Path) -> None:
     foreign = {
-        name: Ceremony("run-1", identity, BITS)
+        name: SecretExchange("run-1", identity, BITS)
         for name, identity in identities(tmp_path / "theirs", NAMES).items()
     }
     with pytest.raises(CredentialError, match="not a client's from the authority"):

@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from client.connection import Connection, Participant
-from client.holdings import Holdings
-from common.errors import UnreachableError
-from proto import fenchel_pb2 as pb
+from fenchel.client.connection import Connection, Participant
+from fenchel.client.local_data import LocalData
+from fenchel.common.errors import UnreachableError
+from fenchel.proto import fenchel_pb2 as pb
 
 
 async def test_a_full_server_is_not_said_to_be_silent() -> None:
@@ -37,7 +37,7 @@ async def test_a_full_server_is_not_said_to_be_silent() -> None:
     with ThreadPoolExecutor(1) as executor:
 
         def connection(name: str, retry_for: float) -> Connection:
-            who = Participant(name, address, None, Holdings(), retry_for=retry_for)
+            who = Participant(name, address, None, LocalData(), retry_for=retry_for)
             return Connection(who, executor, said.append)
 
         first = asyncio.create_task(connection("a", 60.0).take_part())

@@ -10,11 +10,11 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.descent import descend
-from common.arrays import Vector
-from common.data.shard import Shard
-from common.objectives.linear import LinearObjective
-from common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
+from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
+from fenchel.common.optim.sparse_descent import descend
 from tests.algorithms.local_descent import step
 
 SAMPLES, FEATURES = 12, 7

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from client.discrete_gaussian import LARGEST_SCALE, _Acceptance, discrete_gaussian
+from fenchel.client.privacy.discrete_gaussian import LARGEST_SCALE, _Acceptance, discrete_gaussian
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 CERTAIN = 1e9

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from client.encryption import Clear, Encrypted, Envelope, entries
-from client.paillier.cipher import Paillier
-from client.paillier.key import generate
-from client.paillier.obfuscators import Obfuscators
-from common.arrays import Indices
-from common.errors import EncryptionError, PayloadError
-from common.paillier.packing import Layout
-from common.values import Ciphertexts
+from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted, Envelope, entries
+from fenchel.client.paillier.blinding import BlindingFactors
+from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.paillier.key import generate
+from fenchel.common.arrays import Indices
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.errors import EncryptionError, PayloadError
+from fenchel.common.wire.values import Ciphertexts
 
 LAYOUT = Layout.fit(256, 20, largest=4.0, additions=10, slots=5)
 SIZES = np.array([5, 5, 2, 3])
@@ -26,7 +26,7 @@ SIZES = np.array([5, 5, 2, 3])
 @cache
 def paillier(which: int = 0) -> Paillier:
     key = generate(256, for_tests=True)
-    return Paillier(key, Obfuscators(key, window=4))
+    return Paillier(key, BlindingFactors(key, window=4))
 
 
 def envelopes(sizes: Indices = SIZES) -> list[Envelope]:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from client.connection import Connection, Participant
-from client.consent import Consent
-from client.holdings import Holdings
-from client.policy import Policy
-from client.secrets import Secrets
-from client.session import Session
-from common.algorithms.hyfdca import HyFDCASettings
-from common.errors import SettingsError
-from common.settings.run import validate
-from proto import fenchel_pb2 as pb
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings
+from fenchel.client.connection import Connection, Participant
+from fenchel.client.local_data import LocalData
+from fenchel.client.privacy.policy import Policy
+from fenchel.client.secrets.shared import Secrets
+from fenchel.client.session import Session
+from fenchel.client.trust_limits import TrustLimits
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import validate
+from fenchel.proto import fenchel_pb2 as pb
 
 HYFDCA: dict[str, Any] = {
     "rounds": 1,
@@ -39,7 +39,7 @@ def secrets() -> Secrets:
 
 def joined(settings: dict[str, Any], **given: Any) -> Session:
     """Return a client's session in a run with such settings."""
-    who = Participant("north", "localhost:1", None, Holdings(), **given)
+    who = Participant("north", "localhost:1", None, LocalData(), **given)
     assignment = pb.Assignment(index=0, clients=1)
     reply = pb.JoinReply(run="run", settings=json.dumps(settings), assignment=assignment)
     return Connection(who, ThreadPoolExecutor(1))._ready(reply).session
@@ -53,7 +53,7 @@ def test_a_client_started_for_encryption_refuses_plaintext(
     started = {"secrets": secrets} if given == "secrets" else {"peers": frozenset({"south"})}
     with pytest.raises(SettingsError):
         joined(settings, **started)
-    assert joined(settings, **started, consent=Consent(plaintext=True)).client == "north"
+    assert joined(settings, **started, consent=TrustLimits(plaintext=True)).client == "north"
     assert joined(settings).client == "north", "nothing says that it expects encryption"
 
 
@@ -62,9 +62,9 @@ def test_a_client_started_for_encryption_refuses_plaintext(
 )
 def test_a_server_cannot_choose_sealed_keys_that_can_be_broken(given: str, bits: int, refused: bool) -> None:
     settings = validate(HYFDCA | {"algorithm": {"name": "hyfdca", "encryption": {"key_bits": bits}}})
-    Consent(plaintext=True).check_encryption(settings, given)
+    TrustLimits(plaintext=True).check_encryption(settings, given)
     with pytest.raises(SettingsError) if refused else contextlib.nullcontext():
-        Consent().check_encryption(settings, given)
+        TrustLimits().check_encryption(settings, given)
 
 
 def test_a_client_with_secrets_takes_part_where_they_are_used(secrets: Secrets) -> None:
@@ -126,7 +126,7 @@ def test_a_client_is_warned_as_the_server_is(secrets: Secrets) -> None:
 
 
 def test_a_ledger_is_found_beside_the_policy_that_names_it(tmp_path: Path) -> None:
-    from client.policy import load_policy
+    from fenchel.client.privacy.policy import load_policy
 
     path = tmp_path / "policies" / "north.yaml"
     path.parent.mkdir()

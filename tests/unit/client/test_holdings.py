@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from client.holdings import Holdings, OwnFile
-from client.pseudonyms import pseudonyms
-from common.data.shard import Shard
-from common.settings.run import validate
-from server.alignment import Holding, align
+from fenchel.algorithms.hyfdca.alignment import HeldEntries, align
+from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.client.secrets.pseudonyms import pseudonyms
+from fenchel.common.data.shard import Shard
+from fenchel.common.settings.run import validate
 
 KEY = b"a key that the clients share"
 NAMES = [f"x{m}" for m in range(6)]
@@ -45,7 +45,7 @@ def test_files_of_hybrid_data_are_one_matrix_again_once_they_are_aligned(tmp_pat
         "south": table(tmp_path, "south", values, everybody[25:], [0, 1, 2, 5]),
         "laboratory": table(tmp_path, "laboratory", values, random.permutation(40)[:30], [4, 3]),
     }
-    shards = {name: Holdings(file).of(validate(SETTINGS), 0, 3).shard for name, file in own.items()}
+    shards = {name: LocalData(file).of(validate(SETTINGS), 0, 3).shard for name, file in own.items()}
     alignment = align(
         {name: said(shard) for name, shard in shards.items()},
         features=6,
@@ -79,7 +79,7 @@ def test_a_client_holds_samples_of_its_own_file_out(tmp_path: Path) -> None:
     values = np.random.default_rng(0).integers(1, 100, (40, 6)).astype(np.float64)
     file = table(tmp_path, "north", values, np.arange(40), list(range(6)))
     data = {"name": "own", "classes": ["ill", "well"], "holdout": 0.25}
-    held = Holdings(file).of(validate(SETTINGS | {"data": data}), 1, 3)
+    held = LocalData(file).of(validate(SETTINGS | {"data": data}), 1, 3)
     assert held.holdout is not None
     assert (held.shard.samples, held.holdout.samples) == (30, 10)
     together = [*held.shard.identifiers, *held.holdout.identifiers]
@@ -88,11 +88,11 @@ def test_a_client_holds_samples_of_its_own_file_out(tmp_path: Path) -> None:
         rows = [int(name[1:]) for name in shard.identifiers]
         np.testing.assert_array_equal(shard.features, values[rows])
         np.testing.assert_array_equal(shard.labels, np.where(np.array(rows) % 2, 0, 1))
-    again = Holdings(file).of(validate(SETTINGS | {"data": data}), 1, 3)
+    again = LocalData(file).of(validate(SETTINGS | {"data": data}), 1, 3)
     assert again.shard.identifiers == held.shard.identifiers
 
 
-def said(shard: Shard) -> Holding:
+def said(shard: Shard) -> HeldEntries:
     """Return what a client says of its shard."""
     assert shard.features_held is not None
-    return Holding(pseudonyms(KEY, shard.identifiers), shard.features_held)
+    return HeldEntries(pseudonyms(KEY, shard.identifiers), shard.features_held)

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.journal import Journal
-from client.room import Room
-from common.arrays import Vector
-from common.errors import CheckpointError, LostStateError, StorageError
+from fenchel.client.disk_quota import DiskQuota
+from fenchel.client.journal import Journal
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import CheckpointError, LostStateError, StorageError
 
 BLOCK = 4096  # what a small entry takes
 
@@ -216,7 +216,7 @@ def test_an_entry_that_is_damaged_meanwhile_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["memory", "folder"])
 def test_what_there_is_no_room_for_is_refused_and_not_remembered(where: str, tmp_path: Path) -> None:
     folder = tmp_path / "journal" if where == "folder" else None
-    journal = Journal(state(0.0), folder, room=Room(3 * BLOCK))
+    journal = Journal(state(0.0), folder, room=DiskQuota(3 * BLOCK))
     for sequence in (1, 2, 3):
         journal.record(sequence, state(float(sequence)), {})
     with pytest.raises(
@@ -238,12 +238,12 @@ def test_what_there_is_no_room_for_is_refused_and_not_remembered(where: str, tmp
 
 
 def test_a_process_that_gives_more_room_goes_on(tmp_path: Path) -> None:
-    journal = Journal(state(0.0), tmp_path, room=Room(2 * BLOCK))
+    journal = Journal(state(0.0), tmp_path, room=DiskQuota(2 * BLOCK))
     journal.record(1, state(1.0), {})
     journal.record(2, state(2.0), {"reply": 2.0})
     with pytest.raises(StorageError):
-        Journal(state(0.0), tmp_path, room=Room(2 * BLOCK)).record(3, state(3.0), {})
-    again = Journal(state(0.0), tmp_path, room=Room(3 * BLOCK))
+        Journal(state(0.0), tmp_path, room=DiskQuota(2 * BLOCK)).record(3, state(3.0), {})
+    again = Journal(state(0.0), tmp_path, room=DiskQuota(3 * BLOCK))
     assert again.reply_to(2) == {"reply": 2.0}
     again.record(3, state(3.0), {})
     assert [value_after(again, base) for base in (0, 1, 2, 3)] == [0.0, 1.0, 2.0, 3.0]

@@ -11,15 +11,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.journal import Journal
-from common.arrays import Vector
-from proto import fenchel_pb2 as pb
-from server import checkpoint as checkpoints
-from server.calls import Call
-from server.checkpoint import Checkpoint
-from server.exchange import Exchange
-from server.member import Member
-from server.replies import Gathered
+from fenchel.client.journal import Journal
+from fenchel.common.arrays import Vector
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.request import Request
 from tests.unit.server.conftest import body
 
 NAME = "client-0"
@@ -56,7 +56,7 @@ class Federation:
     """A server with its last two checkpoints, and a client; as one thread of events."""
 
     folder: Path
-    member: Member = field(default_factory=lambda: Member(NAME, 0))
+    member: ClientRecord = field(default_factory=lambda: ClientRecord(NAME, 0))
     chain: list[int] = field(default_factory=list)
     epoch: int = 0
     sent: set[int] = field(default_factory=set)  # on the stream that is open
@@ -98,7 +98,7 @@ class Federation:
                 self.member.settle(call)
 
     def _asked(self) -> Call:
-        exchange = Exchange("solve", 1, Gathered(), lambda client, values, finite: None, 1.0)
+        exchange = Request("solve", 1, Gathered(), lambda client, values, finite: None, 1.0)
         return self.member.post("solve", 1, pb.ASK, body(), exchange)
 
     def answer(self) -> None:

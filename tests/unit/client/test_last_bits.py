@@ -12,16 +12,16 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from client.ledger import Ledger
-from client.privacy import Protection
-from client.randomness import PrivateRandomness
-from client.uplink import ClientUplink
-from common.privacy.accountant import Release
-from common.privacy.facts import PrivacyFacts
-from common.privacy.gaussian import exact_gaussian
-from common.settings.privacy import DifferentialPrivacy
-from common.settings.uplink import Uplink
-from common.values import SparseVector
+from fenchel.client.privacy.ledger import Ledger
+from fenchel.client.privacy.protection import Protection
+from fenchel.client.privacy.randomness import PrivateRandomness
+from fenchel.common.accounting.accountant import Release
+from fenchel.common.accounting.gaussian import exact_gaussian
+from fenchel.common.accounting.public_facts import PrivacyFacts
+from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.settings.privacy import DifferentialPrivacy
+from fenchel.common.settings.uplink import Uplink
+from fenchel.common.wire.values import SparseVector
 
 Array = NDArray[np.float64]
 

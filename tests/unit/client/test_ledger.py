@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from client.ledger import Ledger
-from client.ledger_file import _chained, _line
-from common.errors import CheckpointError, PrivacyBudgetError, StorageError
-from common.privacy.accountant import Release, epsilon
+from fenchel.client.privacy.ledger import Ledger
+from fenchel.client.privacy.ledger_file import _chained, _line
+from fenchel.common.accounting.accountant import Release, epsilon
+from fenchel.common.errors import CheckpointError, PrivacyBudgetError, StorageError
 
 RELEASE = Release(5.0, 0.2)
 OWNER = "run 7, client a"
@@ -81,7 +81,7 @@ def test_an_upload_beyond_the_cap_is_not_charged(path: Path | None) -> None:
 
 
 def test_a_calibrated_run_ends_at_its_last_upload(path: Path | None) -> None:
-    from common.privacy.accountant import calibrate
+    from fenchel.common.accounting.accountant import calibrate
 
     release = Release(calibrate(0.2, 6, 1e-5, 2.0), 0.2)
     ledger = opened(path, cap=2.0)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from client.observer import Observer
-from proto import fenchel_pb2 as pb
+from fenchel.client.observer import ClientObserver
+from fenchel.proto import fenchel_pb2 as pb
 
 
 def test_both_are_told_and_the_trace_is_that_of_the_one_who_traces() -> None:
     heard: list[tuple[object, ...]] = []
 
-    def listening(who: str, trace: str) -> Observer:
+    def listening(who: str, trace: str) -> ClientObserver:
         def opening(client: str) -> str:
             heard.append((who, "opening", client))
             return trace
 
-        return Observer(
+        return ClientObserver(
             opening=opening,
             closed=lambda client: heard.append((who, "closed", client)),
             answered=lambda client, told, reply, size: heard.append((who, told.phase, reply.sequence, size)),
@@ -33,9 +33,9 @@ def test_both_are_told_and_the_trace_is_that_of_the_one_who_traces() -> None:
 
 def test_round_trips_are_measured_only_for_somebody_who_wants_them() -> None:
     took: list[float] = []
-    measuring = Observer(round_trip=lambda client, seconds: took.append(seconds))
-    assert Observer().beside(Observer()).round_trip is None
-    for observer in (measuring.beside(Observer()), Observer().beside(measuring)):
+    measuring = ClientObserver(round_trip=lambda client, seconds: took.append(seconds))
+    assert ClientObserver().beside(ClientObserver()).round_trip is None
+    for observer in (measuring.beside(ClientObserver()), ClientObserver().beside(measuring)):
         assert observer.round_trip is not None
         observer.round_trip("c", 0.5)
     assert took == [0.5, 0.5]

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.paillier.cipher import Meter, Paillier
-from client.paillier.key import PrivateKey, generate
-from client.paillier.obfuscators import Obfuscators
-from common.errors import EncryptionError, SettingsError
-from common.paillier.key import PublicKey
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
+from fenchel.client.paillier.blinding import BlindingFactors
+from fenchel.client.paillier.cipher import Meter, Paillier
+from fenchel.client.paillier.key import PrivateKey, generate
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.errors import EncryptionError, SettingsError
 from tests.unit.client.paillier_keys import key_of
 
 
 @cache
-def source(bits: int) -> Obfuscators:
-    return Obfuscators(key_of(bits))
+def source(bits: int) -> BlindingFactors:
+    return BlindingFactors(key_of(bits))
 
 
 @cache
@@ -66,7 +66,7 @@ def test_multiples_are_exact(numerator: int, shift: int, seed: int) -> None:
 def test_what_crossed_the_wire_is_decrypted_by_another_client() -> None:
     x = values(100)
     wire = paillier().encrypt(x, layout_of()).to_wire()
-    other = Paillier(PrivateKey.from_text(key_of().to_text()), Obfuscators(key_of()))
+    other = Paillier(PrivateKey.from_text(key_of().to_text()), BlindingFactors(key_of()))
     np.testing.assert_array_equal(other.decrypt(CipherVector.from_wire(wire, key_of().public)), x)
 
 
@@ -106,7 +106,7 @@ def test_threads_decrypt_to_the_same_values_as_one_alone(threads: int, count: in
 @pytest.mark.parametrize("factors_known", [True, False])
 def test_a_pool_in_the_background_changes_no_result(factors_known: bool) -> None:
     key = key_of() if factors_known else PrivateKey(key_of().p, key_of().q)
-    obfuscators = Obfuscators(key, pool=10)
+    obfuscators = BlindingFactors(key, pool=10)
     obfuscators.start()
     mine = Paillier(key, obfuscators)
     seen = set()
@@ -138,7 +138,7 @@ def test_a_layout_of_a_longer_key_is_refused() -> None:
 
 def test_a_vector_under_another_key_is_not_decrypted() -> None:
     other = generate(256, for_tests=True)
-    vector = Paillier(other, Obfuscators(other)).encrypt(values(3), layout_of())
+    vector = Paillier(other, BlindingFactors(other)).encrypt(values(3), layout_of())
     with pytest.raises(EncryptionError, match=f"{other.public.fingerprint}.*same file of secrets"):
         paillier().decrypt(vector)
 

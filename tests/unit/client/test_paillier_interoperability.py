@@ -11,12 +11,12 @@ from gmpy2 import mpz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.paillier.cipher import Paillier
-from client.paillier.interoperability import from_phe, to_phe
-from client.paillier.obfuscators import Obfuscators
-from common.errors import CredentialError, MissingDependencyError
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
+from fenchel.client.paillier.blinding import BlindingFactors
+from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.paillier.interoperability import from_phe, to_phe
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.errors import CredentialError, MissingDependencyError
 from tests.unit.client.paillier_keys import key_of
 
 phe = pytest.importorskip("phe.paillier", reason="phe is not installed")
@@ -26,7 +26,7 @@ ONE_A_CIPHERTEXT = Layout.fit(256, fraction_bits=20, largest=1000.0, additions=8
 
 @cache
 def paillier(bits: int = 256) -> Paillier:
-    return Paillier(key_of(bits), Obfuscators(key_of(bits)))
+    return Paillier(key_of(bits), BlindingFactors(key_of(bits)))
 
 
 numbers = st.floats(-1000, 1000).map(lambda x: round(x * 2**20) / 2**20)
@@ -81,7 +81,7 @@ def test_keys_of_phe_work_here(bits: int) -> None:
     assert not key.factors_known
     assert key.public.n == public.n
     assert to_phe(key) == (public, private)
-    mine = Paillier(key, Obfuscators(key))
+    mine = Paillier(key, BlindingFactors(key))
     layout = Layout.fit(bits, fraction_bits=20, largest=1000.0, additions=8)
     x = np.array([1.5, -2.25, 0.0, 1000.0])
     np.testing.assert_array_equal(mine.decrypt(mine.encrypt(x, layout)), x)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.paillier.key import PrivateKey, generate
-from common.errors import CredentialError, SettingsError
+from fenchel.client.paillier.key import PrivateKey, generate
+from fenchel.common.errors import CredentialError, SettingsError
 from tests.unit.client.paillier_keys import key_of
 
 

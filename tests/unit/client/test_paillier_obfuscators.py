@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.paillier.key import PrivateKey, generate
-from client.paillier.obfuscators import Obfuscators, Powers
-from common.errors import SettingsError
+from fenchel.client.paillier.blinding import BlindingFactors, Powers
+from fenchel.client.paillier.key import PrivateKey, generate
+from fenchel.common.errors import SettingsError
 
 
 def key_of(bits: int = 256) -> PrivateKey:
@@ -34,8 +34,8 @@ def foreign(key: PrivateKey) -> PrivateKey:
     return PrivateKey(key.p, key.q)
 
 
-def source(kind: str, **options: int) -> Obfuscators:
-    return Obfuscators(key_of() if kind == "tables" else foreign(key_of()), **options)
+def source(kind: str, **options: int) -> BlindingFactors:
+    return BlindingFactors(key_of() if kind == "tables" else foreign(key_of()), **options)
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -143,14 +143,14 @@ def test_exponents_and_units_are_drawn_from_their_whole_range(
 
 def test_larger_windows_take_the_memory_that_is_documented() -> None:
     key = key_of(2048)
-    assert Obfuscators(key, window=8).table_bytes == 2 * (1024 // 8) * 256 * 256
-    assert Obfuscators(foreign(key)).table_bytes == 0
+    assert BlindingFactors(key, window=8).table_bytes == 2 * (1024 // 8) * 256 * 256
+    assert BlindingFactors(foreign(key)).table_bytes == 0
 
 
 @pytest.mark.parametrize("options", [{"window": 0}, {"window": 15}, {"pool": -1}])
 def test_impossible_sizes_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(SettingsError, match="expected"):
-        Obfuscators(key_of(), **options)
+        BlindingFactors(key_of(), **options)
 
 
 @kinds

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from client.policy import Policy, load_policy
-from common.errors import SettingsError
-from common.privacy.facts import Support
-from common.settings.privacy import DifferentialPrivacy
+from fenchel.client.privacy.policy import Policy, load_policy
+from fenchel.common.accounting.public_facts import Support
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.privacy import DifferentialPrivacy
 
 
 def asked(**given: Any) -> DifferentialPrivacy:

@@ -14,15 +14,15 @@ from typing import Any, cast
 import grpc
 import pytest
 
-import server.service
-from client.probe import probe
-from common.credentials import Credentials
-from common.errors import CredentialError, UnreachableError
-from common.frames import FRAME_BYTES
-from common.transport import options
-from deploy.certificates.making import make_all
-from proto import fenchel_pb2 as pb
-from server.coordinator import Coordinator
+from fenchel.client.probe import probe
+from fenchel.common.errors import CredentialError, UnreachableError
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.wire.channel import options
+from fenchel.common.wire.frames import FRAME_BYTES
+from fenchel.deploy.certificates.making import make_all
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.transport import service as transport
 
 Answer = Callable[[pb.ProbeRequest, Any], Awaitable[pb.ProbeReply]]
 
@@ -38,7 +38,7 @@ async def serving(
     """Serve the project's own service, or a Probe that a test answers itself."""
     listening = grpc.aio.server(options=options(20.0))
     if answer is None:
-        service = server.service.Service(cast(Coordinator, None), secure=credentials is not None)
+        service = transport.Service(cast(Coordinator, None), secure=credentials is not None)
         handler = service.handler()
     else:
         unary = grpc.unary_unary_rpc_method_handler(
@@ -82,7 +82,7 @@ async def test_the_clock_offset_is_what_must_be_added_to_the_clients_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ahead = SimpleNamespace(time_ns=lambda: time.time_ns() + 5_000_000_000)
-    monkeypatch.setattr(server.service, "time", ahead)
+    monkeypatch.setattr(transport, "time", ahead)
     async with serving() as address:
         result = await probe(address, None, "north", pings=20, seconds=0.0)
     assert abs(result.clock_offset - 5.0) <= result.clock_uncertainty < 0.1

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.pseudonyms import cell_pseudonyms, pseudonyms
-from common.errors import DataError
+from fenchel.client.secrets.pseudonyms import cell_pseudonyms, pseudonyms
+from fenchel.common.errors import DataError
 from tests.complexity import LINEAR, growth
 
 KEY = bytes(range(32))

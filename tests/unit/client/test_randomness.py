@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.randomness import SECRET, SECRET_BYTES, PrivateRandomness, digest
-from common.errors import CheckpointError
+from fenchel.client.privacy.randomness import SECRET, SECRET_BYTES, PrivateRandomness, digest
+from fenchel.common.errors import CheckpointError
 
 ONE, OTHER = PrivateRandomness(bytes(SECRET_BYTES)), PrivateRandomness(bytes([1]) * SECRET_BYTES)
 CONTEXT = ("noise", 3, b"occasion", "model")

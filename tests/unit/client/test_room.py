@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.room import Room
-from common.errors import StorageError
+from fenchel.client.disk_quota import DiskQuota
+from fenchel.common.errors import StorageError
 
 BLOCK = 4096
 GIB = 1 << 30
@@ -30,7 +30,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return told
 
 
-def entries(room: Room, size: int, folder: Path | None = Path("journal"), most: int = 30_000) -> int:
+def entries(room: DiskQuota, size: int, folder: Path | None = Path("journal"), most: int = 30_000) -> int:
     """Return how many entries of a size a new journal can have."""
     room.open(folder)
     for count in range(most):
@@ -45,23 +45,23 @@ def entries(room: Room, size: int, folder: Path | None = Path("journal"), most: 
 @pytest.mark.parametrize("size", [1 << 20, 64 << 20, 1600 << 20])
 @pytest.mark.usefixtures("disk")
 def test_there_is_room_for_as_many_entries_of_any_size(size: int) -> None:
-    assert entries(Room(), size) == 10_000
+    assert entries(DiskQuota(), size) == 10_000
 
 
 @pytest.mark.usefixtures("disk")
 def test_there_are_gibibytes_for_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert entries(Room(), 100) == 30_000
-    room = Room()
+    assert entries(DiskQuota(), 100) == 30_000
+    room = DiskQuota()
     room.open(None)
     room.take(None, 4 * GIB - BLOCK)
     room.admit(None, BLOCK)
-    monkeypatch.setattr("client.room.ENTRIES", 1)
+    monkeypatch.setattr("fenchel.client.disk_quota.ENTRIES", 1)
     with pytest.raises(StorageError, match=r"may take 4,294,967,296 \(4 GiB, or"):
         room.admit(None, BLOCK + 1)
 
 
 def test_a_tenth_of_what_is_free_without_journals_stays_free(disk: dict[str, int]) -> None:
-    room, folder = Room(), Path("journal")
+    room, folder = DiskQuota(), Path("journal")
     room.open(folder)
     for taken in range(90):
         disk["free"] = (100 - taken) * BLOCK
@@ -76,13 +76,13 @@ def test_a_tenth_of_what_is_free_without_journals_stays_free(disk: dict[str, int
 
 def test_whoever_names_a_number_has_it(disk: dict[str, int]) -> None:
     disk["free"] = 0
-    assert entries(Room(1_000_000), 100) == 1_000_000 // BLOCK
-    assert entries(Room(BLOCK - 1), 1) == 0
-    assert entries(Room(1 << 62), 64 << 20) == 30_000
+    assert entries(DiskQuota(1_000_000), 100) == 1_000_000 // BLOCK
+    assert entries(DiskQuota(BLOCK - 1), 1) == 0
+    assert entries(DiskQuota(1 << 62), 64 << 20) == 30_000
 
 
 def test_journals_of_other_runs_take_from_the_same_room() -> None:
-    room = Room(10 * BLOCK)
+    room = DiskQuota(10 * BLOCK)
     assert entries(room, BLOCK, Path("first")) == 10
     assert entries(room, BLOCK, Path("second")) == 0
     room.give_back(Path("first"), BLOCK)
@@ -97,7 +97,7 @@ def test_journals_of_other_runs_take_from_the_same_room() -> None:
     ),
 )
 def test_no_more_is_taken_than_there_is(blocks: int, wanted: list[tuple[Path | None, int]]) -> None:
-    room, taken = Room(blocks * BLOCK), 0
+    room, taken = DiskQuota(blocks * BLOCK), 0
     for folder in (None, Path("a"), Path("b")):
         room.open(folder)
     for folder, size in wanted:

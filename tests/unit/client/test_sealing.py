@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.sealing import seal, unseal
-from common.errors import CredentialError
+from fenchel.client.secrets.sealing import seal, unseal
+from fenchel.common.errors import CredentialError
 
 KEY = X25519PrivateKey.generate()
 PUBLIC = KEY.public_key().public_bytes_raw()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from client.secrets import Secrets
-from common.errors import CredentialError, SettingsError
-from common.paillier.key import PublicKey, looks_private
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.crypto.public_key import PublicKey, looks_private
+from fenchel.common.errors import CredentialError, SettingsError
 
 
 @cache

@@ -11,20 +11,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from client.session import Answer, Holding, Session
-from common import errors
-from common.data.shard import Shard
-from common.errors import BudgetSpentError, CheckpointError, FenchelError, SettingsError, StorageError
-from common.expectation import check
-from common.objectives.linear import LinearObjective
-from common.objectives.metrics import Metrics
-from common.objectives.ranking import Ranking
-from common.objectives.score_groups import NO_PLACES, PARTS, Places, edges_of, samples_in
-from common.outline import Received, outline
-from common.payload import encode
-from common.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
-from common.values import Value, Values
-from proto import fenchel_pb2 as pb
+from fenchel.client.session import Answer, ClientData, Session
+from fenchel.common import errors
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import BudgetSpentError, CheckpointError, FenchelError, SettingsError, StorageError
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.ranking import Ranking
+from fenchel.common.objectives.score_groups import NO_PLACES, PARTS, Places, edges_of, samples_in
+from fenchel.common.wire.outline import Received, outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
+from fenchel.common.wire.schema import check
+from fenchel.common.wire.values import Value, Values
+from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient
 
@@ -42,9 +42,9 @@ ABOUT_THE_RUN = {  # and what others sent: the server reads these texts
 MakeSession: TypeAlias = Callable[..., Session]
 
 
-def holding() -> Holding:
+def holding() -> ClientData:
     features = np.arange(8.0).reshape(4, 2)
-    return Holding(Shard(features, np.array([0, 1, 1, 0]), 2, 2, np.arange(4)))
+    return ClientData(Shard(features, np.array([0, 1, 1, 0]), 2, 2, np.arange(4)))
 
 
 @pytest.fixture
@@ -359,7 +359,7 @@ def test_scores_that_are_not_finite_are_told_in_no_group(
 
 def test_a_model_of_other_features_is_not_evaluated(make_settings: MakeSettings) -> None:
     shard = holding().shard
-    part = Holding(Shard(shard.features, shard.labels, 2, 5, shard.samples_held, np.array([1, 4])))
+    part = ClientData(Shard(shard.features, shard.labels, 2, 5, shard.samples_held, np.array([1, 4])))
     settings = make_settings(algorithm={"name": "hybrid-fedavg"}, objective={"kind": "logistic"})
     answer = handled(Session("client-0", settings, part), EVALUATE, 1, 0, kind=pb.INSPECT, model=np.zeros(5))
     assert "2 of 5 features are held" in answer.head.failure

@@ -7,13 +7,13 @@ import time
 import numpy as np
 import pytest
 
-from client.algorithm import ClientAlgorithm
-from client.paillier.cipher import Meter
-from client.session import Holding, Session
-from common.data.shard import Shard
-from common.outline import Received, outline
-from common.payload import encode
-from proto import fenchel_pb2 as pb
+from fenchel.algorithms.client_half import ClientAlgorithm
+from fenchel.client.paillier.cipher import Meter
+from fenchel.client.session import ClientData, Session
+from fenchel.common.data.shard import Shard
+from fenchel.common.wire.outline import Received, outline
+from fenchel.common.wire.payload import encode
+from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient
 
@@ -50,7 +50,7 @@ def timing_of(session: Session, sequence: int) -> pb.Timing:
 def session(make_settings: MakeSettings) -> Session:
     shard = Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4))
     settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
-    return Session("client-0", settings, Holding(shard), None, (NAME,))
+    return Session("client-0", settings, ClientData(shard), None, (NAME,))
 
 
 def test_an_algorithm_that_encrypts_nothing_only_computes(session: Session) -> None:

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.ceremony import Ceremony
-from client.secrets import Secrets
-from client.session import Holding, Session
-from common.data.shard import Shard
-from common.errors import SettingsError
-from common.outline import Received, outline
-from common.payload import encode
-from common.phases import OFFER, SEAL
-from common.settings.run import RunSettings
-from common.values import Value, Values
-from proto import fenchel_pb2 as pb
+from fenchel.client.secrets.secret_exchange import SecretExchange
+from fenchel.client.secrets.shared import Secrets
+from fenchel.client.session import ClientData, Session
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.wire.outline import Received, outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.phases import OFFER, SEAL
+from fenchel.common.wire.values import Value, Values
+from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.identities import identities
 
@@ -34,8 +34,8 @@ def settings(make: MakeSettings, source: str, bits: int = BITS) -> RunSettings:
     )
 
 
-def holding() -> Holding:
-    return Holding(Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4)))
+def holding() -> ClientData:
+    return ClientData(Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4)))
 
 
 def asked(session: Session, phase: str, kind: pb.Kind.ValueType = pb.ASK, **values: Value) -> Values | str:
@@ -90,7 +90,7 @@ def test_the_algorithm_begins_when_the_secrets_have_come_and_at_once_after_a_res
     identity = identities(tmp_path / "certs", ["client-0"])["client-0"]
 
     def started() -> Session:
-        ceremony = Ceremony("run-1", identity, BITS, folder=tmp_path / "state")
+        ceremony = SecretExchange("run-1", identity, BITS, folder=tmp_path / "state")
         return Session(
             "client-0", settings(make_settings, "sealed"), holding(), None, [VAULT], ceremony=ceremony
         )

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.uplink import ClientUplink
-from common.arrays import Vector
-from common.payload import encode, payload_bits
-from common.randomness import generator
-from common.settings.uplink import Uplink
-from common.sparsification import kept, public_top_k, top_k
-from common.supports import seeded_support
-from common.uplink import uplink_support
-from common.values import SparseVector
+from fenchel.common.arrays import Vector
+from fenchel.common.compression.shared_index_sets import uplink_support
+from fenchel.common.compression.sparsification import kept, public_top_k, top_k
+from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.randomness import generator
+from fenchel.common.settings.uplink import Uplink
+from fenchel.common.wire.index_sets import seeded_support
+from fenchel.common.wire.payload import encode, payload_bits
+from fenchel.common.wire.values import SparseVector
 
 SEED, CLIENT, D = 7, "client-001", 40
 SUPPORTS = ("top-k", "random", "shared-random", "public-top-k")

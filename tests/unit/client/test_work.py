@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.session import Holding, Session
-from client.work import Worker
-from common.data.shard import Shard
-from common.frames import CHUNK_BYTES, Body, frames, parse
-from common.payload import encode
-from common.values import Values
-from deploy.inprocess import MemoryStream
-from proto import fenchel_pb2 as pb
+from fenchel.client.session import ClientData, Session
+from fenchel.client.worker import Worker
+from fenchel.common.data.shard import Shard
+from fenchel.common.wire.frames import CHUNK_BYTES, Body, frames, parse
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import Values
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient
 
@@ -41,7 +41,7 @@ def worker(make_settings: MakeSettings) -> Worker:
     settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
     shard = Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4))
     TallyClient.computed.clear()
-    return Worker(Session("client-0", settings, Holding(shard), None, [NAME]))
+    return Worker(Session("client-0", settings, ClientData(shard), None, [NAME]))
 
 
 async def conversed(worker: Worker, *sent: bytes, answers: int) -> tuple[pb.Hello, list[pb.Reply]]:
@@ -145,7 +145,7 @@ class Counting(ThreadPoolExecutor):
 async def test_phases_that_have_been_short_so_far_need_no_other_thread(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, short: int, in_another_thread: int
 ) -> None:
-    monkeypatch.setattr("client.work._SHORT_NS", short)
+    monkeypatch.setattr("fenchel.client.worker._SHORT_NS", short)
     with Counting() as executor:
         worker.executor, worker.short_here = executor, True
         asked = [
@@ -166,7 +166,7 @@ async def test_a_phase_that_took_long_goes_back_to_the_other_thread(
     with Counting() as executor:
         worker.executor, worker.short_here = executor, True
         for sequence, short in enumerate([10**12, 10**12, 0, 0], start=1):
-            monkeypatch.setattr("client.work._SHORT_NS", short)
+            monkeypatch.setattr("fenchel.client.worker._SHORT_NS", short)
             asked = instruction(sequence, "add", {"amount": 1.0}, base=sequence - 1)
             await conversed(worker, WELCOME, *asked, answers=1)
     assert executor.count == 3
@@ -175,7 +175,7 @@ async def test_a_phase_that_took_long_goes_back_to_the_other_thread(
 async def test_an_answer_that_was_stored_does_not_make_a_phase_short(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.work._SHORT_NS", 10**12)
+    monkeypatch.setattr("fenchel.client.worker._SHORT_NS", 10**12)
     asked = [*instruction(1, "add", {"amount": 1.0})]
     await conversed(worker, WELCOME, *asked, answers=1)
     session, again = worker.session, Worker(worker.session, short_here=True)

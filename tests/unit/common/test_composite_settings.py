@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from common.algorithms import builtin_settings
-from common.errors import SettingsError
-from common.objectives.factory import margin_loss
-from common.settings.run import RunSettings, from_json, validate
+from fenchel.common.algorithm_registry import builtin_settings
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.factory import margin_loss
+from fenchel.common.settings.run import RunSettings, from_json, validate
 
 L1 = {"kind": "l1", "weight": 0.01}
 BOX = {"kind": "box", "lower": -1, "upper": 1}

@@ -17,16 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from common.environment import SERVER, Environment, differences, differences_text
-from common.environment_record import EnvironmentRecord
-from common.errors import CheckpointError
-from proto import fenchel_pb2 as pb
+from fenchel.common.environment import SERVER, Environment, differences, differences_text
+from fenchel.common.errors import CheckpointError
+from fenchel.common.storage.environment_record import EnvironmentRecord
+from fenchel.proto import fenchel_pb2 as pb
 
 HERE = Environment(
     "0.1.0", "3.11.7", "2.4.6", "1.17.1", "", "openblas 0.3.31", "Haswell", "X86_V3", "x86_64", 1
 )
 THERE = replace(HERE, kernel="SkylakeX", threads=2)
-TELL = "import json; from dataclasses import asdict; from common.environment import Environment; "
+TELL = "import json; from dataclasses import asdict; from fenchel.common.environment import Environment; "
 TELL += "print(json.dumps(asdict(Environment.current())))"
 
 

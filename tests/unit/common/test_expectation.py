@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from common.errors import PayloadError
-from common.expectation import (
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.errors import PayloadError
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.schema import (
     ArraySpec,
     CipherSpec,
     Expectation,
@@ -21,9 +23,7 @@ from common.expectation import (
     finiteness_problem,
     largest_body,
 )
-from common.paillier.packing import Layout
-from common.payload import encode
-from common.values import Ciphertexts, SparseVector, Value
+from fenchel.common.wire.values import Ciphertexts, SparseVector, Value
 from tests.unit.common.textbook import KEY, OTHER_KEY
 
 MODEL = np.zeros(3)

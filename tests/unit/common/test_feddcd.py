@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from common.algorithms.feddcd import Acceleration, effective_participation
-from common.arrays import Dense, Vector
+from fenchel.algorithms.feddcd.settings import Acceleration, effective_participation
+from fenchel.common.arrays import Dense, Vector
 
 SCALES = st.lists(st.floats(0.05, 20.0), min_size=2, max_size=6)
 

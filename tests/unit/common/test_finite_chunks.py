@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from common.frames import CHUNK_BYTES, Assembly, Body, parse
-from common.outline import outline
-from common.payload import encode
-from common.values import Array, SparseVector, Value
-from proto import fenchel_pb2 as pb
+from fenchel.common.wire.frames import CHUNK_BYTES, Assembly, Body, parse
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import Array, SparseVector, Value
+from fenchel.proto import fenchel_pb2 as pb
 
 
 def arrived(values: dict[str, Value], cuts: list[int] | None = None) -> tuple[Assembly, pb.Payload]:

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common import frames as module
-from common.errors import WireError
-from common.frames import CHUNK_BYTES, FRAME_BYTES, Assembly, Body, Head, frames, parse
-from common.memory import Recycler
-from common.payload import Encoded, encode
-from proto import fenchel_pb2 as pb
+from fenchel.common.errors import WireError
+from fenchel.common.wire import frames as module
+from fenchel.common.wire.buffer_pool import BufferPool
+from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, Assembly, Body, Head, frames, parse
+from fenchel.common.wire.payload import Encoded, encode
+from fenchel.proto import fenchel_pb2 as pb
 
 JOINED = 512 << 10
 SIZES = sorted(
@@ -254,7 +254,7 @@ def test_a_discarded_body_is_counted_and_not_kept() -> None:
 
 
 def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
-    recycler = Recycler()
+    recycler = BufferPool()
 
     def place(size: int = 1 << 20) -> int:
         return int(np.frombuffer(recycler.take(size), np.uint8).ctypes.data)
@@ -271,14 +271,14 @@ def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
 
 
 def test_no_memory_is_used_again_where_references_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.memory._references", lambda buffers: [3 for _ in buffers])
-    recycler = Recycler()
+    monkeypatch.setattr("fenchel.common.wire.buffer_pool._references", lambda buffers: [3 for _ in buffers])
+    recycler = BufferPool()
     held = [recycler.take(1 << 20) for _ in range(3)]
     assert len({np.frombuffer(each, np.uint8).ctypes.data for each in held}) == 3
 
 
 def test_idle_memory_is_bounded_however_many_use_it() -> None:
-    recycler = Recycler(8 << 20)
+    recycler = BufferPool(8 << 20)
     tracemalloc.start()
     try:
         for _ in range(3):
@@ -305,7 +305,7 @@ def test_a_message_beyond_all_memory_is_refused() -> None:
 
 
 def test_a_body_is_not_overwritten_by_the_one_after_it() -> None:
-    recycler = Recycler()
+    recycler = BufferPool()
 
     def received(fill: int) -> np.ndarray:
         assembly = Assembly(1000, recycler=recycler)
@@ -319,7 +319,7 @@ def test_a_body_is_not_overwritten_by_the_one_after_it() -> None:
 
 @given(order=st.lists(st.integers(0, 2), max_size=30))
 def test_a_view_that_is_still_alive_is_never_overwritten(order: list[int]) -> None:
-    recycler, stamps = Recycler(), count(1)
+    recycler, stamps = BufferPool(), count(1)
     alive: list[tuple[np.ndarray, int]] = []
     for action in order:
         if action == 0 and alive:

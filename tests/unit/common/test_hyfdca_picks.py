@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from common.algorithms.hyfdca import HyFDCASettings, entries_of, layout_numbers, layout_of, picked_units
-from common.arrays import Indices
-from common.paillier.packing import Layout
+from fenchel.algorithms.hyfdca.settings import (
+    HyFDCASettings,
+    entries_of,
+    layout_numbers,
+    layout_of,
+    picked_units,
+)
+from fenchel.common.arrays import Indices
+from fenchel.common.crypto.packing import Layout
 
 NO_GROUPS = np.zeros(12, np.int64)
 

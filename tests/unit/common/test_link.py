@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 import pytest
 
-from common.errors import SettingsError
-from common.settings.link import PRESETS, Link, Links, PresetName, parse_link
-from common.settings.run import RunSettings, from_json, json_schema, validate
-from deploy.names import client_names
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.link import PRESETS, Link, Links, PresetName, parse_link
+from fenchel.common.settings.run import RunSettings, from_json, json_schema, validate
+from fenchel.deploy.launch.names import client_names
 
 RUN = {
     "rounds": 1,

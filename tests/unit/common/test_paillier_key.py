@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import CredentialError
-from common.paillier.key import PublicKey, looks_private
+from fenchel.common.crypto.public_key import PublicKey, looks_private
+from fenchel.common.errors import CredentialError
 from tests.unit.common.textbook import KEY, OTHER_KEY, P, Q, blum_prime
 
 SHORT = 128

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common.errors import EncryptionError
-from common.paillier.packing import Layout
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.errors import EncryptionError
 from tests.unit.common.textbook import KEY, multiples, packed, slots
 
 N = KEY.n

@@ -8,17 +8,17 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from client.algorithm import ClientAlgorithm, Place, answers
-from common.algorithms import AlgorithmSettings
-from common.data.shard import Shard
-from common.errors import PayloadError
-from common.frames import Assembly
-from common.objectives.objective import Objective
-from common.outline import outline
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
-from common.payload import encode
-from common.values import Ciphertexts, SparseVector, Value, Values
+from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import PayloadError
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.wire.frames import Assembly
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import Ciphertexts, SparseVector, Value, Values
 from tests.unit.common.textbook import KEY
 
 LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=6, value_bits=30)
@@ -73,7 +73,7 @@ class Half(ClientAlgorithm):
 @pytest.fixture
 def half() -> Half:
     return Half(
-        Place("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, None), cast(Shard, None))
+        ClientContext("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, None), cast(Shard, None))
     )
 
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import PayloadError
-from common.outline import outline
-from common.payload import encode, payload_bits
-from common.sparsification import kept
-from common.supports import MAX_SEEDED_SIZE, Encoding, seeded_support
-from common.values import SparseVector
-from proto import fenchel_pb2 as pb
+from fenchel.common.compression.sparsification import kept
+from fenchel.common.errors import PayloadError
+from fenchel.common.wire.index_sets import MAX_SEEDED_SIZE, Encoding, seeded_support
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode, payload_bits
+from fenchel.common.wire.values import SparseVector
+from fenchel.proto import fenchel_pb2 as pb
 
 MNIST, ADULT = 7850, 162
 GENEROUS = 1 << 30

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from common.projection import onto, onto_simplex
-from common.settings.constraint import BallConstraint, BoxConstraint, NoConstraint
+from fenchel.common.optim.projection import onto, onto_simplex
+from fenchel.common.settings.constraint import BallConstraint, BoxConstraint, NoConstraint
 
 Point = NDArray[np.float64]
 COORDINATES = st.floats(-100, 100, allow_subnormal=False)

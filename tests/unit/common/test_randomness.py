@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from common.randomness import generator
+from fenchel.common.randomness import generator
 
 
 @pytest.mark.parametrize(

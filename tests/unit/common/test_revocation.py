@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from common.credentials import Credentials
-from common.errors import CredentialError, SettingsError
-from common.revocation import REVOKED, Revocations, read_revoked
-from deploy.certificates.description import describe
-from deploy.certificates.issued import issued
-from deploy.certificates.making import make_all, make_client, renew
-from deploy.certificates.pairs import check_pair
-from deploy.certificates.revocation import revoke
+from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.tls.revocation import REVOKED, Revocations, read_revoked
+from fenchel.deploy.certificates.description import describe
+from fenchel.deploy.certificates.issued import issued
+from fenchel.deploy.certificates.making import make_all, make_client, renew
+from fenchel.deploy.certificates.pairs import check_pair
+from fenchel.deploy.certificates.revocation import revoke
 
 
 @pytest.fixture

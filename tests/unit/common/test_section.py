@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from common.errors import SettingsError
-from common.settings.run import load
-from common.settings.section import DEEPEST, MOST_VALUES, yaml_value
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import load
+from fenchel.common.settings.section import DEEPEST, MOST_VALUES, yaml_value
 from tests.complexity import LINEAR, growth
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from common.errors import SettingsError
-from common.settings.run import RunSettings, from_json, json_schema, load, validate
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import RunSettings, from_json, json_schema, load, validate
 
 ROOT = Path(__file__).parents[3]
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from common.errors import PayloadError
-from common.sparsification import kept, public_top_k, rand_k, top_k
-from common.supports import seeded_support
+from fenchel.common.compression.sparsification import kept, public_top_k, rand_k, top_k
+from fenchel.common.errors import PayloadError
+from fenchel.common.wire.index_sets import seeded_support
 
 WITH_TIES = hnp.arrays(
     st.sampled_from(["float32", "float64", "float16"]),

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from common import store
-from common.errors import CheckpointError
-from common.state import freeze, thaw
-from common.values import SparseVector
+from fenchel.common.errors import CheckpointError
+from fenchel.common.storage import store
+from fenchel.common.storage.state import freeze, thaw
+from fenchel.common.wire.values import SparseVector
 
 
 @dataclass

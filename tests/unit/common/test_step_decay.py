@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from common.algorithms.fedavg import FedAvgSettings
-from common.errors import SettingsError
-from common.settings.run import RunSettings, validate
+from fenchel.algorithms.fedavg import FedAvgSettings
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import RunSettings, validate
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import store
-from common.errors import CheckpointError, StorageError
-from common.values import SparseVector, Value
+from fenchel.common.errors import CheckpointError, StorageError
+from fenchel.common.storage import store
+from fenchel.common.wire.values import SparseVector, Value
 
 VALUES: dict[str, Value] = {
     "model": np.arange(6.0).reshape(2, 3),

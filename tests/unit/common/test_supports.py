@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common import supports
-from common.errors import PayloadError
-from common.supports import seeded_support, splitmix64
-from proto import fenchel_pb2 as pb
+from fenchel.common.errors import PayloadError
+from fenchel.common.wire import index_sets
+from fenchel.common.wire.index_sets import seeded_support, splitmix64
+from fenchel.proto import fenchel_pb2 as pb
 
 LISTED = (pb.DELTA_VARINT, pb.INDEX_LIST, pb.BITMAP)
 
@@ -23,15 +23,15 @@ SUPPORTS = st.integers(1, 400).flatmap(
 )
 
 
-def there_and_back(encoding: supports.Encoding, indices: list[int], size: int, seed: int = 0) -> list[int]:
-    packed = supports.pack(encoding, np.array(indices, np.int64), size)
-    assert supports.index_bytes_problem(encoding, len(packed), len(indices), size) is None
-    back = supports.unpack(encoding, memoryview(packed), len(indices), size, seed)
+def there_and_back(encoding: index_sets.Encoding, indices: list[int], size: int, seed: int = 0) -> list[int]:
+    packed = index_sets.pack(encoding, np.array(indices, np.int64), size)
+    assert index_sets.index_bytes_problem(encoding, len(packed), len(indices), size) is None
+    back = index_sets.unpack(encoding, memoryview(packed), len(indices), size, seed)
     assert back.dtype == np.int64
     return [int(j) for j in back]
 
 
-def as_bits(encoding: supports.Encoding, indices: list[int], size: int) -> str:
+def as_bits(encoding: index_sets.Encoding, indices: list[int], size: int) -> str:
     """Return a support as text of bits, the lowest first: the encodings once more, number by number."""
     if encoding == pb.BITMAP:
         return "".join("1" if j in indices else "0" for j in range(size))
@@ -60,27 +60,27 @@ def octets(text: str) -> bytes:
 @example(support=(256, [0, 255]))
 @example(support=(257, [0, 255, 256]))
 def test_a_support_comes_back_and_its_bits_are_those_of_the_definition(
-    encoding: supports.Encoding, support: tuple[int, list[int]]
+    encoding: index_sets.Encoding, support: tuple[int, list[int]]
 ) -> None:
     size, indices = support
     assert there_and_back(encoding, indices, size) == indices
     text = as_bits(encoding, indices, size)
-    assert supports.pack(encoding, np.array(indices, np.int64), size) == octets(text)
-    assert supports.bits(encoding, np.array(indices, np.int64), size) == len(text)
+    assert index_sets.pack(encoding, np.array(indices, np.int64), size) == octets(text)
+    assert index_sets.bits(encoding, np.array(indices, np.int64), size) == len(text)
 
 
 @pytest.mark.parametrize("size", [1 << 20, 3_000_001, (1 << 63) - 1])
 @pytest.mark.parametrize("encoding", [pb.DELTA_VARINT, pb.INDEX_LIST])
-def test_long_supports_of_long_vectors_come_back(encoding: supports.Encoding, size: int) -> None:
+def test_long_supports_of_long_vectors_come_back(encoding: index_sets.Encoding, size: int) -> None:
     indices = np.unique(np.random.default_rng(1).integers(0, size, 20_001)).tolist()
     assert there_and_back(encoding, [*indices[:-1], size - 1], size) == [*indices[:-1], size - 1]
 
 
 def test_every_entry_needs_no_index() -> None:
     assert there_and_back(pb.EVERY_ENTRY, list(range(9)), 9) == list(range(9))
-    assert supports.bits(pb.EVERY_ENTRY, np.arange(9), 9) == 0
+    assert index_sets.bits(pb.EVERY_ENTRY, np.arange(9), 9) == 0
     with pytest.raises(ValueError, match="8 of 9"):
-        supports.bits(pb.EVERY_ENTRY, np.arange(8), 9)
+        index_sets.bits(pb.EVERY_ENTRY, np.arange(8), 9)
 
 
 @given(support=SUPPORTS, seeded=st.booleans())
@@ -89,10 +89,10 @@ def test_the_smallest_encoding_is_taken(support: tuple[int, list[int]], seeded: 
     size, found = support
     indices = np.array(found, np.int64)
     possible = [*LISTED, *[pb.SEEDED] * seeded, *[pb.EVERY_ENTRY] * (len(indices) == size)]
-    least = min(supports.bits(each, indices, size) for each in possible)
-    chosen = supports.smallest(indices, size, seeded=seeded)
+    least = min(index_sets.bits(each, indices, size) for each in possible)
+    chosen = index_sets.smallest(indices, size, seeded=seeded)
     assert chosen in possible
-    assert supports.bits(chosen, indices, size) == least
+    assert index_sets.bits(chosen, indices, size) == least
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_the_smallest_encoding_is_taken(support: tuple[int, list[int]], seeded: 
         (range(0), 1_000, pb.DELTA_VARINT),
     ],
 )
-def test_each_encoding_has_its_place(indices: range, size: int, encoding: supports.Encoding) -> None:
-    assert supports.smallest(np.array(indices, np.int64), size) == encoding
+def test_each_encoding_has_its_place(indices: range, size: int, encoding: index_sets.Encoding) -> None:
+    assert index_sets.smallest(np.array(indices, np.int64), size) == encoding
 
 
 def test_a_vector_too_long_for_a_receiver_to_draw_from_is_not_sent_as_a_seed() -> None:
     indices = np.arange(0, 100_000, 10)
-    assert supports.smallest(indices, supports.MAX_SEEDED_SIZE, seeded=True) == pb.SEEDED
-    assert supports.smallest(indices, supports.MAX_SEEDED_SIZE + 1, seeded=True) == pb.DELTA_VARINT
+    assert index_sets.smallest(indices, index_sets.MAX_SEEDED_SIZE, seeded=True) == pb.SEEDED
+    assert index_sets.smallest(indices, index_sets.MAX_SEEDED_SIZE + 1, seeded=True) == pb.DELTA_VARINT
 
 
 @pytest.mark.parametrize(
@@ -130,26 +130,26 @@ def test_a_vector_too_long_for_a_receiver_to_draw_from_is_not_sent_as_a_seed() -
     ],
 )
 def test_bytes_that_are_no_support_are_refused(
-    encoding: supports.Encoding, packed: bytes, count: int, size: int, told: str
+    encoding: index_sets.Encoding, packed: bytes, count: int, size: int, told: str
 ) -> None:
-    assert supports.index_bytes_problem(encoding, len(packed), count, size) is None
+    assert index_sets.index_bytes_problem(encoding, len(packed), count, size) is None
     with pytest.raises(PayloadError, match=told):
-        supports.unpack(encoding, memoryview(packed), count, size, 0)
+        index_sets.unpack(encoding, memoryview(packed), count, size, 0)
 
 
 @given(packed=st.binary(min_size=1, max_size=12), count=st.integers(0, 40), size=st.integers(1, 90))
 @pytest.mark.parametrize("encoding", LISTED)
 def test_there_is_one_way_only_to_write_a_support(
-    encoding: supports.Encoding, packed: bytes, count: int, size: int
+    encoding: index_sets.Encoding, packed: bytes, count: int, size: int
 ) -> None:
-    if supports.index_bytes_problem(encoding, len(packed), count, size) is not None:
+    if index_sets.index_bytes_problem(encoding, len(packed), count, size) is not None:
         return
     try:
-        indices = supports.unpack(encoding, memoryview(packed), count, size, 0)
+        indices = index_sets.unpack(encoding, memoryview(packed), count, size, 0)
     except PayloadError:
         return
-    supports.check(indices, size)
-    assert supports.pack(encoding, indices, size) == packed
+    index_sets.check(indices, size)
+    assert index_sets.pack(encoding, indices, size) == packed
 
 
 def test_splitmix_is_the_generator_of_that_name() -> None:
@@ -202,16 +202,18 @@ def test_a_long_vector_is_looked_at_block_by_block(count: int) -> None:
 def test_hashes_that_are_not_as_uniform_as_expected_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = seeded_support(7, 100_000, 40_000)
     bounds = []
-    hashed_below = supports._hashed_below
+    hashed_below = index_sets._hashed_below
 
     def too_few_at_first(bound: int, seed: int, size: int) -> Any:
         bounds.append(bound)
         return hashed_below(bound if len(bounds) > 1 else 1 << 60, seed, size)
 
-    monkeypatch.setattr("common.supports._hashed_below", too_few_at_first)
+    monkeypatch.setattr("fenchel.common.wire.index_sets._hashed_below", too_few_at_first)
     assert np.array_equal(seeded_support(7, 100_000, 40_000), expected)
     assert len(bounds) == 2
-    monkeypatch.setattr("common.supports.math.isqrt", lambda number: -(number // 8))  # no room at first
+    monkeypatch.setattr(
+        "fenchel.common.wire.index_sets.math.isqrt", lambda number: -(number // 8)
+    )  # no room at first
     assert np.array_equal(seeded_support(7, 100_000, 40_000), expected)
 
 
@@ -221,13 +223,13 @@ def test_a_seed_is_taken_for_its_own_support_only(
 ) -> None:
     count = round(part * size)
     own = seeded_support(seed, size, count)
-    supports.check_seed(seed, own, size)
+    index_sets.check_seed(seed, own, size)
     given_ones = sorted(other.draw(st.sets(st.integers(0, size - 1))))
     if given_ones != own.tolist():
         elsewhere = np.array(given_ones, np.int64)
         if not np.array_equal(seeded_support(seed, size, len(elsewhere)), elsewhere):
             with pytest.raises(PayloadError, match="not the support that follows from the seed"):
-                supports.check_seed(seed, elsewhere, size)
+                index_sets.check_seed(seed, elsewhere, size)
 
 
 def test_memory_for_a_seeded_support_grows_with_what_is_wanted_and_not_with_the_vector() -> None:

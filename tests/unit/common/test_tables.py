@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from common import tables
-from common.errors import CheckpointError, StorageError
-from common.tables import TableLog
+from fenchel.common.errors import CheckpointError, StorageError
+from fenchel.common.storage import tables
+from fenchel.common.storage.tables import TableLog
 
 SCHEMA = pa.schema([("round", pa.int64()), ("loss", pa.float64()), ("phase", pa.string())])
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.text import LONGEST, plain
+from fenchel.common.untrusted_text import LONGEST, plain
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from client.tracing import ClientTraces
-from common.errors import RunStoppedError, SettingsError
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from common.tracing import Tracing, tracing
-from deploy.inprocess import run_in_process
-from proto import fenchel_pb2 as pb
-from server.observer import Observer
-from server.tracing import ServerTraces
+from fenchel.client.tracing import ClientTraces
+from fenchel.common.errors import RunStoppedError, SettingsError
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.telemetry.tracing import Tracing, tracing
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.tracing import ServerTraces
 
 SETTINGS = validate(
     {
@@ -96,7 +96,7 @@ def test_a_run_that_stops_leaves_no_span_open_and_says_of_what_kind_it_was(tmp_p
 
     with pytest.raises(RunStoppedError), ServerTraces(made, folder.id) as traces:
         asyncio.run(
-            run_in_process(SETTINGS, folder, observer=traces.observer().beside(Observer(begins=stop)))
+            run_in_process(SETTINGS, folder, observer=traces.observer().beside(RunObserver(begins=stop)))
         )
     (run,) = named(kept.get_finished_spans(), "run")
     assert not run.status.is_ok
@@ -153,7 +153,7 @@ def test_streams_of_clients_are_linked_from_the_run_and_nonsense_is_not(tmp_path
             ):
                 observer.opened("client-000", words)
 
-        beside = observer.beside(Observer(begins=lambda t: opened(t) if t == 1 else None))
+        beside = observer.beside(RunObserver(begins=lambda t: opened(t) if t == 1 else None))
         asyncio.run(run_in_process(SETTINGS, folder, observer=beside))
     (run,) = named(kept.get_finished_spans(), "run")
     assert [link.context.span_id for link in run.links] == [0xB7AD6B7169203331]
@@ -177,8 +177,8 @@ def test_a_collector_that_is_not_there_is_named_once_in_one_line() -> None:
         nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
     script = (
         "import logging\n"
-        "from common.tracing import tracing\n"
-        "from deploy.logs import log_to_terminal\n"
+        "from fenchel.common.telemetry.tracing import tracing\n"
+        "from fenchel.deploy.launch.logs import log_to_terminal\n"
         "log_to_terminal(logging.WARNING)\n"
         "made = tracing('fenchel-client')\n"
         "for name in ('stream', 'instruction train'):\n"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import SettingsError
-from common.settings.tuning import Choice, LogUniform, TuningSettings, Uniform, load_tuning
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.tuning import Choice, LogUniform, TuningSettings, Uniform, load_tuning
 
 MINIMAL: dict[str, Any] = {
     "settings": "run.yaml",

@@ -10,9 +10,9 @@ from fractions import Fraction
 import gmpy2
 import numpy as np
 
-from common.paillier.key import PublicKey
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.vector import CipherVector
 
 
 def blum_prime(bits: int, seed: int) -> int:

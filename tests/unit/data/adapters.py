@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.catalogue import import_files
+from fenchel.common.data.catalogue import import_files
 
 
 def news20(source: Path, scratch: Path, cache: Path) -> Path:

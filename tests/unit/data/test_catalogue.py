@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from common.data import readers
-from common.data.catalogue import (
+from fenchel.common.data import readers
+from fenchel.common.data.catalogue import (
     CATALOGUE,
     UNPUBLISHED,
     PublicFile,
@@ -31,11 +31,11 @@ from common.data.catalogue import (
     load,
     locate,
 )
-from common.data.fetch import entry_of, fetch
-from common.data.npz import read_divided_npz
-from common.data.source import DataSource
-from common.errors import DataError
-from common.settings.data import DataSettings
+from fenchel.common.data.fetch import entry_of, fetch
+from fenchel.common.data.npz import read_divided_npz
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import DataError
+from fenchel.common.settings.data import DataSettings
 
 NAMES = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
@@ -225,7 +225,7 @@ def divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         entry, train=3, test=2, features=7, files=(file,),
         read=lambda files: read_divided_npz(files[file.name], features=7, train=3),
     )  # fmt: skip
-    monkeypatch.setattr("common.data.catalogue.UNPUBLISHED", {entry.name: entry})
+    monkeypatch.setattr("fenchel.common.data.catalogue.UNPUBLISHED", {entry.name: entry})
     return path
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common.data.client_tests import own_distribution
-from common.data.source import DataSource
-from common.errors import DataError, SettingsError
-from common.settings.data import DataSettings
+from fenchel.common.data.client_tests import own_distribution
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.settings.data import DataSettings
 from tests.conftest import MakeSettings
 
 OWN: dict[str, Any] = {"name": "digits", "client_tests": "own-distribution"}

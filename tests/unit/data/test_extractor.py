@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.holdings import Holdings, OwnFile
-from common.data.npz import write_npz
-from common.data.samples import DataSet, Samples
-from common.data.shard import Shard
-from common.data.source import DataSource
-from common.errors import DataError, MissingDependencyError, SettingsError
-from common.run_folder import RunFolder
-from common.settings.data import DataSettings, ExtractorSettings
-from deploy.inprocess import run_in_process
-from server.evaluation import Evaluator
+from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.common.data.npz import write_npz
+from fenchel.common.data.samples import DataSet, Samples
+from fenchel.common.data.shard import Shard
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import DataError, MissingDependencyError, SettingsError
+from fenchel.common.settings.data import DataSettings, ExtractorSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server.evaluation import Evaluator
 from tests.conftest import MakeSettings
 
 torch = pytest.importorskip("torch")
 
-from common.data import extractor as extracting  # noqa: E402
-from common.data.extractor import Extracted, Extractor  # noqa: E402
-from common.data.resnet import features, read_weights  # noqa: E402
+from fenchel.common.data import extractor as extracting  # noqa: E402
+from fenchel.common.data.extractor import Extracted, Extractor  # noqa: E402
+from fenchel.common.data.resnet import features, read_weights  # noqa: E402
 
 nn = torch.nn
 
@@ -306,7 +306,7 @@ def test_a_clients_own_images_become_features(
     pixels = np.random.default_rng(0).integers(0, 256, (12, 100), dtype=np.uint8)
     write_npz(tmp_path / "x.npz", DataSet(Samples(pixels, np.arange(12) % 2), image=(1, 10, 10)))
     data = {"name": "own", "holdout": 0.25, "extractor": {"file": str(weights), "size": 32}}
-    held = Holdings(OwnFile(tmp_path / "x.npz")).of(make_settings(data=data), 0, 3)
+    held = LocalData(OwnFile(tmp_path / "x.npz")).of(make_settings(data=data), 0, 3)
     assert held.holdout is not None
     assert (held.shard.features.shape, held.holdout.features.shape) == ((9, 512), (3, 512))
     extractor = Extractor(ExtractorSettings(file=weights, size=32), (1, 10, 10), 255.0)

@@ -19,10 +19,10 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
-from common.data.files import read_file, read_files
-from common.data.npz import read_idx, read_npz, write_npz
-from common.data.samples import DataSet, Samples
-from common.errors import DataError
+from fenchel.common.data.files import read_file, read_files
+from fenchel.common.data.npz import read_idx, read_npz, write_npz
+from fenchel.common.data.samples import DataSet, Samples
+from fenchel.common.errors import DataError
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

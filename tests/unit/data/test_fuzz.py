@@ -12,9 +12,9 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from common.data.files import read_file
-from common.data.samples import Samples
-from common.errors import DataError
+from fenchel.common.data.files import read_file
+from fenchel.common.data.samples import Samples
+from fenchel.common.errors import DataError
 
 fuzz = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

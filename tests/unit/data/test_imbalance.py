@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from benchmarks import codasca_digits_data
-from common.data.blocks import Part
-from common.data.imbalance import imbalanced, imbalanced_whole, positive_classes, positives_beside
-from common.data.partition import partition
-from common.data.source import DataSource
-from common.data.table import partition_table
-from common.data.table_picture import draw
-from common.errors import DataError, SettingsError
-from common.settings.data import DataSettings, Partition
-from common.settings.run import validate
+from fenchel.common.data.blocks import ClientBlock
+from fenchel.common.data.imbalance import imbalanced, imbalanced_whole, positive_classes, positives_beside
+from fenchel.common.data.partition import partition
+from fenchel.common.data.source import DataSource
+from fenchel.common.data.table import partition_table
+from fenchel.common.data.table_picture import draw
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.settings.data import DataSettings, Partition
+from fenchel.common.settings.run import validate
 
 ADAPTER: TypeAdapter[Partition] = TypeAdapter(Partition)
 Labels = NDArray[np.int64]
@@ -32,7 +32,7 @@ POSITIVE = [4, 5, 6, 7]
 
 def divide(
     labels: Labels, clients: int, seed: int = 0, positive: list[int] | None = None, **kind: Any
-) -> list[Part]:
+) -> list[ClientBlock]:
     mask = np.isin(labels, POSITIVE if positive is None else positive)
     return partition(labels, clients, seed, ADAPTER.validate_python(kind), features=3, positive=mask)
 
@@ -41,7 +41,7 @@ def source(positive: list[int] | None = None, seed: int = 0, **keys: Any) -> Dat
     return DataSource.open(DataSettings.model_validate({"name": "digits"} | keys), seed, positive)
 
 
-def samples_of(parts: list[Part]) -> NDArray[np.int64]:
+def samples_of(parts: list[ClientBlock]) -> NDArray[np.int64]:
     return np.concatenate([part.samples for part in parts])
 
 
@@ -117,9 +117,9 @@ def test_a_rate_that_changes_nothing_is_refused() -> None:
     with pytest.raises(DataError, match="none of 10 positive"):
         imbalanced_whole(labels, labels == 5, 0.01, 0)
     with pytest.raises(DataError, match="nothing to remove"):
-        imbalanced([Part(np.arange(100))], labels == 5, 0.3, 0)
+        imbalanced([ClientBlock(np.arange(100))], labels == 5, 0.3, 0)
     with pytest.raises(DataError, match="client 1 of 2 holds positive samples only"):
-        imbalanced([Part(np.arange(90)), Part(np.arange(90, 100))], labels == 5, 0.3, 0)
+        imbalanced([ClientBlock(np.arange(90)), ClientBlock(np.arange(90, 100))], labels == 5, 0.3, 0)
 
 
 # Groups of classes

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from common.data.catalogue import load
-from common.data.source import DataSource
-from common.objectives.binary import BinaryObjective
-from common.objectives.factory import build_objective
-from common.settings.data import DataSettings
-from common.settings.objective import BinarySettings
+from fenchel.common.data.catalogue import load
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.binary import BinaryObjective
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.settings.data import DataSettings
+from fenchel.common.settings.objective import BinarySettings
 
 
 def adapters() -> ModuleType:

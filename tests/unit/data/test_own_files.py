@@ -13,10 +13,10 @@ import pytest
 import scipy.sparse as sp
 from pydantic import ValidationError
 
-from common.data.own_file import load_own
-from common.data.shard import Shard
-from common.errors import DataError
-from common.settings.data import DataSettings
+from fenchel.common.data.own_file import load_own
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError
+from fenchel.common.settings.data import DataSettings
 
 COLUMNS = ("age", "dose", "weight", "marker")
 

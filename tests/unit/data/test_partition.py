@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from common.data.blocks import Part
-from common.data.partition import partition
-from common.data.shares import apportion, fill
-from common.errors import DataError
-from common.settings.data import Partition
+from fenchel.common.data.blocks import ClientBlock
+from fenchel.common.data.partition import partition
+from fenchel.common.data.shares import apportion, fill
+from fenchel.common.errors import DataError
+from fenchel.common.settings.data import Partition
 
 ADAPTER: TypeAdapter[Partition] = TypeAdapter(Partition)
 
@@ -39,11 +39,13 @@ KINDS = st.one_of(
 )
 
 
-def divide(labels: NDArray[Any], clients: int, seed: int = 0, features: int = 7, **kind: Any) -> list[Part]:
+def divide(
+    labels: NDArray[Any], clients: int, seed: int = 0, features: int = 7, **kind: Any
+) -> list[ClientBlock]:
     return partition(labels, clients, seed, ADAPTER.validate_python(kind), features=features)
 
 
-def per_client(labels: NDArray[Any], parts: list[Part]) -> NDArray[np.int64]:
+def per_client(labels: NDArray[Any], parts: list[ClientBlock]) -> NDArray[np.int64]:
     """Samples of each class (columns) of each client (rows)."""
     return np.stack([np.bincount(labels[part.samples], minlength=10) for part in parts])
 
@@ -296,7 +298,7 @@ def test_a_grid_for_another_number_of_clients_is_refused_with_both_numbers() -> 
         divide(np.zeros(9, np.int64), 5, kind="grid", sample_groups=2, feature_groups=3)
 
 
-def ragged(dense: NDArray[Any], groups: int, blocks: int, seed: int = 0) -> list[Part]:
+def ragged(dense: NDArray[Any], groups: int, blocks: int, seed: int = 0) -> list[ClientBlock]:
     settings = ADAPTER.validate_python({"kind": "ragged", "sample_groups": groups, "feature_groups": blocks})
     matrix = sp.csr_array(dense)
     labels = np.zeros(len(dense), np.int64)

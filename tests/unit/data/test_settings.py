@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from common.settings.data import DataSettings
+from fenchel.common.settings.data import DataSettings
 
 
 def settings(**keys: Any) -> DataSettings:

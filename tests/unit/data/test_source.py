@@ -12,13 +12,13 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from common.data.npz import write_npz
-from common.data.own_file import load_own
-from common.data.samples import DataSet, Samples
-from common.data.shard import Shard
-from common.data.source import DataSource
-from common.errors import DataError
-from common.settings.data import DataSettings
+from fenchel.common.data.npz import write_npz
+from fenchel.common.data.own_file import load_own
+from fenchel.common.data.samples import DataSet, Samples
+from fenchel.common.data.shard import Shard
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import DataError
+from fenchel.common.settings.data import DataSettings
 
 
 def source(seed: int = 0, folders: tuple[Path, ...] = (), **keys: Any) -> DataSource:

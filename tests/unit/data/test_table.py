@@ -9,10 +9,10 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from common.data.source import DataSource
-from common.data.table import partition_table
-from common.data.table_picture import draw
-from common.settings.data import DataSettings
+from fenchel.common.data.source import DataSource
+from fenchel.common.data.table import partition_table
+from fenchel.common.data.table_picture import draw
+from fenchel.common.settings.data import DataSettings
 
 
 def source(**partition: Any) -> DataSource:

@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from common.errors import SettingsError, UnreachableError
-from deploy.address import Address
-from deploy.certificates.making import make_all
-from deploy.commands import inspect, relay, run
+from fenchel.common.errors import SettingsError, UnreachableError
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.cli import inspect, relay, run
+from fenchel.deploy.cli.address import Address
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_server_without_tls_listens_on_this_machine_alone_unless_told_otherwis
         tried.append(address)
         raise UnreachableError("it only notes the address")
 
-    monkeypatch.setattr("server.service.serve", serve)
+    monkeypatch.setattr("fenchel.server.transport.service.serve", serve)
     experiment = str(Path("experiments/fedavg-digits.yaml").resolve())
     monkeypatch.chdir(tmp_path)
     made = typer.Typer()

@@ -20,14 +20,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from common.credentials import CLAIMS, Credentials
-from common.errors import CredentialError, SettingsError
-from deploy.certificates import validity
-from deploy.certificates.authority import AUTHORITY_KEY, make_authority
-from deploy.certificates.description import common_name, describe
-from deploy.certificates.making import make_all, make_client, make_monitor, make_server, renew
-from deploy.certificates.pairs import check_pair
-from deploy.claims import claim
+from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.common.tls.credentials import CLAIMS, Credentials
+from fenchel.deploy.certificates import validity
+from fenchel.deploy.certificates.authority import AUTHORITY_KEY, make_authority
+from fenchel.deploy.certificates.claims import claim
+from fenchel.deploy.certificates.description import common_name, describe
+from fenchel.deploy.certificates.making import make_all, make_client, make_monitor, make_server, renew
+from fenchel.deploy.certificates.pairs import check_pair
 
 HOST = "coordinator.example.org"
 

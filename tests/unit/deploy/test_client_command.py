@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from client.holdings import OwnFile
-from common.errors import SettingsError
-from deploy.commands import run
+from fenchel.client.local_data import OwnFile
+from fenchel.common.errors import SettingsError
+from fenchel.deploy.cli import run
 
 WORDS = ["client", "localhost:1", "--insecure", "--name", "north"]
 
@@ -38,7 +38,7 @@ def test_the_client_command_passes_the_column_of_identifiers_on(
         participants.extend(given)
         return []
 
-    monkeypatch.setattr("client.host.host", host)
+    monkeypatch.setattr("fenchel.client.client_process.host", host)
     words = ["--data", str(tmp_path / "x.csv"), "--label", "outcome", "--id", "patient"]
     result = CliRunner().invoke(app, [*WORDS, *words])
     assert result.exception is None
@@ -56,7 +56,7 @@ def test_the_client_command_passes_the_room_for_journals_on(
         participants.extend(given)
         return []
 
-    monkeypatch.setattr("client.host.host", host)
+    monkeypatch.setattr("fenchel.client.client_process.host", host)
     assert CliRunner().invoke(app, [*WORDS, *words]).exception is None
     (participant,) = participants
     assert participant.consent.journal_bytes == most

@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 
-from deploy import command
+from fenchel.deploy.cli import main
 
 ROOT = Path(__file__).parents[3]
 CLIENT_OVERLAY = "deploy/compose.client-secrets.yml"
@@ -133,9 +133,9 @@ def test_the_words_that_compose_gives_a_relay_are_those_of_the_command() -> None
         "docker-compose.yml", LINK_OVERLAY, FENCHEL_LINK="lte", FENCHEL_LINK_OPTIONS="--cut-every 60s"
     )
     words = shlex.split(yaml.safe_load(found.stdout)["services"]["relay"]["command"])
-    if not command.app.registered_commands:
-        command.register()
-    application: Any = typer.main.get_command(command.app)
+    if not main.app.registered_commands:
+        main.register()
+    application: Any = typer.main.get_command(main.app)
     context = application.commands[words[0]].make_context("relay", words[1:])
     assert context.params["link"] == "lte"
     assert context.params["cut_every"] == "60s"

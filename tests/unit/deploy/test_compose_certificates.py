@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.credentials import Credentials
-from common.revocation import REVOKED, Revocations
-from deploy.certificates.description import describe
-from deploy.certificates.making import make_all, make_client
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.tls.revocation import REVOKED, Revocations
+from fenchel.deploy.certificates.description import describe
+from fenchel.deploy.certificates.making import make_all, make_client
 
 COMPOSE = Path(__file__).resolve().parents[3] / "docker-compose.yml"
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings, validate
-from deploy.address import Address
-from deploy.dashboard import Dashboard
-from deploy.inprocess import run_in_process
-from deploy.rendering import page
-from server.observer import Conductor, Observer
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli.address import Address
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.deploy.monitoring.dashboard import Dashboard
+from fenchel.deploy.monitoring.rendering import page
+from fenchel.server.telemetry.observer import Conductor, RunObserver
 
 SETTINGS: Mapping[str, Any] = {
     "name": "watched",
@@ -64,7 +64,9 @@ def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path) -
             await run_in_process(
                 settings,
                 folder,
-                observer=dashboard.observer().beside(Observer(begins=begins, conducting=conducting.append)),
+                observer=dashboard.observer().beside(
+                    RunObserver(begins=begins, conducting=conducting.append)
+                ),
             )
 
         asyncio.run(run())

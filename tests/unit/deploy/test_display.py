@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.commands import run
-from deploy.display import Display
+from fenchel.deploy.cli import run
+from fenchel.deploy.cli.display import Display
 
 ROW = {
     "round": 1,

@@ -10,10 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from common.errors import SettingsError
-from common.run_folder import RunFolder
-from deploy.commands import energy
-from deploy.inprocess import run_in_process
+from fenchel.common.errors import SettingsError
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli import energy
+from fenchel.deploy.launch.in_process import run_in_process
 from tests.conftest import MakeSettings
 
 

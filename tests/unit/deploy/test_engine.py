@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from deploy import engine
+from fenchel.deploy.launch import grpc_engine
 
 _WATCH = """
 import os, sys
@@ -21,7 +21,13 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 """
 
-_SET = (engine.VARIABLE, "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_DUPLICATE_LIB_OK")
+_SET = (
+    grpc_engine.VARIABLE,
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "KMP_DUPLICATE_LIB_OK",
+)
 
 _SERVE = """
 import asyncio, grpc
@@ -45,7 +51,7 @@ command.main()
 
 
 def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != engine.VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name != grpc_engine.VARIABLE}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=True)
 
@@ -62,12 +68,19 @@ def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_the_engine_is_chosen_before_grpc_is_imported(entry: str) -> None:
-    assert python(_WATCH + entry).stdout.startswith(f"gRPC is imported with {engine.POLLED}\n")
+    assert python(_WATCH + entry).stdout.startswith(f"gRPC is imported with {grpc_engine.POLLED}\n")
 
 
 @pytest.mark.parametrize(
     "module",
-    ["fenchel", "deploy.command", "deploy.local", "deploy.inprocess", "server.service", "client.host"],
+    [
+        "fenchel",
+        "fenchel.deploy.cli.main",
+        "fenchel.deploy.launch.local",
+        "fenchel.deploy.launch.in_process",
+        "fenchel.server.transport.service",
+        "fenchel.client.client_process",
+    ],
 )
 def test_an_import_leaves_the_environment_as_it_was(module: str) -> None:
     compare = f"import os; before = dict(os.environ); import {module}; print(dict(os.environ) == before)"
@@ -91,7 +104,7 @@ def test_a_process_of_the_command_line_computes_on_one_thread() -> None:
 
 def test_what_fenchel_is_compared_with_has_grpc_as_it_comes() -> None:
     """Its processes inherit the variables of this one."""
-    said = f"import os; print(os.environ.get({engine.VARIABLE!r}))"
+    said = f"import os; print(os.environ.get({grpc_engine.VARIABLE!r}))"
     assert python("import benchmarks.peers.__main__\n" + said).stdout == "None\n"
     assert python(_WATCH + "import benchmarks.bare_echo_processes").stdout == "gRPC is imported with None\n"
 
@@ -100,14 +113,14 @@ def test_the_installed_version_knows_what_it_is_told() -> None:
     """Otherwise each process would say so. Then the choice must be made anew for that version."""
     done = python("from deploy import engine; engine.choose()\n" + _SERVE)
     assert done.stderr == ""
-    unknown = python(_SERVE, **{engine.VARIABLE: "-no_engine_has_this_name"})
+    unknown = python(_SERVE, **{grpc_engine.VARIABLE: "-no_engine_has_this_name"})
     assert "Unknown experiment" in unknown.stderr, "the check above finds nothing"
 
 
 @pytest.mark.parametrize(
     ("version", "before", "after"),
     [
-        ("1.85.1", None, engine.POLLED),
+        ("1.85.1", None, grpc_engine.POLLED),
         ("1.85.0", "tcp_rcv_lowat", "tcp_rcv_lowat"),
         ("1.85.1", "", ""),
         ("1.86.0", None, None),
@@ -117,9 +130,9 @@ def test_the_installed_version_knows_what_it_is_told() -> None:
 def test_another_wish_and_other_versions_are_respected(
     monkeypatch: pytest.MonkeyPatch, version: str, before: str | None, after: str | None
 ) -> None:
-    monkeypatch.delenv(engine.VARIABLE, raising=False)
+    monkeypatch.delenv(grpc_engine.VARIABLE, raising=False)
     if before is not None:
-        monkeypatch.setenv(engine.VARIABLE, before)
-    engine.choose(version)
-    assert os.environ.get(engine.VARIABLE) == after
-    monkeypatch.delenv(engine.VARIABLE, raising=False)
+        monkeypatch.setenv(grpc_engine.VARIABLE, before)
+    grpc_engine.choose(version)
+    assert os.environ.get(grpc_engine.VARIABLE) == after
+    monkeypatch.delenv(grpc_engine.VARIABLE, raising=False)

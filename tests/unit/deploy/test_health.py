@@ -11,9 +11,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from common.credentials import Credentials
-from deploy.certificates.making import make_all
-from deploy.health import main, unwell
+from fenchel.common.tls.credentials import Credentials
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.monitoring.health import main, unwell
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

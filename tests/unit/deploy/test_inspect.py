@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from client.probe import ProbeResult
-from deploy.commands import inspect
+from fenchel.client.probe import ProbeResult
+from fenchel.deploy.cli import inspect
 
 
 def measured(client: str) -> ProbeResult:

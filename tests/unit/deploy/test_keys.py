@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 import typer
 
-from client.paillier import key as paillier
-from client.secrets import Secrets
-from common.errors import CredentialError, SettingsError
-from common.paillier.key import PublicKey
-from common.settings.run import RunSettings
-from deploy import command, keys
-from deploy.certificates.making import make_all
-from deploy.keys import CLIENTS, SERVER, make_keys, read_public, refuse_private_keys
+from fenchel.client.paillier import key as paillier
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.common.settings.run import RunSettings
+from fenchel.deploy.certificates import keys
+from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys, read_public, refuse_private_keys
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fenchel(*words: str) -> Any:
     """Run a command in this process."""
-    if not command.app.registered_commands:
-        command.register()
-    return typer.main.get_command(command.app).main(list(words), standalone_mode=False)
+    if not main.app.registered_commands:
+        main.register()
+    return typer.main.get_command(main.app).main(list(words), standalone_mode=False)
 
 
 def test_the_two_files_belong_together(folder: Path) -> None:
@@ -182,7 +183,7 @@ def test_a_server_refuses_what_its_container_was_given(folder: Path, tmp_path: P
 def test_the_refusal_ends_the_process_with_the_code_of_credentials(folder: Path, tmp_path: Path) -> None:
     words = ["server", "experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "deploy.command", *words],
+        [sys.executable, "-m", "fenchel.deploy.cli.main", *words],
         env=os.environ | {"FENCHEL_SECRETS": str(folder / CLIENTS)},
         capture_output=True,
         text=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.logs import log_to_file, log_to_terminal
+from fenchel.deploy.launch.logs import log_to_file, log_to_terminal
 
 FULL = Path("/dev/full")  # every write to it fails as on a full disk
 

@@ -15,13 +15,13 @@ import typer
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from client.metrics import ClientMetrics
-from common.run_folder import RunFolder
-from common.settings.run import load
-from deploy import command
-from deploy.inprocess import run_in_process
-from proto import fenchel_pb2 as pb
-from server.metrics import ServerMetrics
+from fenchel.client.metrics import ClientMetrics
+from fenchel.common.settings.run import load
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli import main
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.telemetry.metrics import ServerMetrics
 from tests.unit.deploy.test_compose import composed
 
 ROOT = Path(__file__).parents[3]
@@ -213,9 +213,9 @@ def test_every_file_that_the_overlay_mounts_is_there() -> None:
 
 
 def test_the_words_of_the_overlay_are_those_of_the_commands() -> None:
-    if not command.app.registered_commands:
-        command.register()
-    application: Any = typer.main.get_command(command.app)
+    if not main.app.registered_commands:
+        main.register()
+    application: Any = typer.main.get_command(main.app)
     words = config()["services"]["server"]["command"]
     always, beginning = words[1 : words.index("--")], words[words.index("--") + 1 :]
     context = application.commands["server"].make_context("server", [*beginning, *always])

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from common.errors import MissingDependencyError, SettingsError, UnreachableError
-from common.run_folder import RunFolder
-from common.settings.run import load
-from deploy.address import Address
-from deploy.observation import Outlets, watching, watching_clients
-from deploy.web import WebServer
-from server.observer import Observer
+from fenchel.common.errors import MissingDependencyError, SettingsError, UnreachableError
+from fenchel.common.settings.run import load
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli.address import Address
+from fenchel.deploy.monitoring.exporters import Exporters, watching, watching_clients
+from fenchel.deploy.monitoring.web import WebServer
+from fenchel.server.telemetry.observer import RunObserver
 
 SETTINGS = load(Path("experiments/fedavg-digits.yaml"))
 
@@ -28,21 +28,23 @@ class Told:
         self.said: list[str] = []
         self.warned: list[str] = []
 
-    def watching(self, folder: Path, outlets: Outlets) -> AbstractContextManager[Observer]:
+    def watching(self, folder: Path, outlets: Exporters) -> AbstractContextManager[RunObserver]:
         run = RunFolder.create(folder, "watched")
         return watching(run, SETTINGS, outlets, self.said.append, self.warned.append)
 
 
 def test_nothing_is_opened_unless_it_is_asked_for(tmp_path: Path) -> None:
     told = Told()
-    with told.watching(tmp_path, Outlets.parse(dashboard=False, dashboard_at=None, metrics=None)) as observer:
-        assert observer == Observer()
+    with told.watching(
+        tmp_path, Exporters.parse(dashboard=False, dashboard_at=None, metrics=None)
+    ) as observer:
+        assert observer == RunObserver()
     assert told.said == told.warned == []
 
 
 def test_what_only_this_machine_reaches_is_said_without_a_warning(tmp_path: Path) -> None:
     told = Told()
-    outlets = Outlets.parse(dashboard=False, dashboard_at="127.0.0.1:0", metrics="localhost:0")
+    outlets = Exporters.parse(dashboard=False, dashboard_at="127.0.0.1:0", metrics="localhost:0")
     with told.watching(tmp_path, outlets):
         metrics, page = (words.split()[-1] for words in told.said)
         with urllib.request.urlopen(metrics) as response:
@@ -56,7 +58,7 @@ def test_what_only_this_machine_reaches_is_said_without_a_warning(tmp_path: Path
 
 def test_what_others_reach_is_warned_of(tmp_path: Path) -> None:
     told = Told()
-    outlets = Outlets.parse(dashboard=False, dashboard_at="0.0.0.0:0", metrics="0.0.0.0:0")
+    outlets = Exporters.parse(dashboard=False, dashboard_at="0.0.0.0:0", metrics="0.0.0.0:0")
     with told.watching(tmp_path, outlets):
         assert len(told.warned) == 2
         assert all("no password" in words for words in told.warned)
@@ -69,14 +71,14 @@ def test_an_address_in_use_stops_the_command_before_a_run_begins(tmp_path: Path)
     with (
         WebServer(Address("127.0.0.1", 0), {}) as taken,
         pytest.raises(UnreachableError, match="is the port in use"),
-        told.watching(tmp_path, Outlets(metrics_at=taken.address)),
+        told.watching(tmp_path, Exporters(metrics_at=taken.address)),
     ):
         pytest.fail("the address was taken")
 
 
 def test_words_that_are_no_address_are_refused() -> None:
     with pytest.raises(SettingsError, match="--dashboard-at"):
-        Outlets.parse(dashboard=True, dashboard_at="everywhere", metrics=None)
+        Exporters.parse(dashboard=True, dashboard_at="everywhere", metrics=None)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(
     monkeypatch.setitem(sys.modules, library, None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    outlets = Outlets(metrics_at=Address("127.0.0.1", 0))
+    outlets = Exporters(metrics_at=Address("127.0.0.1", 0))
     with (
         pytest.raises(MissingDependencyError, match=extra.replace("[", r"\[")),
         Told().watching(tmp_path, outlets),

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import yaml
 
-from client.algorithm import ClientAlgorithm
-from common.algorithms import AlgorithmSettings
-from common.errors import DataError, SettingsError
-from common.settings.run import validate
-from common.settings.tuning import load_tuning
-from deploy import local
-from deploy.commands.inspect import check
-from deploy.launch import up
-from deploy.tuning import Search
-from server.algorithm import Algorithm
-from server.algorithms import builtin
-from server.preflight import check_run, open_data
+from fenchel.algorithms.client_half import ClientAlgorithm
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.algorithms.server_registry import builtin
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.settings.run import validate
+from fenchel.common.settings.tuning import load_tuning
+from fenchel.deploy.cli.inspect import check
+from fenchel.deploy.launch import local
+from fenchel.deploy.launch.tuning import Search
+from fenchel.deploy.launch.up import up
+from fenchel.server.preflight import check_run, open_data
 
 Values = dict[str, Any]
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from common.errors import UnreachableError
-from common.settings.link import parse_link
-from deploy.relay import Relay
+from fenchel.common.errors import UnreachableError
+from fenchel.common.settings.link import parse_link
+from fenchel.deploy.netem.proxy import NetworkProxy
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 MIB = 1 << 20
@@ -49,10 +49,10 @@ async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @asynccontextmanager
-async def relayed(serve: Serve, each: bool = False, **link: Any) -> AsyncIterator[tuple[Relay, int]]:
+async def relayed(serve: Serve, each: bool = False, **link: Any) -> AsyncIterator[tuple[NetworkProxy, int]]:
     """A server and a relay in front of it; yields the relay and the port to dial."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    relay = Relay(server.sockets[0].getsockname()[:2], parse_link(link, "test"), seed=3, each=each)
+    relay = NetworkProxy(server.sockets[0].getsockname()[:2], parse_link(link, "test"), seed=3, each=each)
     port = await relay.listen("127.0.0.1", 0)
     try:
         yield relay, port
@@ -280,7 +280,7 @@ async def test_a_server_that_resets_is_seen_to_reset() -> None:
 async def test_a_server_that_is_not_there_is_told_of_once_and_the_client_is_reset() -> None:
     said: list[str] = []
     nobody = await asyncio.start_server(echo, "127.0.0.1", 0)
-    relay = Relay(nobody.sockets[0].getsockname()[:2], parse_link({}, ""), say=said.append)
+    relay = NetworkProxy(nobody.sockets[0].getsockname()[:2], parse_link({}, ""), say=said.append)
     nobody.close()
     port = await relay.listen("127.0.0.1", 0)
     for _ in range(3):
@@ -296,4 +296,4 @@ async def test_a_server_that_is_not_there_is_told_of_once_and_the_client_is_rese
 async def test_a_port_in_use_is_said_to_be_so() -> None:
     async with relayed(echo) as (_, port):
         with pytest.raises(UnreachableError, match="is the port in use"):
-            await Relay(("127.0.0.1", 1), parse_link({}, "")).listen("127.0.0.1", port)
+            await NetworkProxy(("127.0.0.1", 1), parse_link({}, "")).listen("127.0.0.1", port)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.relays import how_it_ended
+from fenchel.deploy.netem.proxies import how_it_ended
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from common.credentials import KEY
-from common.errors import FenchelError, RunStoppedError, SettingsError, StorageError
-from common.run_folder import RunFolder
-from deploy.certificates.making import make_all
-from deploy.commands.run import _identities, _kept_if_begun
+from fenchel.common.errors import FenchelError, RunStoppedError, SettingsError, StorageError
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.tls.credentials import KEY
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.cli.run import _identities, _kept_if_begun
 
 
 def ended(folder: RunFolder, how: BaseException, *, resumed: bool = False) -> None:

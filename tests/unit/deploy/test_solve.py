@@ -13,12 +13,12 @@ import yaml
 from scipy.optimize import minimize
 from typer.testing import CliRunner
 
-from common.arrays import Vector
-from common.data.source import DataSource
-from common.errors import DataError, SettingsError
-from common.settings.participation import Weighted
-from common.settings.run import RunSettings, validate
-from deploy.commands import solve
+from fenchel.common.arrays import Vector
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.settings.participation import Weighted
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.deploy.cli import solve
 
 SETTINGS: dict[str, Any] = {
     "rounds": 1,

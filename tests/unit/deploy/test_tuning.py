@@ -13,15 +13,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from common.errors import CheckpointError, DataError, RunStoppedError, SettingsError
-from common.settings.run import load
-from common.settings.tuning import TuningSettings, load_tuning
-from deploy import command
-from deploy.launch import up
-from deploy.tuning import Search, parameters
-from report.run import Run
-from report.trials import Trial, Verdict
-from server.observer import Observer
+from fenchel.common.errors import CheckpointError, DataError, RunStoppedError, SettingsError
+from fenchel.common.settings.run import load
+from fenchel.common.settings.tuning import TuningSettings, load_tuning
+from fenchel.deploy.cli import main
+from fenchel.deploy.launch.tuning import Search, parameters
+from fenchel.deploy.launch.up import up
+from fenchel.report.run import Run
+from fenchel.report.tuning.trials import Trial, Verdict
+from fenchel.server.telemetry.observer import RunObserver
 
 BASE: Mapping[str, Any] = {
     "name": "small",
@@ -65,14 +65,14 @@ class Interrupting:
         self.trial = trial
         self.seen: list[int] = []
 
-    def beginning(self, number: int, drawn: Mapping[str, Any]) -> Observer:
+    def beginning(self, number: int, drawn: Mapping[str, Any]) -> RunObserver:
         self.seen.append(number)
 
         def row(row: Mapping[str, float]) -> None:
             if number == self.trial and row["round"] == 2:
                 raise Interruption
 
-        return Observer(row=row)
+        return RunObserver(row=row)
 
 
 def test_a_small_search_finds_the_step_size_and_leaves_settings_that_repeat_its_run(tmp_path: Path) -> None:
@@ -264,9 +264,9 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def fenchel(*words: str) -> tuple[int, str]:
-    if not command.app.registered_commands:
-        command.register()
-    result = CliRunner().invoke(command.app, list(words))
+    if not main.app.registered_commands:
+        main.register()
+    result = CliRunner().invoke(main.app, list(words))
     if isinstance(result.exception, Exception) and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout

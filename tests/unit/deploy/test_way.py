@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.randomness import generator
-from common.settings.link import Link
-from deploy.way import LONGEST_JITTER, QUEUE_SECONDS, Way, cut_times, ways
+from fenchel.common.randomness import generator
+from fenchel.common.settings.link import Link
+from fenchel.deploy.netem.link_model import LONGEST_JITTER, QUEUE_SECONDS, LinkModel, cut_times, ways
 
 EPSILON = 1e-9
 
@@ -22,8 +22,8 @@ sends = st.lists(
 rates = st.none() | st.floats(1e3, 1e9)
 
 
-def way(delay: float = 0.0, jitter: float = 0.0, rate: float | None = None, seed: int = 0) -> Way:
-    return Way(delay, jitter, rate, generator(seed, "test"))
+def way(delay: float = 0.0, jitter: float = 0.0, rate: float | None = None, seed: int = 0) -> LinkModel:
+    return LinkModel(delay, jitter, rate, generator(seed, "test"))
 
 
 def times(steps: list[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -9,25 +9,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from common.errors import UnreachableError
-from deploy.address import Address
-from deploy.web import Answer, NotReadyError, WebServer
+from fenchel.common.errors import UnreachableError
+from fenchel.deploy.cli.address import Address
+from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, WebServer
 
 BODY = b"<p>hello</p>"
 
 
-def not_ready() -> Answer:
+def not_ready() -> HttpResponse:
     raise NotReadyError("come again")
 
 
-def defective() -> Answer:
+def defective() -> HttpResponse:
     raise ZeroDivisionError("secret")
 
 
 @pytest.fixture
 def server() -> Iterator[WebServer]:
     routes = {
-        "/": lambda: Answer("text/html; charset=utf-8", BODY),
+        "/": lambda: HttpResponse("text/html; charset=utf-8", BODY),
         "/later": not_ready,
         "/broken": defective,
     }
@@ -132,13 +132,13 @@ def test_a_defect_shows_nothing_of_itself(server: WebServer, caplog: pytest.LogC
 def test_readers_beyond_the_limit_are_turned_away_and_places_come_back() -> None:
     let_go, entered = threading.Event(), threading.Semaphore(0)
 
-    def slow() -> Answer:
+    def slow() -> HttpResponse:
         entered.release()
         let_go.wait(20)
-        return Answer("text/plain", b"at last")
+        return HttpResponse("text/plain", b"at last")
 
     with WebServer(
-        Address("127.0.0.1", 0), {"/": lambda: Answer("text/plain", b"x"), "/slow": slow}
+        Address("127.0.0.1", 0), {"/": lambda: HttpResponse("text/plain", b"x"), "/slow": slow}
     ) as server:
         found: list[int] = []
         readers = [

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
-from common.data.shard import Shard
-from common.objectives.factory import build_objective
-from common.objectives.objective import Objective
-from common.settings.objective import ObjectiveSettings
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.objective import ObjectiveSettings
 
 MakeShard: TypeAlias = Callable[..., Shard]
 MakeObjective: TypeAlias = Callable[..., Objective]

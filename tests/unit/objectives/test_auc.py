@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import minimize
 
-from common.data.shard import Shard
-from common.errors import DataError, SettingsError
-from common.objectives.auc import MinMax, Moments
-from common.objectives.binary import BinaryObjective
-from common.objectives.factory import build_objective, dimension_of, initial_model
-from common.settings.objective import BinarySettings, ObjectiveSettings
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.objectives.auc import MinMax, Moments
+from fenchel.common.objectives.binary import BinaryObjective
+from fenchel.common.objectives.factory import build_objective, dimension_of, initial_model
+from fenchel.common.settings.objective import BinarySettings, ObjectiveSettings
 
 MakeShard = Callable[..., Shard]
 ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
@@ -294,7 +294,7 @@ def test_a_linear_scorer_has_no_device() -> None:
 
 
 def test_many_samples_go_through_a_network_in_pieces_and_give_the_same(make_shard: MakeShard) -> None:
-    flat = pytest.importorskip("common.objectives.networks.flat")
+    flat = pytest.importorskip("fenchel.common.objectives.networks.flat")
     shard = make_shard(50, 5, 2, seed=8)
     at_once = binary(shard, scorer={"kind": "mlp"})
     with pytest.MonkeyPatch.context() as patch:

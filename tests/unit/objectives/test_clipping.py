@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.arrays import Indices, Vector
-from common.data.shard import Shard
-from common.errors import DataError
-from common.objectives.objective import Objective
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError
+from fenchel.common.objectives.objective import Objective
 
 MakeShard = Callable[..., Shard]
 MakeObjective = Callable[..., Objective]
@@ -112,7 +112,7 @@ def test_networks_clip_as_a_loop_over_samples_does(
     whole = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
     bare = make_objective(shard, kind=kind, dtype="float64")
     monkeypatch.setattr(
-        "common.objectives.networks.objective.GRADIENTS", 2 * whole.dimension
+        "fenchel.common.objectives.networks.objective.GRADIENTS", 2 * whole.dimension
     )  # chunks of two
     w, rows = whole.initial(2), np.arange(9)
     bound = float(np.median([np.linalg.norm(bare.batch_gradient(w, np.array([row]))) for row in rows]))

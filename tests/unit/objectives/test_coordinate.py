@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.arrays import Vector
-from common.objectives.coordinate import (
+from fenchel.common.arrays import Vector
+from fenchel.common.objectives.coordinate import (
     dual_step,
     dual_values,
     feasible,
@@ -20,14 +20,7 @@ from common.objectives.coordinate import (
     scalar_step,
     theory_step,
 )
-from common.objectives.losses import (
-    Hinge,
-    Logistic,
-    MarginLoss,
-    SmoothedHinge,
-    Squared,
-    SquaredHinge,
-)
+from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
 
 LOSSES: list[MarginLoss] = [
     Hinge(),

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from common.arrays import Indices, Vector
-from common.data.shard import Shard
-from common.errors import MissingDependencyError, SettingsError
-from common.objectives.factory import build_objective, dimension_of, initial_model, margin_loss
-from common.objectives.losses import Hinge, Logistic, SmoothedHinge, Squared, SquaredHinge
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.settings.objective import ObjectiveSettings
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import MissingDependencyError, SettingsError
+from fenchel.common.objectives.factory import build_objective, dimension_of, initial_model, margin_loss
+from fenchel.common.objectives.losses import Hinge, Logistic, SmoothedHinge, Squared, SquaredHinge
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.objective import ObjectiveSettings
 
 ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
 
@@ -140,7 +140,7 @@ def test_a_loss_of_several_scores_is_refused_where_one_is_needed(kind: str) -> N
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_a_network_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "common.objectives.networks.factory", raising=False)
+    monkeypatch.delitem(sys.modules, "fenchel.common.objectives.networks.factory", raising=False)
     with pytest.raises(
         MissingDependencyError, match=rf"objective\.kind: {kind} .*pip install 'fenchel\[torch\]'"
     ):
@@ -149,5 +149,5 @@ def test_a_network_without_torch_says_what_to_install(monkeypatch: pytest.Monkey
 
 def test_linear_models_do_not_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "common.objectives.networks.factory", raising=False)
+    monkeypatch.delitem(sys.modules, "fenchel.common.objectives.networks.factory", raising=False)
     assert dimension_of(section(kind="softmax"), 784, 10) == 7840

@@ -13,11 +13,11 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data.shard import Shard
-from common.errors import DataError, SettingsError
-from common.objectives.linear import LinearObjective
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
 
 MakeShard = Callable[..., Shard]
 MakeObjective = Callable[..., Objective]

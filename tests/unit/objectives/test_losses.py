@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
-from common.arrays import Dense
-from common.objectives.losses import (
+from fenchel.common.arrays import Dense
+from fenchel.common.objectives.losses import (
     Hinge,
     Logistic,
     MarginLoss,

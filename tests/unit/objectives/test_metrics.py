@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.objectives.metrics import Metrics
+from fenchel.common.objectives.metrics import Metrics
 
 some = st.builds(Metrics, st.floats(0, 1e6), st.integers(0, 50), st.integers(50, 100))
 

@@ -16,13 +16,13 @@ import pytest
 import scipy.sparse as sp
 from pydantic import TypeAdapter
 
-from common.data.shard import Shard
-from common.errors import DataError, SettingsError
-from common.objectives.binary import BinaryObjective
-from common.objectives.factory import dimension_of, initial_model
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.settings.objective import ObjectiveSettings
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.objectives.binary import BinaryObjective
+from fenchel.common.objectives.factory import dimension_of, initial_model
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.objective import ObjectiveSettings
 
 torch = pytest.importorskip("torch")
 
@@ -85,8 +85,8 @@ def test_biases_and_weights_are_drawn_within_the_bounds_of_their_layer() -> None
 def test_a_fresh_process_draws_the_same_initial_model() -> None:
     code = (
         "import hashlib; from pydantic import TypeAdapter\n"
-        "from common.settings.objective import ObjectiveSettings\n"
-        "from common.objectives.factory import initial_model\n"
+        "from fenchel.common.settings.objective import ObjectiveSettings\n"
+        "from fenchel.common.objectives.factory import initial_model\n"
         "settings = TypeAdapter(ObjectiveSettings).validate_python({'kind': 'cnn'})\n"
         "print(hashlib.sha256(initial_model(settings, 784, 10, 7).tobytes()).hexdigest())"
     )
@@ -129,7 +129,7 @@ def test_many_samples_go_through_a_network_in_pieces(
     objective = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
     w = objective.initial(9)
     at_once = objective.gradient(w), objective.evaluate(w)
-    monkeypatch.setattr("common.objectives.networks.flat.CHUNK", 4)
+    monkeypatch.setattr("fenchel.common.objectives.networks.flat.CHUNK", 4)
     objective = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
     in_pieces = objective.gradient(w), objective.evaluate(w)
     np.testing.assert_allclose(in_pieces[0], at_once[0], atol=1e-14)
@@ -237,7 +237,7 @@ def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without(
 def test_a_gpu_computes_what_the_cpu_does(
     monkeypatch: pytest.MonkeyPatch, make_shard: MakeShard, make_objective: MakeObjective, kind: str
 ) -> None:
-    monkeypatch.setattr("common.objectives.networks.flat.CHUNK", 16)
+    monkeypatch.setattr("fenchel.common.objectives.networks.flat.CHUNK", 16)
     shard = make_shard(40, 784, 10, seed=3, sparse=True)
     here, there = (make_objective(shard, kind=kind, l2=0.1, device=device) for device in ("cpu", "cuda"))
     w, rows = here.initial(4), np.arange(30)
@@ -264,7 +264,7 @@ def test_a_gpu_differentiates_the_min_max_function_as_the_cpu_does(
     scorer: dict[str, Any],
     chunk: int,
 ) -> None:
-    monkeypatch.setattr("common.objectives.networks.flat.CHUNK", chunk)
+    monkeypatch.setattr("fenchel.common.objectives.networks.flat.CHUNK", chunk)
     shard = make_shard(40, 32 * 32, 2, seed=5)
     here, there = (
         make_objective(shard, kind="binary", scorer=scorer, output="sigmoid", device=device)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.arrays import Indices, Vector
-from common.data.shard import Shard
-from common.errors import DataError
-from common.objectives.metrics import Metrics
-from common.objectives.objective import BatchDraw, Objective
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import BatchDraw, Objective
 
 
 class Distance(Objective):

@@ -12,10 +12,10 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
-from common.arrays import Vector
-from common.data.shard import Shard
-from common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
-from common.objectives.objective import Objective
+from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
+from fenchel.common.objectives.objective import Objective
 
 MakeShard = Callable[..., Shard]
 MakeObjective = Callable[..., Objective]

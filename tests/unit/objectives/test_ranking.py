@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from common.data.shard import Shard
-from common.objectives.binary import BinaryObjective
-from common.objectives.ranking import Ranking
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.binary import BinaryObjective
+from fenchel.common.objectives.ranking import Ranking
 from tests.unit.objectives.conftest import MakeObjective, MakeShard
 
 EXACT: dict[str, Any] = {"rel": 0, "abs": 1e-12}

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from common.arrays import Vector
-from common.data.shard import Shard
-from common.errors import SettingsError
-from common.objectives.objective import Objective
-from common.objectives.regularizer import Regularizer, build_regularizer
-from common.settings.regularizer import RegularizerSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.objectives.regularizer import Regularizer, build_regularizer
+from fenchel.common.settings.regularizer import RegularizerSettings
 
 MakeShard = Callable[..., Shard]
 MakeObjective = Callable[..., Objective]

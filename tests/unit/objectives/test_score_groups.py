@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from common.arrays import Vector
-from common.objectives.ranking import Ranking
-from common.objectives.score_groups import (
+from fenchel.common.arrays import Vector
+from fenchel.common.objectives.ranking import Ranking
+from fenchel.common.objectives.score_groups import (
     LEVELS,
     NO_PLACES,
     PARTS,

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from common.arrays import Vector
-from common.data.shard import Shard
-from common.errors import DataError, SettingsError
-from common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
-from common.objectives.sdca import DualProblem, Solution, ascend, settle, solve
-from common.randomness import generator
+from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
+from fenchel.common.optim.sdca import DualProblem, Solution, ascend, settle, solve
+from fenchel.common.randomness import generator
 
 MakeShard = Callable[..., Shard]
 LOSSES: list[MarginLoss] = [

@@ -8,9 +8,9 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.arrays import Dense
-from common.objectives import spectrum
-from common.objectives.spectrum import largest_eigenvalue
+from fenchel.common.arrays import Dense
+from fenchel.common.objectives import spectrum
+from fenchel.common.objectives.spectrum import largest_eigenvalue
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32 - 1), st.booleans())

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from client.secrets import Secrets
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
-from report.run import Run
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.report.run import Run
 
 SETTINGS: Mapping[str, Any] = {
     "name": "tiny",

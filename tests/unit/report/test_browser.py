@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from report.page import write_report
-from report.run import Run
+from fenchel.report.render.page import write_report
+from fenchel.report.run import Run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
@@ -24,7 +24,8 @@ addEventListener("load", () => setTimeout(() => {{
   const {{ overflow, drawn }} = inner.documentElement.dataset;
   const charts = [...inner.querySelectorAll(".chart")].filter((chart) => chart.offsetParent);
   const empty = charts.filter((chart) => !chart.querySelector(".main-svg")).length;
-  document.body.dataset.measures = `overflow ${{overflow}} drawn ${{drawn}} charts ${{charts.length}} empty ${{empty}}`;
+  document.body.dataset.measures = `overflow ${{overflow}} drawn ${{drawn}} charts ${{charts.length}} empty
+  ${{empty}}`;
 }}, 3000));
 </script>"""
 

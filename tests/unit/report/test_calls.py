@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report.carried import carried_by
-from report.latency import histograms
-from report.run import Run
-from report.stages import STAGES, stages_of
-from report.waiting import Waiting, thinned, waiting_of
+from fenchel.report.latency import histograms
+from fenchel.report.run import Run
+from fenchel.report.stages import STAGES, stages_of
+from fenchel.report.traffic import carried_by
+from fenchel.report.waiting import Waiting, thinned, waiting_of
 
 
 def test_every_answered_call_is_in_its_bin(altered: Callable[..., Run], finished: Run) -> None:

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common.errors import SettingsError
-from common.settings.tuning import Selection
-from report.criteria import (
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.tuning import Selection
+from fenchel.report.run import Run
+from fenchel.report.tuning.criteria import (
     accuracy_column,
     criteria,
     divergence,
@@ -25,7 +26,6 @@ from report.criteria import (
     rounds_to_reach,
     volatility,
 )
-from report.run import Run
 
 Alter = Callable[..., Run]
 UNKNOWN = math.nan

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from report.curves import OPTIMALITY_GAP, axes_of, curves_of, main_figures
-from report.run import Run
+from fenchel.report.curves import OPTIMALITY_GAP, axes_of, curves_of, main_figures
+from fenchel.report.run import Run
 
 
 def test_costs_are_those_of_all_rounds_so_far(finished: Run) -> None:

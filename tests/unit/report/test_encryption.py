@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from report import digest, terminal
-from report.page import write_report
-from report.run import Run
+from fenchel.report import summary
+from fenchel.report.render import terminal
+from fenchel.report.render.page import write_report
+from fenchel.report.run import Run
 
 CIPHERTEXTS = ("encrypt_s", "decrypt_s", "encryptions", "decryptions")
 
@@ -97,11 +98,11 @@ def test_a_model_that_is_hidden_until_the_end_is_evaluated_then(run_encrypted: C
 
 
 def test_the_reader_sees_the_share_of_encryption(encrypted: Run, tmp_path: Path) -> None:
-    split = digest.time_split(encrypted.metrics_table)
+    split = summary.time_split(encrypted.metrics_table)
     assert f"encryption {split.encryption / split.total:.0%}" in shown(encrypted)
     assert "encrypt" in shown(encrypted).partition("propose")[0]
     parts = chart(encrypted, tmp_path)
-    assert list(parts) == [part for part in digest.PARTS if part != "away"]  # nobody was
+    assert list(parts) == [part for part in summary.PARTS if part != "away"]  # nobody was
     assert sum(parts["encryption"]) == pytest.approx(split.encryption, rel=1e-4)
     described = terminal.as_json([encrypted])["runs"][0]
     assert described["seconds"]["encryption"] == split.encryption
@@ -110,7 +111,7 @@ def test_the_reader_sees_the_share_of_encryption(encrypted: Run, tmp_path: Path)
 def test_a_run_without_encryption_shows_no_sign_of_it(finished: Run, tmp_path: Path) -> None:
     assert "encrypt" not in shown(finished)
     assert "encrypt" not in shown(finished, finished)
-    assert set(chart(finished, tmp_path)) == set(digest.PARTS) - {"encryption", "away"}
+    assert set(chart(finished, tmp_path)) == set(summary.PARTS) - {"encryption", "away"}
 
 
 def test_tables_from_before_encryption_was_measured_can_be_read(
@@ -119,6 +120,6 @@ def test_tables_from_before_encryption_was_measured_can_be_read(
     metrics = finished.metrics_table.drop_columns(["encryption_s"])
     calls = finished.calls_table.drop_columns(list(CIPHERTEXTS))
     old = altered(metrics=metrics, calls=calls)
-    assert digest.time_split(old.metrics_table) == digest.time_split(finished.metrics_table)
+    assert summary.time_split(old.metrics_table) == summary.time_split(finished.metrics_table)
     assert shown(old).splitlines()[1:] == shown(finished).splitlines()[1:]
     assert chart(old, tmp_path) == chart(finished, tmp_path)

@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 from pydantic import TypeAdapter
 
-from client.algorithms import client_half
-from common.errors import SettingsError
-from common.objectives.factory import initial_model
-from common.run_folder import RunFolder
-from common.settings.objective import ObjectiveSettings
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
-from report.effort import _PHASES, effort_of, expense, rounds_to
-from report.energy import Channel, Device, Devices, bits_of, computing, sending
-from report.energy_map import draw_map
-from report.least_energy import best_local_steps, best_of_fit, between, fitted
-from report.local_steps import Measured, choice, over_channels
-from report.operations import BACKWARD, forward_macs
-from report.run import Run
+from fenchel.algorithms.client_registry import client_half
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.factory import initial_model
+from fenchel.common.settings.objective import ObjectiveSettings
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.report.energy.effort import _PHASES, effort_of, expense, rounds_to
+from fenchel.report.energy.least_energy import best_local_steps, best_of_fit, between, fitted
+from fenchel.report.energy.local_steps import Measured, choice, over_channels
+from fenchel.report.energy.model import Channel, Device, Devices, bits_of, computing, sending
+from fenchel.report.energy.operations import BACKWARD, forward_macs
+from fenchel.report.energy.picture import draw_map
+from fenchel.report.run import Run
 
 PAPER = {5: 48.0, 10: 41.0, 20: 32.0, 30: 25.0}
 """Rounds to 85 % worst-client accuracy (figure 3 of the paper)."""

@@ -10,10 +10,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from report import pictures
-from report.figure import draw
-from report.pictures import write_pictures
-from report.run import Run
+from fenchel.report.render import plots
+from fenchel.report.render.figure import draw
+from fenchel.report.render.plots import write_pictures
+from fenchel.report.run import Run
 
 
 def colors(path: Path) -> int:
@@ -82,7 +82,7 @@ def test_the_legend_of_latencies_has_few_phases_and_lies_within_the_picture(
             "total_s": [1.0 + i % 10 for i in range(rows)],
         }
         run = altered(prefix, calls=calls)
-        pictures._draw(run, "x", pictures._latency, tmp_path / f"{prefix}.png")
+        plots._draw(run, "x", plots._latency, tmp_path / f"{prefix}.png")
         (legend,) = kept[-1].legends
         named = {text.get_text().split(",")[0] for text in legend.get_texts()}
         assert named == {f"{prefix}_{i}" for i in range(4, 10)}
@@ -97,7 +97,7 @@ def test_the_picture_of_waiting_shows_waiting_in_the_colours_of_the_rounds(
     waited = [1000.0 if t == 1 else 1.0 for t in rows["round"].to_pylist()]
     setup = [t - 1 for t in rows["round"].to_pylist()]  # the first round becomes round 0
     axes = Figure().subplots()
-    title = pictures._waiting(altered("setup", calls={"round": setup, "waiting_s": waited}), axes)
+    title = plots._waiting(altered("setup", calls={"round": setup, "waiting_s": waited}), axes)
     assert title == "How long each client waited for slower ones"
     (image,) = axes.get_images()
     drawn = image.get_array()
@@ -105,7 +105,7 @@ def test_the_picture_of_waiting_shows_waiting_in_the_colours_of_the_rounds(
     assert np.nanmax(drawn) == 1000.0
     assert image.get_clim() == (0.0, 1.0)
     older = altered("older", calls=rows.drop_columns(["waiting_s"]))
-    assert "answers took" in pictures._waiting(older, Figure().subplots())
+    assert "answers took" in plots._waiting(older, Figure().subplots())
 
 
 def _empty(parent: Path) -> Path:

@@ -12,10 +12,10 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from common.errors import SettingsError
-from deploy.commands.inspect import register
-from report.optimum import optima_of
-from report.run import Run
+from fenchel.common.errors import SettingsError
+from fenchel.deploy.cli.inspect import register
+from fenchel.report.optimum import optima_of
+from fenchel.report.run import Run
 
 MakeRun = Callable[..., Run]
 

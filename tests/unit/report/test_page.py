@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from common.environment_record import EnvironmentRecord
-from common.objectives.metrics import FIGURES
-from report.page import write_report
-from report.run import Run
-from report.wall import wall_of
-from report.wording import seconds_text
+from fenchel.common.objectives.metrics import FIGURES
+from fenchel.common.storage.environment_record import EnvironmentRecord
+from fenchel.report.formatting import seconds_text
+from fenchel.report.render.page import write_report
+from fenchel.report.run import Run
+from fenchel.report.wall_time import wall_of
 
 HOSTILE = "</script></pre><script>alert(1)</script><img src=//x onerror='alert(1)'>\""
 

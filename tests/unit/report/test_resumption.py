@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from report.resumption import away_of, steady
-from report.run import Run
+from fenchel.report.resumption import away_of, steady
+from fenchel.report.run import Run
 
 SLACK = 1e-5  # seconds: times of day are known to a quarter of a microsecond
 NAMES = ("client-000", "client-001", "client-002")

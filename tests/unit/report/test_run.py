@@ -16,16 +16,17 @@ import pytest
 import yaml
 from rich.console import Console
 
-from common.errors import CheckpointError, SettingsError
-from common.objectives.metrics import FIGURES
-from common.round_columns import COUNTS, SOCKETS, TIMES
-from report import columns, terminal
-from report.course import Course
-from report.page import render, write_report
-from report.pictures import write_pictures
-from report.run import Run
-from report.tables import write_tables
-from report.trace import events
+from fenchel.common.errors import CheckpointError, SettingsError
+from fenchel.common.objectives.metrics import FIGURES
+from fenchel.common.storage.round_columns import COUNTS, SOCKETS, TIMES
+from fenchel.report import columns
+from fenchel.report.render import terminal
+from fenchel.report.render.page import render, write_report
+from fenchel.report.render.plots import write_pictures
+from fenchel.report.render.tables import write_tables
+from fenchel.report.render.trace import events
+from fenchel.report.run import Run
+from fenchel.report.timeline import Timeline
 
 UNPROTECTED = {"name": "hyfdca", "privacy": "none"}
 
@@ -243,4 +244,4 @@ def test_a_missing_table_is_not_taken_for_a_run_without_a_round(altered: Callabl
     with pytest.raises(CheckpointError, match=r"calls\.parquet is missing"):
         list(events(run))
     with pytest.raises(CheckpointError, match=r"calls\.parquet is missing.*nothing to project"):
-        Course.of(run)
+        Timeline.of(run)

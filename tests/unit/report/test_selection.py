@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from report.selection import Floats, choose, grey_relational_grades, normalised, pareto_front
+from fenchel.report.tuning.selection import Floats, choose, grey_relational_grades, normalised, pareto_front
 
 # Few different values, so that ties and constant criteria are common.
 COSTS = arrays.arrays(

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.csv
 import pytest
 
-from report.run import Run
-from report.tables import write_tables
+from fenchel.report.render.tables import write_tables
+from fenchel.report.run import Run
 
 
 @pytest.fixture

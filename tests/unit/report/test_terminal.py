@@ -12,9 +12,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from common.environment_record import EnvironmentRecord
-from report import terminal
-from report.run import Run
+from fenchel.common.storage.environment_record import EnvironmentRecord
+from fenchel.report.render import terminal
+from fenchel.report.run import Run
 
 
 def shown(*runs: Run, width: int = 100) -> str:

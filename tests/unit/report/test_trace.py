@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from common.errors import CheckpointError, SettingsError
-from report.run import Run
-from report.trace import Event, events, write_trace
+from fenchel.common.errors import CheckpointError, SettingsError
+from fenchel.report.render.trace import Event, events, write_trace
+from fenchel.report.run import Run
 
 SLACK = 1.0  # microseconds: times since 1970 are known no better
 

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from common.errors import CheckpointError
-from common.settings.tuning import Selection
-from report import front, trials
-from report.run import Run
-from report.trials import Trial, Verdict, judge
+from fenchel.common.errors import CheckpointError
+from fenchel.common.settings.tuning import Selection
+from fenchel.report.render import pareto_front
+from fenchel.report.run import Run
+from fenchel.report.tuning import trials
+from fenchel.report.tuning.trials import Trial, Verdict, judge
 
 UNKNOWN = math.nan
 SECONDS = [1.0, 1.0, 1.0]
@@ -103,7 +104,7 @@ def test_a_criterion_that_no_trial_has_is_left_out(altered: Callable[..., Run], 
     assert [name for name, used in zip(verdict.names, verdict.used, strict=True) if not used] == ["accuracy"]
     assert verdict.best is not None
     assert "–" in shown(verdict)
-    assert front.draw(verdict, tmp_path / "front.png").stat().st_size > 10_000
+    assert pareto_front.draw(verdict, tmp_path / "front.png").stat().st_size > 10_000
 
 
 def test_nothing_is_chosen_where_all_was_dropped(altered: Callable[..., Run], tmp_path: Path) -> None:
@@ -115,11 +116,11 @@ def test_nothing_is_chosen_where_all_was_dropped(altered: Callable[..., Run], tm
         assert trials.table(verdict)["chosen"].to_pylist() == [False] * len(given)
         assert "dropped" not in shown(verdict)
         with pytest.raises(ValueError, match="all trials were dropped"):
-            front.draw(verdict, tmp_path / "front.png")
+            pareto_front.draw(verdict, tmp_path / "front.png")
 
 
 def test_the_picture_is_a_png(verdict: Verdict, tmp_path: Path) -> None:
-    path = front.draw(verdict, tmp_path / "pictures" / "front.png")
+    path = pareto_front.draw(verdict, tmp_path / "pictures" / "front.png")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from common.run_folder import BEGINS
-from report.run import Run
-from report.wall import Wall, wall_of
+from fenchel.common.storage.run_folder import BEGINS
+from fenchel.report.run import Run
+from fenchel.report.wall_time import WallTime, wall_of
 
 MakeRun = Callable[..., Run]
 
@@ -59,29 +59,29 @@ def test_the_wall_time_of_a_run_that_never_stopped_is_that_of_its_server(finishe
 def test_a_log_tells_the_set_up_from_the_end(timed: MakeRun) -> None:
     run = timed("run", [1010.0, 1017.0, 1023.0], took=33.0)
     log(run, 1000.0)
-    assert wall_of(run) == Wall(setup=10.0, rounds=15.0, evaluation=3.0, rest=5.0, paused=0.0)
+    assert wall_of(run) == WallTime(setup=10.0, rounds=15.0, evaluation=3.0, rest=5.0, paused=0.0)
     without = timed("without", [1010.0, 1017.0, 1023.0], took=33.0)
-    assert wall_of(without) == Wall(setup=14.0, rounds=15.0, evaluation=3.0, rest=1.0, paused=0.0)
+    assert wall_of(without) == WallTime(setup=14.0, rounds=15.0, evaluation=3.0, rest=1.0, paused=0.0)
 
 
 def test_a_resumption_is_a_pause_and_another_set_up(timed: MakeRun) -> None:
     # The first process is killed at some time after 1016, the second begins at 1100.
     run = timed("run", [1010.0, 1107.0, 1114.0], resumed_in=2, took=22.0)
     log(run, 1000.0, 1100.0)
-    assert wall_of(run) == Wall(setup=17.0, rounds=15.0, evaluation=3.0, rest=3.0, paused=84.0)
+    assert wall_of(run) == WallTime(setup=17.0, rounds=15.0, evaluation=3.0, rest=3.0, paused=84.0)
     assert wall_of(run).total == 122.0
     # Without a log only the tables say when it was resumed: the set-up of the second process is in the pause.
     without = timed("without", [1010.0, 1107.0, 1114.0], resumed_in=2, took=22.0)
-    assert wall_of(without) == Wall(setup=0.0, rounds=15.0, evaluation=3.0, rest=1.0, paused=91.0)
+    assert wall_of(without) == WallTime(setup=0.0, rounds=15.0, evaluation=3.0, rest=1.0, paused=91.0)
 
 
 def test_a_process_of_which_no_round_is_left_was_in_vain(timed: MakeRun) -> None:
     run = timed("run", [1110.0, 1116.0, 1122.0], resumed_in=1, took=30.0)
     log(run, 1000.0, 1050.0, 1100.0)
-    assert wall_of(run) == Wall(setup=10.0, rounds=15.0, evaluation=3.0, rest=2.0, paused=100.0)
+    assert wall_of(run) == WallTime(setup=10.0, rounds=15.0, evaluation=3.0, rest=2.0, paused=100.0)
     after = timed("after", [1010.0, 1016.0, 1022.0], took=4.0)  # resumed when all rounds were done
     log(after, 1000.0, 1030.0)
-    assert wall_of(after) == Wall(setup=10.0, rounds=15.0, evaluation=3.0, rest=4.0, paused=2.0)
+    assert wall_of(after) == WallTime(setup=10.0, rounds=15.0, evaluation=3.0, rest=4.0, paused=2.0)
 
 
 def test_a_run_that_was_killed_is_known_until_its_last_round(killed: Run, finished: Run) -> None:
@@ -98,4 +98,4 @@ def test_without_a_round_all_is_set_up(tmp_path: Path, altered: MakeRun, finishe
         calls=finished.calls_table.slice(0, 0),
         summary={"seconds": 7.0},
     )
-    assert wall_of(run) == Wall(7.0, 0.0, 0.0, 0.0, 0.0)
+    assert wall_of(run) == WallTime(7.0, 0.0, 0.0, 0.0, 0.0)

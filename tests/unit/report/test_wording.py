@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from report.wording import bytes_text, count_text, figure_text, plain, seconds_text
+from fenchel.report.formatting import bytes_text, count_text, figure_text, plain, seconds_text
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import pytest
 
-from common.frames import Body
-from common.payload import encode
-from proto import fenchel_pb2 as pb
-from server.member import Member
+from fenchel.common.wire.frames import Body
+from fenchel.common.wire.payload import encode
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.client_record import ClientRecord
 
-MakeMember: TypeAlias = Callable[..., Member]
+MakeMember: TypeAlias = Callable[..., ClientRecord]
 
 
 def body(value: float = 1.0) -> Body:
@@ -23,8 +23,8 @@ def body(value: float = 1.0) -> Body:
 def make_member() -> MakeMember:
     """A member of the fleet, by name."""
 
-    def make(name: str = "client-0", index: int = 0) -> Member:
-        return Member(
+    def make(name: str = "client-0", index: int = 0) -> ClientRecord:
+        return ClientRecord(
             name, index, shard=pb.ShardDescription(samples=3, features=2, classes=2, features_held=2)
         )
 
@@ -32,5 +32,5 @@ def make_member() -> MakeMember:
 
 
 @pytest.fixture
-def member(make_member: MakeMember) -> Member:
+def member(make_member: MakeMember) -> ClientRecord:
     return make_member()

@@ -6,17 +6,17 @@ import math
 
 import pytest
 
-from proto import fenchel_pb2 as pb
-from server.accounting import Costs, split
-from server.calls import Call, Outcome
-from server.exchange import Exchange
-from server.replies import Gathered
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.calls import Call, Outcome
+from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.request import Request
+from fenchel.server.telemetry.time_breakdown import CallBreakdown, split
 
 MS = 1_000_000
 
 
-def exchange(started: int, posted: int, ended: int) -> Exchange:
-    made = Exchange("train", 1, Gathered(), lambda *_: None, 10.0)
+def exchange(started: int, posted: int, ended: int) -> Request:
+    made = Request("train", 1, Gathered(), lambda *_: None, 10.0)
     made.started_ns, made.posted_ns, made.ended_ns = started * MS, posted * MS, ended * MS
     return made
 
@@ -25,7 +25,7 @@ def timing(**milliseconds: int) -> pb.Timing:
     return pb.Timing(**{f"{name}_ns": value * MS for name, value in milliseconds.items()})
 
 
-def answered(asked: Exchange, client: str, sent: int, received: int, told: pb.Timing, **others: int) -> Call:
+def answered(asked: Request, client: str, sent: int, received: int, told: pb.Timing, **others: int) -> Call:
     """A call of the exchange: queued when all were posted, 1 ms to decode and 2 ms to check and combine."""
     call = Call(client, 1, 0, "train", 1, pb.ASK, None, asked)
     call.queued_ns, call.first_sent_ns = asked.posted_ns, sent * MS
@@ -88,7 +88,7 @@ def test_work_that_is_older_than_the_answer_is_no_network() -> None:
     """A stream broke after the client had computed; it sent its stored reply on the next one, at once."""
     asked = exchange(0, 0, 100)
     call = answered(asked, "a", 0, 97, timing(compute=80, answer=1))
-    assert Costs.of(call).network == pytest.approx(0.017)
+    assert CallBreakdown.of(call).network == pytest.approx(0.017)
 
 
 def test_an_exchange_without_an_answer_is_waited_for() -> None:
@@ -97,7 +97,7 @@ def test_an_exchange_without_an_answer_is_waited_for() -> None:
     found = split(0, 100 * MS, [call])
     assert (found.waiting, found.server) == pytest.approx((0.089, 0.010))
     assert found.accounted == pytest.approx(0.1)
-    assert math.isnan(Costs.of(call).total)
+    assert math.isnan(CallBreakdown.of(call).total)
 
 
 @pytest.mark.parametrize("outcome", ["late", "failed"])
@@ -137,7 +137,7 @@ def test_what_is_encoded_for_others_is_not_queueing() -> None:
     call.queued_ns = 2 * MS
     found = split(0, 100 * MS, [call])
     assert (found.coding, found.queueing) == pytest.approx((0.031, 0.001))
-    assert Costs.of(call).queueing == pytest.approx(0.029)  # that client did wait
+    assert CallBreakdown.of(call).queueing == pytest.approx(0.029)  # that client did wait
     assert found.accounted == pytest.approx(0.1)
 
 

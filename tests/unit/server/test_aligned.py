@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from client.encryption import Encrypted
-from client.paillier.cipher import Paillier
-from client.paillier.key import generate
-from client.paillier.obfuscators import Obfuscators
-from common.algorithms.hyfdca import entries_of
-from common.arrays import Indices, Vector
-from common.errors import EncryptionError, PayloadError
-from common.expectation import check
-from common.paillier.packing import Layout
-from common.paillier.vector import CipherVector
-from common.values import Ciphertexts, Value
-from server.aligned import ClearVectors, EncryptedVectors, Stored, cipher_sum
-from server.alignment import Alignment, Holding
+from fenchel.algorithms.hyfdca.aligned import ClearVectors, EncryptedVectors, Stored, cipher_sum
+from fenchel.algorithms.hyfdca.alignment import Alignment, HeldEntries
+from fenchel.algorithms.hyfdca.client_vectors import Encrypted
+from fenchel.algorithms.hyfdca.settings import entries_of
+from fenchel.client.paillier.blinding import BlindingFactors
+from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.paillier.key import generate
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.errors import EncryptionError, PayloadError
+from fenchel.common.wire.schema import check
+from fenchel.common.wire.values import Ciphertexts, Value
 from tests.unit.server.test_alignment import aligned, grid, hybrids
 
 FRACTION = 20
@@ -31,7 +31,7 @@ FRACTION = 20
 @cache
 def paillier() -> Paillier:
     key = generate(256, for_tests=True)
-    return Paillier(key, Obfuscators(key, window=4))
+    return Paillier(key, BlindingFactors(key, window=4))
 
 
 def layout_of(block: int, additions: int = 10) -> Layout:
@@ -75,7 +75,7 @@ def some_blocks(random: np.random.Generator, sizes: Indices) -> Indices:
     return np.flatnonzero(random.random(len(sizes)) < 0.5)
 
 
-Layouts = tuple[dict[str, Holding], int]
+Layouts = tuple[dict[str, HeldEntries], int]
 
 
 @hypothesis_settings(max_examples=40)

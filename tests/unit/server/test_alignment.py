@@ -10,9 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common.arrays import Indices
-from common.errors import DataError, PayloadError
-from server.alignment import Alignment, Arrangement, Holding, align, align_features, check_cells
+from fenchel.algorithms.hyfdca.alignment import (
+    Alignment,
+    Arrangement,
+    HeldEntries,
+    align,
+    align_features,
+    check_cells,
+)
+from fenchel.common.arrays import Indices
+from fenchel.common.errors import DataError, PayloadError
 
 
 def names_of(samples: int, key: int = 0) -> NDArray[np.uint8]:
@@ -20,13 +27,13 @@ def names_of(samples: int, key: int = 0) -> NDArray[np.uint8]:
     return np.random.default_rng(key).integers(0, 256, (samples, 32), dtype=np.uint8)
 
 
-def held_by(rows: Indices, columns: Indices, key: int = 0, samples: int = 1000) -> Holding:
-    return Holding(names_of(samples, key)[rows], np.asarray(columns, np.int64))
+def held_by(rows: Indices, columns: Indices, key: int = 0, samples: int = 1000) -> HeldEntries:
+    return HeldEntries(names_of(samples, key)[rows], np.asarray(columns, np.int64))
 
 
 def grid(
     sample_groups: int, feature_groups: int, samples: int, features: int, key: int = 0
-) -> dict[str, Holding]:
+) -> dict[str, HeldEntries]:
     """Clients as ``data.partition: grid`` numbers them: group k, feature block q is client q K + k."""
     rows = np.array_split(np.random.default_rng(7).permutation(samples), sample_groups)
     columns = np.array_split(np.arange(features), feature_groups)
@@ -37,12 +44,12 @@ def grid(
     }
 
 
-def aligned(holdings: dict[str, Holding], features: int, block: int = 4, seed: int = 3) -> Alignment:
+def aligned(holdings: dict[str, HeldEntries], features: int, block: int = 4, seed: int = 3) -> Alignment:
     random = np.random.default_rng(seed)
     return align(holdings, features=features, block=block, ragged=False, random=random)
 
 
-def in_order(holdings: dict[str, Holding], alignment: Alignment) -> list[bytes]:
+def in_order(holdings: dict[str, HeldEntries], alignment: Alignment) -> list[bytes]:
     """The pseudonym at each place of the aligned vector, as any of its holders has it."""
     places: dict[int, bytes] = {}
     for client, part in alignment.slices.items():
@@ -52,7 +59,7 @@ def in_order(holdings: dict[str, Holding], alignment: Alignment) -> list[bytes]:
 
 
 @st.composite
-def hybrids(draw: st.DrawFn) -> tuple[dict[str, Holding], int]:
+def hybrids(draw: st.DrawFn) -> tuple[dict[str, HeldEntries], int]:
     """Rectangular clients in general position.
 
     Blocks of features, the samples of each dealt in their own way, some of them to nobody: a sample has any number
@@ -62,7 +69,7 @@ def hybrids(draw: st.DrawFn) -> tuple[dict[str, Holding], int]:
     blocks = draw(st.integers(1, 4))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     unheld = draw(st.integers(0, 2))
-    holdings: dict[str, Holding] = {}
+    holdings: dict[str, HeldEntries] = {}
     start = 0
     for _ in range(blocks):
         clients, width = draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -118,7 +125,9 @@ def check_arrangement(found: Arrangement, keys: dict[str, list[bytes]], block: i
 
 
 @given(hybrids(), st.integers(1, 9))
-def test_slices_of_any_hybrid_data_fit_each_other(layout: tuple[dict[str, Holding], int], block: int) -> None:
+def test_slices_of_any_hybrid_data_fit_each_other(
+    layout: tuple[dict[str, HeldEntries], int], block: int
+) -> None:
     holdings, features = layout
     found = aligned(holdings, features, block)
     check_arrangement(found, {c: [row.tobytes() for row in h.samples] for c, h in holdings.items()}, block)
@@ -128,7 +137,7 @@ def test_slices_of_any_hybrid_data_fit_each_other(layout: tuple[dict[str, Holdin
 
 
 @given(hybrids(), st.integers(1, 9))
-def test_slices_of_features_fit_each_other(layout: tuple[dict[str, Holding], int], block: int) -> None:
+def test_slices_of_features_fit_each_other(layout: tuple[dict[str, HeldEntries], int], block: int) -> None:
     holdings, features = layout
     found = align_features(holdings, features=features, block=block)
     keys = {c: [m.tobytes() for m in h.features] for c, h in holdings.items()}
@@ -263,7 +272,7 @@ def test_cells_that_two_clients_hold_are_refused_with_an_example() -> None:
 def test_common_cells_are_refused_exactly_where_there_are_some(data: st.DataObject) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     clients = data.draw(st.integers(1, 5))
-    holdings: dict[str, Holding] = {}
+    holdings: dict[str, HeldEntries] = {}
     parts: list[tuple[set[int], set[int]]] = []
     for client in range(clients):
         rows = random.permutation(12)[: random.integers(1, 5)]
@@ -329,14 +338,14 @@ def test_features_out_of_order_or_range_are_refused(features: list[int], message
 @pytest.mark.parametrize(
     "wrong",
     [
-        Holding(np.zeros((3, 31), np.uint8), np.arange(2)),
-        Holding(np.zeros((3, 32), np.int64), np.arange(2)),
-        Holding(np.zeros(32, np.uint8), np.arange(2)),
-        Holding(names_of(3), np.arange(2).reshape(1, 2)),
-        Holding(names_of(3), np.arange(2.0).astype(np.int32)),
+        HeldEntries(np.zeros((3, 31), np.uint8), np.arange(2)),
+        HeldEntries(np.zeros((3, 32), np.int64), np.arange(2)),
+        HeldEntries(np.zeros(32, np.uint8), np.arange(2)),
+        HeldEntries(names_of(3), np.arange(2).reshape(1, 2)),
+        HeldEntries(names_of(3), np.arange(2.0).astype(np.int32)),
     ],
 )
-def test_arrays_of_another_form_are_refused(wrong: Holding) -> None:
+def test_arrays_of_another_form_are_refused(wrong: HeldEntries) -> None:
     with pytest.raises(PayloadError, match="client north: .* expected"):
         aligned({"north": wrong}, 4)
 
@@ -344,7 +353,9 @@ def test_arrays_of_another_form_are_refused(wrong: Holding) -> None:
 def test_pseudonyms_that_differ_in_one_byte_are_different_samples() -> None:
     one = names_of(1).repeat(33, axis=0)
     one[np.arange(32), np.arange(32)] ^= 1
-    found = aligned({"a": Holding(one, np.array([0])), "b": Holding(one[::-1].copy(), np.array([1]))}, 2)
+    found = aligned(
+        {"a": HeldEntries(one, np.array([0])), "b": HeldEntries(one[::-1].copy(), np.array([1]))}, 2
+    )
     assert found.samples == 33
     assert (found.sample_holders == 2).all()
 

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.arrays import Vector
-from common.run_folder import RunFolder
-from common.settings.participation import FixedSize, Participation
-from proto import fenchel_pb2 as pb
-from server import checkpoint as checkpoints
-from server.attendance import Attendance
-from server.calls import Call, Outcome
-from server.fleet import Fleet
-from server.member import Member
+from fenchel.common.arrays import Vector
+from fenchel.common.settings.participation import FixedSize, Participation
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.fleet.attendance import Attendance
+from fenchel.server.fleet.calls import Call, Outcome
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.fleet import Fleet
 
 NAMES = tuple("abcdefgh")
 ROUNDS = 400
@@ -33,7 +33,7 @@ class State:
 
 
 def fleet_of(names: tuple[str, ...] = NAMES, patience: int | None = 3, size: int = 3) -> Fleet:
-    members = {name: Member(name, i, pb.ShardDescription(samples=5)) for i, name in enumerate(names)}
+    members = {name: ClientRecord(name, i, pb.ShardDescription(samples=5)) for i, name in enumerate(names)}
     return Fleet(members, 7, Participation(sampler=FixedSize(size=size), patience=patience), 1 << 20)
 
 

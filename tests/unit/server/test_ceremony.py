@@ -9,12 +9,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from common.errors import RunStoppedError, SettingsError, TooFewRepliesError
-from common.expectation import Expectation, check
-from common.phases import ACCEPT, OFFER, SEAL
-from common.values import Value, Values
-from server.ceremony import share_secrets
-from server.fleet import Fleet
+from fenchel.common.errors import RunStoppedError, SettingsError, TooFewRepliesError
+from fenchel.common.wire.phases import ACCEPT, OFFER, SEAL
+from fenchel.common.wire.schema import Expectation, check
+from fenchel.common.wire.values import Value, Values
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.membership.secret_exchange import share_secrets
 
 
 def array(text: str) -> Value:

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import store
-from common.arrays import Vector
-from common.errors import CheckpointError
-from common.frames import Body
-from common.payload import encode
-from common.run_folder import RunFolder
-from common.values import Values
-from proto import fenchel_pb2 as pb
-from server import checkpoint as module
-from server.checkpoint import Border, Checkpoint, before_last, load, newest, renew, save, take
-from server.member import EPOCH_BITS, Member
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import CheckpointError
+from fenchel.common.storage import store
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.frames import Body
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import Values
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as module
+from fenchel.server.checkpoint import Checkpoint, RoundSnapshot, before_last, load, newest, renew, save, take
+from fenchel.server.fleet.client_record import EPOCH_BITS, ClientRecord
 from tests.unit.server.conftest import MakeMember
 
 
@@ -34,7 +34,7 @@ def state() -> State:
 
 
 @pytest.fixture
-def members(make_member: MakeMember) -> dict[str, Member]:
+def members(make_member: MakeMember) -> dict[str, ClientRecord]:
     return {name: make_member(name, index) for index, name in enumerate(["a", "b", "c"])}
 
 
@@ -54,7 +54,7 @@ def content(call: Any) -> tuple[bytes, bytes]:
     return call.body.payload, call.body.content()
 
 
-def test_state_and_clients_come_back(members: dict[str, Member], tmp_path: Path) -> None:
+def test_state_and_clients_come_back(members: dict[str, ClientRecord], tmp_path: Path) -> None:
     members["a"].base = 7
     members["b"].lost = "its journal is gone"
     members["b"].spent = "its privacy budget is spent"
@@ -76,7 +76,7 @@ def test_state_and_clients_come_back(members: dict[str, Member], tmp_path: Path)
 
 
 def test_instructions_of_a_resumed_run_are_numbered_above_all_earlier_ones(
-    members: dict[str, Member], tmp_path: Path
+    members: dict[str, ClientRecord], tmp_path: Path
 ) -> None:
     numbers = []
     for epoch in range(3):
@@ -96,7 +96,7 @@ VALUES: list[Values] = [
 
 @pytest.mark.parametrize("values", VALUES, ids=["arrays", "numbers", "nothing", "several frames"])
 def test_promises_come_back_and_one_to_several_clients_is_stored_once(
-    values: Values, members: dict[str, Member], tmp_path: Path
+    values: Values, members: dict[str, ClientRecord], tmp_path: Path
 ) -> None:
     shared, own = Body(encode(values)), Body(encode({"x": 1.0}))
     for member in members.values():
@@ -117,13 +117,13 @@ def test_promises_come_back_and_one_to_several_clients_is_stored_once(
     assert again.promises == checkpoint.promises
 
 
-def test_questions_are_not_kept(members: dict[str, Member], tmp_path: Path) -> None:
+def test_questions_are_not_kept(members: dict[str, ClientRecord], tmp_path: Path) -> None:
     call = members["a"].post("shift", 4, pb.TELL, Body(encode({})))
     members["a"].settle(call)
     assert take("run-1", 4, 0, state(), members).promises == ()
 
 
-def test_a_checkpoint_does_not_change_with_the_state_after_it(members: dict[str, Member]) -> None:
+def test_a_checkpoint_does_not_change_with_the_state_after_it(members: dict[str, ClientRecord]) -> None:
     current = state()
     checkpoint = take("run-1", 1, 0, current, members)
     current.model += 100
@@ -132,11 +132,11 @@ def test_a_checkpoint_does_not_change_with_the_state_after_it(members: dict[str,
 
 
 def test_what_is_held_of_a_border_does_not_change_with_the_run_after_it(
-    members: dict[str, Member], tmp_path: Path
+    members: dict[str, ClientRecord], tmp_path: Path
 ) -> None:
     current, body = state(), Body(encode({"x": np.arange(4.0)}))
     promise = members["b"].post("shift", 1, pb.TELL, body)
-    border = Border.of(1, current, members.values())
+    border = RoundSnapshot.of(1, current, members.values())
     current.model += 100
     current.trace.append(3.0)
     members["b"].settle(promise)
@@ -150,24 +150,24 @@ def test_what_is_held_of_a_border_does_not_change_with_the_run_after_it(
     assert content(kept) == (body.payload, body.content())
 
 
-def test_memory_of_an_earlier_border_is_used_again_where_it_fits(members: dict[str, Member]) -> None:
+def test_memory_of_an_earlier_border_is_used_again_where_it_fits(members: dict[str, ClientRecord]) -> None:
     current = state()
-    first = Border.of(1, current, members.values())
+    first = RoundSnapshot.of(1, current, members.values())
     place = first.values["state/model"]
     current.model = current.model + 1
-    second = Border.of(2, current, members.values(), first)
+    second = RoundSnapshot.of(2, current, members.values(), first)
     assert second.values["state/model"] is place
     np.testing.assert_array_equal(place, current.model)
     others: tuple[Any, ...] = (np.arange(4.0), np.arange(3), np.arange(6.0)[::2])
     for other in others:
         current.model = other
-        third = Border.of(3, current, members.values(), second)
+        third = RoundSnapshot.of(3, current, members.values(), second)
         assert third.values["state/model"] is not place
         np.testing.assert_array_equal(third.values["state/model"], other)
 
 
 def test_a_large_state_is_referred_to_and_says_so(
-    members: dict[str, Member], monkeypatch: pytest.MonkeyPatch
+    members: dict[str, ClientRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LARGE_BYTES", 8)
     current = state()
@@ -176,7 +176,7 @@ def test_a_large_state_is_referred_to_and_says_so(
     assert checkpoint.values["state/model"] is current.model
 
 
-def test_a_state_of_another_algorithm_is_refused(members: dict[str, Member]) -> None:
+def test_a_state_of_another_algorithm_is_refused(members: dict[str, ClientRecord]) -> None:
     @dataclass
     class Other:
         dual: Vector
@@ -194,7 +194,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(about: str | None, tmp_path: Pa
         load(tmp_path / "latest")
 
 
-def test_half_of_a_surrogate_pair_is_damage(members: dict[str, Member], tmp_path: Path) -> None:
+def test_half_of_a_surrogate_pair_is_damage(members: dict[str, ClientRecord], tmp_path: Path) -> None:
     checkpoint = take("run-1", 4, 0, state(), members)
     for kept in checkpoint.members.values():
         kept["shard"] = {"\ud800": 1}
@@ -205,7 +205,7 @@ def test_half_of_a_surrogate_pair_is_damage(members: dict[str, Member], tmp_path
 
 
 @pytest.fixture
-def written(members: dict[str, Member], tmp_path: Path) -> RunFolder:
+def written(members: dict[str, ClientRecord], tmp_path: Path) -> RunFolder:
     """Checkpoints after rounds 4 and 5; the second is the first of a resumed server."""
     folder = folder_of(tmp_path)
     save(folder, take("run-1", 4, 0, state(), members), sync=False)
@@ -272,7 +272,7 @@ def test_a_run_that_never_saved_has_nothing_to_go_on_from(tmp_path: Path) -> Non
 
 
 def test_without_another_one_a_damaged_checkpoint_is_refused(
-    members: dict[str, Member], tmp_path: Path
+    members: dict[str, ClientRecord], tmp_path: Path
 ) -> None:
     folder = folder_of(tmp_path)
     save(folder, take("run-1", 4, 0, state(), members), sync=False)
@@ -282,7 +282,7 @@ def test_without_another_one_a_damaged_checkpoint_is_refused(
 
 
 def test_a_resumed_run_keeps_the_checkpoint_before_the_one_it_began_with(
-    members: dict[str, Member], written: RunFolder
+    members: dict[str, ClientRecord], written: RunFolder
 ) -> None:
     for epoch in (2, 3, 4):  # resumed, and stopped at once, three times
         renew(written, take("run-1", 5, epoch, state(), members), sync=False)
@@ -295,7 +295,9 @@ def test_a_resumed_run_keeps_the_checkpoint_before_the_one_it_began_with(
     assert found.restore()["a"].next_sequence >= numbers
 
 
-def test_a_run_that_has_one_checkpoint_can_be_resumed(members: dict[str, Member], tmp_path: Path) -> None:
+def test_a_run_that_has_one_checkpoint_can_be_resumed(
+    members: dict[str, ClientRecord], tmp_path: Path
+) -> None:
     folder = folder_of(tmp_path)
     save(folder, take("run-1", 0, 0, state(), members), sync=False)
     renew(folder, take("run-1", 0, 1, state(), members), sync=False)

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import outline
-from common.errors import TooFewRepliesError, WireError
-from common.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, Head, frames, parse
-from common.payload import encode
-from common.settings.run import Network
-from common.values import Values
-from deploy.inprocess import MemoryStream
-from proto import fenchel_pb2 as pb
-from server import strays
-from server.conversation import Conversation
-from server.exchange import Exchange
-from server.in_flight import InFlight, Size
-from server.member import Member
-from server.replies import Gathered
+from fenchel.common.errors import TooFewRepliesError, WireError
+from fenchel.common.settings.run import Network
+from fenchel.common.wire import outline
+from fenchel.common.wire.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, Head, frames, parse
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import Values
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.memory_budget import MemoryBudget, Size
+from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.request import Request
+from fenchel.server.metering import unsolicited
+from fenchel.server.transport.client_stream import ClientStream
 from tests.unit.server.conftest import MakeMember, body
 
 LIMIT = 1 << 30
@@ -49,24 +49,24 @@ async def heard(client: MemoryStream) -> Head:
 
 
 async def connected(
-    member: Member, hello: pb.Hello | None = None, **limits: Any
+    member: ClientRecord, hello: pb.Hello | None = None, **limits: Any
 ) -> tuple[MemoryStream, asyncio.Task[None], Head]:
     """Open a stream; return the client's side, the server's task, and the welcome."""
     client = MemoryStream()
     network = Network(max_message_bytes=LIMIT, **limits)
-    serving = asyncio.create_task(Conversation(member, client.other_side(), network).run(admit))
+    serving = asyncio.create_task(ClientStream(member, client.other_side(), network).run(admit))
     for frame in frames(hello or pb.Hello()):
         await client.write(frame)
     return client, serving, await heard(client)
 
 
-def asked(member: Member) -> Exchange:
-    exchange = Exchange("train", 1, Gathered(), accept, PATIENCE)
+def asked(member: ClientRecord) -> Request:
+    exchange = Request("train", 1, Gathered(), accept, PATIENCE)
     exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
     return exchange
 
 
-async def test_a_new_stream_ends_the_conversation_on_the_old_one(member: Member) -> None:
+async def test_a_new_stream_ends_the_conversation_on_the_old_one(member: ClientRecord) -> None:
     exchange = asked(member)
     old, serving_old, _ = await connected(member)
     assert isinstance(await heard(old), pb.Instruction)
@@ -83,7 +83,7 @@ async def test_a_new_stream_ends_the_conversation_on_the_old_one(member: Member)
     assert not member.connected
 
 
-async def test_a_reply_that_broke_off_goes_on_where_it_broke(member: Member) -> None:
+async def test_a_reply_that_broke_off_goes_on_where_it_broke(member: ClientRecord) -> None:
     exchange = asked(member)
     reply = Body(encode({"x": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
     old, serving, _ = await connected(member)
@@ -103,7 +103,7 @@ async def test_a_reply_that_broke_off_goes_on_where_it_broke(member: Member) -> 
     await asyncio.gather(serving, return_exceptions=True)
 
 
-async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(member: Member) -> None:
+async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(member: ClientRecord) -> None:
     """Whole numbers are not looked at for NaN on their way, and the account names what was begun."""
     entries = np.zeros(3 * CHUNK_BYTES // 8)
     entries[5] = np.nan
@@ -127,8 +127,8 @@ async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(
     assert not exchange.answered
 
 
-async def test_what_a_client_has_of_an_instruction_is_not_sent_again(member: Member) -> None:
-    exchange = Exchange("train", 1, Gathered(), accept, PATIENCE)
+async def test_what_a_client_has_of_an_instruction_is_not_sent_again(member: ClientRecord) -> None:
+    exchange = Request("train", 1, Gathered(), accept, PATIENCE)
     large = Body(encode({"model": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
     exchange.expect(member, member.post("train", 1, pb.ASK, large, exchange))
     hello = pb.Hello(partial=pb.Partial(sequence=1, received=2 * CHUNK_BYTES + 5))
@@ -143,7 +143,7 @@ async def test_what_a_client_has_of_an_instruction_is_not_sent_again(member: Mem
     await asyncio.gather(serving, return_exceptions=True)
 
 
-async def test_promises_that_the_journal_proves_kept_are_not_sent_again(member: Member) -> None:
+async def test_promises_that_the_journal_proves_kept_are_not_sent_again(member: ClientRecord) -> None:
     for _ in range(3):
         member.post("shift", 1, pb.TELL, body())
     client, serving, _ = await connected(member, pb.Hello(snapshots=[2]))
@@ -164,9 +164,9 @@ async def ended(serving: asyncio.Task[None]) -> None:
 
 
 async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_still_coming(
-    member: Member,
+    member: ClientRecord,
 ) -> None:
-    exchange = Exchange("train", 1, Gathered(), accept, 0.2)
+    exchange = Request("train", 1, Gathered(), accept, 0.2)
     exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
     client, serving, _ = await connected(member)
     first, second, *rest = frames(
@@ -190,13 +190,13 @@ async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_
 
 
 async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_client_alone(
-    member: Member, make_member: MakeMember
+    member: ClientRecord, make_member: MakeMember
 ) -> None:
-    limits = InFlight(3 * CHUNK_BYTES, largest_message=LIMIT)
+    limits = MemoryBudget(3 * CHUNK_BYTES, largest_message=LIMIT)
     other, collector = make_member("client-1", 1), Gathered()
     room = limits.room("introduce", {each.name: Size(0, None) for each in (member, other)})
     collector.enter(room)
-    exchange = Exchange("introduce", 1, collector, accept, PATIENCE)
+    exchange = Request("introduce", 1, collector, accept, PATIENCE)
     for each in (member, other):
         exchange.expect(each, each.post("introduce", 1, pb.ASK, body(), exchange))
     greedy, serving, _ = await connected(member)
@@ -218,7 +218,7 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
 
 
 async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_after_them_as_ever(
-    member: Member, caplog: pytest.LogCaptureFixture
+    member: ClientRecord, caplog: pytest.LogCaptureFixture
 ) -> None:
     exchange = asked(member)
     client, serving, _ = await connected(member, stray_frames_per_second=100.0)
@@ -246,7 +246,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     look = outline._part
 
-    def part(item: pb.Array) -> outline.Part:
+    def part(item: pb.Array) -> outline.OutlinePart:
         names.append(item.name)
         return look(item)
 
@@ -260,7 +260,7 @@ def of_many_values(sequence: int, count: int = 10_000, first: int = 0) -> bytes:
 
 
 async def test_a_reply_to_nothing_with_thousands_of_values_ends_its_stream_before_they_are_looked_at(
-    member: Member, parsed: list[str]
+    member: ClientRecord, parsed: list[str]
 ) -> None:
     exchange = asked(member)
     for _ in range(3):
@@ -276,9 +276,9 @@ async def test_a_reply_to_nothing_with_thousands_of_values_ends_its_stream_befor
 
 
 async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_are_looked_at(
-    member: Member, parsed: list[str]
+    member: ClientRecord, parsed: list[str]
 ) -> None:
-    exchange = Exchange("train", 1, Gathered(), accept, PATIENCE, values=2)
+    exchange = Request("train", 1, Gathered(), accept, PATIENCE, values=2)
     exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
     client, serving, _ = await connected(member)
     await client.write(of_many_values(1))
@@ -292,7 +292,9 @@ async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_
     await ended(serving)
 
 
-async def test_a_client_that_was_told_has_no_values_to_return(member: Member, parsed: list[str]) -> None:
+async def test_a_client_that_was_told_has_no_values_to_return(
+    member: ClientRecord, parsed: list[str]
+) -> None:
     member.post("shift", 1, pb.TELL, body())
     client, serving, _ = await connected(member)
     await client.write(of_many_values(1, 1))
@@ -302,10 +304,10 @@ async def test_a_client_that_was_told_has_no_values_to_return(member: Member, pa
 
 
 async def test_unsolicited_replies_are_counted_for_the_client_and_looked_at_after_they_were_counted(
-    member: Member, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+    member: ClientRecord, parsed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that comes back by another stream has as many left as before."""
-    monkeypatch.setattr(strays, "_REPLIES_AT_ONCE", 5)
+    monkeypatch.setattr(unsolicited, "_REPLIES_AT_ONCE", 5)
     for stream in range(3):
         client, serving, _ = await connected(member, strays_per_second=1e-9)
         for number in range(3):
@@ -317,8 +319,8 @@ async def test_unsolicited_replies_are_counted_for_the_client_and_looked_at_afte
         await asyncio.gather(serving, return_exceptions=True)
 
 
-async def test_a_late_reply_is_not_slowed_down(member: Member) -> None:
-    exchange = Exchange("train", 1, Gathered(), accept, 0.05)
+async def test_a_late_reply_is_not_slowed_down(member: ClientRecord) -> None:
+    exchange = Request("train", 1, Gathered(), accept, 0.05)
     exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
     client, serving, _ = await connected(member, stray_frames_per_second=0.001, strays_per_second=0.001)
     with pytest.raises(TooFewRepliesError):

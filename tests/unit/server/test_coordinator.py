@@ -13,20 +13,26 @@ from typing import Any, cast
 
 import pytest
 
-from common.errors import CheckpointError, FenchelError, RunStoppedError, StorageError, TooFewRepliesError
-from common.run_folder import RunFolder
-from common.settings.participation import Participation
-from common.settings.run import validate
-from common.store import writing
-from common.version import PROTOCOL
-from proto import fenchel_pb2 as pb
-from server.algorithm import Algorithm
-from server.checkpoint import Checkpoint
-from server.cohort import Cohort
-from server.coordinator import Coordinator
-from server.fleet import Fleet
-from server.member import Member
-from server.rounds import Rounds
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.errors import (
+    CheckpointError,
+    FenchelError,
+    RunStoppedError,
+    StorageError,
+    TooFewRepliesError,
+)
+from fenchel.common.settings.participation import Participation
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.store import writing
+from fenchel.common.version import PROTOCOL
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.rounds import Rounds
 
 SETTINGS: dict[str, Any] = {
     "rounds": 1,
@@ -36,10 +42,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def coordinator(folder: Path, data: dict[str, Any], first: pb.ShardDescription) -> tuple[Coordinator, Member]:
+def coordinator(
+    folder: Path, data: dict[str, Any], first: pb.ShardDescription
+) -> tuple[Coordinator, ClientRecord]:
     """Return a run to which one client has described its data, and the other client."""
     made = Coordinator(validate(SETTINGS | {"data": data}), RunFolder.create(folder, "run"))
-    made.admission.members = {"a": Member("a", 0, first), "b": Member("b", 1)}
+    made.admission.members = {"a": ClientRecord("a", 0, first), "b": ClientRecord("b", 1)}
     return made, made.admission.members["b"]
 
 
@@ -98,7 +106,7 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
         validate(SETTINGS | {"data": {"name": "own"}, "participation": late}),
         RunFolder.create(tmp_path, "run"),
     )
-    made.admission.members = {"a": Member("a", 0, shard())}
+    made.admission.members = {"a": ClientRecord("a", 0, shard())}
     fleet = Fleet(made.admission.members, 0, Participation(), 1 << 20)
     tasks = []
     for name in ("b", "c", "d"):

@@ -19,34 +19,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from common.errors import CheckpointError
-from common.frames import Body
-from common.outline import outline
-from common.payload import encode
-from common.phases import ACCEPT
-from common.run_folder import RunFolder
-from common.settings.uplink import Uplink
-from deploy import command
-from proto import fenchel_pb2 as pb
-from report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
-from server.calls import Call
-from server.disclosures import UNASKED, UNDECLARED, Disclosures
-from server.exchange import Exchange
-from server.outlets import Outlet
-from server.replies import Gathered
+from fenchel.common.errors import CheckpointError
+from fenchel.common.settings.uplink import Uplink
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.frames import Body
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.phases import ACCEPT
+from fenchel.deploy.cli import main
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
+from fenchel.server.disclosure.record import UNASKED, UNDECLARED, DisclosureRecord
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.request import Request
+from fenchel.server.telemetry.exporters import Exporter
 from tests.complexity import LINEAR, growth
 
 
 @pytest.fixture
-def account(tmp_path: Path) -> Disclosures:
-    found = Disclosures(tmp_path / "disclosures.json", "run")
+def account(tmp_path: Path) -> DisclosureRecord:
+    found = DisclosureRecord(tmp_path / "disclosures.json", "run")
     for client in ("north", "south"):
         found.opened(client, ["client"])
     return found
 
 
 def asked(client: str = "north", **forms: str) -> Call:
-    exchange = Exchange("train", 3, Gathered(), lambda *_: None, 1.0, forms=forms)  # type: ignore[arg-type]
+    exchange = Request("train", 3, Gathered(), lambda *_: None, 1.0, forms=forms)  # type: ignore[arg-type]
     return Call(client, 7, 0, "train", 3, pb.ASK, None, exchange)
 
 
@@ -54,12 +54,12 @@ def reply(**values: object) -> pb.Reply:
     return pb.Reply(sequence=7, payload=encode(values).descriptor)  # type: ignore[arg-type]
 
 
-def receive(account: Disclosures, client: str, answer: pb.Reply, call: Call | None) -> None:
+def receive(account: DisclosureRecord, client: str, answer: pb.Reply, call: Call | None) -> None:
     account.received(client, answer, outline(answer.payload, 1 << 20), call)
 
 
 def test_sizes_are_the_smallest_and_largest_and_clients_are_named_unless_they_are_all(
-    account: Disclosures,
+    account: DisclosureRecord,
 ) -> None:
     for client, size in (("north", 5), ("north", 3), ("south", 9)):
         (*_, entry) = account.to_json()["messages"] or [None]
@@ -70,7 +70,7 @@ def test_sizes_are_the_smallest_and_largest_and_clients_are_named_unless_they_ar
     assert (entry["clients"], entry["first_round"], entry["dtype"]) == ("all", 3, "float32")
 
 
-def test_a_client_cannot_make_the_account_grow_by_what_nobody_asked_for(account: Disclosures) -> None:
+def test_a_client_cannot_make_the_account_grow_by_what_nobody_asked_for(account: DisclosureRecord) -> None:
     for number in range(300):
         made_up = {f"{number}-{place}": number for place in range(20)}
         receive(account, "north", reply(model=1.0, **made_up), asked(model="clear"))
@@ -90,7 +90,7 @@ def test_a_client_cannot_make_the_account_grow_by_what_nobody_asked_for(account:
     assert sum(each["times"] for each in messages) == 300 * 42, "but all of it is counted"
 
 
-def test_what_goes_on_where_it_broke_off_counts_once(account: Disclosures) -> None:
+def test_what_goes_on_where_it_broke_off_counts_once(account: DisclosureRecord) -> None:
     body = Body(encode({"model": np.zeros(4)}))
     call = asked()
     account.sent(call, call.head(0), body.payload)
@@ -108,7 +108,7 @@ def test_what_goes_on_where_it_broke_off_counts_once(account: Disclosures) -> No
     }
 
 
-def test_a_box_that_the_server_passes_on_is_not_called_clear(account: Disclosures) -> None:
+def test_a_box_that_the_server_passes_on_is_not_called_clear(account: DisclosureRecord) -> None:
     call = Call("south", 1, 0, ACCEPT, 0, pb.INSPECT, None)
     payload = Body(encode({"box": np.zeros(64, np.uint8), "sender": "north"})).payload
     account.sent(call, call.head(0), payload)
@@ -164,7 +164,7 @@ def heads(draw: st.DrawFn) -> Message:
 
 @given(messages=st.lists(heads(), max_size=8))
 def test_heads_are_accounted_for_by_the_fields_that_were_ever_set(messages: list[Message]) -> None:
-    account = Disclosures(Path("nowhere"), "run")
+    account = DisclosureRecord(Path("nowhere"), "run")
     expected: dict[str, set[str]] = {}
     for message in messages:
         account.head("up", message)
@@ -172,7 +172,7 @@ def test_heads_are_accounted_for_by_the_fields_that_were_ever_set(messages: list
     assert {each["message"]: set(each["fields"]) for each in account.to_json()["heads"]} == expected
 
 
-def test_a_map_is_named_and_not_looked_into(account: Disclosures) -> None:
+def test_a_map_is_named_and_not_looked_into(account: DisclosureRecord) -> None:
     states: Any = health_pb2.HealthListResponse()  # type: ignore[attr-defined]
     account.head("down", states)
     states.statuses["service"].status = health_pb2.HealthCheckResponse.SERVING
@@ -182,7 +182,7 @@ def test_a_map_is_named_and_not_looked_into(account: Disclosures) -> None:
     ]
 
 
-def test_fields_of_heads_are_named_without_their_values(account: Disclosures) -> None:
+def test_fields_of_heads_are_named_without_their_values(account: DisclosureRecord) -> None:
     account.head("up", pb.Hello(shard=pb.ShardDescription(samples=5, class_names=["ill"]), stateless=True))
     account.head("up", reply(model=1.0))
     named = {each["message"]: each["fields"] for each in account.to_json()["heads"]}
@@ -190,23 +190,28 @@ def test_fields_of_heads_are_named_without_their_values(account: Disclosures) ->
     assert named["Reply"] == ["sequence"]
 
 
-def test_the_file_holds_what_was_there_after_a_restart(account: Disclosures) -> None:
+def test_the_file_holds_what_was_there_after_a_restart(account: DisclosureRecord) -> None:
     receive(account, "north", reply(model=np.zeros(4)), asked(model="noisy"))
     account.save()
-    again = Disclosures(account.path, "run")
+    again = DisclosureRecord(account.path, "run")
     again.resume(["north", "south"])
     assert again.to_json() == account.to_json() == json.loads(account.path.read_text())
     receive(again, "north", reply(model=np.zeros(4)), asked(model="noisy"))
     assert [each["times"] for each in again.to_json()["messages"]] == [2]
 
 
-def test_where_a_run_could_be_watched_is_told_once_and_kept(account: Disclosures, tmp_path: Path) -> None:
+def test_where_a_run_could_be_watched_is_told_once_and_kept(
+    account: DisclosureRecord, tmp_path: Path
+) -> None:
     assert account.to_json()["outlets"] == []
     account.save()
-    page, metrics = Outlet("live page", "http://127.0.0.1:7444/"), Outlet("metrics", "http://x:9464/metrics")
+    page, metrics = (
+        Exporter("live page", "http://127.0.0.1:7444/"),
+        Exporter("metrics", "http://x:9464/metrics"),
+    )
     account.shown(page, metrics)
     account.save_news()
-    again = Disclosures(account.path, "run")
+    again = DisclosureRecord(account.path, "run")
     again.resume([])
     again.shown(metrics)
     told = again.to_json()["outlets"]
@@ -218,16 +223,16 @@ def test_where_a_run_could_be_watched_is_told_once_and_kept(account: Disclosures
     older = json.loads(account.path.read_text())
     del older["outlets"]
     account.path.write_text(json.dumps(older))
-    Disclosures(account.path, "run").resume([])
+    DisclosureRecord(account.path, "run").resume([])
     assert outlet_rows(older) == []
 
 
 def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    account = Disclosures(folder.disclosures, "run", uplink=Uplink(noise=0.5))
+    account = DisclosureRecord(folder.disclosures, "run", uplink=Uplink(noise=0.5))
     account.opened("north", ["client"])
     receive(account, "north", reply(model=np.zeros(4), loss=0.5), asked(model="noisy", loss="clear"))
-    account.shown(Outlet("metrics", "http://127.0.0.1:9464/metrics"))
+    account.shown(Exporter("metrics", "http://127.0.0.1:9464/metrics"))
     account.save()
     found = load_disclosures(tmp_path)
     (model, loss) = disclosure_rows(found)
@@ -235,13 +240,13 @@ def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     assert (loss.what, loss.form, loss.clients) == ("real", "in clear", "all")
     assert [row[0] for row in head_rows(found)] == ["Work", "Reply"]
     assert noise_rows(found) == ["noise of standard deviation 0.5, which promises nothing"]
-    if not command.app.registered_commands:
-        command.register()
-    shown = CliRunner().invoke(command.app, ["disclosures", str(tmp_path)], env={"COLUMNS": "200"})
+    if not main.app.registered_commands:
+        main.register()
+    shown = CliRunner().invoke(main.app, ["disclosures", str(tmp_path)], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert "with noise" in shown.output
     assert "metrics at http://127.0.0.1:9464/metrics: the run's id" in shown.output
-    as_json = CliRunner().invoke(command.app, ["disclosures", str(tmp_path), "--json"])
+    as_json = CliRunner().invoke(main.app, ["disclosures", str(tmp_path), "--json"])
     assert json.loads(as_json.output) == found
 
 
@@ -274,7 +279,7 @@ def _set(*path: Any, value: Any) -> Callable[[Any], None]:
     ids=lambda found: found if isinstance(found, str) else "",
 )
 def test_an_account_that_a_hand_has_changed_is_refused(
-    account: Disclosures, tmp_path: Path, change: Callable[[Any], None], place: str
+    account: DisclosureRecord, tmp_path: Path, change: Callable[[Any], None], place: str
 ) -> None:
     path = RunFolder(tmp_path).disclosures
     account.opened("north", ["client"])
@@ -293,33 +298,33 @@ def test_an_account_that_a_hand_has_changed_is_refused(
 )
 def test_the_command_says_which_settings_it_cannot_read(tmp_path: Path, settings: bytes | None) -> None:
     folder = RunFolder(tmp_path)
-    Disclosures(folder.disclosures, "run").save()
+    DisclosureRecord(folder.disclosures, "run").save()
     if settings is None:
         folder.settings.mkdir()
     else:
         folder.settings.write_bytes(settings)
-    if not command.app.registered_commands:
-        command.register()
-    found = CliRunner().invoke(command.app, ["disclosures", str(tmp_path)])
+    if not main.app.registered_commands:
+        main.register()
+    found = CliRunner().invoke(main.app, ["disclosures", str(tmp_path)])
     assert isinstance(found.exception, CheckpointError)
     assert "settings.yaml" in str(found.exception)
 
 
-def test_what_a_message_is_called_is_not_taken_for_a_style(account: Disclosures, tmp_path: Path) -> None:
+def test_what_a_message_is_called_is_not_taken_for_a_style(account: DisclosureRecord, tmp_path: Path) -> None:
     account.opened("north", ["client"])
     told = account.to_json()
     told["heads"][0] |= {"message": "[/bold]", "fields": ["\x1b[2J"]}
     RunFolder(tmp_path).disclosures.write_text(json.dumps(told))
-    if not command.app.registered_commands:
-        command.register()
-    shown = CliRunner().invoke(command.app, ["disclosures", str(tmp_path)])
+    if not main.app.registered_commands:
+        main.register()
+    shown = CliRunner().invoke(main.app, ["disclosures", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
     assert "[/bold]" in shown.output
     assert "\x1b" not in shown.output
 
 
 def test_the_account_of_a_message_costs_no_more_after_many() -> None:
-    account = Disclosures(Path("nowhere"), "run")
+    account = DisclosureRecord(Path("nowhere"), "run")
     body = Body(encode({"model": np.zeros(4), "t": 1})).payload
     answer = reply(model=np.zeros(4), samples=3)
     call = asked(model="clear", samples="clear")

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.arrays import Vector
-from common.payload import payload_bits
-from common.settings.uplink import Downlink
-from common.sparsification import kept, top_k
-from common.supports import seeded_support
-from common.uplink import downlink_seed
-from common.values import SparseVector
-from server.downlink import ServerDownlink
+from fenchel.common.arrays import Vector
+from fenchel.common.compression.shared_index_sets import downlink_seed
+from fenchel.common.compression.sparsification import kept, top_k
+from fenchel.common.settings.uplink import Downlink
+from fenchel.common.wire.index_sets import seeded_support
+from fenchel.common.wire.payload import payload_bits
+from fenchel.common.wire.values import SparseVector
+from fenchel.server.fleet.downlink import ServerDownlink
 
 SEED, D = 7, 12
 MODEL = np.random.default_rng(1).standard_normal(D)

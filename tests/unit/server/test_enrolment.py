@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from common.errors import IdentityInUseError, JoinRefusedError, RunStoppedError
-from common.version import PROTOCOL
-from proto import fenchel_pb2 as pb
-from server import enrolment as module
-from server.enrolment import Enrolment
+from fenchel.common.errors import IdentityInUseError, JoinRefusedError, RunStoppedError
+from fenchel.common.version import PROTOCOL
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.membership import registration as module
+from fenchel.server.membership.registration import Registration
 
 SETTLE = 0.02
 
@@ -19,12 +19,12 @@ def request(client: str, instance: bytes = b"first", protocol: int = PROTOCOL) -
     return pb.JoinRequest(protocol=protocol, client=client, instance=instance, software="fenchel 9")
 
 
-async def joined(enrolment: Enrolment, *clients: str) -> list[pb.Assignment | None]:
+async def joined(enrolment: Registration, *clients: str) -> list[pb.Assignment | None]:
     return await asyncio.gather(*(enrolment.join(request(client), False) for client in clients))
 
 
 async def test_places_follow_the_order_of_ids_whatever_the_order_of_joining() -> None:
-    enrolment = Enrolment(3, SETTLE)
+    enrolment = Registration(3, SETTLE)
     places = await joined(enrolment, "c", "a", "b")
     assert [(place.index, place.clients) for place in places if place] == [(2, 3), (0, 3), (1, 3)]
     assert await enrolment.completed(1.0) == ["a", "b", "c"]
@@ -34,7 +34,7 @@ async def test_a_client_whose_fleet_is_not_complete_is_told_to_ask_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
-    enrolment = Enrolment(2, SETTLE)
+    enrolment = Registration(2, SETTLE)
     assert await joined(enrolment, "a") == [None]
     assert await joined(enrolment, "a") == [None]
     assert len(enrolment.instances) == 1
@@ -45,7 +45,7 @@ async def test_a_client_whose_fleet_is_not_complete_is_told_to_ask_again(
 
 
 async def test_an_open_fleet_is_complete_when_nobody_new_has_come_for_a_while() -> None:
-    enrolment = Enrolment(None, SETTLE)
+    enrolment = Registration(None, SETTLE)
     completing = asyncio.create_task(enrolment.completed(30.0))
     places = await joined(enrolment, "b", "a")
     assert [place.clients for place in places if place] == [2, 2]
@@ -54,11 +54,11 @@ async def test_an_open_fleet_is_complete_when_nobody_new_has_come_for_a_while() 
 
 async def test_an_open_fleet_of_nobody_is_never_complete() -> None:
     with pytest.raises(RunStoppedError, match="0 of any number of clients joined within 0.1 s.*nobody"):
-        await Enrolment(None, SETTLE).completed(0.1)
+        await Registration(None, SETTLE).completed(0.1)
 
 
 async def test_a_fleet_that_stays_incomplete_stops_the_run_and_names_who_is_there() -> None:
-    enrolment = Enrolment(2, SETTLE)
+    enrolment = Registration(2, SETTLE)
     waiting = asyncio.create_task(joined(enrolment, "a"))
     with pytest.raises(RunStoppedError, match="1 of 2 clients.*: a. Are the others started"):
         await enrolment.completed(0.05)
@@ -66,7 +66,7 @@ async def test_a_fleet_that_stays_incomplete_stops_the_run_and_names_who_is_ther
 
 
 async def test_a_stranger_is_refused_once_the_run_has_begun() -> None:
-    enrolment = Enrolment(1, SETTLE)
+    enrolment = Registration(1, SETTLE)
     await joined(enrolment, "a")
     with pytest.raises(JoinRefusedError, match="'b' is none of them.*participation.late_joiners: admit"):
         await enrolment.join(request("b"), False)
@@ -77,11 +77,11 @@ async def test_another_version_of_the_protocol_is_refused_with_what_to_do() -> N
     with pytest.raises(
         JoinRefusedError, match=f"speaks protocol {PROTOCOL}, client 'a' .*speaks {PROTOCOL + 1}; install"
     ):
-        await Enrolment(1, SETTLE).join(request("a", protocol=PROTOCOL + 1), False)
+        await Registration(1, SETTLE).join(request("a", protocol=PROTOCOL + 1), False)
 
 
 async def test_a_name_that_is_connected_belongs_to_the_process_that_uses_it() -> None:
-    enrolment = Enrolment(1, SETTLE)
+    enrolment = Registration(1, SETTLE)
     await joined(enrolment, "a")
     with pytest.raises(IdentityInUseError, match="'a' is in use"):
         await enrolment.join(request("a", b"second"), True)
@@ -90,14 +90,14 @@ async def test_a_name_that_is_connected_belongs_to_the_process_that_uses_it() ->
 
 
 async def test_a_client_that_was_started_anew_takes_its_place_again() -> None:
-    enrolment = Enrolment(1, SETTLE)
+    enrolment = Registration(1, SETTLE)
     await joined(enrolment, "a")
     assert await enrolment.join(request("a", b"second"), False)
     assert enrolment.instances["a"] == b"second"
 
 
 async def test_a_resumed_run_knows_its_clients_and_takes_nobody_else() -> None:
-    enrolment = Enrolment(None, SETTLE, names=("b", "a"))
+    enrolment = Registration(None, SETTLE, names=("b", "a"))
     assert enrolment.expected == 2
     assert await enrolment.completed(1.0) == ["a", "b"]
     place = await enrolment.join(request("b", b"new"), False)
@@ -110,7 +110,7 @@ async def test_a_resumed_run_knows_its_clients_and_takes_nobody_else() -> None:
 async def test_a_run_that_admits_late_joiners_gives_them_a_place_and_does_not_count_them_as_founders() -> (
     None
 ):
-    enrolment = Enrolment(2, SETTLE, late_joiners="admit")
+    enrolment = Registration(2, SETTLE, late_joiners="admit")
     assert not enrolment.is_late("c")
     await joined(enrolment, "c", "a")
     (place,) = await joined(enrolment, "b")
@@ -126,7 +126,7 @@ async def test_a_run_that_admits_late_joiners_gives_them_a_place_and_does_not_co
 
 
 async def test_a_late_joiner_is_who_it_was_and_hears_that_the_run_is_over() -> None:
-    enrolment = Enrolment(None, SETTLE, names=("a",), late_joiners="admit")
+    enrolment = Registration(None, SETTLE, names=("a",), late_joiners="admit")
     assert await enrolment.join(request("b"), False)
     with pytest.raises(IdentityInUseError, match="'b' is in use"):
         await enrolment.join(request("b", b"second"), True)
@@ -136,7 +136,7 @@ async def test_a_late_joiner_is_who_it_was_and_hears_that_the_run_is_over() -> N
 
 
 async def test_a_run_that_is_over_refuses_everybody_and_says_so() -> None:
-    enrolment = Enrolment(2, SETTLE)
+    enrolment = Registration(2, SETTLE)
     waiting = asyncio.create_task(joined(enrolment, "a"))
     for _ in range(3):
         await asyncio.sleep(0)  # it waits for the others now
@@ -149,6 +149,6 @@ async def test_what_a_client_calls_its_software_forges_no_line() -> None:
     stranger = request("a", protocol=PROTOCOL + 1)
     stranger.software = "\x1b]0;owned\x07\nround 7  all is well" + "x" * 200
     with pytest.raises(JoinRefusedError, match="round 7  all is well") as caught:
-        await Enrolment(1, SETTLE).join(stranger, False)
+        await Registration(1, SETTLE).join(stranger, False)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400

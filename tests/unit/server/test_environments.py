@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from common.environment import SERVER, Environment
-from common.environment_record import EnvironmentRecord
-from common.run_folder import RunFolder
-from proto import fenchel_pb2 as pb
-from server.environments import Environments
-from server.remarks import Remarks
+from fenchel.common.environment import SERVER, Environment
+from fenchel.common.storage.environment_record import EnvironmentRecord
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.telemetry.environments import Environments
+from fenchel.server.telemetry.throttled_log import ThrottledLog
 
 HERE = Environment.current()
 OTHER = replace(HERE, kernel="Another", threads=HERE.threads + 1)
@@ -26,7 +26,7 @@ Supervised = Callable[[], Environments]
 def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervised:
     """Return a function that supervises the same run folder, as a server process does that begins."""
     monkeypatch.setattr(Environment, "current", lambda: HERE)
-    return lambda: Environments(RunFolder(tmp_path), Remarks(clock=lambda: 0.0))
+    return lambda: Environments(RunFolder(tmp_path), ThrottledLog(clock=lambda: 0.0))
 
 
 def hello(environment: Environment) -> pb.Hello:

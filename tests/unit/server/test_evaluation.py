@@ -14,19 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from client.session import Session
-from common.data.source import DataSource
-from common.errors import SettingsError
-from common.frames import CHUNK_BYTES
-from common.objectives.factory import build_objective
-from common.objectives.metrics import Metrics
-from common.objectives.score_groups import Groups
-from common.phases import EVALUATE
-from common.run_folder import RunFolder
-from common.settings.run import RunSettings
-from common.values import Values
-from deploy.inprocess import run_in_process
-from server.evaluation import over_clients
+from fenchel.client.session import Session
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.score_groups import Groups
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.frames import CHUNK_BYTES
+from fenchel.common.wire.phases import EVALUATE
+from fenchel.common.wire.values import Values
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server.evaluation import over_clients
 from tests.algorithms.federation import load_model
 from tests.conftest import MakeSettings
 

@@ -10,15 +10,15 @@ from typing import TypeAlias
 
 import pytest
 
-from common.errors import TooFewRepliesError
-from common.values import Value, Values
-from proto import fenchel_pb2 as pb
-from server.calls import Call
-from server.exchange import Exchange
-from server.in_flight import InFlight, Size
-from server.member import Member
-from server.quorum import Shortfall
-from server.replies import Gathered, Visited
+from fenchel.common.errors import TooFewRepliesError
+from fenchel.common.wire.values import Value, Values
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.memory_budget import MemoryBudget, Size
+from fenchel.server.fleet.quorum import Shortfall
+from fenchel.server.fleet.replies import Gathered, Visited
+from fenchel.server.fleet.request import Request
 from tests.unit.server.conftest import MakeMember, body
 
 PATIENCE = 60.0
@@ -52,7 +52,7 @@ class Asked:
         self.told: list[Shortfall] = []  # what people were told
         self.lacks: list[Shortfall] = []
         self.lacking = asyncio.Event()
-        self.exchange = Exchange(
+        self.exchange = Request(
             "train",
             4,
             self.collector,
@@ -61,7 +61,7 @@ class Asked:
             patience=2,
             lacks=self.note if waits else None,
         )
-        self.members: dict[str, Member] = {} if after is None else after.members
+        self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
             self.members = {name: make_member(name, index) for index, name in enumerate(NAMES)}
         self.calls: dict[str, Call] = {}
@@ -69,7 +69,7 @@ class Asked:
             self.calls[name] = member.post("train", 4, pb.ASK, body(), self.exchange)
             self.exchange.expect(member, self.calls[name])
 
-    def note(self, exchange: Exchange, shortfall: Shortfall, tell: bool) -> None:
+    def note(self, exchange: Request, shortfall: Shortfall, tell: bool) -> None:
         assert exchange is self.exchange
         self.lacks.append(shortfall)
         if tell:
@@ -230,7 +230,7 @@ async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     with pytest.raises(TooFewRepliesError, match="0 of 3 clients"):
         await asked.exchange.finish(1)
-    empty = Exchange("train", 4, Gathered(), accept, PATIENCE)
+    empty = Request("train", 4, Gathered(), accept, PATIENCE)
     with pytest.raises(TooFewRepliesError, match="0 of 0 clients"):
         await empty.finish(1)
 
@@ -308,7 +308,7 @@ async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_
 ) -> None:
     names = [*NAMES, "client-3"]
     collector = Visited(names, 2 << 20, lambda client, values: None)
-    exchange = Exchange("train", 4, collector, accept, 0.05, lacks=lambda exchange, shortfall, tell: None)
+    exchange = Request("train", 4, collector, accept, 0.05, lacks=lambda exchange, shortfall, tell: None)
     members = {name: make_member(name, index) for index, name in enumerate(names)}
     calls = {name: member.post("train", 4, pb.ASK, body(), exchange) for name, member in members.items()}
     for name, member in members.items():
@@ -384,8 +384,8 @@ def test_people_hear_who_is_missing_what_happens_and_what_they_can_do(make_membe
 class Stalled:
     """Clients whose replies, 2 MiB each, are taken in order; the first one begins its reply and stalls.
 
-    ``buffer`` is that of replies before their turn, in MiB; ``link`` the seconds that a reply is on its way once there
-    is room for it; ``away`` never answer.
+    ``buffer`` is that of replies before their turn, in MiB; ``link`` the seconds that a reply is on its way
+    once there is room for it; ``away`` never answer.
     """
 
     def __init__(
@@ -403,7 +403,7 @@ class Stalled:
         self.told: list[Shortfall] = []
         self.taken: list[str] = []
         collector = Visited(self.names, buffer << 20, lambda client, values: self.taken.append(client))
-        self.exchange = Exchange(
+        self.exchange = Request(
             "train",
             4,
             collector,
@@ -412,7 +412,7 @@ class Stalled:
             patience=2,
             lacks=lambda exchange, shortfall, tell: self.told.append(shortfall) if tell else None,
         )
-        self.members: dict[str, Member] = {} if after is None else after.members
+        self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
             self.members = {name: make_member(name, index) for index, name in enumerate(self.names)}
         self._link, self._away, self._stalls = link, away, stalls
@@ -496,10 +496,10 @@ async def test_who_stalls_is_given_up_when_the_phase_closes_and_the_others_are_n
 async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_own_phase(
     make_member: MakeMember, caplog: pytest.LogCaptureFixture
 ) -> None:
-    in_flight = InFlight(10 << 20)
+    in_flight = MemoryBudget(10 << 20)
     held = Stalled(make_member, 0.05, stalls=False)
     collector = Gathered()
-    held.exchange = Exchange("train", 4, collector, accept, 0.05, patience=1)
+    held.exchange = Request("train", 4, collector, accept, 0.05, patience=1)
     with in_flight.room("an older phase", {"client-9": Size(1, None)}):
         room = in_flight.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
         collector.enter(room)

@@ -9,15 +9,15 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from common.settings.run import Network
-from server.gate import CrowdedError, Gate, Pace
+from fenchel.common.settings.run import Network
+from fenchel.server.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
 from tests.complexity import FACTOR, LINEAR, growth
 
 
 def test_a_pace_lets_a_burst_pass_and_then_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    pace = Pace(rate=10.0, burst=3.0, _since=now)
+    pace = TokenBucket(rate=10.0, burst=3.0, _since=now)
     assert [pace.delay() for _ in range(5)] == pytest.approx([0.0, 0.0, 0.0, 0.1, 0.2])
     now += 0.2  # two have been worked off
     assert pace.delay() == pytest.approx(0.1)
@@ -26,7 +26,7 @@ def test_a_pace_lets_a_burst_pass_and_then_its_rate(monkeypatch: pytest.MonkeyPa
 
 
 async def test_calls_at_once_are_counted_for_each_client_and_given_back() -> None:
-    gate = Gate(Network(max_calls_per_client=2))
+    gate = RateLimiter(Network(max_calls_per_client=2))
     async with AsyncExitStack() as stack:
         for _ in range(2):
             await stack.enter_async_context(gate.passed("a"))
@@ -38,7 +38,7 @@ async def test_calls_at_once_are_counted_for_each_client_and_given_back() -> Non
 
 
 async def test_a_call_that_fails_or_is_cancelled_is_given_back() -> None:
-    gate = Gate(Network(max_calls_per_client=1, calls_per_second=0.01, calls_at_once=2))
+    gate = RateLimiter(Network(max_calls_per_client=1, calls_per_second=0.01, calls_at_once=2))
     with pytest.raises(KeyError):
         async with gate.passed("a"):
             raise KeyError
@@ -59,7 +59,7 @@ async def test_a_call_that_fails_or_is_cancelled_is_given_back() -> None:
 
 
 async def test_many_refusals_leave_few_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    gate = Gate(Network(max_calls_per_client=1))
+    gate = RateLimiter(Network(max_calls_per_client=1))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         async with gate.passed("a"):
             for _ in range(1500):
@@ -69,19 +69,19 @@ async def test_many_refusals_leave_few_lines_in_the_log(caplog: pytest.LogCaptur
 
 
 def test_thousands_of_clients_pass_at_once() -> None:
-    async def join(gate: Gate, name: str) -> None:
+    async def join(gate: RateLimiter, name: str) -> None:
         async with gate.passed(name):
             await asyncio.sleep(0)
 
     async def join_all(clients: int) -> None:
-        gate = Gate(Network())
+        gate = RateLimiter(Network())
         await asyncio.gather(*(join(gate, f"client-{number}") for number in range(clients)))
 
     assert growth(lambda clients: asyncio.run(join_all(clients)), 12_000 // FACTOR, 3) < LINEAR
 
 
 async def test_a_full_server_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    gate = Gate(Network(max_calls=3))
+    gate = RateLimiter(Network(max_calls=3))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         async with gate.passed("a"), gate.passed("b"):
             assert not caplog.records
@@ -97,7 +97,7 @@ async def test_a_server_that_is_full_again_and_again_says_so_once_in_a_minute(
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    gate = Gate(Network(max_calls=1, calls_at_once=1000))
+    gate = RateLimiter(Network(max_calls=1, calls_at_once=1000))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         for _ in range(121):
             async with gate.passed("a"):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.algorithms.hyfdca import LINE_STEPS, HyFDCASettings
-from server.line_search import best_step
-from server.picks import Picks
+from fenchel.algorithms.hyfdca.line_search import best_step
+from fenchel.algorithms.hyfdca.sampled_blocks import SampledBlocks
+from fenchel.algorithms.hyfdca.settings import LINE_STEPS, HyFDCASettings
 from tests.unit.server.test_alignment import aligned, grid, held_by, hybrids
 
 
@@ -29,7 +29,7 @@ def test_nobody_picks_more_than_h_samples_or_a_block_more_in_each_group(
     holdings, features = hybrid
     settings = settings_of(picks=wanted, picking="common", messages="sparse" if sparse else "dense")
     alignment = aligned(holdings, features, block)
-    picks = Picks(settings, 5, alignment, block)
+    picks = SampledBlocks(settings, 5, alignment, block)
     common: dict[int, set[int]] = {}
     for client, part in alignment.slices.items():
         picked = picks.of(client, t)
@@ -47,12 +47,12 @@ def test_nobody_picks_more_than_h_samples_or_a_block_more_in_each_group(
 
 def test_quotas_are_in_proportion() -> None:
     alignment = aligned(grid(3, 2, 90, 4), 4, 4)
-    picks = Picks(settings_of(picks=12, picking="common"), 0, alignment, 4)
+    picks = SampledBlocks(settings_of(picks=12, picking="common"), 0, alignment, 4)
     assert [picks.quotas(client) for client in alignment.slices] == [[12]] * 6
-    blocks = Picks(settings_of(picks=12, picking="common", messages="sparse"), 0, alignment, 4)
+    blocks = SampledBlocks(settings_of(picks=12, picking="common", messages="sparse"), 0, alignment, 4)
     assert blocks.quotas("client-000") == [3]
-    assert Picks(settings_of(picks=12), 0, alignment, 4).quotas("client-000") == [12]
-    assert Picks(settings_of(), 0, alignment, 4).quotas("client-000") == []
+    assert SampledBlocks(settings_of(picks=12), 0, alignment, 4).quotas("client-000") == [12]
+    assert SampledBlocks(settings_of(), 0, alignment, 4).quotas("client-000") == []
 
 
 def test_changes_are_divided_by_holders_active_holders_or_pickers() -> None:
@@ -66,7 +66,7 @@ def test_changes_are_divided_by_holders_active_holders_or_pickers() -> None:
     cohort = ["a", "c"]
     found = {}
     for averaging in ("all", "active", "pickers"):
-        picks = Picks(settings_of(picks=2, averaging=averaging), 1, alignment, 1)
+        picks = SampledBlocks(settings_of(picks=2, averaging=averaging), 1, alignment, 1)
         picked = {client: picks.of(client, 1) for client in cohort}
         divisors = picks.divisors(cohort, picked)
         found[averaging] = {
@@ -83,7 +83,7 @@ def test_changes_are_divided_by_holders_active_holders_or_pickers() -> None:
 
 def test_everybody_picking_all_is_damped_by_half_the_number_of_samples() -> None:
     alignment = aligned(grid(3, 2, 90, 4), 4, 4)
-    picks = Picks(settings_of(), 0, alignment, 4)
+    picks = SampledBlocks(settings_of(), 0, alignment, 4)
     clients = list(alignment.slices)
     picked = {client: picks.of(client, 1) for client in clients}
     assert picks.damping(clients, picked, picks.divisors(clients, picked), 1.0) == pytest.approx(45)

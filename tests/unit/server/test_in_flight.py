@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import SettingsError
-from common.expectation import ArraySpec
-from common.run_folder import RunFolder
-from deploy.inprocess import run_in_process
-from server import in_flight
-from server.in_flight import InFlight, Room, Size, half_of_memory
-from server.replies import Gathered, Visited
+from fenchel.common.errors import SettingsError
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.wire.schema import ArraySpec
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server.fleet import memory_budget
+from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size, half_of_memory
+from fenchel.server.fleet.replies import Gathered, Visited
 from tests.algorithms.federation import load_model
 from tests.conftest import MakeSettings
 
@@ -40,9 +40,9 @@ async def settled() -> None:
 
 
 def test_a_phase_that_needs_more_at_once_than_there_may_be_is_refused_in_words() -> None:
-    assert InFlight(6 * MIB).room("round 1, phase 'solve'", exactly(MIB)).wanted == 6 * MIB
+    assert MemoryBudget(6 * MIB).room("round 1, phase 'solve'", exactly(MIB)).wanted == 6 * MIB
     with pytest.raises(SettingsError) as caught:
-        InFlight(6 * MIB - 1).room("round 1, phase 'solve'", exactly(MIB))
+        MemoryBudget(6 * MIB - 1).room("round 1, phase 'solve'", exactly(MIB))
     for word in (
         "round 1, phase 'solve'",
         "6 clients",
@@ -51,28 +51,28 @@ def test_a_phase_that_needs_more_at_once_than_there_may_be_is_refused_in_words()
     ):
         assert word in str(caught.value)
     with pytest.raises(SettingsError, match="the reply of client client-0 has 1,048,576 bytes"):
-        InFlight(MIB - 1).room("round 1, phase 'train'", exactly(MIB), buffer=MIB)
+        MemoryBudget(MIB - 1).room("round 1, phase 'train'", exactly(MIB), buffer=MIB)
 
 
 def test_one_reply_at_a_time_is_enough_for_a_sum() -> None:
-    room = InFlight(MIB).room("train", exactly(MIB), buffer=256 * MIB)
+    room = MemoryBudget(MIB).room("train", exactly(MIB), buffer=256 * MIB)
     assert (room.wanted, room.buffer) == (MIB, 0)
-    open_length = InFlight(10 * MIB).room("visit", {"a": Size(0, None)}, buffer=256 * MIB)
+    open_length = MemoryBudget(10 * MIB).room("visit", {"a": Size(0, None)}, buffer=256 * MIB)
     assert open_length.buffer == 5 * MIB
     assert not open_length.excess("a", 5 * MIB)
     assert open_length.excess("a", 5 * MIB + 1)
-    wide = InFlight(600 * MIB).room("train", exactly(MIB), buffer=256 * MIB)
+    wide = MemoryBudget(600 * MIB).room("train", exactly(MIB), buffer=256 * MIB)
     assert (wide.wanted, wide.buffer) == (257 * MIB, 256 * MIB)
 
 
 def test_what_is_open_is_cut_for_all_alike() -> None:
     sizes = {"a": Size(MIB, MIB), "b": Size(0, None), "c": Size(MIB, None)}
-    room = InFlight(12 * MIB, largest_message=100 * MIB).room("offer", sizes)
+    room = MemoryBudget(12 * MIB, largest_message=100 * MIB).room("offer", sizes)
     assert not room.excess("a", MIB)
     told = [client for client in sizes for size in (5 * MIB, 6 * MIB + MIB) if room.excess(client, size)]
     assert told == ["a", "a", "b", "c"]
     assert "network.in_flight_bytes, 12,582,912, leaves 5,2" in room.excess("b", 7 * MIB)
-    roomy = InFlight(1000 * MIB, largest_message=100 * MIB).room("offer", sizes)
+    roomy = MemoryBudget(1000 * MIB, largest_message=100 * MIB).room("offer", sizes)
     assert not any(roomy.excess(client, 100 * MIB) for client in sizes)
 
 
@@ -91,7 +91,7 @@ def test_all_that_a_room_lets_come_fits_the_limit(
         for client, (least, more) in bounds.items()
     }
     try:
-        room = InFlight(limit, largest_message=80).room("any", sizes, buffer)
+        room = MemoryBudget(limit, largest_message=80).room("any", sizes, buffer)
     except SettingsError:
         least = [size.least for size in sizes.values()]
         assert (sum(least) if buffer is None else max(least)) > limit
@@ -112,7 +112,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
     chance = random.Random(seed)
     limit *= MIB
 
-    async def phase(shared: InFlight, number: int) -> None:
+    async def phase(shared: MemoryBudget, number: int) -> None:
         sizes = {f"{number}-{each}": chance.randint(2, 9) * MIB for each in range(chance.randint(1, 6))}
         together = chance.random() < 0.5 and sum(sizes.values()) <= limit
         exact = {client: Size(size, size) for client, size in sizes.items()}
@@ -143,7 +143,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
                     tasks.create_task(arrive(client))
 
     async def scenario() -> None:
-        shared = InFlight(limit)
+        shared = MemoryBudget(limit)
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
             for number in range(4):
                 tasks.create_task(phase(shared, number))
@@ -154,7 +154,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
 
 
 async def test_a_younger_phase_waits_for_what_the_older_one_may_still_need() -> None:
-    shared = InFlight(10 * MIB)
+    shared = MemoryBudget(10 * MIB)
     older, younger = (
         shared.room("older", exactly(MIB, CLIENTS)),
         shared.room("younger", exactly(3 * MIB, ["a", "b"])),
@@ -180,7 +180,7 @@ async def test_a_younger_phase_waits_for_what_the_older_one_may_still_need() -> 
 
 
 async def test_who_waits_is_let_go_when_the_phase_is_over_and_who_comes_back_has_its_room() -> None:
-    shared = InFlight(2 * MIB)
+    shared = MemoryBudget(2 * MIB)
     first = shared.room("first", exactly(2 * MIB, ["a"]))
     second = shared.room("second", exactly(2 * MIB, ["b"]))
     with first:
@@ -203,7 +203,7 @@ async def test_who_waits_is_let_go_when_the_phase_is_over_and_who_comes_back_has
 
 
 async def test_who_comes_back_with_another_size_gives_up_its_room_and_waits_for_other() -> None:
-    shared = InFlight(10 * MIB)
+    shared = MemoryBudget(10 * MIB)
     room = shared.room("visit", {"a": Size(0, 8 * MIB), "b": Size(0, 8 * MIB)}, 10 * MIB)
     with room:
         await room.claim("a", 6 * MIB)
@@ -220,7 +220,7 @@ async def test_who_comes_back_with_another_size_gives_up_its_room_and_waits_for_
 
 
 async def test_nobody_passes_the_limit_by_saying_less_first() -> None:
-    shared, names = InFlight(200 * MIB), [f"client-{number}" for number in range(10)]
+    shared, names = MemoryBudget(200 * MIB), [f"client-{number}" for number in range(10)]
     room = shared.room("round 1, phase 'look'", dict.fromkeys(names, Size(1, 100 * MIB)), 20 * MIB)
     collector = Visited(names, 20 * MIB, lambda client, values: None)
     collector.enter(room)
@@ -239,10 +239,10 @@ async def test_nobody_passes_the_limit_by_saying_less_first() -> None:
 
 
 async def test_a_sum_gives_room_back_as_it_goes_and_a_collection_at_its_end() -> None:
-    shared = InFlight(100 * MIB)
+    shared = MemoryBudget(100 * MIB)
     order = ["a", "b"]
     sums, whole = Visited(order, 20 * MIB, lambda client, values: None), Gathered()
-    rooms: list[Room] = []
+    rooms: list[Reservation] = []
     for collector in (sums, whole):
         rooms.append(shared.room("phase", exactly(5 * MIB, order), collector.buffer_bytes))
         collector.enter(rooms[-1])
@@ -277,9 +277,9 @@ def test_a_container_with_less_memory_than_its_machine_counts(
     whole = half_of_memory()
     assert 1 << 28 < whole < 1 << 45
     told = tmp_path / "memory.max"
-    monkeypatch.setattr(in_flight, "_CONTAINER", (tmp_path / "none", told))
+    monkeypatch.setattr(memory_budget, "_CONTAINER", (tmp_path / "none", told))
     told.write_text("1073741824\n")
-    assert half_of_memory() == InFlight().limit == 1 << 29
+    assert half_of_memory() == MemoryBudget().limit == 1 << 29
     told.write_text("max\n")
     assert half_of_memory() >= whole
 
@@ -327,13 +327,13 @@ def test_what_a_run_holds_of_large_replies_stays_below_its_limit(
     file = tmp_path / "wide.npz"
     np.savez(file, X=chance.standard_normal((12, features)), y=np.arange(12) % 2)
     reply, held = 8 * features, list[int]()
-    give = Room._give
+    give = Reservation._give
 
-    def giving(self: Room, client: str, size: int) -> None:
+    def giving(self: Reservation, client: str, size: int) -> None:
         give(self, client, size)
         held.append(self._in_flight.held)
 
-    monkeypatch.setattr(Room, "_give", giving)
+    monkeypatch.setattr(Reservation, "_give", giving)
 
     def run(limit: int | None) -> bytes:
         settings = make_settings(

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client.pseudonyms import LABEL_BYTES, label_pseudonyms, pseudonyms
-from common.arrays import Indices
-from common.errors import ContradictingLabelsError, DataError
-from server.alignment import Alignment, Holding, align
-from server.labels import check_labels
+from fenchel.algorithms.hyfdca.alignment import Alignment, HeldEntries, align
+from fenchel.algorithms.hyfdca.labels import check_labels
+from fenchel.client.secrets.pseudonyms import LABEL_BYTES, label_pseudonyms, pseudonyms
+from fenchel.common.arrays import Indices
+from fenchel.common.errors import ContradictingLabelsError, DataError
 
 KEY = bytes(range(32))
 ROWS: dict[str, Indices] = {
@@ -27,7 +27,7 @@ def names(client: str) -> list[str]:
 
 def alignment() -> Alignment:
     holdings = {
-        client: Holding(pseudonyms(KEY, names(client)), np.array([place]))
+        client: HeldEntries(pseudonyms(KEY, names(client)), np.array([place]))
         for place, client in enumerate(sorted(ROWS))
     }
     return align(holdings, features=3, block=2, ragged=False, random=np.random.default_rng(1))

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from common.errors import PayloadError
-from common.values import Values
-from proto import fenchel_pb2 as pb
-from server.calls import Call
-from server.checkpoint import take
-from server.exchange import Exchange
-from server.member import Member
-from server.replies import Gathered
+from fenchel.common.errors import PayloadError
+from fenchel.common.wire.values import Values
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.checkpoint import take
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.request import Request
 from tests.unit.server.conftest import body
 
 
@@ -29,28 +29,28 @@ def accept(client: str, values: Values, finite: bool) -> None:
     """Find nothing wrong with a reply."""
 
 
-def exchange_of() -> Exchange:
-    return Exchange("train", 1, Gathered(), accept, 1.0)
+def exchange_of() -> Request:
+    return Request("train", 1, Gathered(), accept, 1.0)
 
 
-def ask(member: Member, exchange: Exchange | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
+def ask(member: ClientRecord, exchange: Request | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
     exchange = exchange or exchange_of()
     call = member.post("train", 1, kind, body(), exchange)
     exchange.expect(member, call)
     return call
 
 
-def tell(member: Member) -> Call:
+def tell(member: ClientRecord) -> Call:
     return member.post("shift", 1, pb.TELL, body())
 
 
-def answered(member: Member, call: Call) -> None:
+def answered(member: ClientRecord, call: Call) -> None:
     assert call.exchange is not None
     call.exchange.receive(call, {})
     member.settle(call)
 
 
-def test_sequence_numbers_increase_and_a_counted_answer_becomes_the_base(member: Member) -> None:
+def test_sequence_numbers_increase_and_a_counted_answer_becomes_the_base(member: ClientRecord) -> None:
     first = ask(member)
     assert (first.sequence, first.base, member.base) == (1, 0, 0)
     answered(member, first)
@@ -58,7 +58,7 @@ def test_sequence_numbers_increase_and_a_counted_answer_becomes_the_base(member:
     assert (second.sequence, second.base) == (2, 1)
 
 
-def test_an_answer_that_did_not_count_is_not_the_base(member: Member) -> None:
+def test_an_answer_that_did_not_count_is_not_the_base(member: ClientRecord) -> None:
     failed = ask(member)
     assert failed.exchange is not None
     failed.exchange.fail(failed, "no")
@@ -66,12 +66,12 @@ def test_an_answer_that_did_not_count_is_not_the_base(member: Member) -> None:
     assert (ask(member).sequence, ask_base(member)) == (2, 0)
 
 
-def ask_base(member: Member) -> int:
+def ask_base(member: ClientRecord) -> int:
     (call,) = member.outstanding.values()
     return call.base
 
 
-def test_a_promise_counts_as_soon_as_it_is_made(member: Member) -> None:
+def test_a_promise_counts_as_soon_as_it_is_made(member: ClientRecord) -> None:
     calls = [tell(member), tell(member)]
     assert [(call.sequence, call.base) for call in calls] == [(1, 0), (2, 1)]
     assert member.base == 2
@@ -79,20 +79,20 @@ def test_a_promise_counts_as_soon_as_it_is_made(member: Member) -> None:
     assert ask(member).base == 2
 
 
-def test_an_inspection_changes_no_base(member: Member) -> None:
+def test_an_inspection_changes_no_base(member: ClientRecord) -> None:
     call = ask(member, kind=pb.INSPECT)
     answered(member, call)
     assert (member.base, member.next_sequence) == (0, 2)
 
 
 @pytest.mark.parametrize("kind", [pb.ASK, pb.TELL, pb.INSPECT])
-def test_nothing_is_posted_while_a_question_is_open(member: Member, kind: pb.Kind.ValueType) -> None:
+def test_nothing_is_posted_while_a_question_is_open(member: ClientRecord, kind: pb.Kind.ValueType) -> None:
     ask(member)
     with pytest.raises(RuntimeError, match="another question is still open"):
         member.post("shift", 1, kind, body(), None if kind == pb.TELL else exchange_of())
 
 
-def test_a_settled_call_lets_go_of_its_body(member: Member) -> None:
+def test_a_settled_call_lets_go_of_its_body(member: ClientRecord) -> None:
     call = ask(member)
     assert call.body is not None
     size = call.body.size
@@ -101,7 +101,7 @@ def test_a_settled_call_lets_go_of_its_body(member: Member) -> None:
     assert call.body_bytes == size
 
 
-def test_an_instruction_is_queued_for_the_open_stream_only(member: Member) -> None:
+def test_an_instruction_is_queued_for_the_open_stream_only(member: ClientRecord) -> None:
     tell(member)
     assert not member.connected
     member.queue = asyncio.Queue()
@@ -112,7 +112,7 @@ def test_an_instruction_is_queued_for_the_open_stream_only(member: Member) -> No
 
 
 def test_how_long_a_client_is_away_is_noted_with_what_waits_for_it(
-    member: Member, monkeypatch: pytest.MonkeyPatch
+    member: ClientRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now)
@@ -148,7 +148,7 @@ def hello(*snapshots: int, stateless: bool = False) -> pb.Hello:
     [((), False), ((1,), False), ((2,), True), ((1, 2), True), ((2, 3), True), ((3,), False)],
 )
 def test_a_client_must_still_have_the_state_that_counts(
-    member: Member, snapshots: tuple[int, ...], possible: bool
+    member: ClientRecord, snapshots: tuple[int, ...], possible: bool
 ) -> None:
     answered(member, ask(member))
     answered(member, ask(member))
@@ -169,7 +169,7 @@ def test_a_client_must_still_have_the_state_that_counts(
     ],
 )
 def test_a_promise_in_the_journal_proves_those_before_it_kept(
-    member: Member, snapshots: tuple[int, ...], possible: bool, left: list[int]
+    member: ClientRecord, snapshots: tuple[int, ...], possible: bool, left: list[int]
 ) -> None:
     answered(member, ask(member))
     for _ in range(3):
@@ -179,7 +179,7 @@ def test_a_promise_in_the_journal_proves_those_before_it_kept(
     assert list(member.outstanding) == left
 
 
-def test_an_answer_that_counts_proves_the_promises_before_it_kept(member: Member) -> None:
+def test_an_answer_that_counts_proves_the_promises_before_it_kept(member: ClientRecord) -> None:
     told = []
     for _ in range(40):  # a client that answers, and never confirms
         told.append(tell(member))
@@ -190,7 +190,9 @@ def test_an_answer_that_counts_proves_the_promises_before_it_kept(member: Member
     assert list(member.tells()) == [later]
 
 
-def test_an_answer_proves_also_what_was_promised_before_the_server_was_restarted(member: Member) -> None:
+def test_an_answer_proves_also_what_was_promised_before_the_server_was_restarted(
+    member: ClientRecord,
+) -> None:
     answered(member, ask(member))
     told = [tell(member), tell(member)]
     again = take("run", 1, 0, Nothing(), {member.name: member}).restore()[member.name]
@@ -199,7 +201,7 @@ def test_an_answer_proves_also_what_was_promised_before_the_server_was_restarted
     assert not again.outstanding
 
 
-def test_what_proves_no_state_settles_no_promise(member: Member) -> None:
+def test_what_proves_no_state_settles_no_promise(member: ClientRecord) -> None:
     promise = tell(member)
     answered(member, ask(member, kind=pb.INSPECT))
     failed = ask(member)
@@ -212,7 +214,7 @@ def test_what_proves_no_state_settles_no_promise(member: Member) -> None:
     assert promise.body is not None
 
 
-def test_a_client_without_state_can_always_come_back(member: Member) -> None:
+def test_a_client_without_state_can_always_come_back(member: ClientRecord) -> None:
     answered(member, ask(member))
     tell(member)
     assert member.can_restore(hello(stateless=True))
@@ -220,7 +222,7 @@ def test_a_client_without_state_can_always_come_back(member: Member) -> None:
     assert len(member.outstanding) == 1
 
 
-def test_an_instruction_never_asks_to_forget_its_own_base(member: Member) -> None:
+def test_an_instruction_never_asks_to_forget_its_own_base(member: ClientRecord) -> None:
     answered(member, ask(member))
     promises = [tell(member), tell(member)]
     member.reach = member.base  # a checkpoint was written before the promises were kept
@@ -228,7 +230,7 @@ def test_an_instruction_never_asks_to_forget_its_own_base(member: Member) -> Non
     assert ask(member).head(member.reach).reach == 3
 
 
-def test_a_lost_client_answers_nothing_more(member: Member) -> None:
+def test_a_lost_client_answers_nothing_more(member: ClientRecord) -> None:
     tell(member)
     call = ask(member)
     member.lose("its journal is gone")
@@ -239,11 +241,11 @@ def test_a_lost_client_answers_nothing_more(member: Member) -> None:
     assert not call.exchange.is_open_for(call)
 
 
-def test_a_reply_that_is_refused_does_not_count(member: Member) -> None:
+def test_a_reply_that_is_refused_does_not_count(member: ClientRecord) -> None:
     def refuse(client: str, values: Values, finite: bool) -> None:
         raise PayloadError("wrong shape")
 
-    exchange = Exchange("train", 1, Gathered(), refuse, 1.0)
+    exchange = Request("train", 1, Gathered(), refuse, 1.0)
     call = ask(member, exchange)
     with pytest.raises(PayloadError) as refused:
         exchange.check(call.client, {"x": np.ones(1)}, False)
@@ -253,7 +255,7 @@ def test_a_reply_that_is_refused_does_not_count(member: Member) -> None:
     assert exchange.failures == {member.name: "wrong shape"}
 
 
-def test_what_a_client_has_to_catch_up_on_is_counted_until_it_is_done(member: Member) -> None:
+def test_what_a_client_has_to_catch_up_on_is_counted_until_it_is_done(member: ClientRecord) -> None:
     size = body().size
     first, second = tell(member), tell(member)
     each = member.owed_bytes // 2
@@ -268,14 +270,14 @@ def test_what_a_client_has_to_catch_up_on_is_counted_until_it_is_done(member: Me
     assert second.outcome == "told"
 
 
-def test_a_checkpoint_knows_what_a_client_has_to_catch_up_on(member: Member) -> None:
+def test_a_checkpoint_knows_what_a_client_has_to_catch_up_on(member: ClientRecord) -> None:
     tell(member)
     tell(member)
     restored = take("run", 1, 0, Nothing(), {member.name: member}).restore()[member.name]
     assert restored.owed_bytes == member.owed_bytes > 0
 
 
-def test_who_is_lost_owes_nothing_and_hears_so_if_it_is_there(member: Member) -> None:
+def test_who_is_lost_owes_nothing_and_hears_so_if_it_is_there(member: ClientRecord) -> None:
     member.queue = asyncio.Queue()
     tell(member)
     member.lose("it is slow to follow")
@@ -288,7 +290,7 @@ def test_who_is_lost_owes_nothing_and_hears_so_if_it_is_there(member: Member) ->
     assert "it is slow to follow" in waiting[1].reason
 
 
-def test_who_is_given_up_was_away_until_then(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_given_up_was_away_until_then(member: ClientRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter_ns", lambda: 50)
     call = ask(member)
     call.queued_ns = 20

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 import fenchel
-from common.errors import JoinRefusedError, SettingsError
-from common.run_folder import RunFolder
-from common.settings.participation import Participation
-from common.settings.run import RunSettings, validate
-from server.algorithms import server_half
-from server.cohort import Cohort
-from server.coordinator import Coordinator
-from server.fleet import Fleet
-from server.member import EPOCH_BITS
-from server.newcomers import Newcomers, check_late_joiners
+from fenchel.algorithms.server_registry import server_half
+from fenchel.common.errors import JoinRefusedError, SettingsError
+from fenchel.common.settings.participation import Participation
+from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.fleet.client_record import EPOCH_BITS
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.membership.late_joiners import LateJoiners, check_late_joiners
 from tests.unit.server.conftest import MakeMember
 
 PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not
 
 
-async def waiting(newcomers: Newcomers, name: str) -> asyncio.Task[None]:
+async def waiting(newcomers: LateJoiners, name: str) -> asyncio.Task[None]:
     """Let a client come to where it waits."""
     task = asyncio.create_task(newcomers.wait(newcomers.member(name)))
     await asyncio.sleep(0)
@@ -33,7 +33,7 @@ async def waiting(newcomers: Newcomers, name: str) -> asyncio.Task[None]:
 
 
 async def test_they_are_called_in_the_order_of_ids_and_each_once() -> None:
-    newcomers = Newcomers(0)
+    newcomers = LateJoiners(0)
     tasks = {name: await waiting(newcomers, name) for name in ("c", "a", "b")}
     for name in ("a", "b", "c"):
         called = newcomers.call()
@@ -44,7 +44,7 @@ async def test_they_are_called_in_the_order_of_ids_and_each_once() -> None:
 
 
 async def test_one_whose_stream_broke_is_not_called_until_it_is_back() -> None:
-    newcomers = Newcomers(0)
+    newcomers = LateJoiners(0)
     first = await waiting(newcomers, "a")
     second = await waiting(newcomers, "a")  # its old stream seems to be open
     first.cancel()
@@ -59,7 +59,7 @@ async def test_one_whose_stream_broke_is_not_called_until_it_is_back() -> None:
 
 
 async def test_instructions_are_numbered_above_all_that_its_journal_may_hold() -> None:
-    newcomers = Newcomers(3)
+    newcomers = LateJoiners(3)
     await waiting(newcomers, "a")
     member = newcomers.call()
     assert member is not None
@@ -71,7 +71,7 @@ async def test_instructions_are_numbered_above_all_that_its_journal_may_hold() -
 
 
 async def test_a_process_that_was_turned_away_hears_why_and_another_may_try() -> None:
-    newcomers = Newcomers(0)
+    newcomers = LateJoiners(0)
     await waiting(newcomers, "a")
     member = newcomers.call()
     assert member is not None
@@ -87,8 +87,8 @@ async def test_who_has_kept_all_waiting_in_vain_waits_longer_and_longer_and_hold
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 500.0
-    monkeypatch.setattr("server.newcomers.time.monotonic", lambda: now)
-    newcomers = Newcomers(0)
+    monkeypatch.setattr("fenchel.server.membership.late_joiners.time.monotonic", lambda: now)
+    newcomers = LateJoiners(0)
     for process, pause in enumerate([60.0, 120.0, 240.0]):
         await waiting(newcomers, "a")
         member = newcomers.call()
@@ -109,7 +109,7 @@ async def test_who_has_kept_all_waiting_in_vain_waits_longer_and_longer_and_hold
 
 
 async def test_nobody_waits_for_a_run_that_is_over() -> None:
-    newcomers = Newcomers(0)
+    newcomers = LateJoiners(0)
     task = await waiting(newcomers, "a")
     newcomers.end()
     await asyncio.wait_for(task, PATIENCE)

@@ -8,16 +8,16 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from common.errors import LostStateError
-from common.settings.participation import Participation
-from server.fleet import Fleet
-from server.member import Member
+from fenchel.common.errors import LostStateError
+from fenchel.common.settings.participation import Participation
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.fleet import Fleet
 
 MODEL = np.zeros(1000)
 
 
 def fleet_of(limit: int, policy: Literal["stop", "continue"] = "continue") -> Fleet:
-    members = {name: Member(name, place) for place, name in enumerate(("a", "b"))}
+    members = {name: ClientRecord(name, place) for place, name in enumerate(("a", "b"))}
     return Fleet(members, 0, Participation(on_lost_state=policy), 1 << 20, promised_bytes=limit)
 
 

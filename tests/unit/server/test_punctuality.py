@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.punctuality import ANY, OFTEN, Punctuality
+from fenchel.server.fleet.availability import ANY, OFTEN, Availability
 
 Event: TypeAlias = tuple[Literal["missed", "kept", "returned"], str]
 
@@ -46,7 +46,7 @@ def overlooked(history: list[Event], patience: int | None) -> set[str]:
 def test_a_phase_overlooks_who_has_missed_so_many_deadlines_of_it_or_of_all_in_a_row(
     events: list[Event], patience: int | None
 ) -> None:
-    client, stream = Punctuality(), 1
+    client, stream = Availability(), 1
     history: list[Event] = []
     for what, phase in events:
         before = overlooked(history, patience)
@@ -66,13 +66,13 @@ def test_a_phase_overlooks_who_has_missed_so_many_deadlines_of_it_or_of_all_in_a
 
 
 def test_who_is_away_is_overlooked_in_a_phase_that_it_never_missed() -> None:
-    client = Punctuality()
+    client = Availability()
     assert [client.miss(phase, 1, 2, 60.0) for phase in PHASES] == [[], [ANY]]
     assert not client.awaited("evaluate")
 
 
 def test_who_is_slow_in_one_phase_alone_is_awaited_in_the_others() -> None:
-    client = Punctuality()
+    client = Availability()
     for _ in range(3):
         news = client.miss("train", 1, 3, 60.0)
         client.keep("loss")
@@ -85,8 +85,8 @@ def test_coming_back_speaks_for_a_client_once_until_it_has_answered_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("server.punctuality.time.monotonic", lambda: now)
-    client = Punctuality()
+    monkeypatch.setattr("fenchel.server.fleet.availability.time.monotonic", lambda: now)
+    client = Availability()
     waited = []
     for stream in range(1, 10):  # on another connection in each phase
         client.returned(stream)
@@ -103,7 +103,7 @@ def test_coming_back_speaks_for_a_client_once_until_it_has_answered_in_time(
 
 
 def test_coming_back_between_two_misses_does_not_hide_them() -> None:
-    client = Punctuality()
+    client = Availability()
     assert [client.miss("train", stream, 3, 60.0) for stream in (1, 2, 3)] == [[], [], [ANY, "train"]]
 
 
@@ -111,8 +111,8 @@ def test_it_gets_another_chance_when_a_deadline_is_a_twentieth_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("server.punctuality.time.monotonic", lambda: now)
-    client = Punctuality()
+    monkeypatch.setattr("fenchel.server.fleet.availability.time.monotonic", lambda: now)
+    client = Availability()
     client.miss("train", 1, 1, 30.0)
     now += 599.0
     assert not client.awaited("train")
@@ -132,10 +132,10 @@ class Stalling:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, stalls: Callable[[int], bool]) -> None:
         self.now = 1000.0
         self.round = 0
-        self.client = Punctuality("it")
+        self.client = Availability("it")
         self.stalls = stalls
         self.waited: list[float] = []
-        monkeypatch.setattr("server.punctuality.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("fenchel.server.fleet.availability.time.monotonic", lambda: self.now)
 
     def go(self, rounds: int) -> None:
         for _ in range(rounds):

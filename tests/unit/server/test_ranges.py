@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.algorithms.hyfdca import Encryption, HyFDCASettings
-from common.objectives.coordinate import dual_values, feasible, line_terms
-from common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
-from server.ranges import Ranges
+from fenchel.algorithms.hyfdca.dual_ranges import DualRanges
+from fenchel.algorithms.hyfdca.settings import Encryption, HyFDCASettings
+from fenchel.common.objectives.coordinate import dual_values, feasible, line_terms
+from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
 
 LOSSES = [Hinge(), SmoothedHinge(1.0), SmoothedHinge(20.0), SquaredHinge(), Squared(), Logistic()]
 
 
-def ranges(loss: MarginLoss, l2: float, target: float, **settings: object) -> Ranges:
+def ranges(loss: MarginLoss, l2: float, target: float, **settings: object) -> DualRanges:
     encryption = Encryption(largest_dual=8.0)
     chosen = HyFDCASettings.model_validate({"encryption": encryption, **settings})
-    return Ranges(
+    return DualRanges(
         chosen, 3072, loss, l2, samples=50, clients=3, holders=2, longest_part=0.5, largest_target=target
     )
 

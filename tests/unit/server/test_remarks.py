@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
-from server.remarks import AT_ONCE, EVERY, Remarks
+from fenchel.server.telemetry.throttled_log import AT_ONCE, EVERY, ThrottledLog
 
 
 def test_two_errors_in_turn_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    remarks = Remarks(lambda: now)
+    remarks = ThrottledLog(lambda: now)
     hours = 2.0
     for call in range(int(hours * 3600 * 20)):
         now = call / 20
@@ -23,7 +23,7 @@ def test_two_errors_in_turn_do_not_fill_the_log(caplog: pytest.LogCaptureFixture
 
 def test_the_same_line_is_written_once(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    remarks = Remarks(lambda: now)
+    remarks = ThrottledLog(lambda: now)
     for call in range(100):
         now = 60.0 * call
         remarks.add(logging.WARNING, "a", "client a: the same")
@@ -31,7 +31,7 @@ def test_the_same_line_is_written_once(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_one_client_does_not_silence_another(caplog: pytest.LogCaptureFixture) -> None:
-    remarks = Remarks(lambda: 0.0)
+    remarks = ThrottledLog(lambda: 0.0)
     for call in range(100):
         remarks.add(logging.WARNING, "a", f"client a: error {call}")
     remarks.add(logging.ERROR, "b", "client b is refused")
@@ -42,7 +42,7 @@ def test_one_client_does_not_silence_another(caplog: pytest.LogCaptureFixture) -
 
 def test_after_a_quiet_time_there_is_room_again(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    remarks = Remarks(lambda: now)
+    remarks = ThrottledLog(lambda: now)
     for call in range(AT_ONCE + 7):
         remarks.add(logging.WARNING, "a", f"client a: error {call}")
     now = EVERY

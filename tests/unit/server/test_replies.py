@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.values import SparseVector, Value
-from server.cohort import Cohort
-from server.folding import Total, accumulate
-from server.replies import Gathered, Reduced, Replies
+from fenchel.common.wire.values import SparseVector, Value
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.replies import Gathered, Reduced, Replies
+from fenchel.server.fleet.weighted_sum import WeightedSum, accumulate
 
 NOBODY = cast(Cohort, None)
 PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not
@@ -68,7 +68,7 @@ def test_a_total_is_the_weighted_sum_also_where_the_weights_are_equal_at_first(
     dtype: str, weights: tuple[float, ...]
 ) -> None:
     arrays = [np.random.default_rng(i).standard_normal(50).astype(dtype) for i in range(len(weights))]
-    total = Total()
+    total = WeightedSum()
     for array, weight in zip(arrays, weights, strict=True):
         before = array.copy()
         total.add(array, weight)
@@ -86,13 +86,13 @@ def test_a_total_is_the_weighted_sum_also_where_the_weights_are_equal_at_first(
 @pytest.mark.parametrize("weight", [1.0, 3.0, 0.5])
 def test_the_first_term_is_not_copied_and_never_changed(weight: float) -> None:
     first, second = np.arange(5.0), np.ones(5)
-    total = Total()
+    total = WeightedSum()
     total.add(first, weight)
     alone = total.sum()
     np.testing.assert_array_equal(alone, weight * np.arange(5.0))
     alone += 1.0  # whoever takes the sum may go on with it
     np.testing.assert_array_equal(first, np.arange(5.0))
-    total = Total()
+    total = WeightedSum()
     total.add(first, weight)
     total.add(second, weight)
     np.testing.assert_array_equal(total.sum(), weight * np.arange(1.0, 6.0))
@@ -111,7 +111,7 @@ def test_a_small_part_of_a_message_does_not_keep_the_rest_of_it() -> None:
 
 
 def test_sums_do_not_depend_on_the_order_of_memory() -> None:
-    total = Total()
+    total = WeightedSum()
     for weight in (10.0, 20.0, 30.0):
         total.add(np.asfortranarray(np.arange(6.0).reshape(2, 3)), weight)
     np.testing.assert_array_equal(total.sum(), 60 * np.arange(6.0).reshape(2, 3))
@@ -122,7 +122,7 @@ def test_sums_do_not_depend_on_the_order_of_memory() -> None:
 def test_small_weights_keep_large_numbers_from_overflowing(
     dtype: str, large: float, weights: tuple[float, ...]
 ) -> None:
-    total = Total()
+    total = WeightedSum()
     for weight in weights:
         total.add(np.full(3, large, dtype), weight)
     np.testing.assert_allclose(total.mean(), np.full(3, large), rtol=1e-2)

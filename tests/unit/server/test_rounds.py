@@ -13,19 +13,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from common.arrays import Vector
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from common.tables import read
-from proto import fenchel_pb2 as pb
-from server import checkpoint as checkpoints
-from server.algorithm import Algorithm
-from server.checkpoint import Checkpoint
-from server.evaluation import Evaluator
-from server.fleet import Fleet
-from server.member import Member
-from server.recorder import Recorder
-from server.rounds import Rounds, Row
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.arrays import Vector
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.tables import read
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as checkpoints
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.evaluation import Evaluator
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.rounds import Rounds, Row
+from fenchel.server.telemetry.recorder import Recorder
 from tests.unit.server.conftest import MakeMember, body
 
 MakeRounds = Callable[..., Rounds]
@@ -57,7 +57,7 @@ class Never:
 
 
 @pytest.fixture
-def member(make_member: MakeMember) -> Member:
+def member(make_member: MakeMember) -> ClientRecord:
     """Return a client that is connected."""
     client = make_member("a")
     client.queue = asyncio.Queue()
@@ -69,7 +69,7 @@ async def nobody(fleet: Fleet, algorithm: Algorithm) -> bool:
 
 
 @pytest.fixture
-def make(tmp_path: Path, member: Member) -> Iterator[MakeRounds]:
+def make(tmp_path: Path, member: ClientRecord) -> Iterator[MakeRounds]:
     """Return a function that makes a run of one client whose regular checkpoints never come."""
     made: list[Rounds] = []
 
@@ -82,7 +82,7 @@ def make(tmp_path: Path, member: Member) -> Iterator[MakeRounds]:
         asyncio.run(rounds.close(completed=True))
 
 
-def rounds_of(parent: Path, member: Member, **participation: Any) -> Rounds:
+def rounds_of(parent: Path, member: ClientRecord, **participation: Any) -> Rounds:
     settings = validate(
         {
             "rounds": 100,
@@ -115,7 +115,9 @@ def saved(rounds: Rounds) -> tuple[int, float]:
     return found.round, found.state(State).model[0]
 
 
-async def test_a_run_that_waits_saves_what_was_before_the_round(make: MakeRounds, member: Member) -> None:
+async def test_a_run_that_waits_saves_what_was_before_the_round(
+    make: MakeRounds, member: ClientRecord
+) -> None:
     rounds = make()
     for t in (1, 2, 3):
         rounds._keep_from = 0.0
@@ -231,8 +233,10 @@ async def test_keeping_takes_a_hundredth_of_the_time_at_most(
         now += 1.0
         return now
 
-    monkeypatch.setattr("server.rounds.time.thread_time", take_a_second)  # between two looks there is one
-    monkeypatch.setattr("server.rounds.time.perf_counter", lambda: now)
+    monkeypatch.setattr(
+        "fenchel.server.rounds.time.thread_time", take_a_second
+    )  # between two looks there is one
+    monkeypatch.setattr("fenchel.server.rounds.time.perf_counter", lambda: now)
     rounds = make()
     kept = []
     for rounds.done in range(1, 500):
@@ -263,7 +267,7 @@ async def test_a_disk_that_is_full_is_told_and_the_run_goes_on_waiting(
 
 
 async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_to_wait(
-    make: MakeRounds, member: Member, monkeypatch: pytest.MonkeyPatch
+    make: MakeRounds, member: ClientRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_LARGE_BYTES", 8)
     rounds = make()
@@ -324,7 +328,7 @@ async def test_what_goes_wrong_while_a_round_is_noted_ends_the_run(make: MakeRou
 
 @pytest.mark.parametrize("noted_before", [False, True])
 async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_noted(
-    make: MakeRounds, member: Member, noted_before: bool, caplog: pytest.LogCaptureFixture
+    make: MakeRounds, member: ClientRecord, noted_before: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also the account of privacy counts by these rows."""
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from common.errors import RunStoppedError, SettingsError
-from common.randomness import generator
-from common.settings.participation import (
+from fenchel.common.errors import RunStoppedError, SettingsError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.participation import (
     AllClients,
     Bernoulli,
     Cyclic,
@@ -24,10 +24,10 @@ from common.settings.participation import (
     Sampler,
     Weighted,
 )
-from proto import fenchel_pb2 as pb
-from server.fleet import Fleet
-from server.member import Member
-from server.sampling import Shortage, draw, fraction_size
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.fleet.sampling import Shortage, draw, fraction_size
 
 DRAWS = 4000
 SIGNIFICANT = 1e-4
@@ -237,7 +237,9 @@ def test_one_without_weight_is_not_drawn_for_one_that_is_absent() -> None:
 
 
 def test_people_are_told_once_after_each_loss(caplog: pytest.LogCaptureFixture) -> None:
-    members = {name: Member(name, index, pb.ShardDescription(samples=2)) for index, name in enumerate("abcd")}
+    members = {
+        name: ClientRecord(name, index, pb.ShardDescription(samples=2)) for index, name in enumerate("abcd")
+    }
     fleet = Fleet(members, 5, Participation(sampler=FixedSize(size=3), on_lost_state="continue"), 1 << 20)
     sizes = []
     with caplog.at_level(logging.WARNING, "fenchel.server"):
@@ -269,7 +271,9 @@ def test_rounds_and_seeds_draw_differently() -> None:
 
 
 def test_a_run_whose_clients_are_all_lost_says_how_it_can_go_on() -> None:
-    members = {name: Member(name, index, lost="its journal is gone") for index, name in enumerate("abcd")}
+    members = {
+        name: ClientRecord(name, index, lost="its journal is gone") for index, name in enumerate("abcd")
+    }
     fleet = Fleet(members, 5, Participation(on_lost_state="continue"), 1 << 20, round=9)
     with pytest.raises(RunStoppedError, match=r"round 9: all 4 clients are lost .*--resume RUN --previous"):
         fleet.sample()

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.run_folder import RunFolder
-from common.settings.run import validate
-from deploy.inprocess import run_in_process
-from report import columns
-from report.run import Run
-from server.coordinator import Coordinator
-from server.metrics import ServerMetrics
-from server.observer import Observer
+from fenchel.common.settings.run import validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.report import columns
+from fenchel.report.run import Run
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.telemetry.metrics import ServerMetrics
+from fenchel.server.telemetry.observer import RunObserver
 
 SETTINGS = validate(
     {
@@ -47,7 +47,9 @@ def test_the_series_are_those_of_the_tables(tmp_path: Path) -> None:
         found = series(counted.exposition.text())
         standing.append(found["fenchel_clients", frozenset({("state", "connected")})])
 
-    asyncio.run(run_in_process(SETTINGS, folder, observer=counted.observer().beside(Observer(begins=begins))))
+    asyncio.run(
+        run_in_process(SETTINGS, folder, observer=counted.observer().beside(RunObserver(begins=begins)))
+    )
     found = series(counted.exposition.text())
     run = Run(folder.path)
     rounds, calls = run.metrics_table, run.calls_table
@@ -92,9 +94,9 @@ def test_no_series_is_named_after_a_client_on_the_server(tmp_path: Path) -> None
 def test_observers_beside_each_other_hear_the_same(tmp_path: Path) -> None:
     heard: dict[str, list[object]] = {"first": [], "second": []}
 
-    def listening(who: str) -> Observer:
+    def listening(who: str) -> RunObserver:
         notes = heard[who]
-        return Observer(
+        return RunObserver(
             joined=lambda present, expected: notes.append(("joined", present, expected)),
             row=lambda row: notes.append(("row", row["round"])),
             conducting=lambda conductor: notes.append(type(conductor)),

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from common.errors import LostStateError, TooFewRepliesError
-from common.phases import EVALUATE
-from common.settings.participation import Participation
-from server.calls import Call
-from server.cohort import Cohort
-from server.exchange import Exchange
-from server.fleet import Fleet
-from server.member import Member
+from fenchel.common.errors import LostStateError, TooFewRepliesError
+from fenchel.common.settings.participation import Participation
+from fenchel.common.wire.phases import EVALUATE
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.fleet.request import Request
 
 PATIENCE = 30.0
 NAMES = ("client-0", "client-1", "client-2")
@@ -27,7 +27,7 @@ class Watched:
     def __init__(self, **participation: Any) -> None:
         self.said: list[str] = []
         self.waiting = asyncio.Event()
-        members = {name: Member(name, index) for index, name in enumerate(NAMES)}
+        members = {name: ClientRecord(name, index) for index, name in enumerate(NAMES)}
         self.fleet = Fleet(members, 0, Participation(**participation), 1 << 20, round=5, waits=self.note)
 
     def note(self, words: str) -> None:
@@ -46,8 +46,8 @@ class Watched:
         return asking
 
 
-def exchange_of(call: Call) -> Exchange:
-    assert isinstance(call.exchange, Exchange)
+def exchange_of(call: Call) -> Request:
+    assert isinstance(call.exchange, Request)
     return call.exchange
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from server.sockets import Crossed, Sockets
+from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes")
 
@@ -61,12 +61,12 @@ def paired(stack: ExitStack, host: str = "127.0.0.1", at: tuple[str, int] | None
 def test_each_look_tells_what_has_crossed_since_the_one_before(stack: ExitStack) -> None:
     pair, other, sockets = paired(stack), paired(stack), Sockets()
     pair.send(10_000, 300)
-    assert sockets.news(pair.peer) == Crossed(10_000, 300)
-    assert sockets.news(pair.peer) == Crossed(0, 0)
+    assert sockets.news(pair.peer) == SocketBytes(10_000, 300)
+    assert sockets.news(pair.peer) == SocketBytes(0, 0)
     pair.send(5, 7)
     other.send(1_000, 0)
-    assert sockets.news(pair.peer) == Crossed(5, 7)
-    assert sockets.news(other.peer) == Crossed(1_000, 0)  # also what crossed before it was looked at
+    assert sockets.news(pair.peer) == SocketBytes(5, 7)
+    assert sockets.news(other.peer) == SocketBytes(1_000, 0)  # also what crossed before it was looked at
 
 
 def test_addresses_of_version_6(stack: ExitStack) -> None:
@@ -75,33 +75,33 @@ def test_addresses_of_version_6(stack: ExitStack) -> None:
     except OSError:
         pytest.skip("no IPv6 here")
     pair.send(100, 200)
-    assert Sockets().news(pair.peer) == Crossed(100, 200)
+    assert Sockets().news(pair.peer) == SocketBytes(100, 200)
 
 
 def test_a_connection_that_is_gone_is_not_known_even_if_its_descriptor_lives_on(stack: ExitStack) -> None:
     pair, sockets = paired(stack), Sockets()
     pair.send(1, 2)
-    assert sockets.news(pair.peer) == Crossed(1, 2)
+    assert sockets.news(pair.peer) == SocketBytes(1, 2)
     descriptor, peer = pair.server.fileno(), pair.peer
     pair.close()
     other = paired(stack)
     assert descriptor in (other.server.fileno(), other.client.fileno())
     assert sockets.news(peer) is None
     other.send(3, 4)
-    assert sockets.news(other.peer) == Crossed(3, 4)
+    assert sockets.news(other.peer) == SocketBytes(3, 4)
 
 
 def test_a_later_connection_of_the_same_address_is_counted_from_its_beginning(stack: ExitStack) -> None:
     # Of an address of its own: nobody who asks for any port meanwhile is given this one.
     first, sockets = paired(stack, at=("127.0.0.7", 0)), Sockets()
     first.send(50_000, 10)
-    assert sockets.news(first.peer) == Crossed(50_000, 10)
+    assert sockets.news(first.peer) == SocketBytes(50_000, 10)
     address = first.client.getsockname()
     first.server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     first.close()
     again = paired(stack, at=address)
     again.send(60_000, 20)
-    assert sockets.news(again.peer) == Crossed(60_000, 20)
+    assert sockets.news(again.peer) == SocketBytes(60_000, 20)
 
 
 def test_looking_leaves_no_file_open_and_closes_none(stack: ExitStack) -> None:
@@ -109,7 +109,7 @@ def test_looking_leaves_no_file_open_and_closes_none(stack: ExitStack) -> None:
     before = os.listdir("/proc/self/fd")  # noqa: PTH208
     for _ in range(10):
         pair.send(10, 10)
-        assert sockets.news(pair.peer) == Crossed(10, 10)
+        assert sockets.news(pair.peer) == SocketBytes(10, 10)
     assert Sockets().news("ipv4:192.0.2.1:9") is None
     assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
 

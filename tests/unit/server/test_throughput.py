@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.throughput import Throughput
+from fenchel.server.metering.throughput import Throughput
 
 FRAME = 1 << 20
 

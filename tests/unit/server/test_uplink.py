@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.uplink import ClientUplink
-from common.arrays import Vector
-from common.errors import PayloadError
-from common.expectation import ArraySpec, check
-from common.outline import outline
-from common.payload import encode
-from common.settings.uplink import Uplink
-from common.sparsification import kept
-from common.values import SparseVector, Value
-from server.replies import Reduced
-from server.uplink import Aggregate, ServerUplink
+from fenchel.common.arrays import Vector
+from fenchel.common.compression.sparsification import kept
+from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.errors import PayloadError
+from fenchel.common.settings.uplink import Uplink
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.schema import ArraySpec, check
+from fenchel.common.wire.values import SparseVector, Value
+from fenchel.server.fleet.replies import Reduced
+from fenchel.server.fleet.uplink import Aggregate, ServerUplink
 
 SEED, D, T = 7, 12, 4
 SUPPORTS = ("top-k", "random", "shared-random", "public-top-k")

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import PayloadError, TooFewRepliesError
-from common.settings.participation import Participation
-from common.values import Value, Values
-from server.calls import Call
-from server.cohort import Cohort, Each
-from server.exchange import Exchange
-from server.fleet import Fleet
-from server.member import Member
-from server.replies import Visited
+from fenchel.common.errors import PayloadError, TooFewRepliesError
+from fenchel.common.settings.participation import Participation
+from fenchel.common.wire.values import Value, Values
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.cohort import Cohort, Each
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.fleet.replies import Visited
+from fenchel.server.fleet.request import Request
 
 MIB = 1 << 20
 CLIENTS = [f"client-{i}" for i in range(5)]
@@ -103,12 +103,12 @@ class Fleeting(Fleet):
 
 
 def fleet_of(clients: int, deadline: float = 5.0) -> Fleeting:
-    members = {name: Member(name, index) for index, name in enumerate(CLIENTS[:clients])}
+    members = {name: ClientRecord(name, index) for index, name in enumerate(CLIENTS[:clients])}
     return Fleeting(members, 0, Participation(deadline=deadline), 4 * MIB)
 
 
-def exchange_of(call: Call) -> Exchange:
-    assert isinstance(call.exchange, Exchange)
+def exchange_of(call: Call) -> Request:
+    assert isinstance(call.exchange, Request)
     return call.exchange
 
 

@@ -9,14 +9,21 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike
 from scipy.optimize import root
 
-from client.solvers import Solved, Tilted, solve
-from common.arrays import Dense, Indices, Vector
-from common.data.shard import Shard
-from common.objectives.linear import LinearObjective
-from common.objectives.losses import Logistic, ScoreLoss, SmoothedHinge, Softmax, Squared, SquaredHinge
-from common.objectives.metrics import Metrics
-from common.objectives.objective import Objective
-from common.settings.solver import parse_solver
+from fenchel.common.arrays import Dense, Indices, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.losses import (
+    Logistic,
+    ScoreLoss,
+    SmoothedHinge,
+    Softmax,
+    Squared,
+    SquaredHinge,
+)
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.optim import Solved, Tilted, solve
+from fenchel.common.settings.solver import parse_solver
 
 LOSSES: dict[str, ScoreLoss] = {
     "softmax": Softmax(),

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from client.solvers import Tilted, chosen
-from common.errors import DataError, SettingsError
-from common.objectives.linear import LinearObjective
-from common.objectives.losses import Hinge, Softmax
-from common.objectives.objective import Objective
-from common.settings.solver import (
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.losses import Hinge, Softmax
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.optim import Tilted, chosen
+from fenchel.common.settings.solver import (
     AutoSolver,
     GradientSolver,
     LbfgsSolver,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.solvers import Tilted
-from common.arrays import Indices, Vector
-from common.errors import SettingsError
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.optim import Tilted
 from tests.unit.client.solvers.problems import EXACT, linear, run, tilted
 
 TOO_LONG = {

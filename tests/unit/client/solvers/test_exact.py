@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.solvers import Tilted, gradient_steps, solve
-from client.solvers.lbfgs import _height_above
-from client.solvers.newton import _hessian
-from client.solvers.problem import Oracle
-from common.settings.solver import GradientSolver, Stopping
+from fenchel.common.optim import Tilted, gradient_steps, solve
+from fenchel.common.optim.lbfgs import _height_above
+from fenchel.common.optim.newton import _hessian
+from fenchel.common.optim.problem import Oracle
+from fenchel.common.settings.solver import GradientSolver, Stopping
 from tests.unit.client.solvers.problems import EXACT, LOSSES, Quadratic, linear, minimiser, run, tilted
 
 

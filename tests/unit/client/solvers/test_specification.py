@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client.solvers import Tilted
-from common.arrays import Vector
-from common.objectives.linear import LinearObjective
-from common.objectives.losses import Softmax
+from fenchel.common.arrays import Vector
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.losses import Softmax
+from fenchel.common.optim import Tilted
 from tests.unit.client.solvers.problems import EXACT, run, shard_of
 
 CLASSES, FEATURES, CLIENTS = 3, 3, 4

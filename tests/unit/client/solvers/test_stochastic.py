@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from client.solvers import Tilted
-from common.objectives.factory import build_objective
-from common.objectives.objective import Objective
-from common.settings.objective import ObjectiveSettings
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.optim import Tilted
+from fenchel.common.settings.objective import ObjectiveSettings
 from tests.unit.client.solvers.problems import linear, run, shard_of, tilted
 
 

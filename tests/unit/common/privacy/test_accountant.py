@@ -14,9 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from common.errors import MissingDependencyError, SettingsError
-from common.privacy import paper
-from common.privacy.accountant import (
+from fenchel.common.accounting import paper
+from fenchel.common.accounting.accountant import (
     LARGEST_NOISE,
     SMALLEST_NOISE,
     SMALLEST_RATE,
@@ -26,7 +25,8 @@ from common.privacy.accountant import (
     calibrate,
     epsilon,
 )
-from common.privacy.gaussian import exact_gaussian, profile
+from fenchel.common.accounting.gaussian import exact_gaussian, profile
+from fenchel.common.errors import MissingDependencyError, SettingsError
 
 DELTA, UPLOADS = 1e-4, 60
 METHODS: tuple[Method, ...] = ("rdp-poisson", "pld-poisson", "rdp-wor", "pld-wor")

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.discrete_gaussian import LARGEST_SCALE
-from common.privacy.gaussian import profile
-from common.privacy.grid import LARGEST_DEVIATION, SMALLEST_DEVIATION, SMOOTHING, GridNoise
+from fenchel.client.privacy.discrete_gaussian import LARGEST_SCALE
+from fenchel.common.accounting.gaussian import profile
+from fenchel.common.accounting.grid import LARGEST_DEVIATION, SMALLEST_DEVIATION, SMOOTHING, GridNoise
 
 Array = NDArray[np.float64]
 

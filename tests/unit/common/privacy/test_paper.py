@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.privacy import paper
+from fenchel.common.accounting import paper
 
 
 def test_the_noise_of_one_round() -> None:

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common.privacy.sensitivity import DualDifference, LocalMap, clip_update, contractive, whole_batch
+from fenchel.common.accounting.sensitivity import (
+    DualDifference,
+    LocalMap,
+    clip_update,
+    contractive,
+    whole_batch,
+)
 
 Array = NDArray[np.float64]
 Gradient = Callable[[Array, Array], Array]

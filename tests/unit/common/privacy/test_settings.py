@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from common.errors import SettingsError
-from common.privacy import paper
-from common.privacy.accountant import SMALLEST_RATE, Release, epsilon
-from common.privacy.facts import PrivacyFacts
-from common.privacy.sensitivity import DualDifference, LocalMap, contractive, whole_batch
-from common.settings.privacy import DifferentialPrivacy, Mechanism
+from fenchel.common.accounting import paper
+from fenchel.common.accounting.accountant import SMALLEST_RATE, Release, epsilon
+from fenchel.common.accounting.public_facts import PrivacyFacts
+from fenchel.common.accounting.sensitivity import DualDifference, LocalMap, contractive, whole_batch
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.privacy import DifferentialPrivacy, Mechanism
 
 SOUND = PrivacyFacts(
     support="dense",

@@ -1,0 +1,1 @@
+"""Federated algorithms, by subject: settings, server half and client half of each."""

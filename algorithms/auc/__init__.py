@@ -1,0 +1,1 @@
+"""Federated AUC maximisation: CODASCA, CODA+, CODA and the naive parallel baseline."""

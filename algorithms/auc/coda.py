@@ -1,0 +1,335 @@
+"""CODA+ and CODA, server halves.
+
+Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
+Complexity", ICML 2021, Algorithms 1 and 2; Guo, Liu, Yuan, Shen, Liu, Yang, "Communication-Efficient Distributed
+Stochastic AUC Maximization with Deep Neural Networks", ICML 2020 (CODASCA specification, sections 2.1 and 2.4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, cast
+
+import numpy as np
+from pydantic import Field, PositiveInt, model_validator
+
+from fenchel.algorithms.auc.staged import Staged, StagedClient
+from fenchel.algorithms.auc.staged_settings import WindowedSettings
+from fenchel.algorithms.auc.stages import Stage, TheorySchedule
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.server_half import ServerContext
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import PayloadError
+from fenchel.common.objectives.auc import AUXILIARY, Moments
+from fenchel.common.objectives.binary import BinaryObjective
+from fenchel.common.wire.schema import ABSURD
+from fenchel.common.wire.values import Values
+
+
+class AveragingSettings(WindowedSettings):
+    """What CODA+ and CODA share."""
+
+    output: Literal["average", "last"] = Field(
+        "average",
+        description="what a stage hands on. average: of all local iterates of all clients, as in the paper; last: the "
+        "model after its last round",
+    )
+
+    @property
+    def needs_everybody(self) -> str | None:
+        """The average is over all clients."""
+        return "output: average is the mean over all local iterates" if self.output == "average" else None
+
+    def stage(self, number: int, prior: float, clients: int) -> Stage:
+        """Return stage ``number``: of the experiments, or of Theorem 1."""
+        if isinstance(self.schedule, TheorySchedule):
+            return self.schedule.averaging_stage(number, self.step_size, prior, clients)
+        return self.schedule.stage(number, self.first_step, self.round_steps)
+
+
+class CodaPlusSettings(AveragingSettings):
+    """Local descent and ascent with periodic averaging (Yuan et al. 2021, Algorithms 1 and 2)."""
+
+    asks: ClassVar[tuple[str, ...]] = ("count", "train", "average")
+
+    name: Literal["coda-plus"] = "coda-plus"
+
+
+class CodaSettings(AveragingSettings):
+    """CODA, which computes alpha anew after each stage (Guo et al. 2020; section 2.4)."""
+
+    asks: ClassVar[tuple[str, ...]] = ("count", "train", "average", "score")
+
+    name: Literal["coda"] = "coda"
+    dual_batch_size: PositiveInt | None = Field(
+        None, description="samples for the new alpha after a stage (m_s); null: the whole shard"
+    )
+    dual_estimator: Literal["mixture", "client-means"] = Field(
+        "mixture",
+        description="how the new alpha is made. mixture: from the mean scores of either class over all clients; "
+        "client-means: the mean of the clients' own values, as in the paper, which is another number where clients "
+        "differ, and leaves out clients without samples of either class",
+    )
+
+    @model_validator(mode="after")
+    def _estimator_knows_the_prior(self) -> Self:
+        if self.prior is not None and self.dual_estimator == "client-means":
+            raise ValueError(
+                "dual_estimator: client-means takes differences of mean scores, which maximise the min-max function "
+                f"only for the clients' own share of positive samples, but prior: {self.prior:g} is given; use mixture"
+            )
+        return self
+
+
+_REPORT = {"positives": int, "negatives": int, "positive_sum": float, "negative_sum": float}
+
+_ROUNDING = 1e-3  # relative, of a norm that was computed in float32
+
+
+class CodaPlus(Staged):
+    """Clients take local steps, and the server averages where they end: federated averaging for a saddle."""
+
+    Settings: ClassVar[type[AlgorithmSettings]] = CodaPlusSettings
+    settings: AveragingSettings
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        self.averages = self.settings.output == "average"
+
+    async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
+        """u <- sum_k lambda_k u^k; after the last round of a stage, the mean of all its local iterates."""
+        u = self.point
+        returns = {"change": u, "value": float} | ({"average": u} if ends and self.averages else {})
+        values = {
+            "prior": self.state.prior,
+            "steps": stage.local_steps,
+            "step_size": stage.step_size,
+            "begins": begins,
+            "ends": ends,
+            "point": u,
+        }
+        sums = await self.visit(self.sample(), "train", returns, values, everybody=self.averages)
+        if begins:
+            await self.tell_others(sums.cohort, u)
+        self.state.value = float(sums.mean("value"))
+        self.point = sums.mean("average") if ends and self.averages else u + sums.mean("change")
+        if ends:
+            await self.renew_dual()
+
+    async def renew_dual(self) -> None:
+        """Nothing: alpha goes on as it is."""
+
+    async def finish(self) -> None:
+        """Return the mean of the iterates of the last stage also where the run ended before it did."""
+        if self.averages and self.state.done:
+            sums = await self.visit(self.fleet.all(), "average", {"average": self.point}, {}, everybody=True)
+            self.point = sums.mean("average")
+
+
+class Coda(CodaPlus):
+    """CODA+ that computes alpha from the scores after each stage (section 2.4)."""
+
+    Settings = CodaSettings
+    settings: CodaSettings
+    objective: BinaryObjective
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        self.objective = cast(BinaryObjective, conduct.objective)
+        self.place = {client: k for k, client in enumerate(self.fleet.members)}
+
+    async def renew_dual(self) -> None:
+        """alpha <- its maximiser at the scores of all clients; it stays where a class was not drawn.
+
+        With the class prior that the clients' samples have that is m_- - m_+. A client whose report cannot be
+        true has failed in this phase, and the others go on.
+        """
+        state = self.state
+        replies = await self.fleet.all().ask("score", self._verify, point=self.point, returns=_REPORT)
+        weights = self.weights()
+        parts = [(weights[client], self._moments(client, reply)) for client, reply in replies.items()]
+        if self.settings.dual_estimator == "mixture":
+            mixture = Moments.mixture(parts)
+            if not mixture.has_both_classes:
+                return
+            alpha = mixture.in_shares(state.share).alpha(state.prior)
+        else:
+            parts = [(weight, each) for weight, each in parts if each.has_both_classes]
+            if not parts:
+                return
+            differences = [(weight, each.means[1] - each.means[0]) for weight, each in parts]
+            alpha = sum(weight * each for weight, each in differences) / sum(weight for weight, _ in parts)
+        floor = self.settings.dual_floor
+        auxiliary = state.auxiliary.copy()
+        auxiliary[-1] = alpha if floor is None else max(alpha, floor)
+        state.auxiliary = auxiliary
+
+    def _held(self, client: str) -> tuple[int, int, int]:
+        """Return n_k, n_k^+ and how many samples the client draws for the new alpha."""
+        k = self.place[client]
+        n, n_positive = int(self.state.samples[k]), int(self.state.positives[k])
+        size = self.settings.dual_batch_size
+        return n, n_positive, n if size is None else min(size, n)
+
+    def _verify(self, client: str, reply: Mapping[str, Any]) -> None:
+        """Refuse what no client can honestly report of a batch.
+
+        Raises
+        ------
+        PayloadError
+            No batch of this client can have such counts, or no scores such sums.
+        """
+        n, n_positive, drawn = self._held(client)
+        counts = reply["positives"], reply["negatives"]
+        if sum(counts) != drawn or not all(
+            0 <= count <= held for count, held in zip(counts, (n_positive, n - n_positive), strict=True)
+        ):
+            raise PayloadError(
+                f"it reports {counts[0]} positive and {counts[1]} negative samples in the batch for the new alpha, but "
+                f"drew {drawn} of {n} samples, {n_positive} of them positive"
+            )
+        sums = reply["positive_sum"], reply["negative_sum"]
+        for total, count in zip(sums, counts, strict=True):
+            low, high = self._bounds(count)
+            if not low <= total <= high:
+                raise PayloadError(
+                    f"it reports scores of {count} samples that add up to {total:g}, but with objective.output: "
+                    f"{self.objective.output} the sum is from {low:g} to {high:g}: either the model has diverged (take "
+                    "smaller steps), or the reply is wrong"
+                )
+
+    def _moments(self, client: str, reply: Mapping[str, Any]) -> Moments:
+        """Return what a client reports of its batch of m_s samples, in the class shares of its mini-batches."""
+        n, n_positive, drawn = self._held(client)
+        counts = reply["positives"], reply["negatives"]
+        sums = reply["positive_sum"], reply["negative_sum"]
+        rate = self.settings.positive_rate(n, n_positive)
+        shares = (rate, n_positive), (1 - rate, n - n_positive)
+        # Stratified batches have other shares than the shard; 1 where they are equal.
+        factors = [share / (held / n) / drawn if held else 0.0 for share, held in shares]
+        return Moments(
+            *(count * factor for count, factor in zip(counts, factors, strict=True)),
+            *(total * factor for total, factor in zip(sums, factors, strict=True)),
+        )
+
+    def _bounds(self, count: int) -> tuple[float, float]:
+        """Return the least and the greatest sum that the scores of so many samples can have."""
+        match self.objective.output:
+            case "sigmoid":
+                return 0.0, float(count)
+            case "l2":  # all scores of the batch have the norm 1
+                most = math.sqrt(count) * (1 + _ROUNDING)
+            case "none":
+                most = ABSURD * count  # an alpha of such scores is a number still, in float32 too
+        return -most, most
+
+
+class CodaPlusClient(StagedClient):
+    """Local descent and ascent from the averaged point."""
+
+    @dataclass
+    class State:
+        """What a client keeps within a stage.
+
+        Attributes
+        ----------
+        centre
+            v_0, where the stage began, shape (n,); its last entry is not used.
+        iterates
+            Sum of the local iterates of the stage, shape (n,), float64; shape (0,) where it is not wanted.
+        counted
+            How many they are.
+        """
+
+        centre: Vector
+        iterates: Vector
+        counted: int
+
+    settings: AveragingSettings
+    state: State
+
+    def initial_state(self) -> State:
+        """Begin without iterates."""
+        wanted = self.length if self.settings.output == "average" else 0
+        return self.State(self.zeros(), np.zeros(wanted), 0)
+
+    @answers("begin_stage")
+    def begin_stage(self, point: Vector) -> None:
+        """Note where a stage has begun that this client did not begin itself."""
+        self.state.centre = np.array(point)
+        self.state.iterates[:] = 0
+        self.state.counted = 0
+
+    @answers("train")
+    def train(
+        self, prior: float, steps: int, step_size: float, begins: bool, ends: bool, point: Vector
+    ) -> Values:
+        """Start at u = u_{r-1}; I times u <- u - eta g(u), descent in v and ascent in alpha.
+
+        Parameters
+        ----------
+        prior
+            p.
+        steps, step_size
+            I and eta.
+        begins, ends
+            Whether a stage begins here, whose centre is then the point, and whether it ends.
+        point
+            u_{r-1}, shape (n,).
+
+        Returns
+        -------
+        Values
+            ``change``, u - u_{r-1}, and ``value``, the mean of F along the way; where a stage ends whose
+            average is wanted, ``average`` of this client's iterates.
+        """
+        if begins:
+            self.begin_stage(point)
+        u, total = point.copy(), 0.0
+        for batch in self.batches(steps):
+            value, g = self.direction(u, batch, prior)
+            u = self.stepped(u, g, step_size)
+            total += value
+            if self.state.iterates.size:
+                self.state.iterates += u
+                self.state.counted += 1
+        reply: Values = {"change": u - point, "value": total / steps}
+        return {**reply, **self.average()} if ends and self.state.iterates.size else reply
+
+    def stepped(self, u: Vector, g: Vector, eta: float) -> Vector:
+        """Return where a step leads: a gradient step on F and the proximal term."""
+        return self.moved(u, self.pulled(g, u, self.state.centre), eta)
+
+    @answers("average")
+    def average(self) -> Values:
+        """Return the mean of this client's iterates since the stage began, shape (n,)."""
+        mean = self.state.iterates / self.state.counted
+        return {"average": mean.astype(self.objective.dtype)}
+
+
+class CodaClient(CodaPlusClient):
+    """CODA: the step on the proximal term is exact, and alpha is computed anew after a stage."""
+
+    settings: CodaSettings
+
+    def stepped(self, u: Vector, g: Vector, eta: float) -> Vector:
+        """Return where a step leads: a gradient step on F, then the proximal operator of the proximal term."""
+        gamma, centre = self.settings.proximal_weight, self.state.centre
+        u = self.moved(u, g, eta)
+        u[:-1] = (u[:-1] + eta * gamma * centre[:-1]) / (1 + eta * gamma)
+        return u
+
+    @answers("score")
+    def score(self, point: Vector) -> Values:
+        """Draw m_s samples; return how many of either class they are, N_+ and N_-, and sums of scores, S_+ and S_-."""
+        rows = self.large_batch(self.settings.dual_batch_size, "dual batch")
+        scores, positive = self.objective.scores_of(point[:-AUXILIARY], rows)
+        return {
+            "positives": int(np.count_nonzero(positive)),
+            "negatives": int(np.count_nonzero(~positive)),
+            "positive_sum": float(np.sum(scores, where=positive, dtype=np.float64)),
+            "negative_sum": float(np.sum(scores, where=~positive, dtype=np.float64)),
+        }

@@ -1,0 +1,383 @@
+"""CODASCA.
+
+Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
+Complexity", ICML 2021, Algorithms 3 and 4 (CODASCA specification, section 2.2).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from fenchel.algorithms.auc.staged import Staged, StagedClient
+from fenchel.algorithms.auc.staged_settings import WindowedSettings
+from fenchel.algorithms.auc.stages import Stage, TheorySchedule
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.server_half import ServerContext
+from fenchel.common.arrays import Vector
+from fenchel.common.randomness import generator
+from fenchel.common.wire.values import Value, Values
+
+
+class CodascaSettings(WindowedSettings):
+    """CODA+ with control variates on primal and dual variables (Yuan et al. 2021, Algorithms 3 and 4)."""
+
+    asks: ClassVar[tuple[str, ...]] = ("count", "gradient", "train")
+
+    name: Literal["codasca"] = "codasca"
+    server_step_size: PositiveFloat | None = Field(
+        None,
+        description="step size of the server along the mean change (eta_g); null: 1, or with schedule.kind: theory the "
+        "square root of the number of clients",
+    )
+    cv_init: Literal["carry", "zero", "gradient"] = Field(
+        "carry",
+        description="control variates at the start of a stage. carry: those of the stage before; zero: 0, as in the "
+        "paper, which lets clients drift in the first round of every stage; gradient: each client's gradient there, "
+        "for one more exchange",
+    )
+    cv_batch_size: PositiveInt | None = Field(
+        None, description="with cv_init: gradient, samples for that gradient; null: the whole shard"
+    )
+    output: Literal["last", "random"] = Field(
+        "last",
+        description="what a stage hands on. last: the model after its last round; random: after a random round, as in "
+        "the paper; the stage then ends there",
+    )
+    wire: Literal["paper", "compact"] = Field(
+        "compact",
+        description="paper: 2 (d + 3) numbers a round and client in each direction; compact: d + 3 each, the same "
+        "algorithm, for which all clients must take part in every round",
+    )
+
+    @model_validator(mode="after")
+    def _wire_fits(self) -> Self:
+        if self.wire == "compact" and self.bends_steps:
+            raise ValueError(
+                "gradient_clip, weight_decay, dual_floor and dual_step: plug-in make steps that do not follow from the "
+                "control variates alone, which is all that travels with wire: compact; use wire: paper"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _first_control_variates_fit(self) -> Self:
+        if self.cv_init != "gradient" and self.cv_batch_size is not None:
+            raise ValueError(
+                f"cv_batch_size belongs to cv_init: gradient, but cv_init is {self.cv_init}; leave it out"
+            )
+        if self.cv_init == "gradient" and self.batches == "stratified":
+            raise ValueError(
+                "cv_init: gradient takes gradients on samples as they are, but batches: stratified draws others; use "
+                "cv_init: carry, or batches: independent"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _theory_is_for_all_data(self) -> Self:
+        if isinstance(self.schedule, TheorySchedule) and not self.schedule.heterogeneous:
+            raise ValueError(
+                "schedule.heterogeneous: false shortens the rounds of coda-plus and coda; those of codasca are the "
+                "same for all data; leave it out"
+            )
+        return self
+
+    @property
+    def needs_everybody(self) -> str | None:
+        """What travels in the compact form are means over all clients."""
+        if self.wire == "compact":
+            return "wire: compact leaves out what follows from the mean of all clients"
+        return None
+
+    def server_step(self, clients: int) -> float:
+        """eta_g."""
+        if self.server_step_size is not None:
+            return self.server_step_size
+        return math.sqrt(clients) if isinstance(self.schedule, TheorySchedule) else 1.0
+
+    def stage(self, number: int, prior: float, clients: int) -> Stage:
+        """Return stage ``number``: of the experiments, or of Theorem 2."""
+        if isinstance(self.schedule, TheorySchedule):
+            eta_g = self.server_step(clients)
+            length = (
+                None
+                if self.step_size is None
+                else self.step_size * eta_g * max(1, round(self.schedule.window))
+            )
+            return self.schedule.controlled_stage(number, length, prior, eta_g)
+        return self.schedule.stage(number, self.first_step, self.round_steps)
+
+
+log = logging.getLogger("fenchel.server")
+
+
+class Codasca(Staged):
+    """Clients take local steps, each corrected by its difference from the mean of all clients."""
+
+    @dataclass
+    class State(Staged.State):
+        """The global point, and the control variate.
+
+        Attributes
+        ----------
+        control
+            c, shape (n,), float64: after each round sum_k lambda_k c^k over all clients, whoever took part. It
+            travels in the dtype of the model.
+        moved
+            With the compact wire, eta_g I eta_l of the last round, times c what the point moved by; ``None``: the
+            clients have no point yet.
+        """
+
+        control: NDArray[np.float64]
+        moved: float | None
+
+    Settings = CodascaSettings
+    settings: CodascaSettings
+    state: State
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        self.is_compact = self.settings.wire == "compact"
+
+    def initial_state(self, model: Vector) -> State:
+        """Begin with c = 0, as the clients begin with c^k = 0."""
+        fields = self.beginning(model)
+        return self.State(**fields, control=np.zeros(fields["centre"].shape), moved=None)
+
+    def stage(self) -> Stage:
+        """Return the stage that is going on; with ``output: random`` it ends after a random one of its rounds."""
+        stage = super().stage()
+        if self.settings.output != "random":
+            return stage
+        random = generator(self.fleet.seed, "server", self.state.stage, "output round")
+        return replace(stage, rounds=int(random.integers(1, stage.rounds + 1)))
+
+    async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
+        """u <- u + eta_g mean of (u^k - u); c <- sum_k lambda_k c^k, as the change of it (sections 2.2, 7.2 and 7.4).
+
+        With the compact wire the mean of u^k - u is -I eta_l c, since the corrections cancel in the mean. A
+        client's new c^k counts if and only if its reply did, so that c stays the weighted sum of all c^k.
+        """
+        state, u = self.state, self.point
+        if begins and self.settings.cv_init == "gradient":
+            await self._restart(u)
+            begins = False
+        elif begins and self.settings.cv_init == "zero" and not self.is_compact:
+            state.control = np.zeros(u.shape)
+        vectors = ("control",) if self.is_compact else ("change", "control_change")
+        sums = await self.visit(
+            self.sample(),
+            "train",
+            dict.fromkeys(vectors, u) | {"value": float},
+            {
+                "prior": state.prior,
+                "steps": stage.local_steps,
+                "step_size": stage.step_size,
+                "begins": begins,
+                **self._whereabouts(u, with_control=True),
+            },
+            everybody=self.is_compact,
+        )
+        if begins:
+            await self.tell_others(sums.cohort, u)
+        eta_g = self.settings.server_step(self.clients)
+        if self.is_compact:
+            state.control = sums.sum("control")
+            state.moved = eta_g * stage.local_steps * stage.step_size
+            self.point = u - state.moved * self._sent_control()  # as the clients will
+        else:
+            state.control = state.control + sums.sum("control_change")
+            self.point = u + eta_g * sums.mean("change")
+        state.value = float(sums.mean("value"))
+
+    async def _restart(self, u: Vector) -> None:
+        """Begin a stage with c^k = G_k(u_0), and c their weighted sum (section 5.4)."""
+        state, name = self.state, "control" if self.is_compact else "control_change"
+        sums = await self.visit(
+            self.fleet.all(),
+            "gradient",
+            {name: u},
+            {"prior": state.prior, **self._whereabouts(u, with_control=False)},
+            everybody=self.is_compact,
+        )
+        await self.tell_others(sums.cohort, u)
+        state.control = sums.sum(name) if self.is_compact else state.control + sums.sum(name)
+        if self.is_compact:
+            state.moved = 0.0
+
+    async def part_with_lost(self) -> bool:
+        """Take what a lost client's c^k was out of c, which is that of the clients that are left from then on.
+
+        Nobody knows that c^k any more, so c and every c^k begin at 0 again, together: a promise that each
+        client keeps before it trains again.
+        """
+        parted = await super().part_with_lost()
+        if parted and not self.is_compact:  # the compact wire needs everybody, and stops
+            self.state.control = np.zeros_like(self.state.control)
+            await self.fleet.all().tell("forget_control")
+            log.warning(
+                "the control variates of lost clients are not known any more, so those of all clients begin at 0 "
+                "again; the run goes on, for some rounds as if it had just begun"
+            )
+        return parted
+
+    def _sent_control(self) -> Vector:
+        """Return c as it travels, shape (n,), in the dtype of the model."""
+        return self.state.control.astype(self.state.model.dtype)
+
+    def _whereabouts(self, u: Vector, *, with_control: bool) -> dict[str, Value]:
+        """Return what tells clients the point: itself, or what it has moved by since they knew it."""
+        state = self.state
+        if not self.is_compact:
+            return {"point": u, "control": self._sent_control()} if with_control else {"point": u}
+        if state.moved is None:
+            return {"point": u}
+        return {"control": self._sent_control(), "moved": state.moved}
+
+
+class CodascaClient(StagedClient):
+    """Local descent and ascent, corrected by what all clients do and this one does not."""
+
+    @dataclass
+    class State:
+        """What a client keeps; all of shape (n,), for points u = (w, a, b, alpha).
+
+        Attributes
+        ----------
+        centre
+            v_0, where the stage began; its last entry is not used.
+        control
+            c^k, the mean direction of this client's last round. With the paper's wire in float64: the sum of the
+            changes that were sent, of which the server keeps the weighted sum over all clients.
+        point
+            u_{r-1}, with the compact wire, over which it does not travel; otherwise of shape (0,).
+        """
+
+        centre: Vector
+        control: Vector
+        point: Vector
+
+    settings: CodascaSettings
+    state: State
+
+    def initial_state(self) -> State:
+        """Begin with c^k = 0."""
+        kept = self.zeros() if self._is_compact else self.zeros()[:0]
+        return self.State(self.zeros(), self._no_control(), kept)
+
+    @property
+    def _is_compact(self) -> bool:
+        return self.settings.wire == "compact"
+
+    def _no_control(self) -> Vector:
+        return np.zeros(self.length, self.objective.dtype if self._is_compact else np.float64)
+
+    @answers("begin_stage")
+    def begin_stage(self, point: Vector) -> None:
+        """Note where a stage has begun that this client did not begin itself."""
+        self._begin(point)
+
+    @answers("gradient")
+    def gradient(
+        self, prior: float, point: Vector | None = None, control: Vector | None = None, moved: float = 0.0
+    ) -> Values:
+        """Begin a stage with c^k = G_k(u_0), on a large batch (section 5.4); arguments as for :meth:`train`."""
+        u = self._point(point, control, moved)
+        self._begin(u)
+        batch = self.large_batch(self.settings.cv_batch_size, "control variate")
+        control = self.direction(u, batch, prior)[1]  # the proximal term is 0 here
+        if self._is_compact:
+            self.state.point = u
+        return self._renewed(control)
+
+    @answers("forget_control")
+    def forget_control(self) -> None:
+        """c^k <- 0, as everybody's and the server's c: another client's c^k is lost for good."""
+        self.state.control = self._no_control()
+
+    @answers("train")
+    def train(
+        self,
+        prior: float,
+        steps: int,
+        step_size: float,
+        begins: bool,
+        point: Vector | None = None,
+        control: Vector | None = None,
+        moved: float = 0.0,
+    ) -> Values:
+        """Start at u = u_{r-1}; I times u <- u - eta ( g(u) - c^k + c ); renew c^k; return what changed.
+
+        Parameters
+        ----------
+        prior
+            p.
+        steps, step_size
+            I and eta_l.
+        begins
+            Whether a stage begins here: then the point is its centre.
+        point
+            u_{r-1}, shape (n,). With the compact wire only in the first round; later it follows from what
+            this client has and ``control``.
+        control
+            c, shape (n,); absent where it is 0.
+        moved
+            With the compact wire, eta_g I eta_l of the round before: u_{r-1} = u_{r-2} - moved c.
+
+        Returns
+        -------
+        Values
+            ``change``, u - u_{r-1}, and ``control_change``, that of c^k; with the compact wire only
+            ``control``, c^k, from which both follow. ``value``: the mean of F along the way.
+
+        c^k is the mean of the directions that were taken, summed up as they are computed: the same as the
+        difference of the paper, c^k - c + (v_{r-1} - v^k) / (I eta_l), but without its rounding (section 6.3,
+        item 12).
+        """
+        start = self._point(point, control, moved)
+        if begins:
+            self._begin(start)
+        if control is None or (begins and self.settings.cv_init == "zero"):
+            control = self.zeros()
+        u, mean, total = start.copy(), self.zeros(), 0.0
+        correction = (control - self.state.control).astype(u.dtype)
+        for batch in self.batches(steps):
+            value, g = self.direction(u, batch, prior)
+            g = self.pulled(g, u, self.state.centre)
+            mean += g
+            u = self.moved(u, g + correction, step_size)
+            total += value
+        mean /= steps
+        reply = {"value": total / steps, **self._renewed(mean)}
+        if self._is_compact:
+            self.state.point = start
+            return reply
+        return {**reply, "change": u - start}
+
+    def _renewed(self, control: Vector) -> Values:
+        """c^k <- ``control``, shape (n,); return what the server must hear of it.
+
+        With the paper's wire that is the change, rounded to the dtype of the model; and c^k is what it was
+        plus just that change, or else the server's c would slowly leave the sum of all c^k.
+        """
+        if self._is_compact:
+            self.state.control = control
+            return {"control": control}
+        change = (control - self.state.control).astype(control.dtype)
+        self.state.control = self.state.control + change
+        return {"control_change": change}
+
+    def _point(self, point: Vector | None, control: Vector | None, moved: float) -> Vector:
+        if point is not None:
+            return np.array(point)
+        return self.state.point if control is None else self.state.point - moved * control
+
+    def _begin(self, point: Vector) -> None:
+        self.state.centre = np.array(point)
+        if self.settings.cv_init == "zero":
+            self.state.control = self._no_control()

@@ -1,0 +1,124 @@
+"""The naive parallel algorithm.
+
+Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
+Complexity", ICML 2021, appendix C (CODASCA specification, section 2.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from fenchel.algorithms.auc.staged import Staged, StagedClient
+from fenchel.algorithms.auc.staged_settings import StagedSettings
+from fenchel.algorithms.auc.stages import Stage, TheorySchedule
+from fenchel.algorithms.client_half import answers
+from fenchel.common.arrays import Vector
+from fenchel.common.wire.values import Values
+
+
+class NaiveParallelSettings(StagedSettings):
+    """The naive parallel algorithm: one averaged gradient a round (appendix C of the paper)."""
+
+    asks: ClassVar[tuple[str, ...]] = ("count", "gradient")
+    stateless: ClassVar[bool] = True
+
+    name: Literal["npa"] = "npa"
+    output: Literal["average", "last"] = Field(
+        "average",
+        description="what a stage hands on. average: of the model after each of its rounds; last: after the last",
+    )
+
+    @property
+    def local_steps(self) -> int:
+        """I = 1."""
+        return 1
+
+    def stage(self, number: int, prior: float, clients: int) -> Stage:
+        """Return stage ``number``: of the experiments, or of Theorem 1 with I = 1."""
+        if isinstance(self.schedule, TheorySchedule):
+            return self.schedule.averaging_stage(number, self.step_size, prior, clients, local_steps=1)
+        return self.schedule.stage(number, self.first_step, 1)
+
+    @model_validator(mode="after")
+    def _steps_are_the_servers(self) -> Self:
+        if self.bends_steps:
+            raise ValueError(
+                "gradient_clip, weight_decay, dual_floor and dual_step change the steps of clients, but with npa the "
+                "server takes them; use coda-plus with local_steps: 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rounds_have_one_step(self) -> Self:
+        if isinstance(self.schedule, TheorySchedule) and (
+            self.schedule.window != 1 or not self.schedule.heterogeneous
+        ):
+            raise ValueError(
+                "schedule.window and schedule.heterogeneous say how long rounds are, but those of npa have one step; "
+                "leave them out"
+            )
+        return self
+
+
+class NaiveParallel(Staged):
+    """Every round is one step along the mean of the clients' gradients."""
+
+    @dataclass
+    class State(Staged.State):
+        """The global point, and those of the stage.
+
+        Attributes
+        ----------
+        iterates
+            Sum of the points of the stage, shape (n,), float64.
+        """
+
+        iterates: NDArray[np.float64]
+
+    Settings = NaiveParallelSettings
+    settings: NaiveParallelSettings
+    state: State
+
+    def initial_state(self, model: Vector) -> State:
+        """Begin without iterates."""
+        fields = self.beginning(model)
+        return self.State(**fields, iterates=np.zeros(fields["centre"].size))
+
+    async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
+        """u <- u - eta (sum_k lambda_k G_k(u) + gamma (v - v_0))."""
+        state, u = self.state, self.point
+        sums = await self.visit(
+            self.sample(),
+            "gradient",
+            {"gradient": u, "value": float},
+            {"point": u, "prior": state.prior},
+            everybody=False,
+        )
+        g = sums.mean("gradient")
+        g[:-1] += self.settings.proximal_weight * (u[:-1] - state.centre[:-1])
+        self.point = u - stage.step_size * g
+        state.value = float(sums.mean("value"))
+        state.iterates = self.point + (0.0 if begins else state.iterates)
+        if ends and self.settings.output == "average":
+            self.point = state.iterates / stage.rounds
+
+    async def finish(self) -> None:
+        """Return the mean of the points of the last stage also where the run ended before it did."""
+        if self.settings.output == "average" and self.state.done:
+            self.point = self.state.iterates / self.state.done
+
+
+class NaiveParallelClient(StagedClient):
+    """One gradient on one batch; keeps no state."""
+
+    @answers("gradient")
+    def gradient(self, point: Vector, prior: float) -> Values:
+        """Return G at the point, shape (n,), without the proximal term, which the server adds; and F."""
+        (batch,) = self.batches(1)
+        value, g = self.direction(point, batch, prior)
+        return {"gradient": g, "value": value}

@@ -1,0 +1,475 @@
+"""What the server halves of the algorithms for the area under the ROC curve share (CODASCA specification, section 2).
+
+The point is u = (w, a, b, alpha), shape (n,) with n = d + 3; v = (w, a, b) descends and alpha ascends. Vectors of
+directions have the sign of G = (grad_v F, -grad_alpha F), so that all entries are treated alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fenchel.algorithms.auc.staged_settings import StagedSettings
+from fenchel.algorithms.auc.stages import Stage
+from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import DataError, LostStateError, PayloadError, RunStoppedError
+from fenchel.common.objectives.auc import AUXILIARY
+from fenchel.common.objectives.binary import BinaryObjective, require_scores
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.quorum import nobody_left
+
+log = logging.getLogger("fenchel.server")
+
+
+class Staged(Algorithm):
+    """Goes through the stages of a run; a subclass says what a round is."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The global point, and where in which stage the run is.
+
+        Attributes
+        ----------
+        auxiliary
+            (a, b, alpha), shape (3,).
+        centre
+            v_0, where the stage began, shape (n,); its last entry is not used.
+        samples, positives
+            n_k and n_k^+ of every client, shape (N,), in the order of client ids.
+        prior
+            p, frozen after the set-up, unless a client is lost.
+        share
+            q, the share of positive samples among those that are drawn, over all clients with their lambda_k;
+            p, unless the settings say another p.
+        weights
+            lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1.
+        lost
+            Who is out of the run, and has no part in any of this any more, shape (N,), bool.
+        stage
+            s, counted from 1; 0 before the first.
+        done
+            Rounds done in the stage; 0 also after its last.
+        value
+            Mean of F along the local steps of the last round, over the clients.
+        """
+
+        auxiliary: Vector
+        centre: Vector
+        samples: NDArray[np.int64]
+        positives: NDArray[np.int64]
+        prior: float
+        share: float
+        weights: NDArray[np.float64]
+        lost: NDArray[np.bool_]
+        stage: int
+        done: int
+        value: float
+
+    settings: StagedSettings
+    state: State
+    figures: ClassVar[tuple[str, ...]] = ("stage", "minmax_value", "a", "b", "alpha")
+    fixed_fleet: ClassVar[str] = "the class prior and the clients' weights are settled once, at the start"
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        require_scores(conduct.objective, self.settings.name)
+
+    def check(self, data: DataSource | None) -> None:
+        """Refuse data with samples of one class only."""
+        if data is None or data.positives is None:
+            return
+        held = data.trained_on(len(self.fleet.members))
+        samples = np.array([len(rows) for rows in held], np.int64)
+        positives = np.array([int(data.positives[rows].sum()) for rows in held], np.int64)
+        self._share_of_positives(samples, positives)
+
+    def initial_state(self, model: Vector) -> Any:
+        """a = b = 0, and alpha as the settings say."""
+        return self.State(**self.beginning(model))
+
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of :class:`State` before the set-up."""
+        members = len(self.fleet.members)
+        return {
+            "model": model,
+            "auxiliary": np.array([0, 0, self.settings.initial_dual], model.dtype),
+            "centre": np.zeros(model.size + AUXILIARY, model.dtype),
+            "samples": np.zeros(members, np.int64),
+            "positives": np.zeros(members, np.int64),
+            "prior": 0.0,
+            "share": 0.0,
+            "weights": np.zeros(members),
+            "lost": np.zeros(members, np.bool_),
+            "stage": 0,
+            "done": 0,
+            "value": 0.0,
+        }
+
+    @property
+    def point(self) -> Vector:
+        """u = (w, a, b, alpha), shape (n,); a new array."""
+        return np.concatenate([self.state.model, self.state.auxiliary])
+
+    @point.setter
+    def point(self, u: Vector) -> None:
+        u = u.astype(self.state.model.dtype, copy=False)
+        self.state.model, self.state.auxiliary = u[:-AUXILIARY].copy(), u[-AUXILIARY:].copy()
+
+    @property
+    def clients(self) -> int:
+        """K: how many clients are left, if some were lost."""
+        return int(np.count_nonzero(~self.state.lost))
+
+    def weights(self) -> dict[str, float]:
+        """Return lambda_k by client id."""
+        return dict(zip(self.fleet.members, self.state.weights.tolist(), strict=True))
+
+    def _check_counts(
+        self, clients: Iterable[str], samples: NDArray[np.int64], positives: NDArray[np.int64]
+    ) -> None:
+        """Refuse numbers that contradict what a client said of its data before, or each other."""
+        for client, n, n_positive in zip(clients, samples.tolist(), positives.tolist(), strict=True):
+            shard = self.fleet.members[client].shard
+            described = n if shard is None else shard.samples
+            if n != described or not 0 <= n_positive <= n or n == 0:
+                raise PayloadError(
+                    f"client {client} now counts {n_positive} positives among {n} samples, and said that it has "
+                    f"{described} samples when it joined; did its data file change? It must have some, and keep them "
+                    "for the whole run"
+                )
+
+    async def start(self) -> None:
+        """Set-up phase: p = sum_k lambda_k p_k, with the lambda_k that average the models (section 1.5).
+
+        Raises
+        ------
+        DataError
+            The clients together have samples of one class only.
+        """
+        state, everybody = self.state, self.fleet.all()
+        state.lost = self._lost()
+        replies = await everybody.ask(
+            "count", returns={"samples": int, "positives": int}, min_replies=len(everybody)
+        )
+        samples, positives = (
+            np.array(replies.values_of(name), np.int64) for name in ("samples", "positives")
+        )
+        self._check_counts(replies.cohort.clients, samples, positives)
+        state.samples[~state.lost], state.positives[~state.lost] = samples, positives
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Set the lambda_k of the clients that are left, q and p.
+
+        Raises
+        ------
+        DataError
+            They have samples of one class only.
+        """
+        state, left = self.state, ~self.state.lost
+        weights, state.share = self._share_of_positives(state.samples[left], state.positives[left])
+        state.weights = np.zeros(left.size)
+        state.weights[left] = weights
+        state.prior = state.share if self.settings.prior is None else self.settings.prior
+
+    def _share_of_positives(
+        self, samples: NDArray[np.int64], positives: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], float]:
+        """Return the lambda_k of clients with so many samples and positives, shape (K,), and q.
+
+        Raises
+        ------
+        DataError
+            They have samples of one class only.
+        """
+        counts = samples if self.settings.weighting == "samples" else np.ones_like(samples)
+        weights = counts / counts.sum()
+        rates = [
+            self.settings.positive_rate(int(n), int(n_positive))
+            for n, n_positive in zip(samples, positives, strict=True)
+        ]
+        share = float(weights @ np.array(rates))
+        if not 0 < share < 1:
+            whose = "all clients" if len(samples) == len(self.fleet.members) else "the clients that are left"
+            raise DataError(
+                f"{int(positives.sum())} of the {int(samples.sum())} samples of {whose} are positive, but the area "
+                "under the ROC curve compares samples of two classes; check objective.positive and the labels"
+            )
+        return weights, share
+
+    def _lost(self) -> NDArray[np.bool_]:
+        return np.array([member.lost is not None for member in self.fleet.members.values()])
+
+    async def part_with_lost(self) -> bool:
+        """Take out of the problem the clients that were lost; return whether there were any.
+
+        With ``participation.on_lost_state: continue`` the problem is from then on that of the clients that
+        are left: with their lambda_k, which add up to 1 again, and their p and q.
+
+        Raises
+        ------
+        RunStoppedError
+            A client is lost and the settings do not say to go on without it, or nobody is left.
+        DataError
+            Those that are left have samples of one class only.
+        """
+        self.fleet.check_lost()
+        state, lost = self.state, self._lost()
+        if np.array_equal(lost, state.lost):
+            return False
+        if lost.all():
+            raise nobody_left(self.fleet.round, lost.size)
+        names = [client for client, gone in zip(self.fleet.members, lost & ~state.lost, strict=True) if gone]
+        before, state.lost = state.prior, lost
+        self._weigh()
+        log.warning(
+            "%s: lost; the area under the ROC curve of the %d clients that are left is maximised now, and the class "
+            "prior goes from %.4g to %.4g",
+            ", ".join(names),
+            self.clients,
+            before,
+            state.prior,
+        )
+        return True
+
+    def stage(self) -> Stage:
+        """Return the stage that is going on.
+
+        Raises
+        ------
+        RunStoppedError
+            The schedule has no such stage that could be done.
+        """
+        number, prior = self.state.stage, self.state.prior
+        if problem := self.settings.stage_problem(number, prior, self.clients):
+            raise RunStoppedError(f"round {self.fleet.round}: {problem}")
+        return self.settings.stage(number, prior, self.clients)
+
+    async def round(self, t: int) -> None:
+        """Do a round of the stage; the first one sets its centre, the last one hands on its output."""
+        await self.part_with_lost()
+        state = self.state
+        begins = state.done == 0
+        if begins:
+            state.stage += 1
+            state.centre = self.point
+        stage = self.stage()
+        ends = state.done + 1 >= stage.rounds
+        await self.communicate(stage, begins=begins, ends=ends)
+        state.done = 0 if ends else state.done + 1
+
+    @abstractmethod
+    async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
+        """Do one round of communication.
+
+        Parameters
+        ----------
+        stage
+            Step size, local steps and rounds.
+        begins, ends
+            Whether it is the first, and the last round of the stage.
+        """
+
+    async def visit(
+        self,
+        cohort: Cohort,
+        phase: str,
+        returns: Mapping[str, Any],
+        values: Mapping[str, Any],
+        *,
+        everybody: bool,
+    ) -> WeightedSums:
+        """Ask a phase and sum the replies up, each times lambda_k.
+
+        Parameters
+        ----------
+        cohort, phase, returns, values
+            As for :meth:`fenchel.server.fleet.cohort.Cohort.visit`.
+        everybody
+            Whether the run stops if somebody in the fleet does not answer.
+
+        Raises
+        ------
+        LostStateError
+            Everybody is needed, and somebody is lost for good.
+        TooFewRepliesError
+            Everybody is needed, and somebody did not answer in time.
+        """
+        missing = sorted(self.fleet.members.keys() - set(cohort.clients))
+        if everybody and missing:
+            raise LostStateError(
+                f"round {self.fleet.round}, phase {phase!r}: {', '.join(missing)} cannot take part any more, but these "
+                f"settings of {self.settings.name} need all clients in every round; use settings for partial "
+                "participation (codasca: wire: paper, others: output: last)"
+            )
+        sums, weights = WeightedSums(), self.weights()
+        sums.cohort = await cohort.visit(
+            phase,
+            lambda client, reply: sums.add(weights[client], reply),
+            returns=returns,
+            min_replies=self.clients if everybody else None,
+            **values,
+        )
+        return sums
+
+    async def tell_others(self, answered: Cohort, u: Vector) -> None:
+        """Let those know where the stage has begun whose answer to its beginning did not count."""
+        others = self.fleet.all().only(lambda client: client not in answered.clients)
+        if others.clients:
+            await others.tell("begin_stage", point=u)
+
+    def metrics(self) -> dict[str, float]:
+        """Return stage, mean of F in the last round, and a, b and alpha."""
+        a, b, alpha = self.state.auxiliary.tolist()
+        state = self.state
+        return {"stage": float(state.stage), "minmax_value": state.value, "a": a, "b": b, "alpha": alpha}
+
+
+class WeightedSums:
+    """Sums over clients of what they sent, each times lambda_k, in float64 and in the order of client ids.
+
+    Attributes
+    ----------
+    weight
+        Sum of the lambda_k.
+    cohort
+        Who answered.
+    """
+
+    cohort: Cohort
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Any] = {}
+        self.weight = 0.0
+
+    def add(self, weight: float, values: Mapping[str, Any]) -> None:
+        """Add what a client sent."""
+        self.weight += weight
+        for name, value in values.items():
+            part = weight * np.asarray(value, np.float64)
+            if name in self._totals:
+                self._totals[name] += part
+            else:
+                self._totals[name] = part
+
+    def sum(self, name: str) -> NDArray[np.float64]:
+        """Return ``sum_k lambda_k x_k`` over those who answered."""
+        total: NDArray[np.float64] = self._totals[name]
+        return total
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """Return that sum over the sum of their lambda_k."""
+        mean: NDArray[np.float64] = self.sum(name) / self.weight
+        return mean
+
+
+class StagedClient(ClientAlgorithm):
+    """Counts its samples, draws batches, and knows the direction of a step."""
+
+    settings: StagedSettings
+    objective: BinaryObjective
+
+    def __init__(self, place: ClientContext) -> None:
+        super().__init__(place)
+        require_scores(place.objective, place.settings.name)
+
+    @property
+    def length(self) -> int:
+        """n = d + 3."""
+        return self.objective.dimension + AUXILIARY
+
+    def zeros(self) -> Vector:
+        """Return a vector of the length of a point."""
+        return np.zeros(self.length, self.objective.dtype)
+
+    @answers("count")
+    def count(self) -> Values:
+        """Set-up phase: return n_k and n_k^+."""
+        return {"samples": self.objective.samples, "positives": self.objective.positives}
+
+    def batches(self, steps: int) -> Iterator[Indices]:
+        """Draw this round's batches, of size B."""
+        if self.settings.batches == "stratified":
+            return self._stratified(steps)
+        return self.objective.batches(
+            self.generator("batches"),
+            steps=steps,
+            batch_size=self.settings.batch_size,
+            draw=self.settings.batches,
+        )
+
+    def _stratified(self, steps: int) -> Iterator[Indices]:
+        """Draw batches with a fixed number of positive samples; one occurs twice only if there are too few."""
+        objective, random = self.objective, self.generator("batches")
+        objective.require(objective.samples)
+        size = self.settings.batch_size or objective.samples
+        wanted = self.settings.positives_of_batch(objective.samples, objective.positives)
+        classes = np.flatnonzero(objective.positive), np.flatnonzero(~objective.positive)
+        for _ in range(steps):
+            yield np.concatenate(
+                [
+                    random.choice(rows, count, replace=count > rows.size)
+                    for rows, count in zip(classes, (wanted, size - wanted), strict=True)
+                    if count
+                ]
+            )
+
+    def large_batch(self, size: int | None, purpose: str) -> Indices:
+        """Draw distinct samples for what is done once a stage; all of them with ``None``."""
+        if size is None or size >= self.objective.samples:
+            return self.objective.all_rows
+        return self.generator(purpose).choice(self.objective.samples, size, replace=False)
+
+    def direction(self, u: Vector, batch: Indices, prior: float) -> tuple[float, Vector]:
+        """Return the mean of F, and G without the proximal term, shape (n,); the caller owns it.
+
+        Parameters
+        ----------
+        u
+            The point, shape (n,).
+        batch
+            Rows of the shard.
+        prior
+            p.
+        """
+        value, g = self.objective.saddle_gradient(u, batch, prior)
+        if self.settings.dual_step == "plug-in":
+            a, b, alpha = u[-AUXILIARY:]
+            g[-1] = 2 * (alpha - (b - a))
+        return value, g
+
+    def pulled(self, g: Vector, u: Vector, centre: Vector) -> Vector:
+        """Add gamma (v - v_0) to the part of ``g`` that belongs to v = (w, a, b)."""
+        gamma = self.settings.proximal_weight
+        if gamma:
+            g[:-1] += gamma * (u[:-1] - centre[:-1])
+        return g
+
+    def moved(self, u: Vector, direction: Vector, eta: float) -> Vector:
+        """Take a step, ``u - eta direction``, in place; both vectors are of shape (n,) and change.
+
+        If the settings say so, entries of the direction are clipped, weights decay and alpha has a floor.
+        """
+        clip, decay, floor = (
+            self.settings.gradient_clip,
+            self.settings.weight_decay,
+            self.settings.dual_floor,
+        )
+        if clip is not None:
+            np.clip(direction[:-AUXILIARY], -clip, clip, out=direction[:-AUXILIARY])
+        if decay:
+            direction[:-1] += decay * u[:-1]
+        u -= eta * direction
+        if floor is not None:
+            u[-1] = max(u[-1], floor)
+        return u

@@ -1,0 +1,253 @@
+"""What the settings of CODASCA, CODA+, CODA and NPA share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from fenchel.algorithms.auc.stages import PracticeSchedule, Schedule, Stage, TheorySchedule
+from fenchel.common.algorithm_registry import SMALLEST_STEP, AlgorithmSettings
+from fenchel.common.settings.participation import AllClients, Participation
+
+_LONGEST_ROUND = 1 << 31
+"""Local steps that no client will ever have taken."""
+
+
+class StagedSettings(AlgorithmSettings):
+    """What the algorithms for the area under the ROC curve share."""
+
+    step_size: PositiveFloat | None = Field(
+        None,
+        description="learning rate of the local steps in the first stage (eta); null: 0.1, or with schedule.kind: "
+        "theory the largest that the theorem allows. It goes with the objective's output: 1 to 5 suited networks with "
+        "a sigmoid, 0.003 to 0.03 unbounded linear scores",
+    )
+    schedule: Schedule = Field(
+        default_factory=lambda: PracticeSchedule(), description="step sizes and lengths of the stages"
+    )
+    gamma: NonNegativeFloat | None = Field(
+        None,
+        description="weight of (gamma/2) ||v - v_0||^2, which keeps the model and a and b near where the stage began; "
+        "null: 0.001, or with schedule.kind: theory what the theorem asks for",
+    )
+    weighting: Literal["uniform", "samples"] = Field(
+        "uniform",
+        description="how much a client counts, in averages and in the class prior: all the same, as in the paper, or "
+        "by samples",
+    )
+    batch_size: PositiveInt | None = Field(32, description="samples a step (B); null: the whole shard")
+    batches: Literal["independent", "passes", "stratified"] = Field(
+        "independent",
+        description="how batches are drawn. independent: distinct samples, drawn anew for each step; passes: each pass "
+        "over the shard in a new random order; stratified: drawn anew, with the same number of positive samples in "
+        "each, and at least one if the client has any",
+    )
+    positive_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="with batches: stratified, the share of positive samples in a batch; null: the client's own. It "
+        "changes what is minimised, and the class prior with it",
+    )
+    prior: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="the class prior p; null: from the numbers of samples and of positive samples that each client "
+        "tells the server once. Another p than the true one makes another objective",
+    )
+    initial_dual: float = Field(
+        0.0, description="alpha at the start; the authors' library starts at -1, in these terms"
+    )
+    dual_step: Literal["gradient", "plug-in"] = Field(
+        "gradient",
+        description="how alpha moves. gradient: along its gradient; plug-in: along 2 (b - a - alpha), as in the "
+        "authors' library: another scale, and a and b in place of the batch's mean scores",
+    )
+    dual_floor: float | None = Field(
+        None,
+        lt=0,
+        description="alpha, which is negative at the saddle, is kept from falling below this in local steps; the "
+        "authors' library has -1 (it keeps its own alpha, which is 1 more, from falling below 0); null: nothing",
+    )
+    gradient_clip: PositiveFloat | None = Field(
+        None,
+        description="largest absolute value of each entry of a step's direction in the scorer's weights; the authors' "
+        "library has 1; null: none",
+    )
+    weight_decay: NonNegativeFloat = Field(
+        0.0,
+        description="weights, a and b shrink by this times the step size in each step, outside of clipping and control "
+        "variates; the authors' library has 1e-5",
+    )
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> Self:
+        if self.positive_share is not None and self.batches != "stratified":
+            raise ValueError(
+                "positive_share says how batches: stratified are drawn; leave it out with others"
+            )
+        if self.batches == "stratified" and (self.batch_size is None or self.batch_size < 2):
+            raise ValueError(
+                f"batches: stratified needs a batch_size of at least 2, but it is {self.batch_size}; a whole shard "
+                "(null) has its positive samples anyway"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _dual_begins_above_its_floor(self) -> Self:
+        if self.dual_floor is not None and self.initial_dual < self.dual_floor:
+            raise ValueError(f"initial_dual is {self.initial_dual:g}, below dual_floor: {self.dual_floor:g}")
+        return self
+
+    @property
+    def needs_everybody(self) -> str | None:
+        """The setting with which all clients must take part in every round, and why; ``None``: they need not."""
+        return None
+
+    def participation_problem(self, participation: Participation) -> str | None:
+        """Say what would leave clients out where all are needed."""
+        reason, sampler = self.needs_everybody, participation.sampler
+        if reason is None:
+            return None
+        if not isinstance(sampler, AllClients):
+            return (
+                f"participation.sampler.kind: {sampler.kind} given, but algorithm.{reason}, which needs all clients in "
+                "every round; use kind: all, or another setting there"
+            )
+        if participation.on_lost_state == "continue":
+            return (
+                f"participation.on_lost_state: continue given, but algorithm.{reason}, which needs all clients in "
+                "every round: without one the run would have to stop all the same; use stop, or another setting there"
+            )
+        return None
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _schedule_of_practice(cls, value: Any) -> Any:
+        """Let a schedule that does not say its kind be one of practice."""
+        return {"kind": "practice", **value} if isinstance(value, Mapping) else value
+
+    def stage_problem(self, number: int, prior: float, clients: int) -> str | None:
+        """Say why stage ``number`` cannot be done: a step that moves nothing, a round that never ends.
+
+        Parameters as for :meth:`stage`; ``None``: it can.
+        """
+        schedule = self.schedule
+        if isinstance(schedule, TheorySchedule):
+            what = f"algorithm.schedule.polyak: {schedule.polyak:g}"
+            advice = "use a smaller polyak or window, or fewer rounds"
+        else:
+            what = f"algorithm.schedule.decay: {schedule.decay:g}"
+            advice = "use a smaller decay, a larger stage_steps, or fewer rounds"
+        try:
+            stage = self.stage(number, prior, clients)
+        except (OverflowError, ZeroDivisionError):
+            return f"{what} makes stage {number} one of numbers beyond all bounds; {advice}"
+        if stage.step_size < SMALLEST_STEP:
+            return (
+                f"{what} makes the step size {stage.step_size:.3g} in stage {number}, with which nothing moves; "
+                f"{advice}"
+            )
+        if stage.local_steps > _LONGEST_ROUND:
+            return (
+                f"{what} makes rounds of {stage.local_steps:.3g} local steps in stage {number}, which never end; "
+                f"{advice}"
+            )
+        return None
+
+    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
+        """Say which stage that the run will reach cannot be done.
+
+        Where the class prior is not given it counts as 1/2, with which the stages of the theorems are shortest.
+        """
+        prior, k = (0.5 if self.prior is None else self.prior), clients or 1
+        if isinstance(self.schedule, PracticeSchedule):
+            steps = self.stage(1, prior, k).local_steps
+            last = (rounds - 1) * steps // self.schedule.stage_steps + 1
+            problem = self.stage_problem(last, prior, k)
+            return f"rounds: {rounds} given, but {problem}" if problem else None
+        number, done = 0, 0
+        while done < rounds:
+            number += 1
+            if problem := self.stage_problem(number, prior, k):
+                return f"rounds: {rounds} given, but {problem}"
+            done += self.stage(number, prior, k).rounds
+        return None
+
+    @property
+    def proximal_weight(self) -> float:
+        """gamma."""
+        if self.gamma is not None:
+            return self.gamma
+        return self.schedule.gamma if isinstance(self.schedule, TheorySchedule) else 1e-3
+
+    @property
+    def first_step(self) -> float:
+        """eta of the first stage, of schedules that do not derive it."""
+        return 0.1 if self.step_size is None else self.step_size
+
+    @property
+    def bends_steps(self) -> bool:
+        """Whether a step is not just a stochastic gradient."""
+        bent = self.gradient_clip is not None or self.weight_decay > 0 or self.dual_floor is not None
+        return bent or self.dual_step != "gradient"
+
+    def positives_of_batch(self, samples: int, positives: int) -> int:
+        """Return how many positive samples each stratified batch of a client has."""
+        size = self.batch_size or samples
+        if positives in (0, samples):
+            return size if positives else 0
+        share = positives / samples if self.positive_share is None else self.positive_share
+        return min(max(1, round(share * size)), size - 1)
+
+    def positive_rate(self, samples: int, positives: int) -> float:
+        """Return p_k: which share of the samples that a client draws is positive, in the mean."""
+        if self.batches == "stratified" and self.batch_size is not None:
+            return self.positives_of_batch(samples, positives) / self.batch_size
+        return positives / samples
+
+    @abstractmethod
+    def stage(self, number: int, prior: float, clients: int) -> Stage:
+        """Return stage ``number``, counted from 1.
+
+        Parameters
+        ----------
+        number
+            s.
+        prior, clients
+            p and K.
+        """
+
+
+class WindowedSettings(StagedSettings):
+    """For those that take several local steps in a round."""
+
+    local_steps: PositiveInt | None = Field(
+        None,
+        description="local steps in a round (I); null: 32, or with schedule.kind: theory what the theorem asks for, "
+        "where nothing else is possible. The longer a round, the smaller the step size must be",
+    )
+
+    @model_validator(mode="after")
+    def _stages_have_rounds(self) -> Self:
+        if isinstance(self.schedule, TheorySchedule):
+            if self.local_steps is not None:
+                raise ValueError(
+                    f"local_steps is {self.local_steps}, but with schedule.kind: theory the length of rounds follows "
+                    "from the theorem; leave it out, or use schedule.window"
+                )
+        elif self.schedule.stage_steps < self.round_steps:
+            raise ValueError(
+                f"schedule.stage_steps is {self.schedule.stage_steps}, but a round has {self.round_steps} local_steps; "
+                "a stage needs at least one round"
+            )
+        return self
+
+    @property
+    def round_steps(self) -> int:
+        """I, of schedules that do not derive it."""
+        return 32 if self.local_steps is None else self.local_steps

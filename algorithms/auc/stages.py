@@ -1,0 +1,165 @@
+"""The stages of CODASCA, CODA+, CODA and NPA, and the schedules that make them (CODASCA specification, section 2.6).
+
+A stage fixes the step size, the number of local steps in a round, and the centre that the model is pulled towards.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from fenchel.common.settings.section import Section
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a run.
+
+    Attributes
+    ----------
+    step_size
+        eta, of the local steps.
+    local_steps
+        I, in a round.
+    rounds
+        R: I R = T local steps in the stage.
+    """
+
+    step_size: float
+    local_steps: int
+    rounds: int
+
+
+class PracticeSchedule(Section):
+    """The schedule of the experiments: step sizes that fall, rounds of one length (section 2.6)."""
+
+    kind: Literal["practice"] = Field(
+        "practice",
+        description="as in the experiments: every stage has as many local steps, and its step size is a fraction of "
+        "that of the stage before",
+    )
+    stage_steps: PositiveInt = Field(
+        2000,
+        description="local steps of a stage (T_0); it ends with the first round at which so many are done. The papers "
+        "took 1000 to 4000, about a third of the run at most",
+    )
+    decay: float = Field(
+        3.0, ge=1, description="what the step size is divided by from one stage to the next; 1 keeps it"
+    )
+
+    def stage(self, number: int, step_size: float, local_steps: int) -> Stage:
+        """Return stage ``number``, counted from 1, of a run that begins with this step size."""
+        before, after = (-(-stages * self.stage_steps // local_steps) for stages in (number - 1, number))
+        return Stage(step_size / self.decay ** (number - 1), local_steps, after - before)
+
+
+class TheorySchedule(Section):
+    """The schedules of the theorems, with the constants of the problem (section 2.6)."""
+
+    kind: Literal["theory"] = Field(
+        description="as in the theorems, which set gamma, eta_g, step sizes, local steps and lengths of stages from "
+        "the constants below. What follows is orders of magnitude too careful: use it to look at the structure"
+    )
+    smoothness: PositiveFloat = Field(
+        1.0, description="Lipschitz constant of the gradient of f in all variables (ell)"
+    )
+    primal_smoothness: PositiveFloat = Field(
+        1.0, description="Lipschitz constant of the gradient of the primal objective phi (L)"
+    )
+    polyak: PositiveFloat = Field(0.1, description="Polyak-Lojasiewicz constant of phi (mu)")
+    heterogeneous: bool = Field(
+        True,
+        description="for coda-plus and coda: whether the clients' distributions differ, so that rounds must be short "
+        "(D > 0)",
+    )
+    window: PositiveFloat = Field(
+        1.0,
+        description="local steps in the rounds of the first stage of codasca (I_0); for coda-plus and coda the free "
+        "factor of their number; npa has one step a round",
+    )
+
+    @property
+    def gamma(self) -> float:
+        """2 ell."""
+        return 2 * self.smoothness
+
+    @property
+    def _primal(self) -> float:
+        """L_hat = L + 2 ell."""
+        return self.primal_smoothness + 2 * self.smoothness
+
+    def _concavity(self, prior: float) -> float:
+        """mu_2 = 2 p (1-p), and min(ell, mu_2)."""
+        return 2 * prior * (1 - prior)
+
+    @property
+    def rate(self) -> float:
+        """c of Theorem 1: the step sizes of CODA+ fall like exp(-c)."""
+        ratio = self.polyak / self._primal
+        return ratio / (5 + ratio)
+
+    @property
+    def growth(self) -> float:
+        """rho of Theorem 2: the rounds of CODASCA grow like exp(rho)."""
+        c = 4 * self.smoothness + 248 / 53 * self._primal
+        return 2 * self.polyak / (c + 2 * self.polyak)
+
+    def longest_step(self, prior: float) -> float:
+        """Return the largest eta_0 of Lemma 1."""
+        ell = self.smoothness
+        return min(1 / (3 * ell + 3 * ell**2 / self._concavity(prior)), 1 / (4 * ell))
+
+    def longest_round(self, prior: float) -> float:
+        """Return the largest eta_l eta_g I of Lemma 2."""
+        ell, mu2 = self.smoothness, self._concavity(prior)
+        return min(1 / (3 * ell + 3 * ell**2 / mu2), mu2 / (40 * ell**2))
+
+    def averaging_stage(
+        self, number: int, step_size: float | None, prior: float, clients: int, local_steps: int | None = None
+    ) -> Stage:
+        """Return stage ``number`` of CODA+ (Theorem 1).
+
+        Parameters
+        ----------
+        number
+            s, counted from 1.
+        step_size
+            eta_0; ``None``: the largest.
+        prior, clients
+            p and K.
+        local_steps
+            I, where it is given (1 for NPA).
+        """
+        first = self.longest_step(prior) if step_size is None else step_size
+        grown = math.exp((number - 1) * self.rate)
+        eta = first / grown
+        if local_steps is None:
+            width = math.sqrt(clients * eta) if self.heterogeneous else clients * eta
+            local_steps = max(1, round(self.window / width))
+        steps = 212 / (first * min(self.smoothness, self._concavity(prior))) * grown
+        return Stage(eta, local_steps, math.ceil(steps / local_steps))
+
+    def controlled_stage(
+        self, number: int, round_length: float | None, prior: float, server_step_size: float
+    ) -> Stage:
+        """Return stage ``number`` of CODASCA (Theorem 2): eta_l eta_g I and R are those of every stage.
+
+        Parameters
+        ----------
+        number
+            s, counted from 1.
+        round_length
+            eta_l eta_g I; ``None``: the largest.
+        prior, server_step_size
+            p and eta_g.
+        """
+        length = self.longest_round(prior) if round_length is None else round_length
+        local_steps = max(1, round(self.window * math.exp(self.growth * (number - 1))))
+        rounds = math.ceil(1000 / (length * min(self.smoothness, self._concavity(prior))))
+        return Stage(length / (server_step_size * local_steps), local_steps, rounds)
+
+
+Schedule = Annotated[PracticeSchedule | TheorySchedule, Field(discriminator="kind")]

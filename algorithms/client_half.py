@@ -1,0 +1,321 @@
+"""The client half of an algorithm."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+
+from fenchel.client.privacy.randomness import digest
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import PayloadError, PhaseError
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.randomness import generator
+from fenchel.common.settings.solver import Solver
+from fenchel.common.settings.uplink import Uplink
+from fenchel.common.storage.state import freeze
+from fenchel.common.wire.schema import NotFinite, finiteness_problem, payload_error
+from fenchel.common.wire.values import Ciphertexts, SparseVector, Value, Values
+
+if TYPE_CHECKING:
+    # Not at run time: an algorithm in one file is imported by the server, which must never load what decrypts.
+    from fenchel.client.paillier.cipher import Meter
+    from fenchel.client.secrets.shared import Secrets
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def answers(phase: str) -> Callable[[Handler], Handler]:
+    """Mark a method as the one that answers a phase.
+
+    Its parameters name the values that the server sends; their annotations (``Vector``, ``Indices``,
+    ``int``, ``float``, ``bool``, ``str``, ``SparseVector``, ``Ciphertexts``) are checked before it is
+    called. Arrays come read-only: copy what is to be changed. It returns a mapping of values, or ``None``.
+    """
+
+    def mark(method: Handler) -> Handler:
+        method.answers_phase = phase  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+@dataclass(frozen=True)
+class ClientContext:
+    """Where a client half works.
+
+    Attributes
+    ----------
+    client
+        The client's id.
+    seed
+        ``settings.seed``.
+    settings
+        The algorithm's settings.
+    objective
+        What can be computed on the client's shard.
+    shard
+        The data themselves, for algorithms that align samples and features.
+    secrets
+        What all clients of the federation share and the server never has; there if the algorithm's
+        settings say that it needs a key (``key_bits``).
+    solver
+        The local solver that suits this client, in place of the run's, if it has one of its own.
+    uplink
+        What becomes of vectors on their way to the server; ``None``: nothing.
+    message_bytes
+        The largest message of the run, which the client's trust limits bound.
+    """
+
+    client: str
+    seed: int
+    settings: AlgorithmSettings
+    objective: Objective
+    shard: Shard
+    secrets: Secrets | None = None
+    solver: Solver | None = None
+    uplink: ClientUplink | None = None
+    message_bytes: int = 8 << 30
+
+
+class ClientAlgorithm:
+    """Base of the client half of every algorithm.
+
+    What must survive a crash is kept in :class:`State` and nowhere else: the runtime restores it, so a
+    handler may be called again for the same round and must then do the same.
+    """
+
+    @dataclass
+    class State:
+        """The client's state; a subclass lists its fields. Without fields nothing is ever stored."""
+
+    Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings
+
+    def __init__(self, place: ClientContext) -> None:
+        self.client = place.client
+        self.objective = place.objective
+        self.shard = place.shard
+        self.secrets = place.secrets
+        self.own_solver = place.solver
+        self.settings: Any = place.settings
+        self.round = 0
+        self.state: Any = None
+        self.seed = place.seed
+        self.message_bytes = place.message_bytes
+        self.uplink = place.uplink or ClientUplink(Uplink(), place.seed, place.client)
+        self.occasion = b""
+        self.largest = 0.0
+        self._handlers = _handlers(self)
+
+    def initial_state(self) -> Any:
+        """Return the state before the first round: by default zeros of the model's shape in every ``Vector``."""
+        zeros = np.zeros(self.objective.dimension, self.objective.dtype)
+        hints = typing.get_type_hints(self.State)
+        values = {}
+        for field in fields(self.State):
+            if hints[field.name] != Vector:
+                raise TypeError(
+                    f"{type(self).__name__}.State.{field.name} is no Vector: override initial_state to fill it"
+                )
+            values[field.name] = zeros.copy()
+        return self.State(**values)
+
+    @classmethod
+    def stateless(cls) -> bool:
+        """Whether this half keeps no state."""
+        return not fields(cls.State)
+
+    @property
+    def meter(self) -> Meter | None:
+        """What this half has encrypted and decrypted so far, for the record; ``None``: nothing, ever."""
+        return None
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return the random numbers of this client, in this round, for this purpose.
+
+        Under differential privacy nobody else can redo them, and they are others whenever the client is asked
+        something else, or from another state: what privacy rests on is never drawn twice for different work.
+        """
+        if self.uplink.protection is not None:
+            return self.uplink.protection.randomness.generator(purpose, self.round, self.occasion)
+        return generator(self.seed, self.client, self.round, purpose)
+
+    def answer(self, phase: str, t: int, values: Values, *, finite: bool = False) -> Values:
+        """Answer one phase of round ``t``; ``finite``: the arrays are known to be finite.
+
+        Raises
+        ------
+        PhaseError
+            No handler answers this phase, or it did not return values.
+        PayloadError
+            The values are not what the handler takes.
+        """
+        handler = self._handlers.get(phase)
+        if handler is None:
+            raise PhaseError(
+                f"{type(self).__name__} answers no phase {phase!r}, only {sorted(self._handlers)}; "
+                "do both sides run the same version of the algorithm?"
+            )
+        handler.check(values, finite)
+        self.round = t
+        if self.uplink.protection is not None:
+            state = freeze(self.state)
+            self.occasion = digest(phase, values, state)
+            # A private state must not decide how much noise there is.
+            known = values if self.uplink.protection.facts.dual == "private" else {**values, **state}
+            self.largest = _largest(known.values())
+        result = handler.method(**handler.dense(values, self.objective))
+        if result is None:
+            return {}
+        if not isinstance(result, Mapping):
+            raise PhaseError(
+                f"phase {phase!r} returned a {type(result).__name__}, not a mapping of named values"
+            )
+        return result
+
+
+def _largest(values: Iterable[Value]) -> float:
+    """Return the largest magnitude of any number in floating-point arrays; 0 if there is none."""
+    arrays = [value.values if isinstance(value, SparseVector) else value for value in values]
+    floats = [
+        array for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.size
+    ]
+    return max((float(np.abs(array).max()) for array in floats), default=0.0)
+
+
+@dataclass(frozen=True)
+class _Handler:
+    phase: str
+    method: Callable[..., Values | None]
+    parameters: Mapping[str, Any]
+    required: frozenset[str]
+    differs: Mapping[str, Callable[[Value, bool], str | None]]
+    """By parameter: says how a value differs from the annotation, unless it does not; told whether it is finite."""
+
+    def check(self, values: Values, finite: bool) -> None:
+        missing = self.required - values.keys()
+        unknown = values.keys() - self.parameters.keys()
+        if missing or unknown:
+            raise PayloadError(
+                f"phase {self.phase!r} takes {sorted(self.parameters)}, got {sorted(values)}; "
+                "do both sides run the same version of the algorithm?"
+            )
+        for name, value in values.items():
+            problem = self.differs[name](value, finite)
+            if problem:
+                raise payload_error(f"phase {self.phase!r}: {name!r}", problem)
+
+    def dense(self, values: Values, objective: Objective) -> dict[str, Any]:
+        """Return the values; a model gets back its zeros where it came sparse, and its dtype where it came narrower."""
+        filled: dict[str, Any] = dict(values)
+        for name, value in values.items():
+            if not _takes_model(self.parameters[name]):
+                continue
+            if isinstance(value, SparseVector):
+                if value.size != objective.dimension:
+                    raise PayloadError(
+                        f"phase {self.phase!r}: {name!r} is a sparse vector of length {value.size}, but the model "
+                        f"has {objective.dimension} parameters"
+                    )
+                value = value.dense()
+            if isinstance(value, np.ndarray):
+                filled[name] = value.astype(np.result_type(value, objective.dtype), copy=False)
+        return filled
+
+
+def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
+    found = {}
+    # Of the class, not the object: asking an object for its members would compute all of its properties.
+    for name, function in inspect.getmembers(type(algorithm), inspect.isfunction):
+        phase = getattr(function, "answers_phase", None)
+        if phase is None:
+            continue
+        method = getattr(algorithm, name)
+        hints = typing.get_type_hints(method)
+        parameters = inspect.signature(method).parameters
+        wanted = {name: hints.get(name, Any) for name in parameters}
+        found[phase] = _Handler(
+            phase,
+            method,
+            wanted,
+            frozenset(name for name, parameter in parameters.items() if parameter.default is parameter.empty),
+            {name: _difference(hint) for name, hint in wanted.items()},
+        )
+    return found
+
+
+def _difference(hint: Any) -> Callable[[Value, bool], str | None]:
+    """Return what says how a received value differs from a parameter's annotation."""
+    if hint is Any:
+        return lambda value, finite: None
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if len(options) == 1:
+        return _difference_from(hint)
+    each = [_difference_from(option) for option in options]
+
+    def differs(value: Value, finite: bool) -> str | None:
+        problems = [of(value, finite) for of in each]
+        return None if None in problems else problems[0]
+
+    return differs
+
+
+def _takes_model(hint: Any) -> bool:
+    """Whether a parameter is a whole vector, so that one that came sparse gets its zeros back."""
+    return Vector in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
+
+
+def _difference_from(hint: Any) -> Callable[[Value, bool], str | None]:
+    if typing.get_origin(hint) is np.ndarray:
+        wanted = typing.get_args(typing.get_args(hint)[1])[0]
+        wanted = typing.get_origin(wanted) or wanted  # np.floating[Any] -> np.floating
+        if not issubclass(wanted, np.generic):
+            wanted = np.dtype(wanted).type  # int -> np.int64
+        return partial(_array_difference, wanted, hint == Vector)
+    if hint is SparseVector:
+        return _sparse_difference
+    if hint is Ciphertexts:
+        return _cipher_difference
+    if isinstance(hint, type):
+        return partial(_scalar_difference, hint)
+    return lambda value, finite: None
+
+
+def _array_difference(
+    wanted: type[np.generic], may_be_sparse: bool, value: Value, finite: bool
+) -> str | None:
+    if may_be_sparse and isinstance(value, SparseVector):
+        value = value.values
+    if not isinstance(value, np.ndarray):
+        return f"is a {type(value).__name__}, expected an array"
+    if not issubclass(value.dtype.type, wanted):
+        return f"has dtype {value.dtype}, expected {wanted.__name__}"
+    return None if finite else finiteness_problem(value)
+
+
+def _sparse_difference(value: Value, finite: bool) -> str | None:
+    if not isinstance(value, SparseVector):
+        return f"is a {type(value).__name__}, expected a sparse vector"
+    return None if finite else finiteness_problem(value.values)
+
+
+def _cipher_difference(value: Value, finite: bool) -> str | None:
+    # Under which key, and in which layout, the handler finds out when it decrypts.
+    return None if isinstance(value, Ciphertexts) else f"is a {type(value).__name__}, expected ciphertexts"
+
+
+def _scalar_difference(hint: type, value: Value, finite: bool) -> str | None:
+    if isinstance(value, float) and not np.isfinite(value):
+        return NotFinite(f"is {value}, which is not finite")
+    if type(value) is hint or (hint is float and type(value) is int):
+        return None
+    return f"is a {type(value).__name__}, expected a {hint.__name__}"

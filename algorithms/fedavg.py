@@ -1,0 +1,309 @@
+"""Federated averaging.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS 2017, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from fenchel.algorithms.client_half import ClientAlgorithm, answers
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
+from fenchel.common.algorithm_registry import SMALLEST_STEP, AlgorithmSettings, Weighting
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.compression.uplink import Sent
+from fenchel.common.objectives.regularizer import Zero
+from fenchel.common.settings.participation import Sampler, Weighted
+from fenchel.common.wire.values import Values
+
+
+class LocalTrainingSettings(AlgorithmSettings):
+    """Which mini-batches a client uses in a round, and how long a step is.
+
+    The last methods say what differential privacy must know of an algorithm (FedPDM specification, section 2.8); a
+    subclass that takes other steps, or keeps state, says so there.
+    """
+
+    treats_nonconvex: ClassVar[bool] = True
+    asks: ClassVar[tuple[str, ...]] = ("train",)
+
+    local_epochs: PositiveInt | None = Field(
+        None, description="passes over the shard in a round (E); either this or local_steps; default 1"
+    )
+    local_steps: PositiveInt | None = Field(
+        None, description="mini-batch steps in a round, instead of epochs"
+    )
+    batch_size: PositiveInt | None = Field(
+        32, description="samples a step (B); null: the whole shard (B = infinity)"
+    )
+    batches: Literal["passes", "epoch", "independent"] = Field(
+        "passes",
+        description="how batches are drawn. passes: each pass over the shard in a new random order, cut into "
+        "batches, the last of which may be shorter. epoch: batches of one random order, so that each sample is used at "
+        "most once a round (local_steps * batch_size samples are needed). independent: distinct samples, drawn anew "
+        "for each step",
+    )
+    step_size: PositiveFloat = Field(0.1, description="learning rate of the local steps (eta)")
+    step_decay: Literal["constant", "inverse-sqrt", "inverse", "stages"] = Field(
+        "constant",
+        description="step size in round t: step_size, step_size / sqrt(t), or step_size / t; stages: divided by "
+        "stage_factor after every stage_rounds rounds",
+    )
+    stage_rounds: PositiveInt | None = Field(
+        None, description="with step_decay: stages, rounds with the same step size"
+    )
+    stage_factor: float | None = Field(
+        None, ge=1, description="with step_decay: stages, what the step size is divided by; null: 3"
+    )
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.local_epochs is not None and self.local_steps is not None:
+            raise ValueError("give local_epochs or local_steps, not both")
+        if self.batches == "epoch" and self.local_steps is None:
+            raise ValueError("batches: epoch needs local_steps, the number of batches in a round")
+        return self
+
+    @model_validator(mode="after")
+    def _stages_have_a_length(self) -> Self:
+        if (self.step_decay == "stages") != (self.stage_rounds is not None):
+            raise ValueError(
+                "step_decay: stages and stage_rounds (rounds with the same step size) go together: give both or neither"
+            )
+        if self.stage_rounds is None and self.stage_factor is not None:
+            raise ValueError("stage_factor belongs to step_decay: stages; leave it out with others")
+        return self
+
+    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
+        """Say whether stages make the step size so small that nothing moves."""
+        if self.step_decay != "stages":
+            return None
+        try:
+            last = self.step_size_at(rounds)
+        except OverflowError:  # what it is divided by is no number any more
+            last = 0.0
+        if last >= min(self.step_size, SMALLEST_STEP):
+            return None
+        return (
+            f"rounds: {rounds} given, but algorithm.step_decay: stages makes the step size {last:.3g} in the last of "
+            "them, with which nothing moves; use a smaller stage_factor, a larger stage_rounds, or fewer rounds"
+        )
+
+    def step_size_at(self, t: int) -> float:
+        """Return the step size of round ``t``, counted from 1."""
+        if self.stage_rounds is not None:
+            return float(self.step_size / (self.stage_factor or 3.0) ** ((t - 1) // self.stage_rounds))
+        powers = {"constant": 0.0, "inverse-sqrt": 0.5, "inverse": 1.0}
+        return float(self.step_size / t ** powers[self.step_decay])
+
+    def samples_a_step(self, samples: int) -> int:
+        """b, of a client with so many samples."""
+        return samples if self.batch_size is None else min(self.batch_size, samples)
+
+    def steps(self, samples: int) -> int:
+        """Q, the steps of a round, of a client with so many samples."""
+        return self.local_steps or (self.local_epochs or 1) * -(-samples // self.samples_a_step(samples))
+
+    @property
+    def pull(self) -> float:
+        """Weight of the pull of local steps towards the global model; 0 unless a subclass has one."""
+        return 0.0
+
+    def gain(self, *, noisy: bool) -> Literal[1, 2]:
+        """By how much what is sent moves with the local model: 1 where that is what is sent."""
+        return 1
+
+    def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
+        """Whether clients keep something that later rounds depend on, and whether it follows from what they sent."""
+        return "none"
+
+    def local_map(self, t: int, samples: int, *, noisy: bool) -> LocalMap:
+        """Return what round ``t`` does to the gradients of a client with so many samples."""
+        return LocalMap(
+            self.step_size_at(t),
+            self.steps(samples),
+            self.pull,
+            self.gain(noisy=noisy),
+            self.samples_a_step(samples),
+        )
+
+
+class WeightedAverageSettings(LocalTrainingSettings):
+    """For algorithms that average local models: how much each counts."""
+
+    weighting: Literal["samples", "uniform"] = Field(
+        "samples", description="average weighted by samples (n_k / n), or with equal weights"
+    )
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """As the average is weighted; who is drawn by samples and averaged with equal weights counts by samples."""
+        if not isinstance(sampler, Weighted):
+            return self.weighting
+        return "samples" if self.weighting == "uniform" else None
+
+
+class FedAvgSettings(WeightedAverageSettings):
+    """Federated averaging (McMahan et al. 2017, Algorithm 1)."""
+
+    uses_uplink: ClassVar[bool] = True
+    treats_regularizer: ClassVar[bool] = True
+    stateless: ClassVar[bool] = True
+
+    name: Literal["fedavg"] = "fedavg"
+    regularizer_step: Literal["subgradient", "prox"] = Field(
+        "subgradient",
+        description="what a local step does about h (objective.regularizer). subgradient: goes along a subgradient; "
+        "prox: ends with the proximal operator of eta h, which is FedMiD",
+    )
+
+    @property
+    def takes_subgradient(self) -> bool:
+        """Whether clients step along subgradients of h."""
+        return self.regularizer_step == "subgradient"
+
+    @property
+    def prox_penalty(self) -> float | None:
+        """``1/eta`` of the longest step, for FedMiD."""
+        return 1 / self.step_size if self.regularizer_step == "prox" else None
+
+
+class WeightedSumSettings(LocalTrainingSettings):
+    """For algorithms that minimise ``F(w) = sum_i p_i f_i(w)``: what the weights ``p_i`` are."""
+
+    weighting: Literal["samples", "uniform"] = Field(
+        "samples",
+        description="what is minimised: each client's objective weighted by p_i = N n_i / n, which gives the mean "
+        "loss of all samples, or with p_i = 1, the sum of the clients' objectives",
+    )
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """As the settings say, unless large clients are drawn more often."""
+        return None if isinstance(sampler, Weighted) else self.weighting
+
+    def weight(self, samples: int, mean_samples: float) -> float:
+        """Return ``p_i`` (FedDCD specification, section 1.6).
+
+        Parameters
+        ----------
+        samples
+            n_i, of this client.
+        mean_samples
+            n / N, of all clients.
+        """
+        return samples / mean_samples if self.weighting == "samples" else 1.0
+
+
+class FedAvg(Algorithm):
+    """Each round a cohort trains locally from the global model, and the results are averaged."""
+
+    Settings: ClassVar[type[AlgorithmSettings]] = FedAvgSettings
+    settings: WeightedAverageSettings
+
+    async def round(self, t: int) -> None:
+        """Draw S_t; w_{t+1} = sum over k in S_t of n_k / n * ClientUpdate(k, w_t)."""
+        cohort = self.sample()
+        trained = await cohort.reduce(
+            "train",
+            model=self.downlink.wire(self.model, t),
+            returns={"model": self.uplink.expected(self.model), "samples": int},
+            weight="samples" if self.settings.weighting == "samples" else None,
+            dtype=self.model.dtype,
+        )
+        mean = self.uplink.mean(trained, "model", self.model, t)
+        self.model = self.downlink.kept(mean, t + 1)
+
+
+class LocalTraining(ClientAlgorithm):
+    """What client halves share that take mini-batch steps: batches, stochastic gradients, the way up."""
+
+    settings: LocalTrainingSettings
+
+    @property
+    def clip(self) -> float | None:
+        """G, the bound to which each sample's gradient is clipped; ``None``: nothing is clipped."""
+        return None if self.uplink.protection is None else self.uplink.protection.clip_gradient
+
+    def batches(self) -> Iterator[Indices]:
+        """Draw this round's mini-batches: E epochs, or a number of steps, of batches of size B."""
+        steps = self.settings.local_steps
+        epochs = None if steps else self.settings.local_epochs or 1
+        return self.objective.batches(
+            self.generator("batches"),
+            epochs=epochs,
+            steps=steps,
+            batch_size=self.settings.batch_size,
+            draw=self.settings.batches,
+        )
+
+    def smooth_gradient(self, w: Vector, batch: Indices) -> Vector:
+        """Return the stochastic gradient g_i(w) of the client's objective, shape (d,), clipped sample by sample.
+
+        Parameters
+        ----------
+        w
+            Shape (d,).
+        batch
+            Rows of the shard.
+        """
+        if self.clip is None:
+            return self.objective.batch_gradient(w, batch)
+        return self.objective.clipped_gradient(w, batch, self.clip)
+
+    def gradient(self, w: Vector, batch: Indices) -> Vector:
+        """Return :meth:`smooth_gradient`, plus a subgradient of h where the settings ask for one, shape (d,)."""
+        g = self.smooth_gradient(w, batch)
+        h = self.objective.regularizer
+        if self.settings.takes_subgradient and not isinstance(h, Zero):
+            g += h.subgradient(w)
+        return g
+
+    def send(self, vector: Vector, *, around: Vector, minus: Vector | None = None) -> Sent:
+        """Return what leaves of a vector; see :meth:`fenchel.common.compression.uplink.ClientUplink.send`."""
+        return self.uplink.send(
+            vector,
+            self.round,
+            around=around,
+            minus=minus,
+            sensitivity=self.sensitivity(),
+            largest=self.largest,
+            occasion=self.occasion,
+        )
+
+    def sensitivity(self) -> float | None:
+        """Return how far one sample can move what this round sends; ``None``: nobody needs to know."""
+        protection = self.uplink.protection
+        if protection is None:
+            return None
+        return protection.sensitivity(self.local_map(), DualDifference())[0]
+
+    def local_map(self) -> LocalMap:
+        """Return what this round does to the gradients."""
+        return self.settings.local_map(self.round, self.objective.samples, noisy=self.uplink.noisy)
+
+
+class FedAvgClient(LocalTraining):
+    """Mini-batch gradient descent from the global model; keeps no state."""
+
+    settings: FedAvgSettings
+
+    @answers("train")
+    def train(self, model: Vector) -> Values:
+        """ClientUpdate(k, w): run E epochs (or a number of steps) of batches of size B; return w and n_k.
+
+        A step is w <- w - eta g_k(w), or with FedMiD w <- prox_{eta h}(w - eta g_k(w)).
+        """
+        w = model
+        eta, prox = self.settings.step_size_at(self.round), self.settings.regularizer_step == "prox"
+        for batch in self.batches():
+            step = self.gradient(w, batch)  # owned here: its memory becomes the next w
+            step *= eta
+            w = np.subtract(w, step, out=step)
+            if prox:
+                w = self.objective.regularizer.prox(w, 1 / eta)
+        return {"model": self.send(w, around=model).wire, "samples": self.objective.samples}

@@ -1,0 +1,1 @@
+"""Federated dual coordinate descent: exact, inexact and accelerated."""

@@ -1,0 +1,372 @@
+"""AccFedDCD: FedDCD with Nesterov's acceleration.
+
+Fan, Fang, Friedlander, "A dual approach for federated learning", Algorithm 2 (FedDCD specification, section 2.3).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.feddcd.feddcd import DualAscent, DualAscentClient, difference
+from fenchel.algorithms.feddcd.settings import Acceleration, AccFedDCDSettings, effective_participation
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.optim import Solved
+from fenchel.common.settings.participation import Weighted
+from fenchel.common.wire.schema import ABSURD, Expected, NumberSpec
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.replies import Reduced
+
+log = logging.getLogger("fenchel.server")
+
+_WINDOW = 10  # rounds over which the clients' spread is averaged
+_FINEST = 1e-6  # accuracy of local solves that more restarts do not tighten further
+_GROWTH = 10.0  # of that average over its lowest value
+_INEXACT = 0.25  # of the squared length of the dual steps, by which inexact solves may have moved them
+_UNFIT = (
+    "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for a neural "
+    "network give algorithm.dual_step (such as 0.01) and algorithm.conditioning (such as 0.3)"
+)
+
+
+class AccFedDCD(DualAscent):
+    """Accelerated federated dual coordinate descent."""
+
+    @dataclass
+    class State(DualAscent.State):
+        """The server's state.
+
+        Attributes
+        ----------
+        spreads
+            The clients' spread in the latest rounds.
+        errors
+            Bounds on how far inexact solves moved the dual steps of these rounds, in the unit of the spread.
+        lowest
+            The lowest mean spread of a window so far.
+        smallest
+            The smallest spread above 0 so far.
+        restarts
+            Numbers of committed rounds after which the acceleration began anew, shape (restarts,).
+        accuracy
+            delta that the local solves keep at least.
+        """
+
+        spreads: list[float] = field(default_factory=list)
+        errors: list[float] = field(default_factory=list)
+        lowest: float = float("inf")
+        smallest: float = float("inf")
+        restarts: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+        accuracy: float = 0.25
+
+    Settings = AccFedDCDSettings
+    settings: AccFedDCDSettings
+    state: State
+    also_reported: ClassVar[Mapping[str, Expected]] = {"error": NumberSpec(minimum=0.0)}
+    figures: ClassVar[tuple[str, ...]] = (*DualAscent.figures, "solve_error", "restarts")
+
+    def _check_cohorts(self) -> None:
+        super()._check_cohorts()
+        if isinstance(self.fleet.participation.sampler, Weighted):
+            raise SettingsError(
+                "acc-feddcd rests on every pair of clients meeting equally often, which weighted sampling does not "
+                "give; use fixed, or feddcd",
+                key="participation.sampler.kind",
+            )
+
+    def _check_convexity(self, least: float) -> None:
+        if (self.settings.dual_step is None or self.settings.conditioning is None) and least <= 0:
+            raise SettingsError(_UNFIT, key="objective.l2")
+
+    def _check_smoothness(self, least: float) -> None:
+        super()._check_smoothness(least)
+        if self.settings.conditioning is None and least <= 0:
+            raise SettingsError(_UNFIT, key="objective.kind")
+
+    def constants(self) -> dict[str, float]:
+        """a, b and theta of Algorithm 2, from r and the worst alpha_i / beta_i."""
+        scales = self._scales()
+        conditioning = self.settings.conditioning or self._worst_conditioning()
+        r = effective_participation(self.cohort_size(), scales)
+        chosen = Acceleration.of(r, conditioning)
+        return {"a": chosen.a, "b": chosen.b, "theta": chosen.theta}
+
+    def _scales(self) -> list[float]:
+        """1 / lambda_i of all clients; 1 each where the dual step is a constant of its own."""
+        alphas = self.state.strong_convexity
+        if self.settings.dual_step is not None:
+            return [1.0] * len(alphas)
+        weights = self.weights()
+        return [weights[client] * alpha for client, alpha in alphas.items()]
+
+    def _worst_conditioning(self) -> float:
+        """The smallest alpha_i / beta_i."""
+        state = self.state
+        ratios = (
+            alpha / (self.settings.smoothness or state.smoothness[client])
+            for client, alpha in state.strong_convexity.items()
+        )
+        return min(*ratios, 1.0)
+
+    async def admit(self, cohort: Cohort) -> None:
+        """A newcomer begins far from the others, which is no sign of inexact solves: the guard watches anew."""
+        await super().admit(cohort)
+        self._watch_anew()
+
+    async def round(self, t: int) -> None:
+        """v_i = (1-a) y_i + a z_i; w_i = argmin f_i - <., v_i>; y_i and z_i step from v_i and u_i."""
+        self.state.figures = {}
+        first = self.sample()
+        solved = await self.minimisers(first, **self._asked())
+        if self.is_alone(solved.cohort):
+            return  # not committed: nobody's recurrence advances
+        center = self.average(solved)
+        self.note(solved, center)
+        if self.settings.cohorts == 1:
+            await solved.cohort.tell("shift_duals", center=center)
+        else:
+            await self._second(solved.cohort, center)
+        self.state.committed += 1
+        self.model = center
+        self._guard()
+        await self.certify(t)
+
+    async def _second(self, first: Cohort, center: Vector) -> None:
+        """Steps 6 to 9 as printed: another cohort, at the same v_i, moves z."""
+        solved = await self.minimisers(self.second_sample(), min_replies=0, **self._asked())
+        members = solved.cohort.clients if len(solved.cohort) >= 2 else ()
+        both = first.only(members.__contains__)
+        await first.only(lambda client: client not in members).tell("shift_duals", y_center=center)
+        if not members:
+            return
+        second, self.state.second_rounding = self._rounded(solved, self.state.second_rounding)
+        await both.tell("shift_duals", y_center=center, z_center=second)
+        await solved.cohort.only(lambda client: client not in first.clients).tell(
+            "shift_duals", z_center=second
+        )
+
+    def second_sample(self) -> Cohort:
+        """Draw I_2, independently of the round's first cohort."""
+        return self.fleet.sample(draw_name="second cohort")
+
+    def moment(self) -> dict[str, Any]:
+        """Return the number of committed rounds, and where among them the acceleration began anew."""
+        return {"committed": self.state.committed, "restarts": self.state.restarts}
+
+    def _asked(self) -> dict[str, Any]:
+        asked = {**self.moment(), "accuracy": self.state.accuracy}
+        # A neural network's local solve starts from the average of the last round, in either cohort.
+        return asked | ({"model": self.model} if self.settings.dual_step is not None else {})
+
+    def note(self, solved: Reduced, center: Vector) -> None:
+        """Note also sum_i (1 / lambda_i) e_i, where e_i bounds client i's squared distance to its exact minimiser."""
+        super().note(solved, center)
+        self.state.figures["solve_error"] = float(solved.sum("error"))
+
+    def _watch_anew(self) -> None:
+        state = self.state
+        state.spreads, state.errors, state.lowest = [], [], float("inf")
+
+    def _guard(self) -> None:
+        """Begin the acceleration anew, with more accurate solves, when inexact ones drive the minimisers apart (5.7).
+
+        With cohorts that are drawn, the spread of unequal clients may grow by much while the method
+        converges, as the theorem is about exact solves and means over the draws. So growth alone is no sign.
+        The dual step of a cohort, a projection of its minimisers, has the spread as its squared length, and
+        inexact solves move it by no more than the sum of their errors: 0 for exact ones, for which the
+        theorem holds, and the guard does nothing.
+
+        A spread that rounding hides reads 0, so whatever reads more lies above rounding. A window whose mean
+        is below the smallest of such readings is counted as that: rounding errors that come and go are no
+        growth, and a run that leaves an agreement, however close, is seen.
+        """
+        state, spread = self.state, self.state.figures["spread"]
+        state.spreads = [*state.spreads[-(_WINDOW - 1) :], spread]
+        state.errors = [*state.errors[-(_WINDOW - 1) :], state.figures["solve_error"]]
+        state.smallest = min(state.smallest, spread) if spread > 0 else state.smallest
+        if len(state.spreads) == _WINDOW and self.settings.restart:
+            level = max(float(np.mean(state.spreads)), state.smallest)
+            moved = float(np.mean(state.errors)) / level
+            if level > _GROWTH * state.lowest and moved > _INEXACT:
+                state.accuracy = max(state.accuracy / 4, _FINEST)
+                state.restarts = np.append(state.restarts, state.committed)
+                self._watch_anew()
+                log.warning(
+                    "the clients' minimisers move apart, and local solves may be off by %.2g of that distance "
+                    "(squared), so the acceleration begins anew after round %d; nothing is lost. From now on local "
+                    "problems are solved to an accuracy of %.3g, if solver.stop is an accuracy. If it is steps or "
+                    "epochs and this comes again: a new run with solver.stop.accuracy",
+                    min(moved, ABSURD),
+                    self.fleet.round,
+                    state.accuracy,
+                )
+            else:
+                state.lowest = min(state.lowest, level)
+        state.figures["restarts"] = float(len(state.restarts))
+
+
+class AccFedDCDClient(DualAscentClient):
+    """Keeps two dual vectors, y_i and the extrapolating z_i."""
+
+    settings: AccFedDCDSettings
+
+    @dataclass
+    class State(DualAscentClient.State):
+        """What a client keeps; ``dual`` is y_i.
+
+        Attributes
+        ----------
+        momentum
+            z_i, shape (d,).
+        committed
+            After which committed round y_i and z_i are.
+        solved_in
+            The committed round before which ``minimizer`` was computed; -1: never.
+        error
+            Bound on the squared distance of ``minimizer`` to the exact one.
+        a, b, theta
+            The scalars of acceleration, the same for all clients.
+        """
+
+        momentum: Vector
+        committed: int
+        solved_in: int
+        error: float
+        a: float
+        b: float
+        theta: float
+
+    def initial_state(self) -> Any:
+        """y_i = z_i = w_i = 0."""
+        zeros = np.zeros(self.objective.dimension)
+        w = zeros.astype(self.objective.dtype)
+        return self.State(zeros, w, 1.0, 0, zeros, 0, -1, ABSURD, 0.0, 0.0, 0.0)
+
+    @answers("begin")
+    def begin(
+        self,
+        weight: float,
+        a: float,
+        b: float,
+        theta: float,
+        committed: int,
+        restarts: Indices,
+    ) -> None:
+        """Take in p_i and the scalars of acceleration; told again when the fleet has grown, start it anew.
+
+        Rounds that this client sat out before are caught up with by the scalars that held then. From
+        ``committed`` on z_i = y_i (specification, section 2.6, "Client joining late").
+        """
+        state = self.state
+        if state.a:  # a client that joins late has y_i = z_i = 0, and no scalars that held before
+            self._catch_up(committed, restarts)
+        state.momentum, state.committed, state.solved_in = state.dual, committed, -1
+        state.weight = weight
+        state.a, state.b, state.theta = a, b, theta
+
+    @answers("minimize")
+    def minimize(
+        self, committed: int, restarts: Indices, accuracy: float, model: Vector | None = None
+    ) -> Values:
+        """v_i = (1-a) y_i + a z_i; w_i = argmin_w f_i(w) - <w, v_i>. Asked twice in a round it solves once.
+
+        The solve starts from the last own minimiser, or from the average (networks).
+        """
+        state = self.state
+        self._catch_up(committed, restarts)
+        if state.solved_in == committed:
+            return self.reply(0)  # in the other cohort of this round, at the same v_i
+        start = state.minimizer if model is None else model
+        solved = self.solved_at(self._v(), start, accuracy)
+        state.minimizer, state.solves, state.solved_in = solved.w, state.solves + 1, committed
+        state.error = self._error(solved)
+        return self.reply(solved.iterations)
+
+    def reply(self, iterations: int) -> Values:
+        """Return also how far the minimiser may be from the exact one, which the server's guard rests on."""
+        return {**super().reply(iterations), "error": self.state.error}
+
+    def _error(self, solved: Solved) -> float:
+        """Bound ||w_i - w_i(v_i)||^2 by the gradient that is left; ABSURD where the solver or alpha_i tell none."""
+        alpha = self.objective.strong_convexity
+        if not (alpha > 0 and math.isfinite(solved.gradient_norm)):
+            return ABSURD
+        return min((solved.gradient_norm / float(alpha)) ** 2, ABSURD)
+
+    @answers("shift_duals")
+    def shift_duals(
+        self, center: Vector | None = None, y_center: Vector | None = None, z_center: Vector | None = None
+    ) -> None:
+        """y_i = v_i - (w_i - center) / lambda_i; z_i = u_i - theta (w_i - center) / lambda_i.
+
+        With two cohorts each has a center of its own; without one (the client was in the other cohort only),
+        y_i = v_i or z_i = u_i.
+        """
+        state, v, u = self.state, self._v(), self._u()
+        if center is not None:
+            y_center = z_center = center
+        state.dual = v if y_center is None else v - self.step * difference(state.minimizer, y_center)
+        state.momentum = (
+            u if z_center is None else u - state.theta * self.step * difference(state.minimizer, z_center)
+        )
+        state.committed += 1
+
+    @property
+    def step(self) -> float:
+        """1 / lambda_i, or what replaces it for a network."""
+        return self.scale if self.settings.dual_step is None else self.settings.dual_step
+
+    @property
+    def scale(self) -> float:
+        """1 / lambda_i; the same for all clients where the step is a free constant."""
+        return super().scale if self.settings.dual_step is None else 1.0
+
+    @answers("certify")
+    def certify(self, model: Vector, committed: int, restarts: Indices) -> Values:
+        """Objective and conjugate at y_i after the committed rounds, for the duality gap."""
+        self._catch_up(committed, restarts)
+        return self.certificate(model, self.state.dual)
+
+    @answers("solve_at_dual")
+    def solve_at_dual(self, committed: int, restarts: Indices) -> Values:
+        """The paper's output: this client's minimiser at its final y_i."""
+        self._catch_up(committed, restarts)
+        return {"minimizer": self.solved_at(self.state.dual, self.state.minimizer).w}
+
+    def _v(self) -> Vector:
+        state = self.state
+        v: Vector = (1 - state.a) * state.dual + state.a * state.momentum
+        return v
+
+    def _u(self) -> Vector:
+        state = self.state
+        a2 = state.a**2
+        u: Vector = (a2 * state.momentum + state.b * self._v()) / (a2 + state.b)
+        return u
+
+    def _catch_up(self, committed: int, restarts: Indices) -> None:
+        """Bring y_i and z_i to where the committed rounds are; z_i = y_i wherever the acceleration began anew."""
+        state = self.state
+        for restart in restarts[(restarts >= state.committed) & (restarts <= committed)].tolist():
+            state.dual, _ = self._after(restart)
+            state.momentum, state.committed = state.dual, restart
+        state.dual, state.momentum = self._after(committed)
+        state.committed = committed
+
+    def _after(self, committed: int) -> tuple[Vector, Vector]:
+        """y_i and z_i after k rounds without this client, in closed form (specification, 2.3)."""
+        state = self.state
+        decay = Acceleration(state.a, state.b, state.theta).decay
+        k = committed - state.committed
+        apart = state.momentum - state.dual
+        y: Vector = state.dual + state.a * (1 - decay**k) / (1 - decay) * apart
+        z: Vector = y + decay**k * apart
+        return y, z

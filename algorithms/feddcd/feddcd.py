@@ -1,0 +1,463 @@
+"""FedDCD.
+
+Fan, Fang, Friedlander, "A dual approach for federated learning" (FedDCD specification). Each client holds a
+dual vector y_i; together they sum to zero. The server sees minimisers and sends back their average, which it
+needs to keep the sum at zero: the projection in the paper's Algorithm 1, line 5.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from fenchel.algorithms.client_half import ClientAlgorithm, answers
+from fenchel.algorithms.feddcd.settings import DualAscentSettings, FedDCDSettings, not_convex
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.arrays import Vector
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import JoinRefusedError, PayloadError, SettingsError
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.optim import Solved, Tilted, chosen, solve
+from fenchel.common.optim.choice import check_solver, smoothness, strong_convexity
+from fenchel.common.randomness import generator
+from fenchel.common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction, Weighted
+from fenchel.common.settings.solver import LbfgsSolver, NewtonCgSolver, Solver, Stopping
+from fenchel.common.version import SAME_VERSION
+from fenchel.common.wire.schema import Expected
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Cohort, Each
+from fenchel.server.fleet.replies import Reduced
+
+log = logging.getLogger("fenchel.server")
+
+_ROUNDING = 64  # units in the last place that a difference of sums may be wrong by
+
+
+class DualAscent(Algorithm):
+    """What FedDCD and AccFedDCD have in common: constants, averages, the certificate, the final model."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The server's state.
+
+        Attributes
+        ----------
+        strong_convexity, smoothness
+            alpha_i and beta_i of each client's objective, before weighting, by client id; beta 0: not known.
+        samples
+            n_i.
+        rounding, second_rounding
+            What rounding the averages (of the first and the second cohort) to their dtype has left out of the sum
+            of the duals so far, shape (d,): it is added to the next average (specification, 5.20).
+        committed
+            Rounds whose average was told to the clients.
+        figures
+            The latest figures.
+        """
+
+        strong_convexity: dict[str, float] = field(default_factory=dict)
+        smoothness: dict[str, float] = field(default_factory=dict)
+        samples: dict[str, int] = field(default_factory=dict)
+        rounding: Vector = field(default_factory=lambda: np.empty(0))
+        second_rounding: Vector = field(default_factory=lambda: np.empty(0))
+        committed: int = 0
+        figures: dict[str, float] = field(default_factory=dict)
+
+    settings: DualAscentSettings
+    objective: Objective
+    state: State
+    also_reported: ClassVar[Mapping[str, Expected]] = {}
+    """What a method's clients report of a solve beside what all of them do."""
+    figures: ClassVar[tuple[str, ...]] = (
+        "spread",
+        "solver_iterations",
+        "minimised_objective",
+        "dual_objective",
+        "gap",
+    )
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        self.objective = conduct.objective
+
+    def check(self, data: DataSource | None) -> None:
+        """Refuse cohorts of one, and local problems that the settings' solver cannot solve."""
+        self._check_cohorts()
+        try:
+            check_solver(self.settings.solver, self.objective)
+        except SettingsError as error:
+            raise SettingsError(error.problem, key=f"algorithm.{error.key}") from None
+        convexity, unsmooth = strong_convexity(self.objective), smoothness(self.objective) == math.inf
+        if convexity is not None and convexity <= 0:
+            self._check_convexity(0.0)
+        if unsmooth:
+            self._check_smoothness(0.0)
+
+    async def start(self) -> None:
+        """Begin with y_i = 0 everywhere."""
+        self.state.rounding = np.zeros(self.model.shape)
+        self.state.second_rounding = np.zeros(self.model.shape)
+        await self._take_in(self.fleet.all())
+
+    async def admit(self, cohort: Cohort) -> None:
+        """Newcomers have y_i = 0, so the sum of the duals stays what it is (specification, end of section 2.6)."""
+        before = replace(self.state)
+        try:
+            await self._take_in(cohort)
+        except SettingsError as error:
+            self.state = before
+            raise JoinRefusedError(f"with {', '.join(cohort)} the run could not go on: {error}") from None
+
+    async def _take_in(self, newcomers: Cohort) -> None:
+        """Collect the newcomers' alpha_i, beta_i and n_i; tell every client its weight p_i in the objective.
+
+        The weights and the constants depend on all clients, so all hear them anew, also those who are away.
+        """
+        described = await newcomers.ask(
+            "describe",
+            returns={"strong_convexity": float, "smoothness": float, "samples": int},
+            min_replies=len(newcomers),
+        )
+        alphas, betas, samples = {}, {}, {}
+        for client, reply in described.items():
+            alpha, beta = cast(float, reply["strong_convexity"]), cast(float, reply["smoothness"])
+            if alpha < 0 or 0 < beta < alpha:
+                raise PayloadError(
+                    f"client {client} reports a strong convexity of {alpha} and a smoothness of {beta}; no function "
+                    f"has the first below 0, or above the second where that is not 0 (not smooth){SAME_VERSION}"
+                )
+            alphas[client], betas[client] = alpha, beta
+            samples[client] = cast(int, reply["samples"])
+            shard = self.fleet.members[client].shard
+            if samples[client] < 1 or (shard is not None and samples[client] != shard.samples):
+                raise PayloadError(
+                    f"client {client} now counts {samples[client]} samples, and said that it has "
+                    f"{0 if shard is None else shard.samples} when it joined; did its data file change? It must have "
+                    "some, and keep them for the whole run"
+                )
+        state = self.state  # its dicts are replaced, never changed: admit may have to go back
+        state.strong_convexity = dict(sorted((state.strong_convexity | alphas).items()))
+        state.smoothness = dict(sorted((state.smoothness | betas).items()))
+        state.samples = dict(sorted((state.samples | samples).items()))
+        self._check()
+        constants = self.constants()
+        await self.fleet.all().tell("begin", weight=Each(self.weights()), **constants, **self.moment())
+
+    def _check_cohorts(self) -> None:
+        """Refuse cohorts in which a dual step has nobody to agree with."""
+        if self.cohort_size() < 2:
+            raise SettingsError(
+                f"{self.cohort_size():g} clients a round on average, but the dual methods need two or more: a client "
+                "alone has nobody to agree with",
+                key="participation.sampler" if len(self.fleet.members) > 1 else "clients",
+            )
+
+    def _check_convexity(self, least: float) -> None:
+        """Refuse local problems whose strong convexity is only known to be ``least``, if that is too little."""
+
+    def _check_smoothness(self, least: float) -> None:
+        """Refuse local problems where they have to be smooth; ``least`` is the smallest smoothness, 0: not known."""
+        if self.settings.monitor and least <= 0:
+            raise SettingsError(
+                f"{self.settings.monitor} given, but the duality gap needs local problems that can be solved exactly, "
+                "so a smooth objective; leave it out, or use smoothed-hinge or squared-hinge",
+                key="algorithm.monitor",
+            )
+
+    def _check(self) -> None:
+        """Refuse what cannot work, before anybody computes: now the clients have told their constants."""
+        self._check_cohorts()
+        self._check_convexity(min(self.state.strong_convexity.values()))
+        self._check_smoothness(min(self.state.smoothness.values()))
+        sampler = self.fleet.participation.sampler
+        if isinstance(sampler, Cyclic) and sampler.groups > 1:
+            log.warning(
+                "participation.sampler: cyclic groups never mix, so each of them agrees on an optimum of its own; "
+                "use kind: fixed, fraction or all"
+            )
+
+    def cohort_size(self) -> float:
+        """tau, or its mean."""
+        clients, sampler = len(self.fleet.members), self.fleet.participation.sampler
+        match sampler:
+            case FixedSize() | Weighted():
+                return float(sampler.size)
+            case Fraction():
+                return float(max(1, int(sampler.fraction * clients + 0.5)))
+            case Bernoulli():
+                return sampler.probability * clients
+            case Cyclic():
+                return clients / sampler.groups
+        return float(clients)
+
+    def constants(self) -> dict[str, float]:
+        """Return what else the clients need to know before they begin, of all clients together."""
+        return {}
+
+    def moment(self) -> dict[str, Any]:
+        """Return what tells a client which rounds lie behind the run, if it cannot know by itself."""
+        return {}
+
+    def weights(self) -> dict[str, float]:
+        """p_i: 1, or N n_i / n."""
+        samples = self.state.samples
+        if self.settings.weighting == "uniform":
+            return dict.fromkeys(samples, 1.0)
+        total = sum(samples.values())
+        return {client: len(samples) * own / total for client, own in samples.items()}
+
+    async def minimisers(self, cohort: Cohort, **values: Any) -> Reduced:
+        """Have a cohort solve its local problems; fold sum_i w_i / lambda_i as the replies arrive."""
+        returns: dict[str, Expected | Each[Expected]] = {
+            "minimizer": self.model,
+            "scale": float,
+            "square": float,
+            "iterations": int,
+            **self.also_reported,
+        }
+        return await cohort.reduce("minimize", returns=returns, weight="scale", dtype=np.float64, **values)
+
+    def average(self, solved: Reduced) -> Vector:
+        """The lambda-weighted mean of the minimisers, as it travels: rounded, with the rounding carried over."""
+        center, self.state.rounding = self._rounded(solved, self.state.rounding)
+        return center
+
+    def _rounded(self, solved: Reduced, carried: Vector) -> tuple[Vector, Vector]:
+        """Return the mean in the model's dtype, and what that leaves out of the sum of the duals."""
+        exact = (solved.sum("minimizer") + carried) / solved.weight
+        center: Vector = exact.astype(self.model.dtype)
+        return center, solved.weight * (exact - center)
+
+    def note(self, solved: Reduced, center: Vector) -> None:
+        """Spread sum_i (1 / lambda_i) ||w_i - center||^2, which falls to 0, and the solvers' mean iterations."""
+        squares = float(solved.sum("square"))
+        spread = squares - solved.weight * float(center.astype(np.float64) @ center)
+        blur = _ROUNDING * float(np.finfo(center.dtype).eps) * squares
+        self.state.figures = {
+            "spread": spread if spread > blur else 0.0,
+            "solver_iterations": float(solved.mean("iterations")),
+        }
+
+    async def certify(self, t: int) -> None:
+        """Every so many rounds, from everybody: F(center)/N and -G(y)/N, whose difference bounds the gap."""
+        if not self.settings.monitor or t % self.settings.monitor:
+            return
+        everybody = self.fleet.all()
+        if len(everybody) < len(self.fleet.members):
+            return  # sums over some clients bound nothing, and a solve by all the others is not cheap
+        certified = await everybody.ask(
+            "certify",
+            model=self.model,
+            returns={"objective": float, "conjugate": float},
+            **self.moment(),
+        )
+        if len(certified) < len(self.fleet.members):
+            return  # sums over some clients bound nothing
+        objective, conjugate = float(certified.mean("objective")), float(certified.mean("conjugate"))
+        self.state.figures |= {
+            "minimised_objective": objective,
+            "dual_objective": -conjugate,
+            "gap": objective + conjugate,
+        }
+
+    async def finish(self) -> None:
+        """Return a random client's minimiser, if that is wanted; else the last average is the model."""
+        if self.settings.returned == "average":
+            return
+        everybody = self.fleet.all()
+        place = generator(self.fleet.seed, "returned model").integers(len(everybody))
+        drawn = everybody.clients[place]
+        alone = everybody.only(drawn.__eq__)
+        solved = await alone.ask("solve_at_dual", returns={"minimizer": self.model}, **self.moment())
+        self.model = cast(Vector, solved[drawn]["minimizer"]).copy()
+
+    def is_alone(self, cohort: Cohort) -> bool:
+        """Whether fewer than two clients answered: then nobody's duals move, and the round is not committed."""
+        if len(cohort) >= 2:
+            return False
+        log.warning(
+            "round %d: only %d of the clients answered, and a dual step needs two, so the model stays as it is. If "
+            "this goes on: a new run with a longer participation.deadline",
+            self.fleet.round,
+            len(cohort),
+        )
+        return True
+
+    def metrics(self) -> dict[str, float]:
+        """Return the latest figures."""
+        return dict(self.state.figures)
+
+
+class FedDCD(DualAscent):
+    """Federated dual coordinate descent (Algorithm 1; exact and inexact, section 5 of the paper)."""
+
+    Settings = FedDCDSettings
+    settings: FedDCDSettings
+
+    def _check_convexity(self, least: float) -> None:
+        if self.settings.dual_step is None and least <= 0:
+            raise not_convex()
+
+    async def round(self, t: int) -> None:
+        """w_i = argmin f_i - <., y_i> on I_t; y_i -= eta (w_i - center) / lambda_i."""
+        self.state.figures = {}
+        cohort = self.sample()
+        # A neural network's local solve starts from the average; others from the client's own last minimiser.
+        start = {"model": self.model} if self.settings.dual_step is not None else {}
+        solved = await self.minimisers(cohort, **start)
+        if self.is_alone(solved.cohort):
+            return
+        center = self.average(solved)
+        self.note(solved, center)
+        await solved.cohort.tell("shift_dual", center=center)
+        self.state.committed += 1
+        self.model = center
+        await self.certify(t)
+
+
+_EXACTLY = Stopping(accuracy=1e-30)  # as far as rounding lets it
+
+
+class DualAscentClient(ClientAlgorithm):
+    """What the clients of FedDCD and AccFedDCD have in common: constants, the local solve, the certificate."""
+
+    settings: DualAscentSettings
+
+    @dataclass
+    class State:
+        """What a client keeps.
+
+        Attributes
+        ----------
+        dual
+            y_i, shape (d,), float64 whatever the model's dtype: the duals of all clients sum to zero.
+        minimizer
+            w_i, the last model that this client computed: where the next solve starts, shape (d,).
+        weight
+            p_i, its weight in the objective.
+        solves
+            How often it has solved.
+        """
+
+        dual: Vector
+        minimizer: Vector
+        weight: float
+        solves: int
+
+    def initial_state(self) -> Any:
+        """y_i = w_i = 0."""
+        zeros = np.zeros(self.objective.dimension)
+        return self.State(zeros, zeros.astype(self.objective.dtype), 1.0, 0)
+
+    @answers("describe")
+    def describe(self) -> Values:
+        """alpha_i, beta_i (0: no bound is known) and n_i of the unweighted objective."""
+        alpha, beta = float(self.objective.strong_convexity), float(self.objective.smoothness)
+        return {
+            "strong_convexity": max(alpha, 0.0),
+            "smoothness": beta if math.isfinite(beta) else 0.0,
+            "samples": self.objective.samples,
+        }
+
+    @property
+    def scale(self) -> float:
+        """1 / lambda_i: the strong convexity of the weighted objective."""
+        return float(self.state.weight * self.objective.strong_convexity)
+
+    def solved_at(self, dual: Vector, start: Vector, accuracy: float | None = None) -> Solved:
+        """argmin_w f_i(w) - <w, y>, where f_i carries the weight p_i: the tilt of the unweighted one is y / p_i.
+
+        ``accuracy``: delta that the solve keeps at least, where its solver's rule is an accuracy.
+        """
+        solver: Solver = self.settings.solver
+        if self.own_solver is not None:
+            solver = self.own_solver.stopping_like(solver)
+        exacting = chosen(solver, self.objective)
+        if self.state.solves == 0:
+            exacting = exacting.within(self.settings.first_accuracy)
+        if accuracy is not None:
+            exacting = exacting.within(accuracy)
+        return self._solved(dual, start, exacting)
+
+    def _solved(self, dual: Vector, start: Vector, solver: Solver) -> Solved:
+        problem = Tilted(self.objective, dual / self.state.weight)
+        return solve(problem, start, solver, self.generator("solver"))
+
+    def reply(self, iterations: int) -> Values:
+        """The minimiser, its weight in the average, and what the server can watch."""
+        w = self.state.minimizer
+        return {"minimizer": w, "scale": self.scale, "square": float(w @ w), "iterations": iterations}
+
+    def certificate(self, model: Vector, dual: Vector) -> Values:
+        """p_i f_i(model) and the conjugate at the dual, exactly solved; what is left of the gradient is added."""
+        exactly = NewtonCgSolver if isinstance(self.objective, LinearObjective) else LbfgsSolver
+        solved = self._solved(dual, self.state.minimizer, exactly(stop=_EXACTLY))
+        weight, w = self.state.weight, solved.w
+        conjugate = float(dual @ w) - weight * self.objective.value(w)
+        rest = weight * solved.gradient_norm**2 / (2 * float(self.objective.strong_convexity))
+        return {"objective": weight * self.objective.value(model), "conjugate": conjugate + rest}
+
+
+class FedDCDClient(DualAscentClient):
+    """Solves its local problem, tilted by the dual vector that makes it agree with the others."""
+
+    settings: FedDCDSettings
+
+    @answers("begin")
+    def begin(self, weight: float) -> None:
+        """Take in p_i, at the start and whenever a client has joined: y_i stays, and with it the sum of all."""
+        self.state.weight = weight
+
+    @answers("minimize")
+    def minimize(self, model: Vector | None = None) -> Values:
+        """w_i = argmin_w f_i(w) - <w, y_i>, from the last own minimiser, or from the average (networks)."""
+        state = self.state
+        start = state.minimizer if model is None else model
+        solved = self.solved_at(state.dual, start)
+        state.minimizer, state.solves = solved.w, state.solves + 1
+        return self.reply(solved.iterations)
+
+    @answers("shift_dual")
+    def shift_dual(self, center: Vector) -> None:
+        """y_i -= eta (w_i - center) / lambda_i; w_i is what was sent."""
+        state = self.state
+        state.dual = state.dual - self.step * difference(state.minimizer, center)
+
+    @property
+    def step(self) -> float:
+        """eta / lambda_i, or what replaces it for a network."""
+        if self.settings.dual_step is not None:
+            return self.settings.dual_step
+        return self.settings.step_size * self.scale
+
+    @property
+    def scale(self) -> float:
+        """1 / lambda_i; the same for all clients where it is a free constant."""
+        if self.settings.dual_step is not None:
+            return 1.0
+        if self.objective.strong_convexity <= 0:
+            raise not_convex()
+        return super().scale
+
+    @answers("certify")
+    def certify(self, model: Vector) -> Values:
+        """Objective and conjugate, for the duality gap."""
+        return self.certificate(model, self.state.dual)
+
+    @answers("solve_at_dual")
+    def solve_at_dual(self) -> Values:
+        """The paper's output: this client's minimiser at its final dual vector."""
+        solved = self.solved_at(self.state.dual, self.state.minimizer)
+        return {"minimizer": solved.w}
+
+
+def difference(minimizer: Vector, center: Vector) -> Vector:
+    """w_i - center, in float64: both are exactly what travelled."""
+    exact: Vector = minimizer.astype(np.float64) - center
+    return exact

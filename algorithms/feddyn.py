@@ -1,0 +1,176 @@
+"""FedDyn.
+
+Acar, Zhao, Navarro, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic Regularization", ICLR
+2021, Algorithm 1 (FedPDM specification, section 2.8). With the proximal operator it is FedPDM's hybrid
+aggregation (section 2.7, V2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, PositiveFloat, model_validator
+
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.fedavg import LocalTraining, WeightedSumSettings
+from fenchel.algorithms.mb_sgd import mean_samples
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.arrays import Vector
+from fenchel.common.settings.uplink import Uplink
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Cohort
+
+
+class FedDynSettings(WeightedSumSettings):
+    """Local objectives that are bent anew in every round, so that they agree (Acar et al. 2021, Algorithm 1)."""
+
+    uses_uplink: ClassVar[bool] = True
+    treats_regularizer: ClassVar[bool] = True
+
+    name: Literal["feddyn"] = "feddyn"
+    alpha: PositiveFloat = Field(
+        0.1,
+        description="weight of (alpha/2) ||w - x||^2, which keeps local models w near the global x; a round is worth "
+        "one step of length about 1 / alpha",
+    )
+    regularizer_step: Literal["subgradient", "server-prox"] = Field(
+        "subgradient",
+        description="what is done about h (objective.regularizer). subgradient: clients step along a subgradient; "
+        "server-prox: the server takes the proximal operator of h / alpha",
+    )
+
+    @model_validator(mode="after")
+    def _steps_converge(self) -> Self:
+        if self.step_size * self.alpha >= 2:
+            raise ValueError(
+                f"step_size {self.step_size:g} times alpha {self.alpha:g} is {self.step_size * self.alpha:g}, but "
+                "local steps diverge from 2 on; lower one of them"
+            )
+        return self
+
+    @property
+    def takes_subgradient(self) -> bool:
+        """Whether clients step along subgradients of h."""
+        return self.regularizer_step == "subgradient"
+
+    @property
+    def prox_penalty(self) -> float | None:
+        """alpha, where the server takes the proximal operator."""
+        return self.alpha if self.regularizer_step == "server-prox" else None
+
+    @property
+    def pull(self) -> float:
+        """alpha."""
+        return self.alpha
+
+    def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
+        """lambda_i is formed from what was sent."""
+        return "public"
+
+    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
+        """Noise is made for gradients of a known length, which the weights p_i would change."""
+        if noisy and self.weighting == "samples":
+            return (
+                "weighting: samples makes the gradients of large clients longer than the bound that their noise "
+                "is made for; use weighting: uniform"
+            )
+        return None
+
+
+class FedDyn(Algorithm):
+    """Clients minimise their bent objectives; the server corrects the mean by what all clients are bent by."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The global model x, and the correction.
+
+        Attributes
+        ----------
+        mean_dual
+            h of the paper, shape (d,): after each round the mean of lambda_i over all clients, whoever took part.
+        """
+
+        mean_dual: Vector
+
+    Settings = FedDynSettings
+    settings: FedDynSettings
+    state: State
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        self.regularizer = conduct.objective.regularizer
+
+    def initial_state(self, model: Vector) -> State:
+        """Begin with h = 0, as the clients begin with lambda_i = 0."""
+        return self.State(self.downlink.kept(model, 1), np.zeros_like(model))
+
+    async def admit(self, cohort: Cohort) -> None:
+        """Newcomers have lambda_i = 0, so the mean of all lambda_i is h N_old / N_new."""
+        clients = len(self.fleet.members)
+        self.state.mean_dual = self.state.mean_dual * ((clients - len(cohort)) / clients)
+
+    async def round(self, t: int) -> None:
+        """Draw S_t; h <- h - (alpha/N) sum over S_t of (x_i - x); x <- mean over S_t of x_i, minus h / alpha.
+
+        A client's new lambda_i counts if and only if its reply did, so that h stays the mean of all lambda_i.
+        """
+        x, alpha, clients = self.model, self.settings.alpha, len(self.fleet.members)
+        replies = await self.sample().reduce(
+            "train",
+            model=self.downlink.wire(x, t),
+            mean_samples=mean_samples(self.fleet),
+            returns={"model": self.uplink.expected(x)},
+            dtype=x.dtype,
+        )
+        sent = self.uplink.aggregate(replies, "model", x, t)
+        covered = sent.coverage > 0
+        self.state.mean_dual = self.state.mean_dual - alpha / clients * (sent.total - sent.coverage * x)
+        new = np.where(covered, sent.mean(np.zeros_like(x)) - self.state.mean_dual / alpha, 0)
+        if self.settings.regularizer_step == "server-prox":
+            new = self.regularizer.prox(new, alpha)
+        if self.uplink.holds:
+            new = np.where(covered, new, x)
+        self.model = self.downlink.kept(new.astype(x.dtype, copy=False), t + 1)
+
+
+class FedDynClient(LocalTraining):
+    """Mini-batch gradient descent on ``p_i f_i(w) - <lambda_i, w> + (alpha/2) ||w - x||^2`` from the global x."""
+
+    @dataclass
+    class State:
+        """The linear term.
+
+        Attributes
+        ----------
+        dual
+            lambda_i, shape (d,): the gradient of p_i f_i where this client's last solve ended; zeros before.
+        """
+
+        dual: Vector
+
+    settings: FedDynSettings
+
+    @answers("train")
+    def train(self, model: Vector, mean_samples: float) -> Values:
+        """Start at w = x; repeat w <- w - eta ( g_i(w) - lambda_i + alpha (w - x) ); renew lambda_i; return w.
+
+        Parameters
+        ----------
+        model
+            x, shape (d,).
+        mean_samples
+            n / N, of which the weight p_i is made.
+
+        lambda_i is renewed from what left this client, so that the server's h stays the mean of all lambda_i also
+        where uploads are sparse or carry noise (FedPDM specification, section 2.7, V1 and V2).
+        """
+        x, w, alpha = model, model.copy(), self.settings.alpha
+        eta = self.settings.step_size_at(self.round)
+        p = self.settings.weight(self.objective.samples, mean_samples)
+        for batch in self.batches():
+            w -= eta * (p * self.gradient(w, batch) - self.state.dual + alpha * (w - x))
+        sent = self.send(w, around=x)
+        self.state.dual[sent.coordinates] -= alpha * (sent.values - x[sent.coordinates])
+        return {"model": sent.wire}

@@ -1,0 +1,156 @@
+"""FedPD.
+
+Zhang, Hong, Dhople, Yin, Liu, "FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data", IEEE
+Transactions on Signal Processing, 2021, Algorithm 1 (FedPDM specification, section 2.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.fedavg import LocalTraining, WeightedSumSettings
+from fenchel.algorithms.mb_sgd import mean_samples
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.participation import AllClients
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Cohort
+
+
+class FedPDSettings(WeightedSumSettings):
+    """A primal-dual method that leaves out communication at random (Zhang, Hong, Dhople, Yin, Liu 2021)."""
+
+    treats_regularizer: ClassVar[bool] = True
+
+    name: Literal["fedpd"] = "fedpd"
+    proximal_step: PositiveFloat = Field(
+        1.0,
+        description="eta of the paper: local models are tied to the global one by ||w - x||^2 / (2 eta), and a round "
+        "is worth one step of length about eta",
+    )
+    skip: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="probability that a round ends without communication (p); above 0, all clients must take part",
+    )
+
+    @model_validator(mode="after")
+    def _steps_converge(self) -> Self:
+        if self.step_size >= 2 * self.proximal_step:
+            raise ValueError(
+                f"step_size {self.step_size:g} given, but local steps diverge from twice the proximal_step on, "
+                f"{2 * self.proximal_step:g}; lower it, or raise proximal_step"
+            )
+        return self
+
+    @property
+    def takes_subgradient(self) -> bool:
+        """Whether clients step along subgradients of h: always."""
+        return True
+
+
+class FedPD(Algorithm):
+    """Clients solve their augmented Lagrangians; in some rounds their results are averaged, in others they go on."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The global model x: the mean of all z_i of the last round with communication.
+
+        Attributes
+        ----------
+        agreed
+            Whether that was the last round, so that the clients must be told the model.
+        """
+
+        agreed: bool = True
+
+    Settings = FedPDSettings
+    settings: FedPDSettings
+    state: State
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        sampler = self.fleet.participation.sampler
+        if self.settings.skip and not isinstance(sampler, AllClients):
+            raise SettingsError(
+                f"{sampler.kind} given, but with algorithm.skip: {self.settings.skip:g} a client that misses a round "
+                "misses a model that is not sent again; use kind: all, or skip: 0",
+                key="participation.sampler.kind",
+            )
+
+    def talks(self, t: int) -> bool:
+        """Draw whether round ``t`` ends with communication: with probability 1 - p."""
+        return float(generator(self.fleet.seed, "server", t, "communication").random()) >= self.settings.skip
+
+    async def admit(self, cohort: Cohort) -> None:
+        """Newcomers begin at the model that everybody knows."""
+        await cohort.tell("begin", model=self.model)
+
+    async def round(self, t: int) -> None:
+        """With probability 1 - p: x <- mean of all z_i; else each client goes on from its own z_i."""
+        known: dict[str, Any] = {"model": self.model} if self.state.agreed else {}
+        cohort, share = self.sample(), mean_samples(self.fleet)
+        self.state.agreed = self.talks(t)
+        if not self.state.agreed:
+            await cohort.tell("train", mean_samples=share, talks=False, **known)
+            return
+        replies = await cohort.reduce(
+            "train", mean_samples=share, talks=True, **known, returns={"model": self.model}
+        )
+        self.model = replies.mean("model")
+
+
+class FedPDClient(LocalTraining):
+    """Mini-batch gradient descent on ``p_i f_i(w) + <mu_i, w - x_i> + ||w - x_i||^2 / (2 eta)`` from x_i."""
+
+    @dataclass
+    class State:
+        """What a client keeps.
+
+        Attributes
+        ----------
+        dual
+            mu_i, shape (d,): at a solution minus the gradient of p_i f_i; zeros in the beginning.
+        anchor
+            x_i (``x_{0,i}`` in the paper), shape (d,): what this client takes for the global model.
+        """
+
+        dual: Vector
+        anchor: Vector
+
+    settings: FedPDSettings
+
+    @answers("begin")
+    def begin(self, model: Vector) -> None:
+        """x_i <- x: this client has just joined."""
+        self.state.anchor = model.copy()
+
+    @answers("train")
+    def train(self, mean_samples: float, talks: bool, model: Vector | None = None) -> Values:
+        """Descend from x_i; mu_i <- mu_i + (w - x_i) / eta; return z_i = w + eta mu_i, or go on from it.
+
+        Parameters
+        ----------
+        mean_samples
+            n / N, of which the weight p_i is made.
+        talks
+            Whether this round ends with communication; if not, x_i <- z_i.
+        model
+            x, the mean of all z_i, shape (d,), if the last round ended with communication: then x_i <- x.
+        """
+        state, eta = self.state, self.settings.proximal_step
+        x = state.anchor if model is None else model
+        w, step = x.copy(), self.settings.step_size_at(self.round)
+        p = self.settings.weight(self.objective.samples, mean_samples)
+        for batch in self.batches():
+            w -= step * (p * self.gradient(w, batch) + state.dual + (w - x) / eta)
+        state.dual = state.dual + (w - x) / eta
+        state.anchor = w + eta * state.dual
+        return {"model": state.anchor} if talks else {}

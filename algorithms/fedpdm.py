@@ -1,0 +1,341 @@
+"""FedPDM; with noise DP-FedPDM, with sparsified messages BSDP-FedPDM.
+
+Li, Huang, Wang, Chi, Quek, "Privacy-preserving Federated Primal-Dual Learning for Non-convex and Non-smooth
+Problems with Model Sparsification", Algorithms 1 and 2 (FedPDM specification, sections 2.3 to 2.7). Which of
+the three runs is a matter of the settings ``uplink``, ``downlink`` and ``differential_privacy``: the
+algorithm is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, model_validator
+
+from fenchel.algorithms.client_half import ClientContext, answers
+from fenchel.algorithms.fedavg import LocalTraining, LocalTrainingSettings
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.accounting.sensitivity import DualDifference
+from fenchel.common.algorithm_registry import Weighting
+from fenchel.common.arrays import Vector
+from fenchel.common.compression.uplink import Sent
+from fenchel.common.settings.participation import Sampler, Weighted
+from fenchel.common.settings.uplink import Uplink
+from fenchel.common.wire.schema import Expected
+from fenchel.common.wire.values import SparseVector, Values
+from fenchel.server.fleet.cohort import Cohort
+
+Aggregator = Literal["sampled", "stale", "hybrid"]
+Dual = Literal["private", "public"]
+
+
+class FedPDMSettings(LocalTrainingSettings):
+    """Federated primal-dual method for non-convex and non-smooth problems (Li et al.)."""
+
+    uses_uplink: ClassVar[bool] = True
+    treats_regularizer: ClassVar[bool] = True
+    treats_nonconvex: ClassVar[bool] = True
+    asks: ClassVar[tuple[str, ...]] = ("solve",)
+
+    name: Literal["fedpdm"] = "fedpdm"
+    penalty: PositiveFloat = Field(
+        1.0,
+        description="penalty of the augmented Lagrangian (rho). A round is worth one step of length about 1 / rho, "
+        "however many local steps it has: lower it to go faster; above twice the smoothness it is proven to descend",
+    )
+    aggregator: Aggregator | None = Field(
+        None,
+        description="what the new model is made of. sampled: the mean of what this round's clients sent, as in the "
+        "paper; stale: the mean of what all clients sent last; hybrid: the mean of this round's local models, "
+        "corrected by the mean dual variable of all clients; null: hybrid, or sampled where there is "
+        "noise or dual: private",
+    )
+    dual: Dual | None = Field(
+        None,
+        description="what a client forms its dual variable from. private: its own local model, as in the paper; "
+        "public: what it sent, with noise and without what it did not send, so that the dual variable is no secret; "
+        "null: private, or public where there is noise. The hybrid aggregator is always public",
+    )
+    tolerance: PositiveFloat | None = Field(
+        None,
+        description="end the local steps once the squared norm of the direction is below this (nu); local_steps or "
+        "local_epochs is then the most there may be. null: that many steps, always",
+    )
+    error_feedback: Literal["none", "ef21"] = Field(
+        "none",
+        description="ef21: clients send the change of what they sent before, so that what is left out now is sent "
+        "later; needs uplink.sparsify",
+    )
+    first_round: Literal["sampled", "all"] = Field(
+        "sampled",
+        description="who takes part in round 1: a cohort as in every round, or all clients, as in the paper",
+    )
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """The sum of the clients' objectives, unless large clients are drawn more often."""
+        return None if isinstance(sampler, Weighted) else "uniform"
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.step_size * self.penalty >= 2:
+            raise ValueError(
+                f"step_size {self.step_size:g} times penalty {self.penalty:g} is {self.step_size * self.penalty:g}, "
+                "but local steps diverge from 2 on; lower one of them"
+            )
+        if self.aggregator == "hybrid" and self.dual == "private":
+            raise ValueError(
+                "dual: private does not go with aggregator: hybrid, where the server sums up the dual variables from "
+                "what it receives; use public, or leave it out"
+            )
+        if self.error_feedback == "ef21" and self.aggregator not in ("sampled", "stale"):
+            raise ValueError(
+                "error_feedback: ef21 needs aggregator: stale (or sampled), since the server must know what each "
+                "client sent before"
+            )
+        if self.error_feedback == "ef21" and self.dual == "public":
+            raise ValueError("error_feedback: ef21 goes with dual: private, which it exists to keep exact")
+        return self
+
+    @property
+    def mirrors_initial(self) -> bool:
+        """Where the server keeps what clients sent, both begin from the initial model."""
+        return self.aggregator == "stale" or self.error_feedback != "none"
+
+    @property
+    def prox_penalty(self) -> float:
+        """rho, in whose metric the server takes the proximal operator of h."""
+        return self.penalty
+
+    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
+        """Error feedback needs something that is left out, and no noise, which it would send after."""
+        if self.error_feedback == "none":
+            return None
+        if uplink.sparsify is None:
+            return "error_feedback: ef21 needs uplink.sparsify: there is nothing to send later if all is sent at once"
+        if noisy or uplink.clip is not None:
+            return "error_feedback: ef21 undoes clipping and accumulates noise; leave it out, or them"
+        return None
+
+    @property
+    def pull(self) -> float:
+        """rho."""
+        return self.penalty
+
+    def gain(self, *, noisy: bool) -> Literal[1, 2]:
+        """1 where local models are sent, else 2, for y_i = 2 x_i - x0 - lambda_i / rho."""
+        return 1 if self.aggregates(noisy=noisy) == "hybrid" else 2
+
+    def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
+        """Of dual variables: public or private."""
+        return "public" if self.dual_is_public(noisy=noisy) else "private"
+
+    def aggregates(self, *, noisy: bool) -> Aggregator:
+        """Return the aggregator, given whether uploads carry noise."""
+        if self.aggregator is not None:
+            return self.aggregator
+        return "sampled" if noisy or self.dual == "private" else "hybrid"
+
+    def dual_is_public(self, *, noisy: bool) -> bool:
+        """Whether dual variables are formed from what was sent, given whether that carries noise."""
+        if self.aggregates(noisy=noisy) == "hybrid":
+            return True
+        return noisy if self.dual is None else self.dual == "public"
+
+
+class FedPDM(Algorithm):
+    """Each round a cohort descends on its augmented Lagrangians; the server takes a proximal step from the mean."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The server's state; ``model`` is x0 as the clients know it.
+
+        Attributes
+        ----------
+        mean_upload
+            Aggregator ``stale``: the mean over all N clients of what each sent last, shape (d,), of which the
+            initial model stands for those that sent nothing yet.
+        mean_dual
+            Aggregator ``hybrid``: the mean of all N dual variables, shape (d,).
+        replicas
+            Aggregator ``sampled`` with error feedback: what has come together of each client's upload, shape (d,).
+        """
+
+        mean_upload: Vector
+        mean_dual: Vector
+        replicas: dict[str, Vector] = field(default_factory=dict)
+
+    Settings = FedPDMSettings
+    settings: FedPDMSettings
+    state: State
+    figures: ClassVar[tuple[str, ...]] = ("nonzeros", "coverage", "local_steps")
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        self.h = conduct.objective.regularizer
+        self.aggregator = self.settings.aggregates(noisy=self.noisy)
+        self.initial_model = conduct.initial_model
+        self._figures: dict[str, float] = {}
+
+    def initial_state(self, model: Vector) -> State:
+        """x0 as given, of which the clients will know a part; nobody has sent anything, all dual variables are 0."""
+        return self.State(self.downlink.kept(model, 1), model.copy(), np.zeros_like(model))
+
+    async def round(self, t: int) -> None:
+        """x0 <- prox_{h/rho}(u), of which the clients are sent a part; u is made of what S_t sent."""
+        cohort = self.fleet.all() if t == 1 and self.settings.first_round == "all" else self.sample()
+        u, covered, steps = await self._aggregate(cohort, t)
+        x0 = self.h.prox(u, self.settings.penalty)  # (12)
+        if self.uplink.holds:
+            x0 = np.where(
+                covered, x0, self.model
+            )  # held after the prox, which would shrink it round by round
+        self.model = self.downlink.kept(x0, t + 1)  # (27)
+        self._figures = {
+            "nonzeros": float(np.count_nonzero(self.model)),
+            "coverage": float(covered.mean()),
+            "local_steps": steps,
+        }
+
+    async def _aggregate(self, cohort: Cohort, t: int) -> tuple[Vector, NDArray[np.bool_], float]:
+        """Return u, shape (d,), which of its coordinates somebody sent, shape (d,), and the mean of Q_i."""
+        x0, rho, clients = self.model, self.settings.penalty, len(self.fleet.members)
+        model = self.downlink.wire(x0, t)
+        returns: dict[str, Expected] = {"upload": self.uplink.expected(x0), "steps": int}
+        everything = np.ones(x0.shape, bool)
+        if self.aggregator == "sampled" and self.settings.error_feedback == "ef21":
+            replies = await cohort.ask("solve", model=model, returns=returns)
+            for client, reply in replies.items():
+                self._add_to_replica(client, cast(SparseVector | Vector, reply["upload"]), t)
+            known = [self.state.replicas[client] for client in replies]
+            return np.mean(known, axis=0), everything, float(replies.mean("steps"))
+        sums = await cohort.reduce("solve", model=model, returns=returns, dtype=x0.dtype)
+        steps = float(sums.mean("steps"))
+        sent = self.uplink.aggregate(sums, "upload", x0, t)
+        covered = sent.coverage > 0
+        nothing = np.zeros_like(x0)
+        if self.aggregator == "stale":  # the clients sent what changed
+            self.state.mean_upload = self.state.mean_upload + sent.total / clients
+            return self.state.mean_upload, everything, steps
+        if self.aggregator == "sampled":
+            return sent.mean(nothing), covered, steps  # (20), (23)
+        self.state.mean_dual = self.state.mean_dual + rho / clients * (sent.coverage * x0 - sent.total)
+        u = np.where(covered, sent.mean(nothing) - self.state.mean_dual / rho, nothing)
+        return u, covered, steps
+
+    def _add_to_replica(self, client: str, sent: SparseVector | Vector, t: int) -> None:
+        """Add what a client sent to what has come together of its upload."""
+        replica = self.state.replicas.setdefault(client, self.initial_model.copy())
+        coordinates, values = self.uplink.entries(sent, self.model, t)
+        replica[coordinates] += values
+
+    async def admit(self, cohort: Cohort) -> None:
+        """Take newcomers into the means over all clients: they have sent nothing, and their dual variables are 0."""
+        everybody = len(self.fleet.members)
+        before = everybody - len(cohort)
+        share = before / everybody
+        initial = self.initial_model
+        self.state.mean_upload = share * self.state.mean_upload + (1 - share) * initial
+        self.state.mean_dual = share * self.state.mean_dual
+
+    def metrics(self) -> dict[str, float]:
+        """Return how sparse the model is, which share of it somebody sent, and the mean of Q_i."""
+        return dict(self._figures)
+
+
+class FedPDMClient(LocalTraining):
+    """Keeps the dual variable of the constraint that its local model equals the global one."""
+
+    @dataclass
+    class State:
+        """What a client keeps.
+
+        Attributes
+        ----------
+        dual
+            lambda_i, shape (d,); at a solution the gradient of f_i.
+        mirrored
+            What the server has of this client's upload, shape (d,), where it keeps that; else empty.
+        difference
+            By how much the dual variable may differ, in norm, were one sample another one: what the sensitivity of
+            a private dual variable grows from (FedPDM specification, section 3.3, item 1).
+        """
+
+        dual: Vector
+        mirrored: Vector
+        difference: float
+
+    settings: FedPDMSettings
+
+    def __init__(self, place: ClientContext) -> None:
+        super().__init__(place)
+        self.aggregator = self.settings.aggregates(noisy=self.uplink.noisy)
+        self.dual_is_public = self.settings.dual_is_public(noisy=self.uplink.noisy)
+
+    def initial_state(self) -> Any:
+        """lambda_i = 0; the server begins with the initial model in place of what a client sends."""
+        mirrors = self.aggregator == "stale" or self.settings.error_feedback == "ef21"
+        initial = self.objective.initial(self.seed)
+        return self.State(np.zeros_like(initial), initial if mirrors else initial[:0], 0.0)
+
+    def sensitivity(self) -> float | None:
+        """Return how far one sample can move the upload, and carry on how far it can move the dual variable."""
+        protection = self.uplink.protection
+        if protection is None:
+            return None
+        sensitivity, after = protection.sensitivity(self.local_map(), DualDifference(self.state.difference))
+        self.state.difference = after.value
+        self.largest = max(self.largest, after.value)  # a private dual variable is at most so long
+        return sensitivity
+
+    @answers("solve")
+    def solve(self, model: Vector) -> Values:
+        """Descend from x0 on f_i(x) - <lambda_i, x> + (rho/2) ||x - x0||^2; renew lambda_i; send y_i.
+
+        Parameters
+        ----------
+        model
+            x0, as everybody knows it, shape (d,).
+        """
+        x0, state, rho = model, self.state, self.settings.penalty
+        x, steps = self._local(x0)
+        dual = state.dual + rho * (x0 - x)  # (8c)
+        if self.aggregator == "hybrid":
+            sent = self.send(x, around=x0)
+            state.dual[sent.coordinates] += rho * (x0[sent.coordinates] - sent.values)
+            return {"upload": sent.wire, "steps": steps}
+        y = x - dual / rho  # (8d)
+        sent, y_sent = self._sent(y, x0)
+        if self.dual_is_public:
+            chosen = sent.coordinates
+            state.dual[chosen] = (state.dual[chosen] + rho * (x0[chosen] - y_sent)) / 2
+        else:
+            state.dual = dual
+        return {"upload": sent.wire, "steps": steps}
+
+    def _local(self, x0: Vector) -> tuple[Vector, int]:
+        """Algorithm 1, lines 4 to 8: return x_i, and Q_i."""
+        eta, rho, nu = self.settings.step_size_at(self.round), self.settings.penalty, self.settings.tolerance
+        x, steps = x0.copy(), 0
+        for batch in self.batches():
+            g = self.gradient(x, batch) - self.state.dual + rho * (x - x0)
+            x -= eta * g  # (8a)
+            steps += 1
+            if nu is not None and g @ g <= nu:  # before the step that was just taken, as in the paper
+                break
+        return x, steps
+
+    def _sent(self, y: Vector, x0: Vector) -> tuple[Sent, Vector]:
+        """Send y_i, or its change where the server keeps it; return also y_i on the coordinates that were sent."""
+        mirrored = self.state.mirrored
+        if not mirrored.size:
+            sent = self.send(y, around=x0)
+            return sent, sent.values
+        if self.settings.error_feedback == "ef21":
+            sent = self.send(y - mirrored, around=x0)
+        else:
+            sent = self.send(y, around=x0, minus=mirrored)
+        mirrored[sent.coordinates] += sent.values
+        return sent, mirrored[sent.coordinates]

@@ -1,0 +1,1 @@
+"""Baselines for data that are split by samples and by features."""

@@ -1,0 +1,186 @@
+"""FedAvg for data split by samples and features.
+
+A baseline of Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning",
+arXiv:2210.08106 (HyFDCA specification, section 2.7). Where every client holds all features it is FedAvg.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, cast
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.algorithm_registry import AlgorithmSettings, Weighting
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.errors import PayloadError
+from fenchel.common.objectives.linear import LinearObjective, require_one_score
+from fenchel.common.optim.sparse_descent import descend
+from fenchel.common.settings.participation import Sampler, Weighted
+from fenchel.common.wire.schema import ArraySpec
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Each
+
+
+class LocalDescentSettings(AlgorithmSettings):
+    """What the baselines of HyFDCA share: steps on a client's own samples and features, then averages."""
+
+    splits_features: ClassVar[bool] = True
+    other_problem: ClassVar[str] = (
+        "no such sum where clients hold parts of samples: it averages models feature by feature"
+    )
+    asks: ClassVar[tuple[str, ...]] = ("tell_features", "train")
+
+    local_steps: PositiveInt = Field(10, description="steps of a client in a round (H)")
+    batch_size: PositiveInt | None = Field(1, description="samples a step; null: the whole shard")
+    step_scale: PositiveFloat = Field(1.0, description="a of the step size a / (b + sqrt(t)) in round t")
+    step_offset: NonNegativeFloat = Field(0.0, description="b of the step size a / (b + sqrt(t)) in round t")
+    weighting: Literal["uniform", "samples"] = Field(
+        "uniform",
+        description="a feature's average over the clients that hold it: with equal weights, or weighted by samples",
+    )
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """As the average is weighted, where clients hold whole samples."""
+        return None if isinstance(sampler, Weighted) else self.weighting
+
+    def step_size_at(self, t: int) -> float:
+        """Step size ``a / (b + sqrt(t))`` of round ``t``, counted from 1."""
+        return self.step_scale / (self.step_offset + math.sqrt(t))
+
+
+class HybridFedAvgSettings(LocalDescentSettings):
+    """FedAvg extended to data split by samples and features (Overman et al. 2022)."""
+
+    stateless: ClassVar[bool] = True
+
+    name: Literal["hybrid-fedavg"] = "hybrid-fedavg"
+
+
+class HybridFedAvg(Algorithm):
+    """Clients train the weights of the features that they hold; the server averages feature by feature."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The global model, and who holds which part of it.
+
+        Attributes
+        ----------
+        features_held
+            M_k, the positions of each client's features in the model, by client id.
+        """
+
+        features_held: dict[str, Indices] = field(default_factory=dict)
+
+    Settings: ClassVar[type[AlgorithmSettings]] = HybridFedAvgSettings
+    settings: LocalDescentSettings
+    fixed_fleet = "it is settled at the start which clients hold which features"
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        require_one_score(conduct.objective, conduct.settings.name)
+
+    async def start(self) -> None:
+        """Learn every client's M_k."""
+        everybody = self.fleet.all()
+        told = await everybody.ask(
+            "tell_features",
+            returns={"features": ArraySpec(np.int64, (None,))},
+            min_replies=len(everybody),
+        )
+        self.state.features_held = {
+            client: checked_positions(cast(Indices, reply["features"]), self.model.size, client)
+            for client, reply in told.items()
+        }
+
+    async def round(self, t: int) -> None:
+        """Draw K_t; w[m] = mean of v_k[m] over the clients k in K_t that hold feature m."""
+        held = self.state.features_held
+        cohort = self.sample()
+        parts = {client: self.model[held[client]] for client in cohort}
+        trained = await cohort.ask("train", model=Each(parts), returns={"model": Each(parts), "samples": int})
+        by_samples = self.settings.weighting == "samples"
+        self.model = averaged_by_feature(
+            self.model,
+            (
+                (held[client], cast(Vector, reply["model"]), cast(int, reply["samples"]) if by_samples else 1)
+                for client, reply in trained.items()
+            ),
+        )
+
+
+def averaged_by_feature(model: Vector, parts: Iterable[tuple[Indices, Vector, float]]) -> Vector:
+    """Return the model with the weight of each feature averaged over the parts that have it.
+
+    Parameters
+    ----------
+    model
+        Shape (m,); a feature that no part has keeps its weight from here.
+    parts
+        Of each client: positions in the model, strictly increasing; the values there, of the same
+        shape; and how much they weigh, above 0.
+
+    Returns
+    -------
+    Vector
+        Shape (m,), a new array.
+    """
+    total = np.zeros_like(model)
+    weight = np.zeros(model.shape)
+    for positions, values, weighs in parts:
+        total[positions] += weighs * values
+        weight[positions] += weighs
+    result = model.copy()
+    np.divide(total, weight.astype(model.dtype, copy=False), out=result, where=weight > 0)
+    return result
+
+
+def checked_positions(features: Indices, total: int, client: str) -> Indices:
+    """Return what a client said of the features that it holds, if that can be.
+
+    Raises
+    ------
+    PayloadError
+        There are none, they are not strictly increasing, or one is outside 0..total-1.
+    """
+    increasing = features.size and features[0] >= 0 and features[-1] < total and (np.diff(features) > 0).all()
+    if not increasing:
+        raise PayloadError(
+            f"client {client}: its features must be strictly increasing positions from 0 to {total - 1}, at "
+            "least one; does this client's version of Fenchel fit the server's?"
+        )
+    return features
+
+
+class HybridFedAvgClient(ClientAlgorithm):
+    """Stochastic gradient descent from the global model, on the client's samples and features; no state."""
+
+    settings: LocalDescentSettings
+    objective: LinearObjective
+
+    def __init__(self, place: ClientContext) -> None:
+        require_one_score(place.objective, place.settings.name)
+        super().__init__(place)
+
+    @answers("tell_features")
+    def tell_features(self) -> Values:
+        """Return M_k, the global positions of the features held here."""
+        return {"features": self.objective.features_held}
+
+    @answers("train")
+    def train(self, model: Vector) -> Values:
+        """Take H steps from w[M_k]: v <- v - eta_t (lambda v + l_i'(x_{k,i}^T v) x_{k,i}); return v and n_k."""
+        return {"model": self.descended(model), "samples": self.objective.samples}
+
+    def descended(self, start: Vector, *, pull: float = 0.0, anchor: Vector | None = None) -> Vector:
+        """Return where this round's steps lead, shape (m,); see :func:`fenchel.common.optim.sparse_descent.descend`."""
+        batches = self.objective.batches(
+            self.generator("batches"), steps=self.settings.local_steps, batch_size=self.settings.batch_size
+        )
+        step_size = self.settings.step_size_at(self.round)
+        return descend(self.objective, start, batches, step_size=step_size, pull=pull, anchor=anchor)

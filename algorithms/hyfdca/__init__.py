@@ -1,0 +1,1 @@
+"""Hybrid federated dual coordinate ascent, with Paillier encryption."""

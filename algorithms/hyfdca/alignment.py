@@ -1,0 +1,498 @@
+"""Which samples and features the clients have in common, and where each client's entries lie.
+
+With hybrid data a sample is spread over several clients, and so is a feature. The server lays all samples out
+in one aligned vector that serves every client (HyFDCA's dual variable ``alpha_0``, its inner products), and all
+held features in another (``w_0``). Of the samples it knows only keyed pseudonyms.
+
+Samples with the same holders make a *group*, and a group is cut into *blocks*. What one ciphertext holds is one
+block: ciphertexts can only be added slot by slot, so the same samples must stand in the same places for all who
+hold them. Nothing here knows about ciphertexts or messages: these are functions of arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fenchel.common.arrays import Indices
+from fenchel.common.errors import DataError, PayloadError
+
+PSEUDONYM_BYTES = 32
+"""Length of a sample's pseudonym."""
+
+CELL_BYTES = 16
+"""Length of a cell's pseudonym."""
+
+
+@dataclass(frozen=True)
+class HeldEntries:
+    """What a client says that it holds.
+
+    Attributes
+    ----------
+    samples
+        Pseudonyms of its samples, shape (N_k, 32), uint8, in the order of its rows.
+    features
+        Global positions of its features, shape (M_k,), strictly increasing.
+    """
+
+    samples: NDArray[np.uint8]
+    features: Indices
+
+
+class Group(NamedTuple):
+    """Items with the same holders.
+
+    Attributes
+    ----------
+    clients
+        Their holders, in the order of ids.
+    blocks
+        Numbers of the group's blocks: a range, shape (blocks of the group,).
+    """
+
+    clients: tuple[str, ...]
+    blocks: Indices
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Where the entries of one client lie in an aligned vector.
+
+    With ``local`` an array over the client's own rows, ``aligned[slice.positions]`` corresponds to
+    ``local[slice.order]``, block after block.
+
+    Attributes
+    ----------
+    order
+        Positions among the client's own rows (or columns), in aligned order, shape (N_k,).
+    positions
+        Places in the aligned vector, in that order: strictly increasing, shape (N_k,).
+    blocks
+        Numbers of the blocks that the client holds, increasing, shape (B_k,).
+    sizes
+        Items in each of these blocks, shape (B_k,); their sum is N_k.
+    holders
+        Number of clients that hold each item, ``|B_n|``, in that order, shape (N_k,).
+    group
+        Number of the group of each block, shape (B_k,).
+    """
+
+    order: Indices
+    positions: Indices
+    blocks: Indices
+    sizes: Indices
+    holders: Indices
+    group: Indices
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Items (samples or features) in one vector: group after group, block after block.
+
+    Attributes
+    ----------
+    items
+        Length of the aligned vector: how many items somebody holds.
+    block_sizes
+        Items in each block, shape (blocks,). All but the last block of a group are full.
+    item_holders
+        Number of clients that hold each item, in aligned order, shape (items,).
+    groups
+        The groups, ordered by their holders.
+    slices
+        For each client, where its items lie.
+    """
+
+    items: int
+    block_sizes: Indices
+    item_holders: Indices
+    groups: tuple[Group, ...]
+    slices: Mapping[str, Slice]
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return len(self.block_sizes)
+
+
+@dataclass(frozen=True)
+class Alignment(Arrangement):
+    """The samples of a run in one vector, and what is known of its features.
+
+    Attributes
+    ----------
+    feature_holders
+        Number of clients that hold each feature, ``|K_m|``, shape (M,); 0 where nobody does.
+    warnings
+        What a person should know before the run begins.
+    """
+
+    feature_holders: Indices
+    warnings: tuple[str, ...]
+
+    @property
+    def samples(self) -> int:
+        """Number of samples that somebody holds, N."""
+        return self.items
+
+    @property
+    def sample_holders(self) -> Indices:
+        """Number of clients that hold each sample, ``|B_n|``, in aligned order, shape (N,)."""
+        return self.item_holders
+
+
+def align(
+    holdings: Mapping[str, HeldEntries],
+    *,
+    features: int,
+    block: int,
+    ragged: bool,
+    random: np.random.Generator,
+) -> Alignment:
+    """Lay the samples of all clients out in one vector.
+
+    Within a group the samples stand in a random order, drawn over the rows of the group's first holder. So the
+    order does not depend on the pseudonyms, and data of the same sample groups have the same order however their
+    features are split.
+
+    Parameters
+    ----------
+    holdings
+        What each client holds, by client id.
+    features
+        Number of features of the problem, M.
+    block
+        Samples in a block.
+    ragged
+        Whether a client may lack cells (a sample's value of a feature) within its samples and features, so that
+        two clients may have samples and features in common without having a cell in common.
+        :func:`check_cells` finds common cells then; otherwise they are refused here.
+    random
+        Where the order comes from.
+
+    Raises
+    ------
+    PayloadError
+        If a client's arrays are not what a :class:`HeldEntries` holds, or a feature is out of range.
+    DataError
+        If a client holds nothing, or a sample twice, or two clients hold the same cell.
+
+    Notes
+    -----
+    HyFDCA, setup step S2. A cell that two clients hold would count twice in both of the method's sums.
+    """
+    clients = sorted(holdings)
+    for client in clients:
+        _check(client, holdings[client], features)
+    held = _numbered([holdings[client].samples for client in clients])
+    for client, numbers in zip(clients, held, strict=True):
+        _refuse_repeated(client, numbers)
+    columns = [holdings[client].features for client in clients]
+    arrangement = _arrange(clients, held, 1 + max(int(numbers.max()) for numbers in held), block, random)
+    if not ragged:
+        _refuse_common_cells(
+            arrangement.groups, dict(zip(clients, zip(held, columns, strict=True), strict=True))
+        )
+    feature_holders = np.zeros(features, np.int64)
+    for own in columns:
+        feature_holders[own] += 1
+    return Alignment(
+        arrangement.items,
+        arrangement.block_sizes,
+        arrangement.item_holders,
+        arrangement.groups,
+        arrangement.slices,
+        feature_holders,
+        _warnings(arrangement.item_holders, feature_holders, len(clients)),
+    )
+
+
+def align_features(holdings: Mapping[str, HeldEntries], *, features: int, block: int) -> Arrangement:
+    """Lay the features that somebody holds out in one vector; within a group they keep their order.
+
+    Parameters
+    ----------
+    holdings
+        What each client holds, by client id.
+    features
+        Number of features of the problem, M.
+    block
+        Features in a block.
+
+    Raises
+    ------
+    PayloadError
+        If a client's arrays are not what a :class:`HeldEntries` holds, or a feature is out of range.
+    DataError
+        If a client holds nothing.
+    """
+    clients = sorted(holdings)
+    for client in clients:
+        _check(client, holdings[client], features)
+    return _arrange(clients, [holdings[client].features for client in clients], features, block, None)
+
+
+def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
+    """Refuse a cell that is held twice.
+
+    Parameters
+    ----------
+    cells
+        For each client, pseudonyms of its non-zero cells, shape (cells, 16), uint8.
+
+    Raises
+    ------
+    PayloadError
+        If an array has another shape or type.
+    DataError
+        If a pseudonym occurs twice.
+
+    Notes
+    -----
+    HyFDCA specification, E11.
+    """
+    clients = sorted(cells)
+    for client in clients:
+        _check_pseudonyms(client, "cells", cells[client], CELL_BYTES)
+    numbers = np.concatenate([np.empty(0, np.int64), *_numbered([cells[client] for client in clients])])
+    count = np.bincount(numbers)
+    if (count <= 1).all():
+        return
+    owner = np.repeat(np.arange(len(clients)), [len(cells[client]) for client in clients])
+    twice = int(np.argmax(count > 1))
+    first, second = (clients[i] for i in owner[numbers == twice][:2])
+    whose = f"client {first}" if first == second else f"clients {first} and {second}"
+    raise DataError(
+        f"values of the same sample and feature are held more than once: {int((count > 1).sum())} of them, one by "
+        f"{whose}. Each value may have one holder only, or it would count twice: remove it from all files but one"
+    )
+
+
+def _check(client: str, holding: HeldEntries, features: int) -> None:
+    _check_pseudonyms(client, "samples", holding.samples, PSEUDONYM_BYTES)
+    own = holding.features
+    if own.ndim != 1 or own.dtype != np.int64:
+        raise PayloadError(
+            f"client {client}: features are {own.dtype} of shape {own.shape}; expected int64 of shape (features,)"
+        )
+    if len(holding.samples) == 0 or len(own) == 0:
+        raise DataError(
+            f"client {client} holds {len(holding.samples)} samples of {len(own)} features; it needs some of both "
+            "to take part"
+        )
+    steps = np.diff(own)
+    if (steps <= 0).any():
+        at = int(np.argmax(steps <= 0))
+        raise PayloadError(
+            f"client {client}: feature {own[at]} is followed by feature {own[at + 1]}; expected positions in "
+            "increasing order, each once"
+        )
+    if own[0] < 0 or own[-1] >= features:
+        wrong = own[0] if own[0] < 0 else own[-1]
+        raise PayloadError(
+            f"client {client} holds feature {wrong}, but the {features} features of this run have the positions 0 "
+            f"to {features - 1}; the client's file and data.columns do not fit each other"
+        )
+
+
+def _check_pseudonyms(client: str, what: str, pseudonyms: NDArray[Any], width: int) -> None:
+    if pseudonyms.ndim != 2 or pseudonyms.shape[1] != width or pseudonyms.dtype != np.uint8:
+        raise PayloadError(
+            f"client {client}: the pseudonyms of its {what} are {pseudonyms.dtype} of shape {pseudonyms.shape}; "
+            f"expected uint8 of shape ({what}, {width})"
+        )
+
+
+def _numbered(pseudonyms: Sequence[NDArray[np.uint8]]) -> list[Indices]:
+    """Number the different pseudonyms of all clients together: for each client, shape (its pseudonyms,)."""
+    every = np.concatenate(pseudonyms) if pseudonyms else np.empty((0, CELL_BYTES), np.uint8)
+    words = every.view(np.uint64)  # four or two words sort far faster than strings of bytes
+    order = np.lexsort(words.T)
+    sequence = words[order]
+    numbers = np.empty(len(every), np.int64)
+    numbers[order] = np.concatenate([[0], np.cumsum((sequence[1:] != sequence[:-1]).any(axis=1))])[
+        : len(every)
+    ]
+    return np.split(numbers, np.cumsum([len(own) for own in pseudonyms])[:-1])
+
+
+def _refuse_repeated(client: str, numbers: Indices) -> None:
+    order = np.argsort(numbers, kind="stable")
+    repeated = np.flatnonzero(np.diff(numbers[order]) == 0)
+    if len(repeated):
+        first, second = order[repeated[0] : repeated[0] + 2] + 1
+        raise DataError(
+            f"client {client}: rows {first} and {second} are the same sample, and {len(repeated)} rows in all repeat "
+            "one; each sample may occur once in a client's data"
+        )
+
+
+def _arrange(
+    clients: Sequence[str],
+    held: Sequence[Indices],
+    items: int,
+    block: int,
+    random: np.random.Generator | None,
+) -> Arrangement:
+    """Group the items by their holders, order them, and cut the groups into blocks.
+
+    Parameters
+    ----------
+    clients
+        Ids, increasing.
+    held
+        For each client, the different items that it holds, numbers below ``items``, in its own order.
+    items
+        How many items there may be.
+    block
+        Items in a block.
+    random
+        Puts the items of a group in random order; ``None`` leaves them in the order of their numbers.
+    """
+    if block < 1:
+        raise ValueError(f"blocks of {block} items; expected at least 1")
+    group, holders = _groups(held, items)
+    order = sorted(range(len(holders)), key=holders.__getitem__)
+    rank = np.empty(len(holders) + 1, np.int64)
+    rank[order] = np.arange(len(holders))
+    rank[-1] = -1
+    group = rank[group]
+    holders = [holders[g] for g in order]
+
+    if random is None:
+        local = np.arange(items)
+    else:
+        local = np.zeros(items, np.int64)
+        for own in reversed(held):  # so the first holder has the last word
+            local[own] = np.arange(len(own))
+    present = np.flatnonzero(group >= 0)
+    aligned = present[np.lexsort((local[present], group[present]))]
+    if random is not None:
+        aligned = aligned[np.lexsort((random.random(len(aligned)), group[aligned]))]
+    place = np.full(items, -1)
+    place[aligned] = np.arange(len(aligned))
+
+    sizes = np.bincount(group[present], minlength=len(holders))
+    blocks = -(-sizes // block)
+    last = np.cumsum(blocks)
+    block_sizes = np.full(last[-1], block)
+    block_sizes[last - 1] = sizes - (blocks - 1) * block
+    block_group = np.repeat(np.arange(len(holders)), blocks)
+    block_of = np.repeat(np.arange(len(block_sizes)), block_sizes)
+    item_holders = np.array([len(each) for each in holders])[group[aligned]]
+
+    slices = {}
+    for client, own in zip(clients, held, strict=True):
+        own_order = np.argsort(place[own])
+        positions = place[own][own_order]
+        own_blocks = np.unique(block_of[positions])
+        slices[client] = Slice(
+            own_order,
+            positions,
+            own_blocks,
+            block_sizes[own_blocks],
+            item_holders[positions],
+            block_group[own_blocks],
+        )
+    groups = tuple(
+        Group(tuple(clients[k] for k in each), np.arange(end - count, end))
+        for each, count, end in zip(holders, blocks, last, strict=True)
+    )
+    return Arrangement(len(aligned), block_sizes, item_holders, groups, slices)
+
+
+def _groups(held: Sequence[Indices], items: int) -> tuple[Indices, list[tuple[int, ...]]]:
+    """Group items by equal sets of holders.
+
+    Returns
+    -------
+    group
+        Number of each item's group, shape (items,); -1 where nobody holds it.
+    holders
+        Of each group, the positions of its holders among the clients, increasing.
+    """
+    # Refinement: each client splits every class that it holds a part of. Held and not held part ways, and the
+    # cost is that of the client's own items, however many others there are.
+    label = np.zeros(items, np.int64)
+    labels = 1
+    for own in held:
+        classes, number = np.unique(label[own], return_inverse=True)
+        label[own] = labels + number
+        labels += len(classes)
+    used, group = np.unique(label, return_inverse=True)
+    group = group - int(used[0] == 0)
+    holders: list[list[int]] = [[] for _ in range(len(used) - int(used[0] == 0))]
+    for client, own in enumerate(held):
+        for number in np.unique(group[own]).tolist():
+            holders[number].append(client)
+    return group, [tuple(each) for each in holders]
+
+
+def _refuse_common_cells(groups: Sequence[Group], parts: Mapping[str, tuple[Indices, Indices]]) -> None:
+    """Refuse two clients that have a sample and a feature in common.
+
+    Parameters
+    ----------
+    groups
+        The groups of the samples: only clients of one group have samples in common.
+    parts
+        For each client, its samples (numbers) and its features.
+    """
+    number = {client: i for i, client in enumerate(parts)}
+    disjoint = np.zeros((len(parts), len(parts)), np.bool_)
+    features = 1 + max(int(own[-1]) for _, own in parts.values())
+    taken = np.zeros(features, np.bool_)
+    for group in groups:
+        members = [number[client] for client in group.clients]
+        pairs = np.ix_(members, members)
+        if disjoint[pairs].all():
+            continue
+        for client in group.clients:
+            own = parts[client][1]
+            if taken[own].any():
+                other = next(each for each in group.clients if len(_common(parts[each][1], own)))
+                raise _common_cells(other, client, parts[other], parts[client])
+            taken[own] = True
+        for client in group.clients:
+            taken[parts[client][1]] = False
+        disjoint[pairs] = True
+
+
+def _common(first: Indices, second: Indices) -> Indices:
+    return np.intersect1d(first, second, assume_unique=True)
+
+
+def _common_cells(
+    first: str, second: str, part: tuple[Indices, Indices], other: tuple[Indices, Indices]
+) -> DataError:
+    samples, features = _common(part[0], other[0]), _common(part[1], other[1])
+    row = int(np.flatnonzero(part[0] == samples[0])[0]) + 1
+    same_row = int(np.flatnonzero(other[0] == samples[0])[0]) + 1
+    return DataError(
+        f"clients {first} and {second} both hold {len(samples) * len(features)} values (samples in common: "
+        f"{len(samples)}, features in common: {len(features)}); for example, row {row} of {first} is the sample in "
+        f"row {same_row} of {second}, and both have its feature at position {features[0]} (from 0). Each value may "
+        "have one holder only, or it would count twice: remove these samples or these features from one of the two"
+    )
+
+
+def _warnings(item_holders: Indices, feature_holders: Indices, clients: int) -> tuple[str, ...]:
+    found = []
+    missing = np.flatnonzero(feature_holders == 0)
+    if len(missing):
+        shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        found.append(
+            f"{len(missing)} of {len(feature_holders)} features are held by no client, so their coefficients stay 0: "
+            f"positions {shown} (from 0)"
+        )
+    if item_holders.max() == 1 and ((feature_holders > 0) & (feature_holders < clients)).any():
+        found.append(
+            "no two clients have a sample in common, although they hold different features: do their sample "
+            "identifiers have the same form?"
+        )
+    return tuple(found)

@@ -1,0 +1,288 @@
+"""HyFDCA, client half.
+
+Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning", arXiv:2210.08106v3. Numbers
+of algorithms are the paper's; corrections are those of the specification, which docs/algorithms/hyfdca.md lists.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.hyfdca.client_alignment import check_blocks
+from fenchel.algorithms.hyfdca.client_setup import HyFDCASetupClient
+from fenchel.algorithms.hyfdca.client_vectors import entries
+from fenchel.algorithms.hyfdca.settings import LINE_STEPS, entries_of, picked_units
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.errors import EncryptionError, PayloadError
+from fenchel.common.objectives.coordinate import (
+    conjugate_curvature,
+    dual_step,
+    dual_values,
+    feasible,
+    line_terms,
+    theory_step,
+)
+from fenchel.common.version import SAME_VERSION
+from fenchel.common.wire.values import Ciphertexts, Value, Values
+
+log = logging.getLogger("fenchel.client")
+
+_CURVATURE_TERMS = 2  # w^T v and ||v||^2
+
+
+class HyFDCAClient(HyFDCASetupClient):
+    """Holds some features of some samples; sees dual variables and inner products of its samples only."""
+
+    # Algorithm 1
+
+    @answers("resume")
+    def resume(self, dual: Vector | Ciphertexts) -> Values:
+        """Steps 2 and 3, returning client: alpha_k <- alpha_0; contribute to the primal."""
+        self.state.dual = self._samples_in("dual").open(dual)
+        return self._contribution(self.state.dual)
+
+    @answers("inner_product")
+    def inner_product(self, primal: Vector | Ciphertexts, blocks: Indices | None = None) -> Values:
+        """Algorithm 2: p_{k,i} = x_{k,i}^T w_k; send enc(p)."""
+        blocks = check_blocks(blocks, len(self.state.sizes))
+        w = self._primal(primal)
+        p = (self._problem.features @ w)[self.state.order]
+        return {"share": self._samples_in("score").seal(p[entries(self.state.sizes, blocks)], blocks)}
+
+    @answers("change_dual")
+    def change_dual(
+        self,
+        step_size: float,
+        damping: float,
+        monitor: bool,
+        scores: Vector | Ciphertexts | None = None,
+        primal: Vector | Ciphertexts | None = None,
+        divisors: Indices | None = None,
+    ) -> Values:
+        """Step 5: Delta = LocalDualMethod(alpha_k, z); send enc(gamma / |B_i| Delta_i) for i in D_k."""
+        state = self.state
+        units, blocks = self._picked()
+        picked = entries_of(state.sizes, units) if blocks is not None else units
+        z = self._all_scores(scores, primal, blocks)
+        change = np.zeros(len(state.dual))
+        step = self._local_step(state.dual[picked], z[picked], picked, step_size, damping)
+        self._check_range(state.dual[picked] + step)
+        change[picked] = step_size / (state.holders if divisors is None else divisors)[picked] * step
+        reply: dict[str, Value] = {
+            "change": self._samples_in("dual").seal(change[entries(state.sizes, blocks)], blocks)
+        }
+        if monitor:
+            reply["figures"] = self._figures(self._monitored_count).seal(self._monitored(z))
+        return reply
+
+    @answers("aggregate")
+    def aggregate(
+        self, dual: Vector | Ciphertexts, blocks: Indices | None = None, figures: Ciphertexts | None = None
+    ) -> Values:
+        """Steps 7 and 8: alpha_k <- alpha_0; what_k[m] = sum_i alpha_{k,i} x_{k,i,m} (Algorithm 4)."""
+        state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
+        state.dual = state.dual.copy()
+        state.dual[entries(state.sizes, blocks)] = self._samples_in("dual").open(dual, blocks)
+        return {**self._contribution(state.dual), **self._revealed(figures)}
+
+    # Outer line search (specification, section 3.3)
+
+    @answers("propose")
+    def propose(
+        self,
+        change: Vector | Ciphertexts,
+        blocks: Indices | None = None,
+        figures: Ciphertexts | None = None,
+    ) -> Values:
+        """Take in delta, not yet the new alpha; send sum_i delta_i x_{k,i} and what the line search needs."""
+        state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
+        state.change = np.zeros(len(state.dual))
+        state.change[entries(state.sizes, blocks)] = self._samples_in("dual").open(change, blocks)
+        terms = self._line_terms() / state.samples
+        shares = {"terms": self._figures(len(terms)).seal(terms)}
+        return {**self._contribution(state.change), **shares, **self._revealed(figures)}
+
+    @answers("curvature")
+    def curvature(self, change: Ciphertexts) -> Values:
+        """With an encrypted primal: shares of w^T v and ||v||^2, where v = A delta."""
+        v = self._features_in("primal").open(change) / self._scale
+        w, held_by = self.state.primal, self.state.feature_holders
+        terms = np.array([np.sum(w * v / held_by), np.sum(v * v / held_by)])
+        return {"terms": self._figures(_CURVATURE_TERMS).seal(terms)}
+
+    @answers("reveal")
+    def reveal(self, figures: Ciphertexts, count: int) -> Values:
+        """Decrypt ``count`` sums over all clients, which the server may know.
+
+        A client cannot tell such sums from other ciphertexts, so it opens no more at once than the protocol needs.
+        """
+        needed = {self._monitored_count, self._line_count, _CURVATURE_TERMS}
+        if count not in needed:
+            raise PayloadError(
+                f"the server asks for {count} sums to be decrypted, but the phases of this run have {sorted(needed)}; "
+                f"nothing is decrypted{SAME_VERSION}"
+            )
+        return {"figures": self._figures(count).open(figures)}
+
+    @answers("step")
+    def step(self, step_size: float) -> None:
+        """alpha_k += g delta, with the step size g that the line search chose."""
+        self.state.dual = self._stepped(self.state.dual, self.state.change, step_size)
+
+    @answers("advance")
+    def advance(self, step_size: float) -> Values:
+        """Do the step, with an encrypted primal: its contribution cannot be computed by the server."""
+        self.step(step_size)
+        return self._contribution(self.state.dual)
+
+    @answers("catch_up")
+    def catch_up(self, change: Vector | Ciphertexts, step_size: float) -> Values:
+        """Do a step that was made while this client was away."""
+        delta = self._samples_in("dual").open(change)
+        self.state.dual = self._stepped(self.state.dual, delta, step_size)
+        return self._contribution(self.state.dual)
+
+    # End
+
+    @answers("figures")
+    def figures(
+        self, scores: Vector | Ciphertexts | None = None, primal: Vector | Ciphertexts | None = None
+    ) -> Values:
+        """Share objective and dual objective of the final model."""
+        shares = self._monitored(self._all_scores(scores, primal, None))
+        return {"figures": self._figures(len(shares)).seal(shares)}
+
+    @answers("release")
+    def release(self, primal: Ciphertexts) -> Values:
+        """Decrypt w on the own features: the final model is released to the server."""
+        w = np.empty(len(self.state.feature_order))
+        w[self.state.feature_order] = self._features_in("primal").open(primal) / self._scale
+        return {"model": w}
+
+    # Mathematics
+
+    def _local_step(
+        self, dual: Vector, z: Vector, picked: Indices, step_size: float, damping: float
+    ) -> Vector:
+        """Algorithms 3 and 5, in one kernel (specification, 2.6): Delta for the picked samples."""
+        problem, state = self._problem, self.state
+        loss, targets = self._loss, problem.targets[state.order][picked]
+        if self.settings.preset == "theory":
+            trust = len(state.dual) / state.samples if self.settings.trust == "share" else 1.0
+            return theory_step(loss, dual, z, targets, step_size, trust, problem.l2)
+        norms = 1.0 if self.settings.preset == "paper" else state.norms[picked]
+        return dual_step(loss, dual, z, targets, damping * norms / (problem.l2 * state.samples))
+
+    def _monitored(self, z: Vector) -> Vector:
+        """This client's share of (1/N) sum_i l_i(z_i) and (1/N) sum_i -l_i*(-alpha_i).
+
+        And of (lambda/2) ||w||^2, if the primal is encrypted; otherwise the server knows it.
+        """
+        state, targets = self.state, self._problem.targets[self.state.order]
+        dual = feasible(self._loss, state.dual, targets)
+        weight = 1 / (state.holders * state.samples)
+        shares = [
+            np.sum(weight * self._loss.value(z, targets)),
+            np.sum(weight * -self._loss.conjugate(dual, targets)),
+        ]
+        if self.settings.protect_primal:
+            shares.append(np.sum(0.5 * self._problem.l2 * state.primal**2 / state.feature_holders))
+        return np.array(shares)
+
+    def _revealed(self, figures: Ciphertexts | None) -> Values:
+        """The monitored figures, summed over all clients, which the server may know."""
+        return {} if figures is None else {"figures": self._figures(self._monitored_count).open(figures)}
+
+    @property
+    def _line_count(self) -> int:
+        """How many numbers :meth:`_line_terms` returns."""
+        return 2 if conjugate_curvature(self._loss) is not None else 1 + len(LINE_STEPS)
+
+    def _line_terms(self) -> Vector:
+        """This client's share of what D(alpha + g delta) is made of, before the division by N."""
+        state, targets = self.state, self._problem.targets[self.state.order]
+        dual = feasible(self._loss, state.dual, targets)
+        parabola = line_terms(self._loss, dual, state.change, targets)
+        if parabola is not None:
+            linear, quadratic = parabola
+            return np.array([np.sum(linear / state.holders), np.sum(quadratic / state.holders)])
+        total = np.zeros(1 + len(LINE_STEPS))
+        steps = np.concatenate([[0.0], LINE_STEPS])
+        for held_by in np.unique(state.holders):
+            among = state.holders == held_by
+            total += (
+                dual_values(self._loss, dual[among], state.change[among], targets[among], steps) / held_by
+            )
+        return total
+
+    def _contribution(self, dual: Vector) -> Values:
+        """Algorithm 4: sum_i alpha_{k,i} x_{k,i,m} for the own features."""
+        features = self._problem.features
+        of_rows = np.empty(len(dual))
+        of_rows[self.state.order] = dual
+        what: Vector = features.T @ of_rows
+        if not self.settings.protect_primal:
+            return {"contribution": what}
+        return {"contribution": self._features_in("primal").seal(what[self.state.feature_order])}
+
+    def _all_scores(
+        self,
+        scores: Vector | Ciphertexts | None,
+        primal: Vector | Ciphertexts | None,
+        blocks: Indices | None,
+    ) -> Vector:
+        """z_i = x_i^T w_0, shape (N_k,), from what the server summed, or from w_0 where whole samples are held."""
+        if scores is None:
+            if primal is None:
+                raise PayloadError(
+                    "neither scores nor the model to compute them from arrived; do both sides run "
+                    "the same version of Fenchel?"
+                )
+            own: Vector = (self._problem.features @ self._primal(primal))[self.state.order]
+            return own
+        z = np.zeros(len(self.state.dual))
+        z[entries(self.state.sizes, blocks)] = self._samples_in("score").open(scores, blocks)
+        return z
+
+    def _primal(self, value: Vector | Ciphertexts) -> Vector:
+        """w_k in the order of the own columns."""
+        if isinstance(value, np.ndarray):
+            return value
+        aligned = self._features_in("primal").open(value) / self._scale
+        self.state.primal = aligned
+        w = np.empty(len(aligned))
+        w[self.state.feature_order] = aligned
+        return w
+
+    def _stepped(self, dual: Vector, change: Vector, step_size: float) -> Vector:
+        stepped: Vector = dual + step_size * change
+        return feasible(self._loss, stepped, self._problem.targets[self.state.order])
+
+    def _picked(self) -> tuple[Indices, Indices | None]:
+        """D_k: picked samples and ``None``, or picked blocks twice."""
+        state, blocks = self.state, self.settings.picks_blocks
+        groups = state.groups if blocks else np.repeat(state.groups, state.sizes)
+        units = picked_units(self.settings, self.seed, self.client, self.round, groups, state.quotas.tolist())
+        return units, units if blocks else None
+
+    def _check_range(self, dual: Vector) -> None:
+        _, high = self._loss.domain
+        limit = self.state.largest_dual
+        if math.isinf(high) and self.settings.privacy == "paillier" and len(dual):
+            largest = float(np.abs(dual).max())
+            if not largest <= limit:
+                log.error("%s: a dual variable would become %g", self.client, largest)
+                raise EncryptionError(
+                    f"a dual variable of client {self.client} would exceed {limit:g}, which follows from "
+                    "algorithm.encryption.largest_dual and the largest target; raise that setting, or damp the "
+                    "steps (this client's log has the value)"
+                )
+
+    @property
+    def _scale(self) -> float:
+        """lambda N, by which contributions are divided."""
+        return float(self._problem.l2 * self.state.samples)

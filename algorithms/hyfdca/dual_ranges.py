@@ -1,0 +1,177 @@
+"""How large the numbers of HyFDCA can be, and so how wide their slots in a ciphertext are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.errors import EncryptionError, SettingsError
+from fenchel.common.objectives.coordinate import conjugate_curvature
+from fenchel.common.objectives.losses import MarginLoss
+
+Kind: TypeAlias = Literal["score", "dual", "norm", "primal", "figure"]
+"""What is encrypted: inner products, dual variables and their changes, squared norms of rows, contributions to
+the model, and the few numbers that are summed over clients for monitoring and line search."""
+
+KINDS: tuple[Kind, ...] = ("score", "dual", "norm", "primal", "figure")
+
+_SPARE = 2.0  # of the range of dual variables: rounding and averaging may lead a little out of it
+_MARGIN = 4.0  # of a bound that holds where everybody takes part
+_CLEAR_BLOCK = 1024  # samples in a block where nothing is encrypted
+
+
+@dataclass(frozen=True)
+class DualRanges:
+    """Bounds that follow from the settings and from the little that the server knows of the data.
+
+    Attributes
+    ----------
+    settings
+        Of the algorithm.
+    key_bits
+        Length of the public key; ``None``: nothing is encrypted.
+    loss, l2
+        Of the objective.
+    samples
+        Number of rows of all clients together.
+    clients
+        Number of clients.
+    holders
+        Clients that hold the same sample, at most.
+    longest_part
+        Largest squared norm of a client's part of a row, at most.
+    largest_target
+        Largest magnitude of a target, at most; at least 1.
+    ascends
+        Whether the dual objective never falls, so that it bounds the model.
+    """
+
+    settings: HyFDCASettings
+    key_bits: int | None
+    loss: MarginLoss
+    l2: float
+    samples: int
+    clients: int
+    holders: int
+    longest_part: float
+    largest_target: float = 1.0
+    ascends: bool = False
+
+    @cached_property
+    def block(self) -> int:
+        """Samples in a block, which is what one ciphertext holds.
+
+        Raises
+        ------
+        SettingsError
+            ``algorithm.block`` is more than a ciphertext has room for.
+        """
+        per_sample: tuple[Kind, ...] = ("score", "dual", "norm")
+        fits = min(self._fitted(kind).slots for kind in per_sample) if self.key_bits else _CLEAR_BLOCK
+        wanted, picks = self.settings.block, self.settings.picks
+        if wanted is not None:
+            if wanted > fits:
+                raise SettingsError(
+                    f"{wanted} given, but a ciphertext has room for {fits} values", key="algorithm.block"
+                )
+            return wanted
+        if self.settings.messages == "dense":
+            return fits
+        return 1 if self.settings.picking == "independent" else min(fits, picks or fits)
+
+    @cached_property
+    def layouts(self) -> dict[Kind, Layout]:
+        """The layout of each kind of vector. All per-sample vectors have the same blocks.
+
+        Raises
+        ------
+        SettingsError
+            The key is too short for such numbers.
+        """
+        if self.key_bits is None:
+            return dict.fromkeys(KINDS, Layout(2, 0, 1, 1))  # of no ciphertexts
+        slots: dict[Kind, int] = {"score": self.block, "dual": self.block, "norm": self.block}
+        return {kind: self._fitted(kind, slots.get(kind)) for kind in KINDS}
+
+    def _fitted(self, kind: Kind, slots: int | None = None) -> Layout:
+        largest, additions = self._bounds()[kind]
+        assert self.key_bits is not None
+        # The line search divides differences of figures, which near the optimum are as small as the gap.
+        precision = self.settings.encryption.fraction_bits * (2 if kind == "figure" else 1)
+        try:
+            return Layout.fit(self.key_bits, precision, largest, additions, slots)
+        except EncryptionError as error:
+            raise SettingsError(
+                f"the {kind}s do not fit: {error}. The range of scores follows from the longest "
+                "row, objective.l2 and the largest dual variable, unless encryption.largest_score is given",
+                key="algorithm.encryption",
+            ) from None
+
+    @property
+    def largest_dual(self) -> float:
+        """Largest magnitude of a dual variable: that of the loss, or in proportion to the targets."""
+        if self._bounded:
+            return 1.0
+        return self.settings.encryption.largest_dual * self.largest_target
+
+    @property
+    def _bounded(self) -> bool:
+        """Whether the loss bounds dual variables: to ``b = y alpha`` in [0, 1]."""
+        return math.isfinite(self.loss.domain[1])
+
+    @property
+    def _largest_change(self) -> float:
+        """Largest magnitude of a change of a dual variable, from one end of its range to the other."""
+        return self.largest_dual * (1.0 if self._bounded else 2.0)
+
+    def _bounds(self) -> dict[Kind, tuple[float, int]]:
+        """Return largest magnitudes, and how many fresh vectors are added up."""
+        row = self.holders * self.longest_part  # ||x_i||^2 is the sum over its holders
+        score = self.settings.encryption.largest_score or self._largest_score(row)
+        contribution = (
+            self.samples * self._largest_change * math.sqrt(row)
+        )  # |sum_i alpha_i x_im|, or of changes
+        return {
+            "score": (score, self.holders),
+            "dual": (_SPARE * self.largest_dual, self.holders + 1),  # alpha_0 and the changes
+            "norm": (self.longest_part, self.holders),
+            "primal": (contribution, self.clients),
+            "figure": (self._largest_figure(row, score), self.clients),
+        }
+
+    def _largest_figure(self, row: float, score: float) -> float:
+        """Bound the numbers that are summed over clients: means over samples of what is bounded for each of them.
+
+        These are losses, conjugates, and the terms of the line search
+        (``fenchel.common.objectives.coordinate.line_terms``); where the server does not know w, also
+        (lambda/2) ||w||^2, w^T v and ||v||^2, where v = A delta.
+        """
+        dual, change, target = self.largest_dual, self._largest_change, self.largest_target
+        # Of the logistic loss the conjugate is an entropy, at most ln 2 in magnitude.
+        curvature = conjugate_curvature(self.loss) or 0.0
+        bounds = [
+            1 + score if self._bounded else (target + score) * (target + score) / 2,
+            dual * target + curvature * dual * dual / 2,
+            change * (target + curvature * dual),
+            curvature * change * change,
+        ]
+        if self.settings.protect_primal:
+            w, v = (math.sqrt(row) * each / self.l2 for each in (dual, change))
+            bounds += [self.l2 / 2 * w * w, w * v, v * v]
+        return max(bounds)
+
+    def _largest_score(self, row: float) -> float:
+        """Bound |x_i^T w|, also for a part of the features.
+
+        |x_i^T w| = |sum_j alpha_j x_i^T x_j| / (lambda N) <= max |alpha| max ||x||^2 / lambda. Where the dual
+        objective never falls, (lambda/2) ||w||^2 <= (1/N) sum_i -l_i*(-alpha_i) <= max l_i(0), which is 1 at
+        most for the losses with a bounded dual variable; a margin is for rounds in which somebody was absent.
+        """
+        score = self.largest_dual * row / self.l2
+        if self.ascends and self._bounded:
+            return min(score, _MARGIN * math.sqrt(2 * row / self.l2))
+        return score

@@ -1,0 +1,112 @@
+"""Which dual coordinates are updated in a round, and how much each change counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fenchel.algorithms.hyfdca.alignment import Alignment
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, entries_of, picked_units
+from fenchel.common.arrays import Indices
+
+
+@dataclass(frozen=True)
+class SampledBlock:
+    """D_k, what a client picks in a round.
+
+    Attributes
+    ----------
+    blocks
+        Places of the picked blocks among its own; ``None`` if it picks single samples.
+    entries
+        Places of the picked samples in its aligned order.
+    """
+
+    blocks: Indices | None
+    entries: Indices
+
+
+@dataclass(frozen=True)
+class SampledBlocks:
+    """The picks of all clients, which follow from the run's seed: clients draw the same.
+
+    Attributes
+    ----------
+    settings, seed
+        Of the run.
+    alignment
+        Of its samples.
+    block
+        Samples in a block.
+    """
+
+    settings: HyFDCASettings
+    seed: int
+    alignment: Alignment
+    block: int
+
+    def of(self, client: str, t: int) -> SampledBlock:
+        """Return D_k of round ``t``."""
+        held = self.alignment.slices[client]
+        in_blocks = self.settings.picks_blocks
+        groups = held.group if in_blocks else np.repeat(held.group, held.sizes)
+        units = picked_units(self.settings, self.seed, client, t, groups, self.quotas(client))
+        return SampledBlock(units, entries_of(held.sizes, units)) if in_blocks else SampledBlock(None, units)
+
+    def quotas(self, client: str) -> list[int]:
+        """Return how many units the client picks: of all, or with common picks of each of its groups."""
+        held, wanted = self.alignment.slices[client], self.settings.picks
+        if wanted is None:
+            return []
+        if self.settings.picking == "independent":
+            return [wanted]
+        quotas = []
+        for group in np.unique(held.group):
+            here = self.alignment.groups[group]
+            size = int(self.alignment.block_sizes[here.blocks].sum())
+            # In proportion to the group's part of the largest of its holders: about H in all, rounded up in each group.
+            most = max(len(self.alignment.slices[other].positions) for other in here.clients)
+            samples = max(1, round(size * min(1.0, wanted / most)))
+            quotas.append(-(-samples // self.block) if self.settings.picks_blocks else samples)
+        return quotas
+
+    def touched(
+        self, clients: Iterable[str], picked: Mapping[str, SampledBlock]
+    ) -> dict[str, Indices | None]:
+        """Return, of every client of the run, its blocks in the union of some clients' picks.
+
+        ``None``: all of them, as messages are dense.
+        """
+        slices = self.alignment.slices
+        union = np.zeros(self.alignment.blocks, bool)
+        for client in clients:
+            blocks = picked[client].blocks
+            if blocks is None:
+                return dict.fromkeys(slices)
+            union[slices[client].blocks[blocks]] = True
+        return {client: np.flatnonzero(union[held.blocks]) for client, held in slices.items()}
+
+    def divisors(self, clients: Iterable[str], picked: Mapping[str, SampledBlock]) -> dict[str, Indices]:
+        """Return by how many a change of each sample is divided (specification, 5.1-E9), in aligned order."""
+        slices, clients = self.alignment.slices, list(clients)
+        if self.settings.averaging == "all":
+            return {client: slices[client].holders for client in clients}
+        count = np.zeros(self.alignment.samples, np.int64)
+        for client in clients:
+            positions = slices[client].positions
+            active = self.settings.averaging == "active"
+            count[positions if active else positions[picked[client].entries]] += 1
+        return {client: np.maximum(count[slices[client].positions], 1) for client in clients}
+
+    def damping(
+        self,
+        clients: Iterable[str],
+        picked: Mapping[str, SampledBlock],
+        divisors: Mapping[str, Indices],
+        step_size: float,
+    ) -> float:
+        """Return sigma = max(1, sigma_t / 2), with which the dual objective never falls (section 3.2)."""
+        sigma = sum(float(np.sum(step_size / divisors[client][picked[client].entries])) for client in clients)
+        return max(1.0, sigma / 2)

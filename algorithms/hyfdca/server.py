@@ -1,0 +1,458 @@
+"""HyFDCA, server half.
+
+Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning", arXiv:2210.08106v3. Numbers
+of algorithms and steps are the paper's; corrections are those of the specification, which
+docs/algorithms/hyfdca.md lists. What the server holds of dual variables and inner products is encrypted, and
+nothing in a server process can decrypt it; with ``privacy: none`` the same code computes with numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from fenchel.algorithms.hyfdca.aligned import Stored
+from fenchel.algorithms.hyfdca.line_search import best_step
+from fenchel.algorithms.hyfdca.sampled_blocks import SampledBlock
+from fenchel.algorithms.hyfdca.server_setup import HyFDCASetup
+from fenchel.algorithms.hyfdca.settings import LINE_STEPS, HyFDCASettings
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.errors import RunStoppedError
+from fenchel.common.wire.schema import ArraySpec, Expected
+from fenchel.common.wire.values import Value
+from fenchel.server.fleet.cohort import Cohort, Each
+from fenchel.server.fleet.replies import Replies
+
+log = logging.getLogger("fenchel.server")
+
+_PATIENCE = 3
+"""Rounds without a step after which the line search gives up."""
+
+_DUAL_VALUES = 1 + len(LINE_STEPS)
+"""Values of the dual objective that clients share for a loss whose line search has no closed form."""
+
+
+class HyFDCA(HyFDCASetup):
+    """Dual coordinate ascent on data whose samples and features are both spread over the clients."""
+
+    Settings = HyFDCASettings
+    figures: ClassVar[tuple[str, ...]] = ("primal_objective", "dual_objective", "gap", "outer_step")
+
+    # Algorithm 1
+
+    async def round(self, t: int) -> None:
+        """Do one outer iteration of Algorithm 1."""
+        await super().round(t)
+        cohort = await self._welcome_back(self.sample())  # steps 2 and 3
+        picked = {client: self.hybrid.picks.of(client, t) for client in cohort}
+        scores, cohort = await self._scores(cohort, picked)  # step 4
+        # The line search is exact if the sums are those over all clients; else the step is damped.
+        complete = len(cohort) == len(self.fleet.members) and not self.state.away
+        searches = self._searches_line and complete
+        monitors = complete and self._monitors(t)
+        changed = await self._change_dual(t, cohort, picked, scores, damps=not searches, monitors=monitors)
+        changes = {client: reply["change"] for client, reply in changed.items()}  # step 5
+        known = monitors and len(changed) == len(cohort)
+        figures = self._sum(changed, "figures") if known else None
+        if self._searches_line:
+            await self._search_line(changed.cohort, changes, picked, figures, searches=searches)
+        else:
+            await self._aggregate(changed.cohort, changes, picked, figures)  # steps 6 to 8
+
+    async def _welcome_back(self, cohort: Cohort) -> Cohort:
+        """Steps 2 and 3: alpha_0 to returning clients, and their contributions to the primal.
+
+        Returns the cohort without those that did not answer: their dual variables are old.
+        """
+        if self._searches_line:
+            await self._catch_up(cohort.only(self.state.away.__contains__))
+            return cohort.only(lambda client: client not in self.state.away)
+        returning = cohort.only(lambda client: client not in self.state.synced)
+        if not len(returning):
+            return cohort
+        assert self.state.dual is not None
+        back = await returning.ask(
+            "resume",
+            returns=self._contributions(returning),
+            min_replies=0,
+            dual=self._dual_parts(self.state.dual, returning),
+        )
+        self._take_contributions(back)
+        return cohort.only(lambda client: client in self.state.synced or client in back)
+
+    async def _scores(
+        self, cohort: Cohort, picked: Mapping[str, SampledBlock]
+    ) -> tuple[dict[str, Each[Value]], Cohort]:
+        """Step 4: what clients learn z_i from, and the clients that took part in it."""
+        if not self._needs_inner_products:
+            return {"primal": self._primal_parts(cohort)}, cohort
+        total, answered = await self._inner_product(cohort, picked)
+        scores = self.hybrid.scores
+        return {"scores": Each({c: scores.part(total, c, picked[c].blocks) for c in answered})}, answered
+
+    async def _inner_product(
+        self, cohort: Cohort, picked: Mapping[str, SampledBlock]
+    ) -> tuple[Stored, Cohort]:
+        """Algorithm 2: enc(z_i) = sum over k in B_i of ip_{k,i}, cached for those that are absent."""
+        wanted = self.hybrid.picks.touched(cohort, picked)
+        values: dict[str, Any] = {"primal": self._primal_parts(cohort)}
+        if all(blocks is not None for blocks in wanted.values()):
+            values["blocks"] = Each({client: wanted[client] for client in cohort})
+        shared = await cohort.ask(
+            "inner_product",
+            returns={"share": Each({c: self.hybrid.scores.expected(c, wanted[c]) for c in cohort})},
+            **values,
+        )
+        cached = self.state.scores
+        for client, reply in shared.items():
+            share, blocks = reply["share"], wanted[client]
+            if blocks is None:
+                cached[client] = cast(Stored, share)
+            else:
+                cached[client] = self.hybrid.scores.replaced(cached[client], share, client, blocks)
+        return self.hybrid.scores.total(cached, wanted), shared.cohort
+
+    async def _change_dual(
+        self,
+        t: int,
+        cohort: Cohort,
+        picked: Mapping[str, SampledBlock],
+        scores: Mapping[str, Each[Value]],
+        *,
+        damps: bool,
+        monitors: bool,
+    ) -> Replies:
+        """Step 5: each client's enc(gamma_t / |B_i| Delta_i), and its share of the monitored figures."""
+        hybrid, preset = self.hybrid, self.settings.preset
+        step_size = 1.0 if self._searches_line else self.settings.step_size_at(t)
+        divisors = hybrid.picks.divisors(cohort, picked)
+        undamped = not damps or preset in ("exact", "paper", "theory")
+        damping = 1.0 if undamped else hybrid.picks.damping(cohort, picked, divisors, step_size)
+        values: dict[str, Any] = dict(scores)
+        if self.settings.averaging != "all":
+            values["divisors"] = Each(divisors)
+        returns: dict[str, Expected | Each[Expected]] = {
+            "change": Each({c: hybrid.duals.expected(c, picked[c].blocks) for c in cohort})
+        }
+        if monitors:
+            returns["figures"] = hybrid.figures_expected(self._monitored)
+        return await cohort.ask(
+            "change_dual", returns=returns, step_size=step_size, damping=damping, monitor=monitors, **values
+        )
+
+    async def _aggregate(
+        self,
+        cohort: Cohort,
+        changes: Mapping[str, Value],
+        picked: Mapping[str, SampledBlock],
+        figures: Value | None,
+    ) -> None:
+        """Steps 6 to 8: alpha_0 += the changes; alpha_0 to the cohort; PrimalAggregation(cohort)."""
+        state = self.state
+        assert state.dual is not None
+        blocks = {client: picked[client].blocks for client in changes}
+        state.dual = self.hybrid.duals.added(state.dual, changes, _given(blocks))
+        touched = self.hybrid.picks.touched(cohort, picked)
+        values: dict[str, Any] = {"dual": self._dual_parts(state.dual, cohort, touched)}
+        if self.settings.messages == "sparse":
+            values["blocks"] = Each({client: touched[client] for client in cohort})
+        returns = self._contributions(cohort)
+        self._have_revealed(figures, values, returns)
+        state.synced = []  # unless they answer
+        aggregated = await cohort.ask("aggregate", returns=returns, **values)
+        self._record(_revealed(aggregated, figures), 1.0)
+        self._take_contributions(aggregated)
+        state.synced = list(aggregated)
+
+    def _take_contributions(self, replies: Replies) -> None:
+        """Algorithm 4: what_{0,k} <- what_k; w_0[m] = (1/(lambda N)) sum over k in K_m of what_{0,k}[m]."""
+        for client, reply in replies.items():
+            self.state.contributions[client] = cast(Stored, reply["contribution"])
+        self._update_model()
+
+    def _update_model(self) -> None:
+        if not self.settings.protect_primal:
+            total = cast(Vector, self.hybrid.primals.total(self.state.contributions))
+            self.model = total / self.hybrid.scale
+
+    # Outer line search (specification, section 3.3)
+
+    async def _search_line(
+        self,
+        cohort: Cohort,
+        changes: Mapping[str, Value],
+        picked: Mapping[str, SampledBlock],
+        figures: Value | None,
+        *,
+        searches: bool,
+    ) -> None:
+        """Replace step 6 to 8: find the g that maximises D(alpha + g delta), then everybody steps."""
+        blocks = {client: picked[client].blocks for client in changes}
+        delta = self.hybrid.duals.added(self.hybrid.duals.zeros(), changes, _given(blocks))
+        touched = self.hybrid.picks.touched(cohort, picked)
+        values: dict[str, Any] = {"change": self._dual_parts(delta, cohort, touched)}
+        if self.settings.messages == "sparse":
+            values["blocks"] = Each({client: touched[client] for client in cohort})
+        returns = self._contributions(cohort)
+        returns["terms"] = self.hybrid.figures_expected(self._line_terms)
+        self._have_revealed(figures, values, returns)
+        proposed = await cohort.ask("propose", returns=returns, **values)
+        complete = len(proposed) == len(self.fleet.members)
+        shares = {client: cast(Stored, reply["contribution"]) for client, reply in proposed.items()}
+        g = 1.0
+        if searches:
+            # Somebody who is lost in the middle leaves sums that are not D's, and tell of the others alone: they are
+            # not revealed, and better no step than a wrong one.
+            g = await self._best_step(shares, proposed) if complete else 0.0
+            self._note_stall(proposed.cohort, complete=complete)
+        self._record(_revealed(proposed, figures), g)
+        if g != 0.0:
+            await self._step(proposed.cohort, shares, delta, g)
+
+    async def _step(self, cohort: Cohort, shares: Mapping[str, Stored], delta: Stored, g: float) -> None:
+        """alpha_k += g delta on all clients; the contributions follow, and the model."""
+        contributions = self.state.contributions
+        if self.settings.protect_primal:  # ciphertexts cannot be multiplied by g, so they are asked for anew
+            answers = await cohort.ask("advance", returns=self._contributions(cohort), step_size=g)
+            contributions |= {c: cast(Stored, reply["contribution"]) for c, reply in answers.items()}
+            cohort = answers.cohort
+        else:
+            await cohort.tell("step", step_size=g)
+            for client, share in shares.items():
+                contributions[client] = cast(Vector, contributions[client]) + g * cast(Vector, share)
+        self._note_missed(cohort, delta, g)
+        self._update_model()
+
+    def _note_stall(self, cohort: Cohort, *, complete: bool) -> None:
+        state = self.state
+        state.stalled = 0 if complete else state.stalled + 1
+        if complete:
+            return
+        missing = ", ".join(client for client in self.fleet.members if client not in cohort.clients)
+        log.warning(
+            "no step in round %d: the line search needs all clients, and %s did not answer; after %d such rounds in "
+            "a row the run stops",
+            self.fleet.round,
+            missing,
+            _PATIENCE,
+        )
+        if state.stalled == _PATIENCE:
+            raise RunStoppedError(
+                f"no step in {_PATIENCE} rounds in a row: the line search needs all clients, and {missing} answered "
+                "some phases but not all; their logs say why. Mend that and go on with --resume RUN, or begin a new "
+                "run with preset: safe"
+            )
+
+    async def _best_step(self, shares: Mapping[str, Stored], proposed: Replies) -> float:
+        """Return g* = argmax of D(alpha + g delta) on [0, 1], from the proposals of all clients."""
+        cohort = proposed.cohort
+        terms = await self._reveal(self._sum(proposed, "terms"), self._line_terms, cohort)
+        if self.settings.protect_primal:
+            total = self.hybrid.primals.total(shares)
+            shared = await cohort.ask(
+                "curvature",
+                returns={"terms": self.hybrid.figures_expected(2)},
+                change=Each({client: self.hybrid.primals.part(total, client) for client in cohort}),
+            )
+            if len(shared) < len(self.fleet.members):
+                return 0.0
+            wv, vv = await self._reveal(self._sum(shared, "terms"), 2, cohort)
+        else:
+            v = cast(Vector, self.hybrid.primals.total(shares)) / self.hybrid.scale
+            wv, vv = float(self.model @ v), float(v @ v)
+        g = best_step(float(wv), float(vv), terms, self._l2)
+        if not math.isfinite(g):
+            raise RunStoppedError(
+                f"round {self.fleet.round}: the line search has no finite step, because clients sent contributions "
+                "beyond all bounds; nothing was changed. Begin a new run with data.scale: unit-rows"
+            )
+        return g
+
+    def _note_missed(self, cohort: Cohort, delta: Stored, g: float) -> None:
+        """Keep a step for those who are away."""
+        state = self.state
+        for member in self.fleet.present:
+            if member.name not in cohort.clients:
+                state.away.setdefault(member.name, len(state.missed))
+        if state.away:
+            state.missed.append({"step": g, "change": delta})
+
+    async def _catch_up(self, returning: Cohort) -> None:
+        """Have returning clients do the steps that they missed: first those that missed most, then all together."""
+        state = self.state
+        for lost in state.away.keys() - {member.name for member in self.fleet.present}:
+            del state.away[lost]  # it never comes back
+        waiting = set(returning)
+        while waiting:
+            number = min(state.away[client] for client in waiting)
+            if number < len(state.missed):
+                behind = {client for client in waiting if state.away[client] == number}
+                waiting = await self._repeat_step(returning.only(behind.__contains__), waiting)
+                continue
+            for client in waiting:
+                del state.away[client]
+            break
+        needed_from = min(state.away.values(), default=len(state.missed))
+        state.missed = state.missed[needed_from:]
+        state.away = {client: number - needed_from for client, number in state.away.items()}
+
+    async def _repeat_step(self, together: Cohort, waiting: set[str]) -> set[str]:
+        """Have clients that are equally far behind do their next step; return who still catches up."""
+        state = self.state
+        missed = state.missed[state.away[together.clients[0]]]
+        change = cast(Stored, missed["change"])
+        back = await together.ask(
+            "catch_up",
+            returns=self._contributions(together),
+            min_replies=0,
+            change=self._dual_parts(change, together),
+            step_size=cast(float, missed["step"]),
+        )
+        for client in back:
+            state.away[client] += 1
+        self._take_contributions(back)
+        return waiting - (set(together) - set(back))  # who did not answer tries again in the next round
+
+    # End
+
+    async def finish(self) -> None:
+        """Finalise (E17): bring everybody up to date, so that w_0 = A alpha_0; measure; release the model."""
+        await super().finish()
+        everybody = self.fleet.all()
+        current = await self._welcome_back(everybody)
+        if len(current) < len(self.fleet.members):
+            stale = ", ".join(client for client in self.fleet.members if client not in current.clients)
+            log.warning(
+                "%s was away at the end: the final model lacks what others learnt of its samples. If it is not "
+                "lost, and the keys are still there: start all clients again, then --resume RUN does the end once more",
+                stale,
+            )
+        elif self.settings.monitor:
+            await self._final_figures(current)
+        if not self.settings.protect_primal:
+            return
+        released = await everybody.ask(
+            "release",
+            returns={
+                "model": Each({c: ArraySpec(np.float64, (len(self.state.features[c]),)) for c in everybody})
+            },
+            min_replies=len(everybody),  # else the weights that only one client can decrypt would be missing
+            primal=self._primal_parts(everybody),
+        )
+        model = np.zeros_like(self.model)
+        known = np.zeros(model.size, bool)
+        for client, reply in released.items():
+            model[self.state.features[client]] = cast(Vector, reply["model"])
+            known[self.state.features[client]] = True
+        missing = int(np.count_nonzero(~known & (self.hybrid.alignment.feature_holders > 0)))
+        if missing:
+            log.warning(
+                "the weights of %d features are 0 in the saved model: the clients that had them are lost, and "
+                "nobody else can decrypt them; only a new run with these clients learns them",
+                missing,
+            )
+        self.model = model
+        self.state.released = True
+
+    async def _final_figures(self, everybody: Cohort) -> None:
+        all_blocks = SampledBlock(None, np.empty(0, np.int64))
+        scores, answered = await self._scores(everybody, dict.fromkeys(everybody, all_blocks))
+        values: dict[str, Any] = dict(scores)
+        shared = await answered.ask(
+            "figures", returns={"figures": self.hybrid.figures_expected(self._monitored)}, **values
+        )
+        if len(shared) == len(self.fleet.members):  # else they are not sums over all samples
+            self._record(
+                await self._reveal(self._sum(shared, "figures"), self._monitored, shared.cohort), math.nan
+            )
+
+    @property
+    def model_is_known(self) -> bool:
+        """Whether the server knows the model: with an encrypted primal, only once it has been released."""
+        return self.state.released or not self.settings.protect_primal
+
+    def metrics(self) -> dict[str, float]:
+        """Return objective, dual objective and gap of the model that the round began with."""
+        return dict(self.state.figures)
+
+    # Sums over clients that the server may know
+
+    def _sum(self, replies: Replies, name: str) -> Value:
+        return self.hybrid.summed(replies.values_of(name))
+
+    async def _reveal(self, sums: Value, count: int, cohort: Cohort) -> Vector:
+        """Have a client decrypt sums over all clients: the first one that answers.
+
+        Raises
+        ------
+        TooFewRepliesError
+            None did.
+        """
+        if self.hybrid.key is None:
+            return cast(Vector, sums)
+        returns = {"figures": ArraySpec(np.float64, (count,))}
+        for client in cohort:
+            last = client == cohort.clients[-1]
+            asked = cohort.only(client.__eq__)
+            replies = await asked.ask(
+                "reveal", returns=returns, min_replies=int(last), figures=sums, count=count
+            )
+            if replies:
+                return cast(Vector, replies[client]["figures"])
+        raise AssertionError("the last one must answer")
+
+    def _have_revealed(
+        self, figures: Value | None, values: dict[str, Any], returns: dict[str, Expected | Each[Expected]]
+    ) -> None:
+        """Have the monitored figures decrypted along with a phase that is asked anyway."""
+        if figures is not None and self.hybrid.key is not None:
+            values["figures"], returns["figures"] = figures, ArraySpec(np.float64, (self._monitored,))
+
+    def _record(self, sums: Vector | None, g: float) -> None:
+        """Objective P(w) and dual objective D(alpha) from the sums of losses and conjugates; w = A alpha.
+
+        ``None``: they were not measured in this round.
+        """
+        self.state.figures = {"outer_step": g}
+        if sums is None:
+            return
+        ridge = float(sums[2]) if len(sums) > 2 else 0.5 * self._l2 * float(self.model @ self.model)
+        loss, conjugate = float(sums[0]), float(sums[1])
+        self.state.figures = {
+            "primal_objective": loss + ridge,
+            "dual_objective": conjugate - ridge,
+            "gap": loss - conjugate + 2 * ridge,
+            "outer_step": g,
+        }
+
+    # What follows from the settings
+
+    def _monitors(self, t: int) -> bool:
+        """Whether objective and gap are measured: every sample's score must be known."""
+        every = self.settings.monitor
+        return every > 0 and self.settings.messages == "dense" and (t - 1) % every == 0
+
+    @property
+    def _monitored(self) -> int:
+        """How many figures clients share: with an encrypted primal, also that of the ridge."""
+        return 3 if self.settings.protect_primal else 2
+
+    @property
+    def _line_terms(self) -> int:
+        return _DUAL_VALUES if self._loss.kind == "logistic" else 2
+
+
+def _revealed(replies: Replies, figures: Value | None) -> Vector | None:
+    """Return the monitored figures: as clients decrypted them, or as they were summed in plaintext."""
+    decrypted = next(iter(replies.values())).get("figures", figures)
+    return cast(Vector | None, decrypted)
+
+
+def _given(blocks: Mapping[str, Indices | None]) -> dict[str, Indices] | None:
+    """Return the blocks of each client, or ``None`` where all of them are meant."""
+    given = {client: own for client, own in blocks.items() if own is not None}
+    return given if len(given) == len(blocks) else None

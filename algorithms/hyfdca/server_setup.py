@@ -1,0 +1,393 @@
+"""What HyFDCA's server settles before the first round: who holds what, and how vectors travel.
+
+The setup is the specification's (section 2.2); the paper takes it for granted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fenchel.algorithms.hyfdca.aligned import Stored
+from fenchel.algorithms.hyfdca.alignment import CELL_BYTES, PSEUDONYM_BYTES, HeldEntries, check_cells
+from fenchel.algorithms.hyfdca.dual_ranges import DualRanges
+from fenchel.algorithms.hyfdca.labels import LABEL_BYTES, check_labels
+from fenchel.algorithms.hyfdca.partitioned_problem import Hybrid, agreed_key, checked_norm_bits
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, norm_bits, target_bits
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.arrays import Indices, squared_norms
+from fenchel.common.crypto.public_key import LARGEST_BITS, PublicKey
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import RunStoppedError, SettingsError
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.losses import MarginLoss
+from fenchel.common.wire.schema import ArraySpec, Expected, NumberSpec
+from fenchel.common.wire.values import Value
+from fenchel.server.fleet.cohort import Cohort, Each
+from fenchel.server.fleet.replies import Replies
+
+log = logging.getLogger("fenchel.server")
+
+# What a pseudonym takes at the most while it is compared with the others, about:
+_SAMPLE_BYTES, _VALUE_BYTES = 256, 128
+_LARGEST_TARGET_BITS = 128
+
+
+class _Held(NamedTuple):
+    """How much a client holds: samples, features, and cells of which pseudonyms are compared, at the most."""
+
+    samples: int
+    features: int
+    cells: int
+
+
+class HyFDCASetup(Algorithm):
+    """Aligns the clients' samples and features, and agrees on numbers with them; a subclass says what a round is."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The server's state.
+
+        Attributes
+        ----------
+        pseudonyms, features
+            What each client holds (setup S1).
+        key
+            The public key's n, big-endian bytes; empty in plaintext.
+        norm_bits
+            Of each client: its longest part of a row has a squared norm of at most ``2^norm_bits``.
+        target_bits
+            Of each client: its targets are at most ``2^target_bits`` in magnitude.
+        dual
+            enc(alpha_0), aligned; ``None`` where the line search keeps it with the clients only.
+        scores
+            For each client, its last inner products enc(ip_k) (Algorithm 2's cache).
+        contributions
+            For each client, its last what_k (Algorithm 4's cache), numbers or ciphertexts.
+        synced
+            Clients that have done the last aggregation: all others are "returning" in their next round.
+        missed
+            Line search: steps that somebody missed, each {"step": g, "change": enc(delta)}.
+        away
+            Line search: from which of them on a client missed them.
+        figures
+            The latest objective, dual objective and gap.
+        stalled
+            Line search: rounds in a row without a step, because somebody did not answer all phases.
+        released
+            Whether the model that was encrypted until the end has been released to the server.
+        """
+
+        pseudonyms: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+        features: dict[str, Indices] = field(default_factory=dict)
+        key: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+        norm_bits: dict[str, int] = field(default_factory=dict)
+        target_bits: dict[str, int] = field(default_factory=dict)
+        dual: Stored | None = None
+        scores: dict[str, Stored] = field(default_factory=dict)
+        contributions: dict[str, Stored] = field(default_factory=dict)
+        synced: list[str] = field(default_factory=list)
+        missed: list[dict[str, float | Stored]] = field(default_factory=list)
+        away: dict[str, int] = field(default_factory=dict)
+        figures: dict[str, float] = field(default_factory=dict)
+        stalled: int = 0
+        released: bool = False
+
+    settings: HyFDCASettings
+    state: State
+    fixed_fleet = "it is settled at the start which clients hold parts of which samples and features"
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        self._is_prepared = False
+        self._expected_key = conduct.public_key
+        self._sampler = self.fleet.participation.sampler.kind
+        problem = conduct.objective
+        if not isinstance(problem, LinearObjective) or problem.outputs != 1:
+            raise SettingsError(
+                "HyFDCA works with linear models of one score: hinge, smoothed-hinge, squared-hinge, logistic, squared",
+                key="objective.kind",
+            )
+        if problem.l2 <= 0:
+            raise SettingsError(
+                "HyFDCA needs a positive weight of the ridge (lambda), such as 0.01", key="objective.l2"
+            )
+        if problem.dtype != np.float64:
+            raise SettingsError("HyFDCA computes in float64; leave dtype out", key="objective.dtype")
+        self._l2 = problem.l2
+        assert isinstance(problem.score_loss, MarginLoss)
+        self._loss = problem.score_loss
+        if self._searches_line and (self.settings.step_size, self.settings.step_decay) != (1.0, "constant"):
+            raise SettingsError(
+                f"{self.settings.step_size:g} with step_decay: {self.settings.step_decay} given, but the line search "
+                "chooses the step size; leave both out, or set preset: safe, exact, paper or theory",
+                key="algorithm.step_size",
+            )
+        if self.settings.preset == "linesearch" and self._sampler != "all":
+            raise SettingsError(
+                f"linesearch needs everybody in every round, but participation.sampler is {self._sampler}; use safe "
+                "or exact",
+                key="algorithm.preset",
+            )
+
+    def check(self, data: DataSource | None) -> None:
+        """Refuse settings with which numbers that follow from these data do not fit into ciphertexts."""
+        bits = self.settings.key_bits
+        if data is None or bits is None:
+            return
+        longest, largest, rows = -math.inf, 0, []
+        for number, client in enumerate(self.fleet.members):
+            shard = data.shard(number, len(self.fleet.members))  # one after the other, as they may be large
+            told = norm_bits(float(squared_norms(shard.features).max()))
+            try:
+                longest = max(longest, checked_norm_bits(told, client, self.settings.encryption))
+            except RunStoppedError as error:
+                raise SettingsError(str(error), key="algorithm.encryption.largest_norm") from None
+            largest = max(
+                largest, target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64)))
+            )
+            rows.append(shard.samples_held)
+        held = np.concatenate(rows)
+        _, holders = np.unique(held, return_counts=True)
+        ranges = DualRanges(
+            self.settings,
+            bits,
+            self._loss,
+            self._l2,
+            samples=len(held),
+            clients=len(rows),
+            holders=int(holders.max()),
+            longest_part=2.0**longest,
+            largest_target=2.0**largest,
+            ascends=self._searches_line,
+        )
+        _ = ranges.block, ranges.layouts
+
+    async def start(self) -> None:
+        """S1 to S5: learn who holds what, align, agree on numbers, start from zero."""
+        everybody = self.fleet.all()
+        clients = list(everybody)
+        shapes = {client: self._described(client) for client in clients}
+        # Before they are sent; the values of ragged data are known only when their pseudonyms are here.
+        self._check_memory(
+            "samples and features",
+            {c: held.samples + held.features for c, held in shapes.items()},
+            _SAMPLE_BYTES,
+        )
+        introduced = await everybody.ask(
+            "introduce",
+            returns={
+                "samples": _bytes_of(shapes, lambda held: (held.samples, PSEUDONYM_BYTES)),
+                "labels": _bytes_of(shapes, lambda held: (held.samples, LABEL_BYTES)),
+                "features": Each({c: ArraySpec(np.int64, (held.features,)) for c, held in shapes.items()}),
+                "cells": Each(
+                    {
+                        c: ArraySpec(np.uint8, (None, CELL_BYTES), form="pseudonyms", most=held.cells)
+                        for c, held in shapes.items()
+                    }
+                ),
+                "key": ArraySpec(np.uint8, (None,), most=LARGEST_BITS // 8),
+                "norm_bits": int,
+                "target_bits": NumberSpec(
+                    int, 0, _LARGEST_TARGET_BITS, "divide the targets by their largest"
+                ),
+            },
+            min_replies=len(clients),
+        )
+        self._check_memory(
+            "values", {c: len(cast(Indices, r["cells"])) for c, r in introduced.items()}, _VALUE_BYTES
+        )
+        self._take_in(introduced)
+        await self._prepare()
+        await asyncio.to_thread(self._compare, introduced)
+        self._tell_alignment()
+        await self._share_norms(everybody)
+        state = self.state
+        state.synced = clients
+        if not self._searches_line:
+            state.dual = self.hybrid.duals.zeros()
+        state.contributions = {client: self.hybrid.primals.own_zeros(client) for client in clients}
+        if self._needs_inner_products:
+            state.scores = {client: self.hybrid.scores.own_zeros(client) for client in clients}
+
+    def _described(self, client: str) -> _Held:
+        """Return how much a client has said that it holds, when it came."""
+        shard = self.fleet.members[client].shard
+        assert shard is not None, "a run begins when all clients have come"
+        ragged = self.settings.layout == "ragged" and self.settings.check_cells
+        return _Held(shard.samples, shard.features_held, shard.samples * shard.features_held * ragged)
+
+    def _check_memory(self, what: str, held: Mapping[str, int], bytes_each: int) -> None:
+        """Refuse to align more than there is memory for.
+
+        Parameters
+        ----------
+        what
+            Of what pseudonyms are compared, for the error.
+        held
+            How many each client has.
+        bytes_each
+            What one takes.
+        """
+        needed, limit = bytes_each * sum(held.values()), self.fleet.in_flight.limit
+        if needed > limit:
+            most = max(held, key=held.__getitem__)
+            raise SettingsError(
+                f"to compare the {what} of {len(held)} clients takes about {needed:,} bytes, and "
+                f"network.in_flight_bytes is {limit:,}; client {most} alone has {held[most]:,}. The run does not "
+                "begin: look at that client's data, or, where there is the memory, set network.in_flight_bytes higher"
+            )
+
+    async def _prepare(self) -> None:
+        """Work the alignment out, after the setup or a restart: in a thread, as the event loop serves the clients."""
+        if not self._is_prepared:
+            await asyncio.to_thread(self.hybrid.prepare)
+            self._is_prepared = True
+
+    async def round(self, t: int) -> None:
+        """Prepare for round ``t``, which a subclass does."""
+        await self._prepare()
+
+    async def finish(self) -> None:
+        """Prepare for the end, which a subclass does."""
+        await self._prepare()
+
+    def _take_in(self, introduced: Replies) -> None:
+        state = self.state
+        keys = {client: cast(NDArray[np.uint8], reply["key"]) for client, reply in introduced.items()}
+        state.key = agreed_key(keys, self.settings.key_bits, self._expected_key)
+        for client, reply in introduced.items():
+            state.pseudonyms[client] = cast(NDArray[np.uint8], reply["samples"]).copy()
+            state.features[client] = cast(Indices, reply["features"]).copy()
+            state.norm_bits[client] = checked_norm_bits(
+                cast(int, reply["norm_bits"]), client, self.settings.encryption
+            )
+            state.target_bits[client] = cast(int, reply["target_bits"])
+
+    def _compare(self, introduced: Replies) -> None:
+        """Refuse values that two clients hold, and samples whose holders have different labels."""
+        if self.settings.layout == "ragged" and self.settings.check_cells:
+            check_cells({c: cast(NDArray[np.uint8], reply["cells"]) for c, reply in introduced.items()})
+        check_labels(
+            self.hybrid.alignment,
+            {c: cast(NDArray[np.uint8], reply["labels"]) for c, reply in introduced.items()},
+        )
+
+    def _tell_alignment(self) -> None:
+        if self.settings.layout == "ragged" and not self.settings.check_cells:
+            log.warning("check_cells: false. That no value is held twice is taken for granted")
+        alignment = self.hybrid.alignment
+        for warning in alignment.warnings:
+            log.warning("%s", warning)
+        log.info(
+            "aligned %d samples, held by %d to %d clients each, in %d groups and %d blocks",
+            alignment.samples,
+            alignment.sample_holders.min(),
+            alignment.sample_holders.max(),
+            len(alignment.groups),
+            alignment.blocks,
+        )
+
+    async def _share_norms(self, everybody: Cohort) -> None:
+        """S3 and S4: tell each client where its entries lie; add up ||x_{k,i}||^2 over the holders."""
+        slices = self.hybrid.alignment.slices
+        features = self.hybrid.feature_slices()
+        quotas = {client: np.array(self.hybrid.picks.quotas(client), np.int64) for client in everybody}
+        layouts: dict[str, Any] = {
+            f"{name}_layout": layout_numbers(layout) for name, layout in self.hybrid.ranges.layouts.items()
+        }
+        norms = self.hybrid.over_samples("norm")
+        shared = await everybody.ask(
+            "align",
+            returns={"norms": Each({client: norms.expected(client) for client in everybody})},
+            min_replies=len(everybody),
+            samples=self.hybrid.alignment.samples,
+            largest_dual=self.hybrid.ranges.largest_dual,
+            order=Each({c: slices[c].order for c in everybody}),
+            sizes=Each({c: slices[c].sizes for c in everybody}),
+            holders=Each({c: slices[c].holders for c in everybody}),
+            groups=Each({c: slices[c].group for c in everybody}),
+            quotas=Each(quotas),
+            feature_order=Each({c: features[c][0] for c in everybody}),
+            feature_sizes=Each({c: features[c][1] for c in everybody}),
+            feature_holders=Each({c: features[c][2] for c in everybody}),
+            **layouts,
+        )
+        total = norms.total({client: cast(Stored, reply["norms"]) for client, reply in shared.items()})
+        told = await everybody.ask(
+            "take_norms",
+            returns={"long_rows": int},
+            min_replies=len(everybody),
+            norms=Each({client: norms.part(total, client) for client in everybody}),
+        )
+        long = sum(cast(int, reply["long_rows"]) for reply in told.values())
+        if long and self.settings.preset in ("paper", "theory"):
+            log.warning(
+                "%d of the clients' rows are longer than 1, but the preset %s rests on rows of norm 1 at most and may "
+                "diverge; set data.scale: unit-rows, or another preset. The clients' logs have the numbers",
+                long,
+                self.settings.preset,
+            )
+
+    # What follows from the settings, and from the setup
+
+    @property
+    def _searches_line(self) -> bool:
+        preset = self.settings.preset
+        return preset == "linesearch" or (preset == "auto" and self._sampler == "all")
+
+    @property
+    def _needs_inner_products(self) -> bool:
+        return self.hybrid.shares_samples or not self.settings.skip_inner_products
+
+    @cached_property
+    def hybrid(self) -> Hybrid:
+        """Who holds what; known from the setup on."""
+        state = self.state
+        key = PublicKey(int.from_bytes(state.key.tobytes(), "big")) if len(state.key) else None
+        return Hybrid(
+            self.settings,
+            self.fleet.seed,
+            self._loss,
+            self._l2,
+            self.model.size,
+            {c: HeldEntries(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms},
+            state.norm_bits,
+            state.target_bits,
+            key,
+            ascends=self._searches_line,
+        )
+
+    # How vectors travel
+
+    def _contributions(self, cohort: Cohort) -> dict[str, Expected | Each[Expected]]:
+        """Return what a phase is answered with whose replies hold what_k."""
+        return {"contribution": Each({client: self.hybrid.primals.expected(client) for client in cohort})}
+
+    def _dual_parts(
+        self, dual: Stored, cohort: Cohort, touched: Mapping[str, Indices | None] | None = None
+    ) -> Each[Value]:
+        """enc(alpha_0), or a change of it, on each client's samples; on some blocks of them if ``touched`` says so."""
+        blocks = touched or {}
+        return Each({client: self.hybrid.duals.part(dual, client, blocks.get(client)) for client in cohort})
+
+    def _primal_parts(self, cohort: Cohort) -> Each[Value]:
+        """w_0 on each client's features; lambda N times as much if it is encrypted."""
+        if not self.settings.protect_primal:
+            return Each({client: self.model[self.state.features[client]] for client in cohort})
+        primals = self.hybrid.primals
+        total = primals.total(self.state.contributions)
+        return Each({client: primals.part(total, client) for client in cohort})
+
+
+def _bytes_of(held: Mapping[str, _Held], shape: Callable[[_Held], tuple[int, int]]) -> Each[Expected]:
+    """Return what pseudonyms to expect of each client, so many and no more."""
+    return Each({c: ArraySpec(np.uint8, shape(each), form="pseudonyms") for c, each in held.items()})

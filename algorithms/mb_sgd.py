@@ -1,0 +1,81 @@
+"""Mini-batch SGD (FedDCD specification, section 2.4)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.fedavg import LocalTraining, WeightedSumSettings
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.arrays import Vector
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.fleet import Fleet
+
+
+class MiniBatchSGDSettings(WeightedSumSettings):
+    """Gradient descent on the server, with mini-batches that all lie at the global model."""
+
+    treats_regularizer: ClassVar[bool] = True
+    asks: ClassVar[tuple[str, ...]] = ("gradient",)
+    stateless: ClassVar[bool] = True
+
+    name: Literal["mb-sgd"] = "mb-sgd"
+    step_size: PositiveFloat = Field(0.1, description="learning rate of the server's step (eta)")
+
+    @property
+    def takes_subgradient(self) -> bool:
+        """Whether clients step along subgradients of h: always."""
+        return True
+
+
+def mean_samples(fleet: Fleet) -> float:
+    """Return n / N, the samples of a client on average over all clients, lost ones too.
+
+    The weight of a client's objective is its own number of samples divided by this.
+    """
+    shards = [member.shard for member in fleet.members.values() if member.shard is not None]
+    return sum(shard.samples for shard in shards) / len(shards)
+
+
+class MiniBatchSGD(Algorithm):
+    """Clients send gradients at the global model, and the server takes one step along their mean."""
+
+    Settings = MiniBatchSGDSettings
+    settings: MiniBatchSGDSettings
+
+    async def round(self, t: int) -> None:
+        """Draw I_t; x <- x - eta mean over i in I_t of the mean gradient of client i at x."""
+        gradients = await self.sample().reduce(
+            "gradient",
+            model=self.model,
+            mean_samples=mean_samples(self.fleet),
+            returns={"gradient": self.model},
+        )
+        self.model = self.model - self.settings.step_size_at(t) * gradients.mean("gradient")
+
+
+class MiniBatchSGDClient(LocalTraining):
+    """The mean of several stochastic gradients at the global model; keeps no state."""
+
+    settings: MiniBatchSGDSettings
+
+    @answers("gradient")
+    def mean_gradient(self, model: Vector, mean_samples: float) -> Values:
+        """Return the mean of K stochastic gradients of p_i f_i at x, shape (d,).
+
+        Parameters
+        ----------
+        model
+            x, shape (d,).
+        mean_samples
+            n / N, of which the weight p_i is made.
+        """
+        total, steps = np.zeros_like(model), 0
+        for batch in self.batches():
+            total += self.gradient(model, batch)
+            steps += 1
+        p = self.settings.weight(self.objective.samples, mean_samples)
+        return {"gradient": p * total / steps}

@@ -1,0 +1,235 @@
+"""What a run's settings say that differential privacy rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from fenchel.algorithms.fedavg import FedAvgSettings, LocalTrainingSettings
+from fenchel.algorithms.fedpdm import FedPDMSettings
+from fenchel.common.accounting.accountant import Accountant, Release
+from fenchel.common.accounting.grid import GridNoise
+from fenchel.common.accounting.public_facts import Batches, PrivacyFacts
+from fenchel.common.accounting.sensitivity import DualDifference
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.objective import CnnSettings, LinearSettings, MlpSettings, SmoothedHingeSettings
+from fenchel.common.settings.run import RunSettings
+
+_OF_ONE_SCORE = ("logistic", "one-sided-logistic", "squared", "smoothed-hinge", "squared-hinge")
+
+
+def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -> PrivacyFacts:
+    """Return what everybody may know of a client with so many samples.
+
+    Parameters
+    ----------
+    settings
+        Of the run, under differential privacy.
+    objective
+        What is minimised; its data are not looked at. ``None``: its loss is not known, and so no bound on its
+        curvature.
+    samples
+        n_i.
+
+    Raises
+    ------
+    SettingsError
+        The sensitivity of this algorithm's uploads is not known.
+    """
+    algorithm, privacy = settings.algorithm, settings.differential_privacy
+    if privacy is None or not isinstance(algorithm, LocalTrainingSettings):
+        raise SettingsError(
+            f"differential_privacy: how much a sample changes what {algorithm.name} sends is not known; use an "
+            "algorithm whose clients take gradient steps, such as fedavg or fedpdm"
+        )
+    sparsifier = settings.uplink.sparsify
+    linear = objective if isinstance(objective, LinearObjective) else None
+    return PrivacyFacts(
+        support="dense" if sparsifier is None else sparsifier.support,
+        error_feedback=isinstance(algorithm, FedPDMSettings) and algorithm.error_feedback != "none",
+        fixed_steps=not isinstance(algorithm, FedPDMSettings) or algorithm.tolerance is None,
+        batches=_batches(algorithm, samples),
+        dual=algorithm.memory(noisy=True),
+        aggregator=algorithm.aggregates(noisy=True) if isinstance(algorithm, FedPDMSettings) else "sampled",
+        steps=algorithm.steps(samples),
+        batch_size=algorithm.samples_a_step(samples),
+        samples=samples,
+        fixed_seeds=privacy.fixed_seeds,
+        # The ridge is convex, so for its part this is more than is needed: L grows by l2, and 2 beta is twice half.
+        beta=settings.objective.l2 / 2 + (linear.nonconvex if linear is not None else 0.0),
+        convex_scalar=settings.objective.kind in _OF_ONE_SCORE,
+        curvature=_curvature(linear),
+        penalty=algorithm.pull,
+        step_size=algorithm.step_size,
+    )
+
+
+def _curvature(linear: LinearObjective | None) -> float | None:
+    """Return the largest second derivative of a loss by its scores, unless it has corners or is not known."""
+    if linear is None or not math.isfinite(linear.score_loss.smoothness):
+        return None
+    return linear.score_loss.smoothness
+
+
+def _batches(algorithm: LocalTrainingSettings, samples: int) -> Batches:
+    size = algorithm.samples_a_step(samples)
+    once = algorithm.steps(samples) * size <= samples
+    if algorithm.batches == "epoch" or (
+        algorithm.batches == "passes" and once
+    ):  # the first pass draws each once
+        return "epoch"
+    return "full" if size == samples else "independent"
+
+
+def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
+    """Return why this run's privacy would not be what it says; empty if it is sound, or claims nothing."""
+    privacy = settings.differential_privacy
+    if privacy is None or privacy.mechanism == "paper":
+        return []
+    problems = privacy.problems(facts)
+    if settings.own_data and settings.data.classes is None and settings.data.task == "classification":
+        problems.append(
+            "each client tells the classes that occur in its file, so one sample of a rare class shows; list them all "
+            "in data.classes"
+        )
+    bounded_by_gradients = privacy.mechanism != "clip-update"
+    if bounded_by_gradients and not isinstance(settings.objective, _CLIPPED):
+        problems.append(
+            f"nobody knows how to clip the gradients of single samples of objective.kind: {settings.objective.kind}; "
+            "set mechanism to clip-update"
+        )
+    if bounded_by_gradients and settings.algorithm.takes_subgradient and _has_corners(settings):
+        problems.append(
+            "local steps go along a subgradient of objective.regularizer, which jumps where the model does, and which "
+            "nothing clips; take its proximal operator (algorithm.regularizer_step: prox, or fedpdm), leave it out, or "
+            "set mechanism to clip-update"
+        )
+    if bounded_by_gradients and _expands(settings):
+        problems.append(
+            "local steps end with the proximal operator of objective.regularizer, which is not convex, so the operator "
+            "can drive apart what was near; use a convex regulariser, fedpdm (whose server takes it), or set mechanism "
+            "to clip-update"
+        )
+    return problems
+
+
+def check_claim(settings: RunSettings) -> None:
+    """Refuse settings whose privacy would not be what they say, as far as that does not depend on the data.
+
+    Raises
+    ------
+    SettingsError
+        With every reason, and what to set instead.
+    """
+    privacy = settings.differential_privacy
+    if privacy is None:
+        return
+    kind = settings.objective
+    linear = (
+        build_objective(kind, _NO_DATA) if isinstance(kind, LinearSettings | SmoothedHingeSettings) else None
+    )
+    facts = facts_of(settings, linear, _MANY)
+    refuse(problems_of(settings, facts))
+    # A budget's noise depends on the data, but is some multiple of the sensitivity that is neither tiny nor huge.
+    check_noise(settings, facts, privacy.noise(facts) if privacy.uploads is None else 1.0)
+
+
+def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: float) -> None:
+    """Refuse noise whose standard deviation floating-point numbers cannot hold, in the first round or the last.
+
+    Parameters
+    ----------
+    settings
+        Of the run, under differential privacy.
+    facts
+        Of one client, or of any.
+    noise_multiplier
+        ``z`` of its uploads.
+
+    Raises
+    ------
+    SettingsError
+        With the round and the standard deviation.
+    """
+    algorithm, privacy = settings.algorithm, settings.differential_privacy
+    assert isinstance(algorithm, LocalTrainingSettings)
+    assert privacy is not None
+    if facts.samples == _MANY and None in (algorithm.local_steps, algorithm.batch_size):
+        return  # the sensitivity depends on the data
+    # Step sizes never grow. A private dual variable adds to the sensitivity of all rounds but the first.
+    for t in (1,) if privacy.mechanism == "recursive" else (1, settings.rounds):
+        local = algorithm.local_map(t, facts.samples, noisy=True)
+        sensitivity, _ = privacy.sensitivity(local, facts, DualDifference())
+        try:
+            GridNoise.covering(sensitivity, noise_multiplier, 1)
+        except ValueError as error:
+            raise SettingsError(
+                f"differential_privacy: in round {t} the sensitivity of an upload would be {sensitivity:.4g}: {error}. "
+                "Change what sets it: algorithm.step_size and step_decay, or the clip and noise of differential_privacy"
+            ) from None
+
+
+def check_uploads(settings: RunSettings, objective: Objective, samples: Collection[int]) -> None:
+    """Refuse settings with which a client could not send a single upload, once the sizes of shards are known.
+
+    Parameters
+    ----------
+    settings
+        Of the run, under differential privacy.
+    objective
+        What is minimised; its data are not looked at.
+    samples
+        n_i of each client.
+
+    Raises
+    ------
+    SettingsError
+        The privacy of some client would not be what it says, its noise could not be held by floating-point
+        numbers, or one upload costs more than the whole budget.
+    """
+    privacy = settings.differential_privacy
+    assert privacy is not None
+    for count in sorted(set(samples)):
+        refuse(problems_of(settings, facts_of(settings, objective, count)))
+    # Noise and sampling rate grow as a shard shrinks, and to find the noise of a budget takes a second.
+    for count in sorted({min(samples), max(samples)}):
+        facts = facts_of(settings, objective, count)
+        release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
+        check_noise(settings, facts, release.noise_multiplier)
+        if privacy.budget is None or privacy.mechanism == "paper":
+            continue  # the paper's budget is by the paper's formula
+        first = Accountant(privacy.accountant).epsilon({release: 1}, privacy.delta)
+        if first > privacy.budget:
+            raise SettingsError(
+                f"{privacy.budget:g} given, but a single upload of a client with {count:,} samples costs epsilon = "
+                f"{first:.4g} (delta = {privacy.delta:g}); give a larger budget or more noise",
+                key="differential_privacy.budget",
+            )
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raise a ``SettingsError`` that lists the problems, if there are any."""
+    if problems:
+        raise SettingsError("\n  ".join(["", *problems]), key="differential_privacy")
+
+
+_CLIPPED = (LinearSettings, SmoothedHingeSettings, MlpSettings, CnnSettings)
+_NO_DATA = Shard(np.empty((0, 1)), np.empty(0, np.int64), 2, 1, np.empty(0, np.int64))
+_MANY = 1 << 40  # samples: what depends on their number is looked at when it is known
+
+
+def _expands(settings: RunSettings) -> bool:
+    """Whether clients take the proximal operator of something that is not convex."""
+    algorithm = settings.algorithm
+    by_clients = isinstance(algorithm, FedAvgSettings) and algorithm.regularizer_step == "prox"
+    return by_clients and settings.objective.regularizer.kind in ("mcp", "l0")
+
+
+def _has_corners(settings: RunSettings) -> bool:
+    return settings.objective.regularizer.kind != "none"

@@ -1,0 +1,1 @@
+"""Distributionally robust learning: DRDM, DRFA and SCAFF-PD."""

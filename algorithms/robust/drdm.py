@@ -1,0 +1,247 @@
+"""DRDM.
+
+Krouka, Ben Issaid, Bennis, "Distributionally Robust Federated Learning with Client Drift Minimization",
+Algorithms 1 to 3, with the parenthesis of the server's update where it belongs (DRDM specification, sections
+2.2 to 2.6 and 6.1).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.fedavg import LocalTraining
+from fenchel.algorithms.robust.sampled_by_weight import CohortMean, SampledByWeight
+from fenchel.algorithms.robust.settings import DRDMSettings, SampledByWeightSettings
+from fenchel.algorithms.server_half import ServerContext
+from fenchel.common.arrays import Dense, Vector
+from fenchel.common.optim.projection import onto
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Cohort, Each
+
+log = logging.getLogger("fenchel.server")
+
+
+class DRDM(SampledByWeight):
+    """Local steps that correct the clients' drift, cohorts drawn by weights that grow with the loss."""
+
+    @dataclass
+    class State(SampledByWeight.State):
+        """More of the server's state.
+
+        Attributes
+        ----------
+        drift
+            H, shape (d,), float64: the mean of all clients' h_i, whoever took part; with ``lambda-table``
+            their sum, weighed by the lambda of the last round.
+        table
+            h_i of every client, shape (N, d), with ``lambda-table``; else (0, d). In the dtype of the model,
+            as the clients keep theirs, so that both round alike.
+        """
+
+        drift: NDArray[np.float64]
+        table: Dense
+
+    Settings = DRDMSettings
+    settings: DRDMSettings
+    state: State
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        loud = self.settings.dual_estimator == "plain" and self.m < self.clients
+        if loud and self.settings.correction.startswith("lambda"):
+            log.warning(
+                "with dual_estimator: plain and fewer than all clients a round, lambda never settles, and correction: "
+                "%s follows it; use dual_estimator: control-variate",
+                self.settings.correction,
+            )
+
+    def initial_state(self, model: Vector) -> State:
+        """H = 0, as the clients begin with h_i = 0."""
+        rows = len(self.fleet.members) if self.settings.correction == "lambda-table" else 0
+        return self.State(
+            **self.beginning(model),
+            drift=np.zeros(model.shape),
+            table=np.zeros((rows, model.size), model.dtype),
+        )
+
+    async def round(self, t: int) -> None:
+        """Phase A: train D^(s) and move the model; phase B: ask U^(s) for losses at the snapshot and move lambda.
+
+        With Delta_i and Delta'_i, how far client i has come after tau and after k' steps:
+
+            H <- H + sum_i share_i Delta_i        w       <- w + mean_D(Delta_i)  + H
+            H' = H + sum_i share_i Delta'_i       snapshot = w + mean_D(Delta'_i) + H'     (with the old w and H)
+
+        A client that was drawn more than once counts more in the means, and once in the sums. Its new h_i
+        counts if and only if its reply did.
+        """
+        await self.part_with_lost()
+        w, state = self.model, self.state
+        n, k = self.training_cohort(t), self.snapshot_step(t)
+        share = self.shares()
+        end, snapshot = CohortMean.zeros(w), CohortMean.zeros(w)
+        drift = self.current_drift()
+        snapshot_drift = drift.copy()
+
+        def take(client: str, reply: Values) -> None:
+            nonlocal drift, snapshot_drift
+            change = cast(Vector, reply["change"])
+            snapshot_change = cast(Vector, reply.get("snapshot_change", change))
+            end.add(change, n[client])
+            snapshot.add(snapshot_change, n[client])
+            drift += share[self.place[client]] * change
+            snapshot_drift += share[self.place[client]] * snapshot_change
+            if len(state.table):
+                state.table[self.place[client]] += change
+
+        cohort = Cohort(self.fleet, tuple(n))
+        answered = await cohort.visit(
+            "train", take, model=w, snapshot_step=k, returns=self.displacements(w, k), **self._scales()
+        )
+        state.drift = drift
+        self.model = self.moved(w, end.value + drift)
+        self.visited(answered)
+        await self.dual_step(t, self.moved(w, snapshot.value + snapshot_drift))
+
+    async def part_with_lost(self) -> bool:
+        """Take out of H the h_i of clients that were lost, so that H is again the sum over those that are left.
+
+        With a table H does without them, as their lambda_i is 0. Otherwise nobody knows their h_i any more,
+        and H and every h_i begin at 0 again, together (section 2.7): a promise that each client keeps before
+        it trains again.
+        """
+        parted = await super().part_with_lost()
+        if parted and self.settings.correction == "lambda-table":
+            self.state.table[self.state.lost] = 0
+        elif parted and self.settings.correction != "none":
+            self.state.drift = np.zeros_like(self.state.drift)
+            await self.fleet.all().tell("forget_drift")
+            log.warning(
+                "the drifts of lost clients are not known with correction: %s, so all drifts begin at 0 again and the "
+                "run goes on; with correction: lambda-table that would not be necessary",
+                self.settings.correction,
+            )
+        return parted
+
+    def shares(self) -> NDArray[np.float64]:
+        """Return what each h_i counts for in H, shape (N,): 1/N, lambda_i, or nothing (section 2.4)."""
+        if self.settings.correction == "lambda-table":
+            return self.state.weights
+        return np.where(self.state.lost | (self.settings.correction == "none"), 0.0, 1 / self.clients)
+
+    def current_drift(self) -> NDArray[np.float64]:
+        """Return H before the round, a new array of shape (d,); from the table, since lambda may have changed."""
+        drift = self.state.drift.copy()
+        if self.settings.correction == "lambda-table":
+            drift[:] = 0
+            for weight, h in zip(self.state.weights, self.state.table, strict=True):
+                drift += weight * h
+        return drift
+
+    def _scales(self) -> dict[str, Any]:
+        """omega_i = max(N lambda_i, omega_min), for ``lambda-scaled``: each client is told its own."""
+        if self.settings.correction != "lambda-scaled":
+            return {}
+        scales = np.maximum(self.clients * self.state.weights, self.settings.omega_min)
+        return {"scale": Each({client: float(scales[place]) for client, place in self.place.items()})}
+
+
+class SampledClient(LocalTraining):
+    """What the clients of DRDM and DRFA share: they report their loss."""
+
+    settings: SampledByWeightSettings
+
+    @answers("loss")
+    def loss(self, model: Vector) -> Values:
+        """Algorithm 3: return the mean loss of a fresh mini-batch at the snapshot, shape (d,); no state is touched.
+
+        The penalty is left out: it is the same for all clients, so lambda is not meant to follow it.
+        """
+        size = self.settings.dual_batch_size
+        if size is None or size >= self.objective.samples:
+            return {"loss": self.objective.loss(model)}
+        rows = self.generator("dual batch").choice(self.objective.samples, size, replace=False)
+        return {"loss": self.objective.batch_loss(model, rows)}
+
+    def displacements(self, change: Vector, snapshot_change: Vector, snapshot_step: int) -> Values:
+        """Return what is sent; at the last step the snapshot is the end, and is not sent twice."""
+        if snapshot_step == self.settings.local_steps:
+            return {"change": change}
+        return {"change": change, "snapshot_change": snapshot_change}
+
+
+class DRDMClient(SampledClient):
+    """Local steps with dynamic regularisation; keeps the drift."""
+
+    @dataclass
+    class State:
+        """The drift, in units of the model.
+
+        Attributes
+        ----------
+        drift
+            h_i = -g_i / mu, shape (d,): g_i estimates the gradient of f_i at this client's last local model. In
+            float64, as the server's mean of them; with ``lambda-table`` in the dtype of the model, as its table.
+        """
+
+        drift: Vector
+
+    settings: DRDMSettings
+
+    def initial_state(self) -> State:
+        """h_i = 0."""
+        table = self.settings.correction == "lambda-table"
+        return self.State(np.zeros(self.objective.dimension, self.objective.dtype if table else np.float64))
+
+    @answers("train")
+    def train(self, model: Vector, snapshot_step: int, scale: float = 1.0) -> Values:
+        """tau times w <- Pi_W(w - eta (omega grad l_i(w) + mu (h_i + w - wbar))); h_i <- h_i + w - wbar.
+
+        Parameters
+        ----------
+        model
+            wbar, shape (d,).
+        snapshot_step
+            k': after so many steps the snapshot is taken.
+        scale
+            omega_i, with ``lambda-scaled``; steps are shorter where it is above 1.
+
+        A client's new h_i counts if and only if its reply did, so that the server's H stays the mean of all h_i.
+        """
+        w, snapshot, mu = model.copy(), model, self.settings.regularization
+        h = self.state.drift.astype(model.dtype, copy=False)
+        eta = self.settings.step_size_at(self.round) / max(1.0, scale)
+        for step, batch in enumerate(self.batches(), 1):
+            d = scale * self.gradient(w, batch) + mu * (h + w - model)
+            w = onto(self.settings.constraint, w - eta * d)
+            if step == snapshot_step:
+                snapshot = w
+        change = w - model
+        if self.settings.correction != "none":
+            self.state.drift = self.state.drift + change
+        return self.displacements(change, snapshot - model, snapshot_step)
+
+    @answers("forget_drift")
+    def forget_drift(self) -> None:
+        """h_i <- 0, as everybody's and the server's H: another client's h_i is lost for good (section 2.7)."""
+        self.state = self.initial_state()
+
+
+class DRFAClient(SampledClient):
+    """Local gradient steps from the global model; keeps no state."""
+
+    @answers("train")
+    def train(self, model: Vector, snapshot_step: int) -> Values:
+        """tau times w <- Pi_W(w - eta grad l_k(w)); return how far that went, and how far the first k' steps did."""
+        w, snapshot, eta = model.copy(), model, self.settings.step_size_at(self.round)
+        for step, batch in enumerate(self.batches(), 1):
+            w = onto(self.settings.constraint, w - eta * self.gradient(w, batch))
+            if step == snapshot_step:
+                snapshot = w
+        return self.displacements(w - model, snapshot - model, snapshot_step)

@@ -1,0 +1,302 @@
+"""What DRDM and DRFA have in common: cohorts drawn by weight, and a dual step at a snapshot of the model.
+
+DRDM specification, sections 2.2, 2.5 and 2.6.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fenchel.algorithms.robust.settings import LARGEST_DUAL_STEP, SampledByWeightSettings
+from fenchel.algorithms.robust.weights import Robust, entropy
+from fenchel.algorithms.server_half import ServerContext
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import SettingsError
+from fenchel.common.optim.projection import onto
+from fenchel.common.randomness import generator
+from fenchel.common.settings.participation import AllClients, FixedSize
+from fenchel.common.wire.schema import Expected
+from fenchel.server.fleet.cohort import Cohort
+
+log = logging.getLogger("fenchel.server")
+
+_QUIET = 0.3  # of a dual step that takes all weight from clients that were not asked
+_NOTABLE = 10  # times the median: a first loss that is reported, since it shortens the dual steps much
+_APART = 1e3  # times the median: what a first loss counts for dual_step_size at most
+_TOLD = 10  # clients whose weights are told at the end
+
+
+@dataclass
+class CohortMean:
+    """How far a cohort has come from the global model, on average.
+
+    Attributes
+    ----------
+    total
+        Sum over the clients of n_i Delta_i, shape (d,), float64: one that was drawn n_i times counts n_i times.
+    draws
+        Sum of n_i.
+    """
+
+    total: NDArray[np.float64]
+    draws: int = 0
+
+    @classmethod
+    def zeros(cls, model: Vector) -> CohortMean:
+        """Return the mean of nobody."""
+        return cls(np.zeros(model.shape))
+
+    def add(self, displacement: Vector, times: int) -> None:
+        """Add a client's Delta_i, shape (d,), which counts n_i = ``times``."""
+        self.total += np.float64(times) * displacement
+        self.draws += times
+
+    @property
+    def value(self) -> NDArray[np.float64]:
+        """The mean, shape (d,)."""
+        mean: NDArray[np.float64] = self.total / self.draws
+        return mean
+
+
+class SampledByWeight(Robust):
+    """Phase A trains clients that are drawn by lambda; phase B moves lambda by losses at a random local step."""
+
+    @dataclass
+    class State(Robust.State):
+        """More of the server's state.
+
+        Attributes
+        ----------
+        dual_step_size
+            gamma; 0 until it is known.
+        mean_weights
+            Mean over the rounds of the lambda that they drew by, shape (N,).
+        mean_snapshot
+            Mean over the rounds of their snapshots, shape (d,). The theorem is about these means, not about
+            the last iterates (section 6.2, E7).
+        """
+
+        dual_step_size: float
+        mean_weights: NDArray[np.float64]
+        mean_snapshot: Vector
+
+    settings: SampledByWeightSettings
+    state: State
+    figures: ClassVar[tuple[str, ...]] = (*Robust.figures, "largest_mean_weight", "mean_weights_entropy")
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        sampler = self.fleet.participation.sampler
+        if not isinstance(sampler, AllClients | FixedSize):
+            raise SettingsError(
+                f"{sampler.kind} given, but {self.settings.name} draws its cohorts itself, by the clients' weights, "
+                "and must only be told how many clients: use kind: fixed with a size, or kind: all",
+                key="participation.sampler.kind",
+            )
+        clients = len(self.fleet.members)
+        size = sampler.size if isinstance(sampler, FixedSize) else clients
+        if size > clients:
+            raise SettingsError(
+                f"{size} given, but the run has {clients} clients, and so many different ones are asked for their "
+                f"loss in every round, also with algorithm.sampling: {self.settings.sampling}; use {clients} at most",
+                key="participation.sampler.size",
+            )
+        if self.settings.exploration and self.settings.sampling == "without-replacement" and size == clients:
+            raise SettingsError(
+                f"{self.settings.exploration:g} changes nothing, since with algorithm.sampling: without-replacement "
+                f"and participation.sampler for all {clients} clients everybody is drawn in every round; leave "
+                "exploration out, or draw fewer clients",
+                key="algorithm.exploration",
+            )
+
+    @property
+    def m(self) -> int:
+        """How many clients are drawn in each phase; no more than are left."""
+        sampler = self.fleet.participation.sampler
+        return min(sampler.size, self.clients) if isinstance(sampler, FixedSize) else self.clients
+
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of :class:`State` before the first round."""
+        return super().beginning(model) | {
+            "dual_step_size": self.settings.dual_step_size or 0.0,
+            "mean_weights": np.zeros(len(self.fleet.members)),
+            "mean_snapshot": np.zeros_like(model),
+        }
+
+    async def start(self) -> None:
+        """Ask everybody for the loss of the first model, if gamma or the control variate begins with it."""
+        given = self.settings.dual_step_size is not None
+        if given and self.settings.first_losses == "zero":
+            return
+        losses = self.heard(await self._losses(self.fleet.all(), self.model, min_replies=None))
+        if not given:
+            self.state.dual_step_size = self._quiet_step(losses)
+            log.info("dual_step_size is %.3g", self.state.dual_step_size)
+        if self.settings.first_losses == "zero":
+            self.state.losses[:] = np.nan
+
+    def _quiet_step(self, losses: NDArray[np.float64]) -> float:
+        """Return gamma = 0.3 / (tau N l), with l the mean of the first losses, shape (m,) (section 6.2, E11).
+
+        As no loss is below 0, no client's weight is then moved by more than 0.3 in a step. With the median
+        for l it would be, where one client's loss is far above the others': the weights would swing for ever.
+        A single absurd loss must not stop the weights for the whole run, so each counts as 1000 medians at
+        most.
+        """
+        median = float(np.median(losses))
+        counted = np.minimum(losses, _APART * median) if median > 0 else losses
+        mean = float(counted.mean())
+        if mean <= 0:
+            log.warning(
+                "the mean of the clients' first losses is %.3g, from which no dual_step_size follows; it is chosen as "
+                "if the mean were 1: give algorithm.dual_step_size",
+                mean,
+            )
+            return self._quiet_step(np.ones_like(losses))
+        step = self._step_for(mean)
+        largest = int(losses.argmax())
+        if 0 < _NOTABLE * median < losses[largest]:
+            log.warning(
+                "client %s reports a first loss of %.3g, and the median is %.3g; for dual_step_size, which becomes "
+                "%.3g, a loss counts as %g medians at most. If the loss is right, algorithm.dual_step_size: %.3g suits "
+                "it; if it is wrong, leave the client out, or use algorithm.dual_step_size: %.3g",
+                list(self.place)[int(np.nanargmax(self.state.losses))],
+                losses[largest],
+                median,
+                step,
+                _APART,
+                self._step_for(float(losses.mean())),
+                self._step_for(float(np.delete(losses, largest).mean())),
+            )
+        return step
+
+    def _step_for(self, loss: float) -> float:
+        return min(_QUIET / self._loudness(loss, 1.0), LARGEST_DUAL_STEP)
+
+    def training_cohort(self, t: int) -> Counter[str]:
+        """Draw D^(s): n_i, how often each client was drawn, by client id (section 2.5)."""
+        if self.settings.sampling == "uniform":
+            return Counter(self.sample().clients)
+        present = [member.name for member in self.fleet.present]
+        p = self._probabilities(present)
+        random = generator(self.fleet.seed, "server", t, "training cohort")
+        if self.settings.sampling == "with-replacement":
+            drawn = random.choice(len(present), self.m, p=p)
+        else:
+            weighty = min(self.m, int(np.count_nonzero(p)))
+            drawn = random.choice(len(present), weighty, replace=False, p=p)
+            others = np.setdiff1d(np.arange(len(present)), drawn)
+            missing = min(self.m - weighty, others.size)
+            drawn = np.concatenate([drawn, random.choice(others, missing, replace=False)])
+        return Counter(present[i] for i in drawn)
+
+    def _probabilities(self, present: list[str]) -> NDArray[np.float64]:
+        """p(lambda) = (1 - epsilon) lambda + epsilon / N, of those that are not lost, shape (len(present),)."""
+        epsilon = self.settings.epsilon
+        p = (1 - epsilon) * self.state.weights[self.places(present)] + epsilon / len(present)
+        probabilities: NDArray[np.float64] = p / p.sum()
+        return probabilities
+
+    def snapshot_step(self, t: int) -> int:
+        """Draw k', uniformly from 1 to tau: after so many local steps the snapshot is taken."""
+        random = generator(self.fleet.seed, "server", t, "snapshot step")
+        return int(random.integers(1, self.settings.local_steps, endpoint=True))
+
+    def dual_cohort(self, t: int) -> Cohort:
+        """Draw U^(s), m clients without regard to lambda, whatever D^(s) was."""
+        return self.fleet.sample(draw_name="dual cohort")
+
+    def displacements(self, w: Vector, k: int) -> dict[str, Expected]:
+        """Return what a trained client sends; at the last step the snapshot is the end, and is not sent twice."""
+        names = ("change",) if k == self.settings.local_steps else ("change", "snapshot_change")
+        return dict.fromkeys(names, w)
+
+    def moved(self, w: Vector, displacement: NDArray[np.float64]) -> Vector:
+        """Return Pi_W(w + displacement), shape (d,), in the dtype of ``w``."""
+        return onto(self.settings.constraint, (w + displacement).astype(w.dtype, copy=False))
+
+    async def dual_step(self, t: int, snapshot: Vector) -> None:
+        """Phase B: ask U^(s) for losses at the snapshot; lambda <- Pi(lambda + tau gamma v)."""
+        state, tau = self.state, self.settings.local_steps
+        state.mean_weights += (state.weights - state.mean_weights) / t
+        state.mean_snapshot += ((snapshot - state.mean_snapshot) / t).astype(snapshot.dtype)
+        reported = await self._losses(self.dual_cohort(t), snapshot, min_replies=0)
+        await self.part_with_lost()
+        reported = self.of_left(reported)
+        if not reported:
+            return
+        v = self.estimate(reported)
+        self._warn(t)
+        state.weights = self.onto_simplex(state.weights + tau * state.dual_step_size * v)
+
+    def estimate(self, reported: dict[str, float]) -> NDArray[np.float64]:
+        """Return v, an unbiased estimate of the losses of all clients that are left, and note what was reported.
+
+        v_i = b_i + (N/m)(L_i - b_i) for i in U^(s), and b_i for others: b_i is what a client last reported,
+        or always 0 (section 2.6). m counts those that answered.
+
+        Parameters
+        ----------
+        reported
+            L_i, by client id.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (N,); 0 for those that are lost.
+        """
+        b = np.zeros(len(self.place))
+        if self.settings.dual_estimator == "control-variate":
+            b = np.nan_to_num(self.state.losses, nan=0.0)
+        asked = self.places(reported)
+        losses = self.heard(reported)
+        v = b.copy()
+        v[asked] = b[asked] + self.clients / len(asked) * (losses - b[asked])
+        return v
+
+    async def _losses(self, cohort: Cohort, model: Vector, *, min_replies: int | None) -> dict[str, float]:
+        replies = await cohort.ask(
+            "loss", model=model, returns={"loss": self.loss_expected}, min_replies=min_replies
+        )
+        return {client: float(cast(float, reply["loss"])) for client, reply in replies.items()}
+
+    def _loudness(self, loss: float, dual_step_size: float) -> float:
+        """tau gamma N l: from 1 on, one step takes all weight from clients that are not asked (section 6.2, E11)."""
+        return self.settings.local_steps * dual_step_size * self.clients * loss
+
+    def _warn(self, t: int) -> None:
+        loud = self._loudness(float(np.fmax.reduce(self.state.losses)), self.state.dual_step_size)
+        if t == 1 and loud > 1 and self.m < self.clients:
+            log.warning(
+                "local_steps * dual_step_size * clients * loss is %.2g: above 1 whoever is not asked for its loss "
+                "loses all of its weight at once; choose algorithm.dual_step_size so that it is below %g",
+                loud,
+                _QUIET,
+            )
+
+    async def finish(self) -> None:
+        """Return the mean of all snapshots, if that is wanted; else the last model. Tell what the weights were."""
+        mean = dict(zip(self.place, self.state.mean_weights.tolist(), strict=True))
+        largest = sorted(mean, key=lambda client: -mean[client])[:_TOLD]
+        log.info(
+            "largest weights, as means over the rounds (and at the end): %s",
+            ", ".join(
+                f"{name} {mean[name]:.3g} ({self.state.weights[self.place[name]]:.3g})" for name in largest
+            ),
+        )
+        if self.settings.returned == "average":
+            self.model = self.state.mean_snapshot.copy()
+
+    def metrics(self) -> dict[str, float]:
+        """Return also how uneven the mean of lambda over the rounds is."""
+        mean = self.state.mean_weights
+        return super().metrics() | {
+            "largest_mean_weight": float(mean.max()),
+            "mean_weights_entropy": entropy(mean),
+        }

@@ -1,0 +1,145 @@
+"""SCAFF-PD.
+
+Yu, Karimireddy, Ma, Jordan, "SCAFF-PD: Communication Efficient Fair and Robust Federated Learning", 2023, as
+the DRDM specification describes it (section 2.8); not checked against the original.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.fedavg import LocalTraining
+from fenchel.algorithms.robust.settings import ScaffPDSettings
+from fenchel.algorithms.robust.weights import Robust
+from fenchel.common.arrays import Vector
+from fenchel.common.optim.projection import onto
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Cohort
+
+
+class ScaffPD(Robust):
+    """A dual step with extrapolated losses, then local steps that are corrected towards the weighted gradient."""
+
+    Settings = ScaffPDSettings
+    settings: ScaffPDSettings
+
+    async def round(self, t: int) -> None:
+        """Ask for L_k and c_k at x; move lambda; ask for local steps; x <- x + eta_g sum_k lambda_k du_k.
+
+        Both phases go to the same clients; the sums are over those that answered, with lambda renormalised on
+        them. One that was drawn n_k times counts n_k times. A round whose clients were all lost after they
+        had answered takes no step.
+        """
+        await self.part_with_lost()
+        x = self.model
+        first = await self.sample().ask(
+            "gradient", model=x, returns={"loss": self.loss_expected, "gradient": x}
+        )
+        await self.part_with_lost()
+        reported = self.of_left(
+            {client: float(cast(float, reply["loss"])) for client, reply in first.items()}
+        )
+        if not reported:
+            self.visited(())
+            return
+        self.dual_step(reported)
+        cohort = first.cohort.only(reported.__contains__)
+        share = self.shares(cohort)
+        mean = np.zeros(x.shape)
+        for client in cohort:
+            mean += share[client] * cast(Vector, first[client]["gradient"])
+        step, counted = np.zeros(x.shape), 0.0
+
+        def take(client: str, reply: Values) -> None:
+            nonlocal step, counted
+            step += share[client] * cast(Vector, reply["change"])
+            counted += share[client]
+
+        answered = await cohort.visit(
+            "train", take, mean_gradient=mean.astype(x.dtype), returns={"change": x}
+        )
+        if counted > 0:
+            moved = x + self.settings.server_step_size / counted * step
+            self.model = onto(self.settings.constraint, moved.astype(x.dtype))
+        self.visited(answered)
+
+    def dual_step(self, reported: Mapping[str, float]) -> None:
+        """lambda <- argmax over the simplex of <s, lambda> - psi(lambda) - ||lambda - lambda^r||^2 / (2 sigma).
+
+        s = (1 + theta) q^r - theta q^{r-1}, and psi(lambda) = (rho/2) ||lambda - 1/N||^2.
+
+        Parameters
+        ----------
+        reported
+            The losses of those that answered. q holds what the others last reported; 0 for one that never
+            did, and for one that reports for the first time q^{r-1} = q^r.
+        """
+        state, theta = self.state, self.settings.extrapolation
+        sigma, rho = self.settings.dual_step_size, self.settings.concavity
+        before = state.losses.copy()
+        self.heard(reported)
+        now = np.nan_to_num(state.losses, nan=0.0)
+        s = (1 + theta) * now - theta * np.where(np.isnan(before), now, before)
+        state.weights = self.onto_simplex(
+            (state.weights + sigma * (s + rho / self.clients)) / (1 + sigma * rho)
+        )
+
+    def shares(self, cohort: Cohort) -> dict[str, np.float64]:
+        """Return n_k lambda_k, renormalised on a cohort, by client id; of n_k where it has no weight at all."""
+        times = Counter(cohort.draws)
+        n = np.array([times[client] for client in cohort], np.float64)
+        weights: NDArray[np.float64] = n * self.state.weights[self.places(cohort)]
+        if not weights.any():
+            weights = n
+        return dict(zip(cohort, weights / weights.sum(), strict=True))
+
+
+class ScaffPDClient(LocalTraining):
+    """Keeps the model and its own gradient between the two phases of a round."""
+
+    @dataclass
+    class State:
+        """What the local steps begin with.
+
+        Attributes
+        ----------
+        start
+            x^r, shape (d,).
+        gradient
+            c_k = grad f_k(x^r), shape (d,).
+        """
+
+        start: Vector
+        gradient: Vector
+
+    settings: ScaffPDSettings
+
+    @answers("gradient")
+    def full_gradient(self, model: Vector) -> Values:
+        """Return the loss and the gradient of the whole shard at x^r."""
+        self.state.start = model.copy()
+        self.state.gradient = self.objective.gradient(model)
+        return {"loss": self.objective.loss(model), "gradient": self.state.gradient}
+
+    @answers("train")
+    def train(self, mean_gradient: Vector) -> Values:
+        """J times u <- u - eta (grad l_k(u) - c_k + cbar), from x^r; return how far that went.
+
+        Parameters
+        ----------
+        mean_gradient
+            cbar, the gradients weighted by lambda, shape (d,).
+        """
+        x = self.state.start
+        u, eta = x.copy(), self.settings.step_size_at(self.round)
+        correction = mean_gradient - self.state.gradient
+        for batch in self.batches():
+            u = onto(self.settings.constraint, u - eta * (self.gradient(u, batch) + correction))
+        return {"change": u - x}

@@ -1,0 +1,193 @@
+"""What DRDM, DRFA and SCAFF-PD have in common: a weight for each client.
+
+The weights lambda lie on the simplex and maximise ``sum_i lambda_i f_i(w)``, so they grow where the loss is
+large (DRDM specification, sections 1.1 and 2.3). They never leave the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fenchel.algorithms.robust.settings import RobustSettings
+from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.common.arrays import Vector
+from fenchel.common.optim.projection import onto, onto_simplex
+from fenchel.common.wire.schema import ABSURD, Expected, NumberSpec
+from fenchel.server.fleet.quorum import nobody_left
+
+log = logging.getLogger("fenchel.server")
+
+
+class Robust(Algorithm):
+    """An algorithm that minimises the largest of the clients' losses."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The global model, the weights, and what the server knows of the clients. N is the number of clients.
+
+        Attributes
+        ----------
+        weights
+            lambda, shape (N,), float64, in the order of client ids.
+        losses
+            What each client last reported as its loss, shape (N,), float64; nan before.
+        unvisited
+            Rounds since each client last took part, shape (N,): who is never visited again has a drift that
+            is never renewed (section 6.1, E2).
+        lost
+            Who is out of the run, and has no part in any of this any more, shape (N,), bool.
+        """
+
+        weights: NDArray[np.float64]
+        losses: NDArray[np.float64]
+        unvisited: NDArray[np.int64]
+        lost: NDArray[np.bool_]
+
+    settings: RobustSettings
+    state: State
+    figures: ClassVar[tuple[str, ...]] = (
+        "largest_weight",
+        "zero_weights",
+        "weights_entropy",
+        "longest_unvisited",
+        "worst_reported_loss",
+    )
+    client_figures: ClassVar[tuple[str, ...]] = ("weight", "reported_loss")
+    fixed_fleet: ClassVar[str] = "the clients' weights are a point of a simplex with a corner for each client"
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        self.objective = conduct.objective
+        self.place = {client: place for place, client in enumerate(self.fleet.members)}
+
+    def initial_state(self, model: Vector) -> Any:
+        """Begin with lambda_i = 1/N, or the clients' shares of the samples."""
+        return self.State(**self.beginning(model))
+
+    def beginning(self, model: Vector) -> dict[str, Any]:
+        """Return the fields of :class:`State` before the first round."""
+        clients = len(self.fleet.members)
+        weights = np.full(clients, 1 / clients)
+        if self.settings.initial_weights == "samples":
+            shards = [member.shard for member in self.fleet.members.values()]
+            samples = np.array([0 if shard is None else shard.samples for shard in shards], np.float64)
+            weights = samples / samples.sum()
+        return {
+            "model": onto(self.settings.constraint, model),
+            "weights": weights,
+            "losses": np.full(clients, np.nan),
+            "unvisited": np.zeros(clients, np.int64),
+            "lost": np.zeros(clients, np.bool_),
+        }
+
+    @property
+    def clients(self) -> int:
+        """N: how many clients are left, if some were lost."""
+        return int(np.count_nonzero(~self.state.lost))
+
+    def places(self, clients: Iterable[str]) -> NDArray[np.int64]:
+        """Return where clients stand in the vectors of the state."""
+        return np.array([self.place[client] for client in clients], np.int64)
+
+    async def part_with_lost(self) -> bool:
+        """Take out of the state what clients had in it that were lost; return whether there were any.
+
+        With ``participation.on_lost_state: continue`` the problem is from then on that of the clients that
+        are left: lambda goes to the nearest point of their simplex, N is their number, and what the lost ones
+        reported is forgotten.
+
+        Raises
+        ------
+        RunStoppedError
+            A client is lost and the settings do not say to go on without it, or nobody is left.
+        """
+        self.fleet.check_lost()
+        state = self.state
+        lost = np.array([member.lost is not None for member in self.fleet.members.values()])
+        if np.array_equal(lost, state.lost):
+            return False
+        if lost.all():
+            raise nobody_left(self.fleet.round, lost.size)
+        names = [client for client, place in self.place.items() if lost[place] and not state.lost[place]]
+        weight = float(state.weights[self.places(names)].sum())
+        state.lost = lost
+        state.losses[lost] = np.nan
+        state.weights = self.onto_simplex(state.weights)
+        log.warning(
+            "%s: lost; the weight of %.3g goes to the %d clients that are left, whose largest loss is minimised now",
+            ", ".join(names),
+            weight,
+            self.clients,
+        )
+        return True
+
+    def onto_simplex(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the nearest lambda on the simplex, where clients that are lost have no weight; shape (N,)."""
+        left = ~self.state.lost
+        weights = np.zeros(x.shape)
+        weights[left] = onto_simplex(x[left])
+        return weights
+
+    def of_left(self, reported: Mapping[str, float]) -> dict[str, float]:
+        """Return what was reported by clients that were not lost after they had."""
+        return {client: loss for client, loss in reported.items() if not self.state.lost[self.place[client]]}
+
+    @property
+    def loss_expected(self) -> Expected:
+        """What a reply must hold as a loss; a client that reports another has failed in this phase.
+
+        With ``largest_loss`` any number will do, since it is cut off. Without, none is taken that is absurdly
+        large, or below the least that the objective can have.
+        """
+        if self.settings.largest_loss is not None:
+            return float
+        return NumberSpec(
+            minimum=max(self.objective.least_loss, -ABSURD),
+            maximum=ABSURD,
+            hint="a loss steers the clients' weights, so this one does not count: either the model has diverged (take "
+            "smaller steps), or the client lies; algorithm.largest_loss cuts losses off",
+        )
+
+    def heard(self, reported: Mapping[str, float]) -> NDArray[np.float64]:
+        """Note the losses of some clients, in the order of their ids; return them as they count, shape (m,)."""
+        losses = np.array(list(reported.values()), np.float64)
+        if self.settings.largest_loss is not None:
+            losses = np.clip(losses, 0, self.settings.largest_loss)
+        self.state.losses[self.places(reported)] = losses
+        return losses
+
+    def visited(self, clients: Iterable[str]) -> None:
+        """Note who took part in a round."""
+        self.state.unvisited += 1
+        self.state.unvisited[self.places(clients)] = 0
+
+    def metrics(self) -> dict[str, float]:
+        """Return how uneven the weights are, and for how long somebody has not taken part who is left."""
+        state, left = self.state, ~self.state.lost
+        return {
+            "largest_weight": float(state.weights.max()),
+            "zero_weights": float(np.count_nonzero(state.weights[left] == 0)),
+            "weights_entropy": entropy(state.weights),
+            "longest_unvisited": float(state.unvisited[left].max()),
+            "worst_reported_loss": float(np.fmax.reduce(state.losses)),
+        }
+
+    def client_metrics(self) -> dict[str, dict[str, float]]:
+        """Return lambda_i, and what each client last reported as its loss."""
+        weights, losses = self.state.weights.tolist(), self.state.losses.tolist()
+        return {
+            client: {"weight": weights[place], "reported_loss": losses[place]}
+            for client, place in self.place.items()
+        }
+
+
+def entropy(weights: NDArray[np.float64]) -> float:
+    """Return ``-sum_i lambda_i ln(lambda_i)``, with ``0 ln(0) = 0``."""
+    positive = weights[weights > 0]
+    return float(-(positive * np.log(positive)).sum())

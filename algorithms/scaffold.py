@@ -1,0 +1,200 @@
+"""SCAFFOLD.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning", ICML 2020, Algorithm 1 (FedDCD specification, section 2.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.fedavg import LocalTraining, WeightedSumSettings
+from fenchel.algorithms.mb_sgd import mean_samples
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.arrays import Vector
+from fenchel.common.settings.uplink import Uplink
+from fenchel.common.wire.schema import Expected
+from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.uplink import Aggregate
+
+
+class ScaffoldSettings(WeightedSumSettings):
+    """Local steps corrected by control variates (Karimireddy et al. 2020, Algorithm 1)."""
+
+    uses_uplink: ClassVar[bool] = True
+    treats_regularizer: ClassVar[bool] = True
+
+    name: Literal["scaffold"] = "scaffold"
+    correction: Literal["option-ii", "option-i", "none"] = Field(
+        "option-ii",
+        description="a client's new control variate: the mean of the gradients along its local steps (option-ii), "
+        "or its gradient at the global model (option-i); none: there are no control variates, as in the linear "
+        "baseline published with FedDCD",
+    )
+    server_step_size: PositiveFloat = Field(
+        1.0, description="step size of the server along the mean change of the local models (eta_g)"
+    )
+
+    @property
+    def takes_subgradient(self) -> bool:
+        """Whether clients step along subgradients of h: always."""
+        return True
+
+    def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
+        """Control variates: formed from what was sent, where that is changed on its way."""
+        return "public"
+
+    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
+        """Both sides form control variates from what was sent, for which both must know Q."""
+        if uplink.is_plain and not noisy:
+            return None
+        if self.correction == "option-i":
+            return (
+                "correction: option-i needs a second vector from each client; use option-ii, whose control variates "
+                "follow from what is sent"
+            )
+        if self.local_steps is None:
+            return "the server must know the number of local steps: give local_steps in place of local_epochs"
+        if noisy and self.weighting == "samples":
+            return (
+                "weighting: samples makes the gradients of large clients longer than the bound that their noise "
+                "is made for; use weighting: uniform"
+            )
+        return None
+
+
+class Scaffold(Algorithm):
+    """Clients take local steps, each corrected by its difference from the mean of all clients."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The global model x, and the control variate.
+
+        Attributes
+        ----------
+        control
+            c, shape (d,): after each round the mean of c_i over all clients, whoever took part.
+        """
+
+        control: Vector
+
+    Settings = ScaffoldSettings
+    settings: ScaffoldSettings
+    figures: ClassVar[tuple[str, ...]] = ("control_variate_norm",)
+
+    def initial_state(self, model: Vector) -> State:
+        """Begin with c = 0, as the clients begin with c_i = 0."""
+        return self.State(self.downlink.kept(model, 1), np.zeros_like(model))
+
+    async def admit(self, cohort: Cohort) -> None:
+        """Newcomers have c_i = 0, so the mean of all c_i is c N_old / N_new."""
+        clients = len(self.fleet.members)
+        self.state.control = self.state.control * ((clients - len(cohort)) / clients)
+
+    async def round(self, t: int) -> None:
+        """Draw I_t; x <- x + eta_g mean over I_t of Delta x_i; c <- c + (1/N) sum over I_t of Delta c_i.
+
+        A client's new c_i counts if and only if its reply did, so that c stays the mean of all c_i.
+        """
+        x, corrected = self.model, self.settings.correction != "none"
+        plain = self.uplink.settings.is_plain and not self.noisy
+        replies = await self.sample().reduce(
+            "train",
+            model=self.downlink.wire(x, t),
+            mean_samples=mean_samples(self.fleet),
+            **({"control": self.state.control} if corrected else {}),
+            returns=self._changes(x, corrected) if plain else {"model": self.uplink.expected(x)},
+            dtype=x.dtype,
+        )
+        if plain:
+            change = replies.mean("model_change")
+            if corrected:
+                self._shift_control(replies.sum("control_change"))
+        else:
+            change = self.uplink.mean(replies, "model", x, t) - x
+            if corrected:
+                self._shift_control(self._control_change(self.uplink.aggregate(replies, "model", x, t), x, t))
+        self.model = self.downlink.kept(x + self.settings.server_step_size * change, t + 1)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the norm of c, by which all clients are corrected: small again where SCAFFOLD converges."""
+        return {"control_variate_norm": float(np.linalg.norm(self.state.control))}
+
+    def _changes(self, x: Vector, corrected: bool) -> dict[str, Expected]:
+        names = ("model_change", "control_change") if corrected else ("model_change",)
+        return dict.fromkeys(names, x)
+
+    def _shift_control(self, total: Vector) -> None:
+        self.state.control = self.state.control + total / len(self.fleet.members)
+
+    def _control_change(self, sent: Aggregate, x: Vector, t: int) -> Vector:
+        """Return what the c_i of I_t change by, together: -c + (x - x_i) / (Q eta) where they sent something.
+
+        So the clients form c_i from what they sent, and no second vector travels (FedPDM specification,
+        section 2.8).
+        """
+        along = (self.settings.local_steps or 1) * self.settings.step_size_at(t)
+        change: Vector = sent.coverage * (x / along - self.state.control) - sent.total / along
+        return change
+
+
+class ScaffoldClient(LocalTraining):
+    """Mini-batch gradient descent on ``p_i f_i``, corrected by what all clients do and this one does not."""
+
+    @dataclass
+    class State:
+        """The control variate.
+
+        Attributes
+        ----------
+        control
+            c_i, shape (d,): the gradient of p_i f_i, as this client last saw it; zeros before.
+        """
+
+        control: Vector
+
+    settings: ScaffoldSettings
+
+    @answers("train")
+    def train(self, model: Vector, mean_samples: float, control: Vector | None = None) -> Values:
+        """Start at w = x; repeat w <- w - eta ( g_i(w) - c_i + c ); renew c_i; return what changed.
+
+        Parameters
+        ----------
+        model
+            x, shape (d,).
+        mean_samples
+            n / N, of which the weight p_i is made.
+        control
+            c, shape (d,); absent if the correction is ``none``.
+
+        What is changed on its way is sent alone: c_i is then formed from what the server received, which forms its
+        change by itself (FedPDM specification, section 2.8).
+        """
+        x, w = model, model.copy()
+        eta, steps = self.settings.step_size_at(self.round), 0
+        p = self.settings.weight(self.objective.samples, mean_samples)
+        correction = 0.0 if control is None else control - self.state.control
+        for batch in self.batches():
+            w -= eta * (p * self.gradient(w, batch) + correction)
+            steps += 1
+        if self.uplink.changes:
+            sent = self.send(w, around=x)
+            if control is not None:
+                chosen = sent.coordinates
+                self.state.control[chosen] += (x[chosen] - sent.values) / (steps * eta) - control[chosen]
+            return {"model": sent.wire}
+        if control is None:
+            return {"model_change": w - x}
+        before = self.state.control
+        if self.settings.correction == "option-i":
+            self.state.control = p * self.gradient(x, self.objective.all_rows)
+        else:
+            self.state.control = before - control + (x - w) / (steps * eta)
+        return {"model_change": w - x, "control_change": self.state.control - before}

@@ -1,0 +1,174 @@
+"""The server half of an algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.privacy import DifferentialPrivacy
+from fenchel.common.settings.uplink import Downlink, Uplink
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.downlink import ServerDownlink
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.fleet.uplink import ServerUplink
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What a server half works with.
+
+    Attributes
+    ----------
+    fleet
+        The clients.
+    settings
+        The algorithm's settings.
+    initial_model
+        The model before the first round, shape (d,), dtype of the objective.
+    objective
+        What is minimised, without any data: its loss, its weight of the ridge.
+    public_key
+        The public key that the clients must use, if the server was given one; otherwise the algorithm
+        learns it from them.
+    uplink, downlink
+        What becomes of vectors on their way.
+    privacy
+        What the clients claim of differential privacy, if anything.
+    """
+
+    fleet: Fleet
+    settings: AlgorithmSettings
+    initial_model: Vector
+    objective: Objective
+    public_key: PublicKey | None = None
+    uplink: Uplink = field(default_factory=Uplink)
+    downlink: Downlink = field(default_factory=Downlink)
+    privacy: DifferentialPrivacy | None = None
+
+    @property
+    def noisy(self) -> bool:
+        """Whether what clients send carries noise."""
+        return self.privacy is not None or self.uplink.noise is not None
+
+
+class Algorithm:
+    """Base of the server half of every algorithm: the outer loop of its paper.
+
+    What must survive a crash is kept in :class:`State` and nowhere else: the runtime writes it to the
+    checkpoint after each round.
+    """
+
+    @dataclass
+    class State:
+        """The server's state; a subclass adds fields.
+
+        Attributes
+        ----------
+        model
+            The current global model, shape (d,).
+        """
+
+        model: Vector
+
+    Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings
+    figures: ClassVar[tuple[str, ...]] = ()
+    """Names of what :meth:`metrics` returns: columns of the metrics table."""
+    client_figures: ClassVar[tuple[str, ...]] = ()
+    """Names of what :meth:`client_metrics` returns of each client: columns of the clients table."""
+    fixed_fleet: ClassVar[str] = ""
+    """Why nobody can join once the run has begun; empty: somebody can, and :meth:`admit` takes them in."""
+
+    def __init__(self, conduct: ServerContext) -> None:
+        self.fleet = conduct.fleet
+        self.settings: Any = conduct.settings
+        self.uplink = ServerUplink(conduct.uplink, conduct.fleet.seed, conduct.noisy)
+        self.downlink = ServerDownlink(conduct.downlink, conduct.fleet.seed)
+        self.noisy = conduct.noisy
+        self.state: Any = self.initial_state(conduct.initial_model)
+
+    def initial_state(self, model: Vector) -> Any:
+        """Return the state before the first round; override it if the state has more than the model."""
+        return self.State(self.downlink.kept(model, 1))
+
+    @property
+    def model(self) -> Vector:
+        """The current global model, shape (d,); it is what gets evaluated and saved."""
+        model: Vector = self.state.model
+        return model
+
+    @model.setter
+    def model(self, model: Vector) -> None:
+        self.state.model = model
+
+    def sample(self) -> Cohort:
+        """Draw this round's cohort as the settings say."""
+        return self.fleet.sample()
+
+    @property
+    def model_is_known(self) -> bool:
+        """Whether the server knows the current model, so that it can be evaluated."""
+        return True
+
+    def check(self, data: DataSource | None) -> None:
+        """Refuse what cannot work with these clients and data; by default nothing more than :meth:`__init__` refuses.
+
+        ``fenchel check`` calls it, and ``fenchel up`` and ``fenchel server`` before a process is started or a
+        client awaited: the half is built as in the run, ``fleet.members`` have described their data, and none
+        is connected. Where each client brings its own data it is called again once all of them have joined.
+
+        Parameters
+        ----------
+        data
+            The data set; ``None`` where each client brings its own.
+
+        Raises
+        ------
+        SettingsError
+            ``key`` names the setting to change.
+        DataError
+            No setting can help: the data are not such as the algorithm needs.
+        """
+
+    async def start(self) -> None:
+        """Set up, before round 1; by default nothing."""
+
+    async def admit(self, cohort: Cohort) -> None:
+        """Take in clients that have joined since the last round; by default nothing is needed.
+
+        A half with a :meth:`start` or fields of :class:`State` of its own must define it, or nobody is admitted.
+
+        Called between two rounds, or between :meth:`start` and round 1, if ``participation.late_joiners`` is
+        ``admit``. The clients of the cohort are in the fleet already, in the state that their half begins
+        with. What can go wrong must go wrong before the state has changed and before anybody was told
+        anything: ask first.
+
+        Parameters
+        ----------
+        cohort
+            The newcomers, of which there is one, as a rule.
+
+        Raises
+        ------
+        JoinRefusedError, TooFewRepliesError, WireError
+            They cannot be taken in. They leave the fleet again and hear why, and the run goes on without them.
+        """
+
+    async def round(self, t: int) -> None:
+        """Do round ``t``, counted from 1."""
+        raise TypeError(f"{type(self).__name__} must define round(t)")
+
+    async def finish(self) -> None:
+        """Finish, after the last round; by default nothing."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return the figures that :attr:`figures` names, after a round; by default none."""
+        return {}
+
+    def client_metrics(self) -> dict[str, dict[str, float]]:
+        """Return the figures that :attr:`client_figures` names, by client id, after a round; by default none."""
+        return {}

@@ -1,0 +1,87 @@
+"""Many clients in one process: each has its own connection, stream, identity and state."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from fenchel.client.connection import Connection, Participant
+from fenchel.client.observer import ClientObserver
+from fenchel.common.wire.buffer_pool import keep_freed_memory
+from fenchel.proto import fenchel_pb2 as pb
+
+_PARENT_POLL_SECONDS = 0.5
+
+
+class ParentGoneError(Exception):
+    """The process that started this one has died."""
+
+
+async def host(
+    participants: Sequence[Participant],
+    *,
+    threads: int = 1,
+    parent: int | None = None,
+    on_event: Callable[[str], None],
+    on_instruction: Callable[[pb.Instruction], None] | None = None,
+    observer: ClientObserver | None = None,
+) -> list[pb.Farewell]:
+    """Take part in a run with several clients at once, until it is over.
+
+    Parameters
+    ----------
+    participants
+        The clients.
+    threads
+        How many of them compute at the same time.
+    parent
+        Process without which these clients have no purpose; they end when it has died.
+    on_event, on_instruction, observer
+        As for :class:`fenchel.client.connection.Connection`.
+
+    Returns
+    -------
+    list of proto.Farewell
+        What the server said at the end to each.
+
+    Raises
+    ------
+    FenchelError
+        The first error of any client; the others are ended.
+    ParentGoneError
+        ``parent`` has died.
+    """
+    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+
+    keep_freed_memory()
+    # One thread for linear algebra: sums must not depend on the machine's cores.
+    with threadpool_limits(1), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:
+        connections = [
+            Connection(who, executor, on_event, on_instruction, observer or ClientObserver())
+            for who in participants
+        ]
+        tasks: set[asyncio.Task[pb.Farewell | None]] = {
+            asyncio.create_task(connection.take_part()) for connection in connections
+        }
+        working = list(tasks)
+        if parent is not None:
+            tasks.add(asyncio.create_task(_watch(parent)))
+        try:
+            while not all(task.done() for task in working):
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                tasks -= done
+            return [farewell for task in working if (farewell := task.result()) is not None]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        await asyncio.sleep(_PARENT_POLL_SECONDS)
+    raise ParentGoneError

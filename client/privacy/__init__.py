@@ -1,0 +1,1 @@
+"""A client's differential privacy: noise, budget, ledger and policy."""

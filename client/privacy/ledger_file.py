@@ -1,0 +1,269 @@
+"""The file of a privacy ledger: lines that only grow, each with a digest of itself and of all before it.
+
+So a line that was changed, removed from the middle or written by something else is found. A line is on the
+disk before whatever it stands for may leave. A shared file is locked while a process reads its end and adds
+to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fenchel.common.errors import CheckpointError, StorageError
+from fenchel.common.storage.store import settle
+
+
+class LedgerFile:
+    """A chained file of entries.
+
+    Parameters
+    ----------
+    path
+        The file, made with mode 0600 when the first entry is added, together with its folder; ``None`` keeps
+        nothing.
+    header
+        First line: ``kind``, ``version`` and, unless several clients share the file, its ``owner``.
+    versions
+        Versions that can be read.
+    take
+        Called with each entry that is read; raises ``ValueError`` or ``TypeError`` for one that cannot be.
+    shared
+        Whether several processes may add entries.
+
+    Raises
+    ------
+    CheckpointError
+        The file cannot be read, is damaged, or has another header.
+    StorageError
+        A crash has left half a line in it, which cannot be cut off; or the file cannot be locked.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        header: Mapping[str, Any],
+        versions: tuple[int, ...],
+        take: Callable[[dict[str, Any]], None],
+        *,
+        shared: bool = False,
+    ) -> None:
+        self.path = path
+        self._header = dict(header)
+        self._versions = versions
+        self._receive = take
+        self._shared = shared
+        self._chain = ""
+        self._lines = 0
+        self._size = 0  # bytes of the file that count
+        self._settled = False  # whether the file's name survives the loss of power
+        if path is not None and path.exists():
+            with self.held():
+                if not shared:
+                    self._read(path)
+
+    @property
+    def entries(self) -> int:
+        """Entries that were read or added, without the header."""
+        return max(self._lines - 1, 0)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from adding entries to a shared file, after taking in what they have added."""
+        if self.path is None or not self._shared:
+            yield
+            return
+        self._check_present(self.path)
+        with contextlib.ExitStack() as stack:
+            with writing_ledger(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+                stack.callback(os.close, descriptor)  # which also ends the lock
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._read(self.path)
+            yield
+
+    def begin(self) -> None:
+        """Make the file, without any entry, unless it is there: so a file that is missing later has been lost.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be written.
+        """
+        if not self._chain:
+            self._append(None)
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Write an entry, after the header where there is none yet; return when the disk has it.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be written; it is as it was.
+        CheckpointError
+            The file was changed by something else, or is gone.
+        """
+        self._append(entry)
+
+    def _append(self, entry: dict[str, Any] | None) -> None:
+        if self.path is None:
+            return
+        lines = b""
+        chain = self._chain
+        if not chain:
+            chain = _chained("", self._header)
+            lines += _line(self._header, chain)
+        if entry is not None:
+            chain = _chained(chain, entry)
+            lines += _line(entry, chain)
+        with writing_ledger(self.path):
+            self._write(self.path, lines)
+        self._chain = chain
+        self._size += len(lines)
+        self._lines += lines.count(b"\n")
+
+    def _write(self, path: Path, lines: bytes) -> None:
+        self._check_present(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        # Unbuffered: closing the file would write once more what did not fit.
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            os.fchmod(descriptor, 0o600)
+            if file.seek(0, os.SEEK_END) != self._size:
+                raise self._changed()
+            try:
+                while lines:
+                    lines = lines[file.write(lines) :]
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, self._size)  # no half line, as on a full disk
+                raise
+        if not self._settled:  # once in each process: one before may have died too early
+            settle(path.parent)
+            self._settled = True
+
+    def _check_present(self, path: Path) -> None:
+        if self._size and not path.exists():
+            raise self._changed()
+
+    def _changed(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path}: changed while this client was running, so its charges would be lost; nothing is sent. Is a "
+            "second client running with the same state folder? Start this one again once the file is in order"
+        )
+
+    def _read(self, path: Path) -> None:
+        """Take in the lines behind those that are known."""
+        try:
+            with path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._size:
+                    raise self._changed()
+                file.seek(self._size)
+                data = file.read()
+        except OSError as error:
+            raise CheckpointError(
+                f"{path}: the privacy ledger cannot be read ({error.strerror}), so nothing is sent; make it "
+                "readable, or put a copy back that is as new"
+            ) from error
+        whole, _, rest = data.rpartition(b"\n")
+        for line in whole.split(b"\n") if whole else []:
+            self._take(path, line)
+        self._size += len(data) - len(rest)
+        if rest:
+            self._mend(path, rest)
+
+    def _mend(self, path: Path, rest: bytes) -> None:
+        """Count a last line that lacks only its end; cut off one that a crash left incomplete.
+
+        A payload leaves only after its line is complete, so an incomplete line stands for none.
+        """
+        try:
+            json.loads(rest)
+        except ValueError:
+            with writing_ledger(path), path.open("r+b") as file:
+                file.truncate(self._size)
+                os.fsync(file.fileno())
+            return
+        self._take(path, rest)
+        with writing_ledger(path), path.open("ab") as file:
+            file.write(b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._size += len(rest) + 1
+
+    def _take(self, path: Path, line: bytes) -> None:
+        number = self._lines + 1
+        entry = _entry(path, number, line)
+        chain = entry.pop("chain", None)
+        if number == 1:
+            self._check_header(path, entry)
+        if chain != _chained(self._chain, entry):
+            raise _damaged(path, number, "it does not continue the lines before it, or was edited")
+        if number > 1:
+            try:
+                self._receive(entry)
+            except (TypeError, ValueError) as error:
+                raise _damaged(path, number, str(error)) from None
+        self._chain = str(chain)
+        self._lines = number
+
+    def _check_header(self, path: Path, header: dict[str, Any]) -> None:
+        kind, owner = self._header["kind"], self._header.get("owner")
+        if header.get("kind") != kind:
+            raise CheckpointError(
+                f"{path}: not a privacy ledger: its first line does not say {kind!r}; is --state this client's folder?"
+            )
+        if header.get("version") not in self._versions:
+            raise CheckpointError(
+                f"{path}: written in version {header.get('version')!r:.20} of the ledger; this Fenchel reads "
+                f"{self._versions[-1]}. Go on with the version of Fenchel that wrote it"
+            )
+        if header.get("owner") != owner:
+            raise CheckpointError(
+                f"{path}: the privacy ledger of {header.get('owner')!r:.80}, and {owner!r} is wanted here; is "
+                "--state this client's folder?"
+            )
+
+
+@contextlib.contextmanager
+def writing_ledger(path: Path) -> Iterator[None]:
+    """Say what it means that a ledger cannot be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{path}: the privacy ledger cannot be written ({error.strerror}), so nothing is sent and no budget spent; "
+            "make room on the disk, or the folder writable, and start this client again"
+        ) from error
+
+
+def _chained(chain: str, entry: Mapping[str, Any]) -> str:
+    return hashlib.sha256(f"{chain}\n{json.dumps(entry, sort_keys=True)}".encode()).hexdigest()
+
+
+def _line(entry: Mapping[str, Any], chain: str) -> bytes:
+    return json.dumps({**entry, "chain": chain}).encode() + b"\n"
+
+
+def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        raise _damaged(path, number, "it is not JSON") from None
+    if not isinstance(entry, dict):
+        raise _damaged(path, number, "it is not a JSON object")
+    return entry
+
+
+def _damaged(path: Path, number: int, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}, line {number}: the privacy ledger is damaged: {why}. Nothing is sent, for nobody knows what was "
+        "given away; put an undamaged copy back that is as new as this one, or begin a new run without this client"
+    )

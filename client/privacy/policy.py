@@ -1,0 +1,184 @@
+"""What a client insists on, whatever the server asks for (docs/privacy.md, "A client's own policy")."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+
+from fenchel.common.accounting.public_facts import Support
+from fenchel.common.algorithm_registry import AlgorithmSettings
+from fenchel.common.crypto.public_key import SAFE_BITS
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.privacy import DifferentialPrivacy, Mechanism
+from fenchel.common.settings.section import Section, settings_error, yaml_value
+
+
+class Policy(Section):
+    """One client's own limits; a run that asks for less protection is refused."""
+
+    minimum_noise_multiplier: PositiveFloat | None = Field(
+        None, description="least noise on an upload, over its sensitivity (z)"
+    )
+    maximum_clip_gradient: PositiveFloat | None = Field(
+        None, description="largest norm that a sample's gradient may keep (G)"
+    )
+    maximum_clip_update: PositiveFloat | None = Field(
+        None, description="largest length that an update may keep (C)"
+    )
+    maximum_epsilon: PositiveFloat | None = Field(
+        None, description="largest epsilon of all uploads of all runs; the ledger stops the client there"
+    )
+    ledger: Path | None = Field(
+        None,
+        description="file in which all runs are counted, relative to the policy's; by default _policy.ledger in the "
+        "folder of --state",
+    )
+    delta: float = Field(1e-5, ge=1e-10, lt=1, description="largest delta that epsilon may be stated with")
+    mechanisms: tuple[Mechanism, ...] = Field(
+        ("contractive", "batch", "recursive", "clip-update"),
+        min_length=1,
+        description="how sensitivity may be bounded; paper guarantees nothing",
+    )
+    supports: tuple[Support, ...] = Field(
+        ("dense", "random", "shared-random", "public-top-k"),
+        min_length=1,
+        description="which coordinates may be sent; those of top-k tell about the data",
+    )
+    encryption: Literal["required", "optional"] = Field(
+        "optional",
+        description="whether a run is refused that encrypts nothing, or under a key below 2048 bits",
+    )
+    protect_primal: bool = Field(
+        False, description="refuse a run that does not encrypt this client's contributions to the model"
+    )
+    least_picks: PositiveInt | None = Field(
+        None,
+        description="fewest dual coordinates that a round may update, and a contribution may follow from",
+    )
+
+    @property
+    def wants_noise(self) -> bool:
+        """Requirement of differential privacy: unless the policy wants encryption, and nothing else."""
+        wants_encryption = self.encryption == "required" or self.protect_primal
+        return not wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
+
+    def exposure(self, algorithm: AlgorithmSettings) -> str | None:
+        """Return why this client does not take part with an algorithm that encrypts so little; ``None``: it does.
+
+        Parameters
+        ----------
+        algorithm
+            Of the run.
+        """
+        wanted = []
+        bits = algorithm.key_bits
+        if self.encryption == "required" and (bits is None or bits < SAFE_BITS):
+            given = "nothing" if bits is None else f"under a key of {bits} bits, which can be broken"
+            wanted.append(f"encrypts {given}, and the policy wants encryption: required")
+        if self.protect_primal and not getattr(algorithm, "protect_primal", False):
+            wanted.append(
+                "shows the server this client's contributions, and the policy wants protect_primal: true"
+            )
+        picks = getattr(algorithm, "picks", None)  # null: all, and so for algorithms that pick nothing
+        if self.least_picks is not None and isinstance(picks, int):
+            wanted += self._too_few(picks, common=getattr(algorithm, "picking", None) == "common")
+        return f"the run {'; it '.join(wanted)}" if wanted else None
+
+    def _too_few(self, picks: int, *, common: bool) -> list[str]:
+        """Return why a round may update fewer dual coordinates than the policy allows, if it may."""
+        least = self.least_picks
+        assert least is not None
+        if picks < least:
+            return [f"asks for picks: {picks}, and the policy wants {least} or more"]
+        # The server works the clients' shares out, from what the others hold.
+        if common:
+            return [
+                f"asks for picking: common, of which this client's share may be smaller than the {least} picks that "
+                "the policy wants (picking: independent gives each client all)"
+            ]
+        return []
+
+    def refusal(
+        self, asked: DifferentialPrivacy | None, noise_multiplier: float, support: Support
+    ) -> str | None:
+        """Return why this client does not take part in a run, or ``None`` if it does.
+
+        Parameters
+        ----------
+        asked
+            What the run's settings ask for; ``None``: no differential privacy.
+        noise_multiplier
+            ``z`` of the uploads, as :meth:`DifferentialPrivacy.noise` gives it.
+        support
+            Which coordinates the run sends.
+
+        Returns
+        -------
+        str | None
+            What the run asks for and what this policy wants, for each point in which they differ.
+        """
+        if asked is None:
+            if not self.wants_noise:
+                return None
+            return "the run sends uploads without differential privacy, and this client's policy wants it"
+        wanted = []
+        if asked.mechanism not in self.mechanisms:
+            wanted.append(
+                f"asks for mechanism: {asked.mechanism}, and the policy wants {_any(self.mechanisms)}"
+            )
+        if support not in self.supports:
+            wanted.append(f"sends {support} coordinates, and the policy wants {_any(self.supports)}")
+        least = self.minimum_noise_multiplier
+        if least is not None and noise_multiplier < least:
+            wanted.append(
+                f"asks for a noise multiplier of {noise_multiplier:.4g}, and the policy wants {least:g} or more"
+            )
+        limits = (
+            ("clip_gradient", asked.clip_gradient, self.maximum_clip_gradient),
+            ("clip_update", asked.clip_update, self.maximum_clip_update),
+            ("a budget of epsilon", asked.budget, self.maximum_epsilon),
+            ("delta", asked.delta, self.delta),
+        )
+        wanted += [
+            f"asks for {name} = {given:g}, and the policy wants {most:g} or less"
+            for name, given, most in limits
+            if given is not None and most is not None and given > most
+        ]
+        return f"the run {'; it '.join(wanted)}" if wanted else None
+
+
+_OF_ENCRYPTION = {"encryption", "protect_primal", "least_picks"}
+
+
+def _any(allowed: tuple[str, ...]) -> str:
+    return " or ".join(allowed)
+
+
+def load_policy(path: Path) -> Policy:
+    """Read a policy from a YAML file.
+
+    Raises
+    ------
+    SettingsError
+        The file cannot be read or parsed, or its contents cannot be accepted.
+    """
+    try:
+        values: Any = yaml_value(path.read_text())
+    except OSError as error:
+        raise SettingsError(f"--privacy-policy {path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise SettingsError(
+            f"{path}: expected a mapping such as {{maximum_epsilon: 5}}, found {type(values).__name__}"
+        )
+    try:
+        policy = Policy.model_validate(values)
+    except ValidationError as error:
+        raise settings_error(error, values, str(path)) from None
+    if policy.ledger is None:
+        return policy
+    return policy.model_copy(update={"ledger": path.parent / policy.ledger.expanduser()})

@@ -1,0 +1,1 @@
+"""Secrets that the clients share and the server never has."""

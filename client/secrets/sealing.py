@@ -1,0 +1,79 @@
+"""Sealed boxes: what is in one can be read by the owner of an X25519 key, and by nobody on the way.
+
+A box is an ephemeral public key, 32 bytes, followed by the ciphertext of ChaCha20-Poly1305. Its key comes
+from HKDF-SHA256 over the agreement of the ephemeral key with the recipient's (the construction of HPKE's
+base mode, RFC 9180, and of libsodium's sealed boxes). It says nothing about who sealed it: the sender signs
+it (:mod:`fenchel.client.secrets.identity`).
+"""
+
+from __future__ import annotations
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fenchel.common.errors import CredentialError
+
+PUBLIC_BYTES = 32
+BEGIN_ANEW = (
+    ". No secrets are shared with it. Begin a new run; if that ends the same way, somebody between the clients changes "
+    "what they send"
+)
+"""Ends the text of an error of the exchange for which somebody on the way is the likeliest cause."""
+_TAG_BYTES = 16
+_NONCE = bytes(12)  # each key seals one message, so the nonce need not differ
+
+
+def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
+    """Seal a message for the owner of a public key.
+
+    Parameters
+    ----------
+    message
+        What only the recipient may read.
+    recipient
+        Its X25519 public key, 32 bytes.
+    context
+        What the box belongs to; it opens only in the same context.
+
+    Raises
+    ------
+    CredentialError
+        ``recipient`` is no public key.
+    """
+    ephemeral = X25519PrivateKey.generate()
+    public = ephemeral.public_key().public_bytes_raw()
+    cipher = _cipher(ephemeral, public, recipient, other=recipient)
+    return public + cipher.encrypt(_NONCE, message, context)
+
+
+def unseal(box: bytes, key: X25519PrivateKey, context: bytes) -> bytes:
+    """Open a box that :func:`seal` made.
+
+    Raises
+    ------
+    CredentialError
+        It was sealed for another key or in another context, or was changed on the way.
+    """
+    if len(box) < PUBLIC_BYTES + _TAG_BYTES:
+        raise CredentialError(f"a sealed box of {len(box)} bytes is too short to be one{BEGIN_ANEW}")
+    public, ciphertext = box[:PUBLIC_BYTES], box[PUBLIC_BYTES:]
+    cipher = _cipher(key, public, key.public_key().public_bytes_raw(), other=public)
+    try:
+        return cipher.decrypt(_NONCE, ciphertext, context)
+    except InvalidTag:
+        raise CredentialError(
+            "a sealed box does not open: it was sealed for another key or another run, or was changed on the way"
+            + BEGIN_ANEW
+        ) from None
+
+
+def _cipher(own: X25519PrivateKey, ephemeral: bytes, recipient: bytes, *, other: bytes) -> ChaCha20Poly1305:
+    try:
+        agreed = own.exchange(X25519PublicKey.from_public_bytes(other))
+    except ValueError:  # not 32 bytes, or a point of small order, which would make the key known to all
+        raise CredentialError(f"what came is not an X25519 public key{BEGIN_ANEW}") from None
+    key = HKDF(SHA256(), length=32, salt=None, info=b"fenchel sealed box 1" + ephemeral + recipient)
+    return ChaCha20Poly1305(key.derive(agreed))

@@ -1,0 +1,272 @@
+"""One client's part in the sealed exchange: how all clients come to the same secrets, and the server to none.
+
+1. Each client offers an X25519 public key, signed with the key of its certificate.
+2. One client, the designated one, checks the offers, makes the secrets, and seals them for each of the
+   others, in a box that it signs.
+3. Each of the others checks who sealed its box, opens it, and keeps what is in it.
+
+The server relays (:mod:`fenchel.server.membership.secret_exchange`). Every signature names the run, so that
+nothing from another run counts. A client keeps its X25519 key and the secrets on disk before it answers. So
+one that is killed at any moment comes to the same secrets: the designated client seals again what it made
+before, and the others open with the key that they offered. (HyFDCA's papers leave the distribution of keys
+open: specification 2.2, S0.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fenchel.client.secrets.identity import Identity, statement
+from fenchel.client.secrets.sealing import seal, unseal
+from fenchel.client.secrets.shared import Secrets
+from fenchel.common.errors import CheckpointError, CredentialError, LostStateError, StorageError
+from fenchel.common.storage.store import settle
+from fenchel.common.wire.phases import ACCEPT, BOX, OFFER, OFFERED, SEAL
+from fenchel.common.wire.schema import check
+from fenchel.common.wire.values import Array, Value, Values
+
+_KEY = "exchange.key"
+_SECRETS = "clients.secret"
+
+
+class SecretExchange:
+    """One client's part in the exchange of one run.
+
+    Parameters
+    ----------
+    run
+        The run's id.
+    identity
+        Who this client is to the others.
+    bits
+        Length of the Paillier key, if this client is to make it.
+    designated
+        Who makes the secrets; ``None``: whoever the server chooses.
+    peers
+        With whom secrets may be shared; ``None``: with every client of the authority.
+    folder
+        Where the X25519 key and the secrets are kept, readable by their owner only; ``None``: in memory.
+
+    Raises
+    ------
+    CheckpointError
+        The X25519 key that is kept in the folder is damaged.
+    CredentialError
+        The secrets that are kept there are damaged.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        identity: Identity,
+        bits: int,
+        designated: str | None = None,
+        peers: Collection[str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self._run = run
+        self._identity = identity
+        self._bits = bits
+        self._designated = designated
+        self._peers = peers
+        self._folder = folder
+        self._key = _kept_key(folder)
+        self.secrets: Secrets | None = None
+        """What this client has come to, once it has."""
+        if folder is not None and (folder / _SECRETS).exists():
+            self.secrets = Secrets.load(folder / _SECRETS)
+
+    def answer(self, phase: str, values: Values) -> Values:
+        """Answer one of :data:`fenchel.common.wire.phases.EXCHANGE`.
+
+        Raises
+        ------
+        CredentialError
+            Something is not from the client that it is said to be from, or not for this run.
+        PayloadError
+            The values are not what the phase takes.
+        LostStateError
+            The key that this client offered is gone.
+        StorageError
+            What must be kept cannot be written.
+        """
+        if phase == OFFER:
+            check(values, {}, _source(phase))
+            return self._offer()
+        if phase == SEAL:
+            return self._seal(values)
+        return self._accept(values)
+
+    def forget(self) -> None:
+        """Remove what was kept: the run is complete.
+
+        Raises
+        ------
+        StorageError
+            The folder must not be changed.
+        """
+        if self._folder is not None:
+            _remove(self._folder / _KEY)
+            _remove(self._folder / _SECRETS)
+
+    def _offer(self) -> Values:
+        if self._key is None:
+            self._key = X25519PrivateKey.generate()
+            if self._folder is not None:
+                _write(self._folder / _KEY, self._key.private_bytes_raw())
+        public = self._key.public_key().public_bytes_raw()
+        signature = self._identity.sign(self._offered(self._identity.name, public))
+        return {
+            "public_key": _array(public),
+            "certificate": self._identity.certificate,
+            "signature": _array(signature),
+        }
+
+    def _seal(self, values: Values) -> Values:
+        own = self._identity
+        if self._designated not in (None, own.name):
+            raise CredentialError(
+                f"the server asks {own.name} to make the secrets, but secrets.designated is {self._designated}"
+            )
+        recipients = {
+            client: self._checked_offer(client, offer) for client, offer in _by_client(values).items()
+        }
+        if self.secrets is None:
+            self._keep(Secrets.generate(self._bits))
+        assert self.secrets is not None
+        message = self.secrets.to_text().encode()
+        reply: dict[str, Value] = {"certificate": own.certificate, "fingerprint": self._fingerprint()}
+        for client, public in recipients.items():
+            box = seal(message, public, self._context(own.name, client))
+            reply[f"{client}/box"] = _array(box)
+            reply[f"{client}/signature"] = _array(own.sign(self._sealed(own.name, client, public, box)))
+        return reply
+
+    def _checked_offer(self, client: str, offer: Values) -> bytes:
+        check(offer, OFFERED, f"{_source(SEAL)}, offer of {client}")
+        self._check_peer(client)
+        public = _bytes(offer["public_key"])
+        signed = self._offered(client, public)
+        self._identity.check(client, str(offer["certificate"]), signed, _bytes(offer["signature"]))
+        return public
+
+    def _accept(self, values: Values) -> Values:
+        check(values, {"sender": str, "certificate": str, **BOX}, _source(ACCEPT))
+        own, sender, box = self._identity.name, str(values["sender"]), _bytes(values["box"])
+        if self.secrets is not None:  # the answer was lost on its way, and the question came again
+            return {"fingerprint": self._fingerprint()}
+        if self._designated not in (None, sender):
+            raise CredentialError(
+                f"the secrets for {own} come from {sender}, but secrets.designated is {self._designated}"
+            )
+        self._check_peer(sender)
+        if self._key is None:
+            place = "its memory" if self._folder is None else "its folder of this run, below --state"
+            raise LostStateError(
+                f"client {own} no longer has the key that it offered for this run: {_KEY} is gone from {place}; start "
+                "the run again"
+            )
+        public = self._key.public_key().public_bytes_raw()
+        signed = self._sealed(sender, own, public, box)
+        self._identity.check(sender, str(values["certificate"]), signed, _bytes(values["signature"]))
+        text = unseal(box, self._key, self._context(sender, own)).decode()
+        self._keep(Secrets.from_text(text, f"the secrets that {sender} sealed for {own}"))
+        return {"fingerprint": self._fingerprint()}
+
+    def _check_peer(self, client: str) -> None:
+        if self._peers is not None and client not in self._peers:
+            raise CredentialError(
+                f"client {self._identity.name} was not told to share secrets with {client}; if it belongs to the "
+                f"federation, start {self._identity.name} with --peer {client} as well"
+            )
+
+    def _keep(self, secrets: Secrets) -> None:
+        """Keep the secrets, on disk before anybody hears of them; the key that brought them is of no more use."""
+        if self._folder is not None:
+            _write(self._folder / _SECRETS, secrets.to_text().encode())
+            _remove(self._folder / _KEY)
+        self._key = None
+        self.secrets = secrets
+
+    def _fingerprint(self) -> str:
+        assert self.secrets is not None
+        return self.secrets.fingerprint
+
+    # What is signed, and what a box is bound to
+
+    def _offered(self, client: str, public: bytes) -> bytes:
+        return statement("offer", self._run, client, public)
+
+    def _sealed(self, sender: str, recipient: str, public: bytes, box: bytes) -> bytes:
+        return statement("box", self._run, sender, recipient, public, box)
+
+    def _context(self, sender: str, recipient: str) -> bytes:
+        return statement("secrets", self._run, sender, recipient)
+
+
+def _by_client(values: Values) -> Mapping[str, dict[str, Value]]:
+    """Sort values named ``CLIENT/NAME`` by client."""
+    found: dict[str, dict[str, Value]] = {}
+    for name, value in values.items():
+        client, _, item = name.rpartition("/")
+        found.setdefault(client, {})[item] = value
+    return found
+
+
+def _source(phase: str) -> str:
+    return f"phase {phase!r}"
+
+
+def _array(content: bytes) -> Array:
+    return np.frombuffer(content, np.uint8)
+
+
+def _bytes(value: Value) -> bytes:
+    assert isinstance(value, np.ndarray)
+    return value.tobytes()
+
+
+def _kept_key(folder: Path | None) -> X25519PrivateKey | None:
+    if folder is None or not (folder / _KEY).exists():
+        return None
+    try:
+        return X25519PrivateKey.from_private_bytes((folder / _KEY).read_bytes())
+    except ValueError:
+        raise CheckpointError(f"{folder / _KEY}: damaged: not an X25519 key of 32 bytes") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that is at no moment half written, nor readable by others; the disk has it on return."""
+    temporary = path.with_name(path.name + ".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        settle(path.parent)
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be written ({error.strerror}); make room, or give another folder with --state"
+        ) from None
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, if it is there: a folder that must not be changed is no problem otherwise."""
+    if not path.exists():
+        return
+    try:
+        path.unlink()
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be removed ({error.strerror}), and it is of no more use to anybody but a thief; remove it "
+            "once the folder is writable"
+        ) from None

@@ -1,0 +1,190 @@
+"""What all clients of a federation share and the server must never have.
+
+One file, which ``fenchel keys`` makes and people carry to every client: the Paillier key, and the key under
+which clients turn names of samples into pseudonyms. Whoever has it can read all that clients hide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from fenchel.client.paillier import key as paillier
+from fenchel.client.paillier.blinding import BlindingFactors
+from fenchel.client.paillier.key import PrivateKey
+from fenchel.common.crypto.public_key import FORMAT_VERSION, PRIVATE_KIND, PUBLIC_KIND, SECRETS_KIND
+from fenchel.common.errors import CredentialError
+
+ALIGNMENT_KEY_BYTES = 32
+
+_FIELDS = frozenset({"kind", "version", "paillier", "alignment_key"})
+_FINGERPRINT_PREFIX = b"fenchel client secrets\x00"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """The secrets of one federation.
+
+    Parameters
+    ----------
+    private_key
+        The Paillier key.
+    alignment_key
+        32 random bytes: names of samples cross the wire as HMACs under this key only.
+
+    Raises
+    ------
+    CredentialError
+        The alignment key does not have 32 bytes.
+    """
+
+    private_key: PrivateKey
+    alignment_key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.alignment_key) != ALIGNMENT_KEY_BYTES:
+            raise CredentialError(
+                f"secrets: the alignment key has {len(self.alignment_key)} bytes, expected {ALIGNMENT_KEY_BYTES}"
+            )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that are equal for equal secrets and reveal nothing of them."""
+        public = self.private_key.public
+        return hashlib.sha256(_FINGERPRINT_PREFIX + public.id + self.alignment_key).hexdigest()[:32]
+
+    @cached_property
+    def obfuscators(self) -> BlindingFactors:
+        """What encryption takes its time for, with tables that all clients of a process share."""
+        return BlindingFactors(self.private_key)
+
+    @classmethod
+    def generate(cls, bits: int = paillier.DEFAULT_BITS, *, for_tests: bool = False) -> Secrets:
+        """Make new secrets.
+
+        Parameters
+        ----------
+        bits
+            Length of the Paillier key.
+        for_tests
+            Allow a length that can be broken.
+
+        Raises
+        ------
+        SettingsError
+            The length is too small.
+        """
+        key = paillier.generate(bits, for_tests=for_tests)
+        return cls(key, secrets.token_bytes(ALIGNMENT_KEY_BYTES))
+
+    def to_text(self) -> str:
+        """Return the file form."""
+        fields = {
+            "kind": SECRETS_KIND,
+            "version": FORMAT_VERSION,
+            "paillier": self.private_key.to_fields(),
+            "alignment_key": self.alignment_key.hex(),
+        }
+        return json.dumps(fields, indent=2) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str, source: str = "secrets") -> Secrets:
+        """Read what :meth:`to_text` wrote.
+
+        Parameters
+        ----------
+        text
+            The content of a file.
+        source
+            Where it comes from, for errors.
+
+        Raises
+        ------
+        CredentialError
+            It does not hold what it should.
+        """
+        fields = paillier.parse_object(text, source)
+        kind = fields.get("kind") if isinstance(fields, Mapping) else None
+        if not isinstance(fields, Mapping) or kind != SECRETS_KIND:
+            what = {
+                PUBLIC_KIND: "only the public key, which the server is given",
+                PRIVATE_KIND: "a private key without the key that pseudonyms are made with",
+            }.get(str(kind), "something else")
+            raise CredentialError(
+                f"{source}: not a file of client secrets but {what}; "
+                "clients are given the file of secrets that fenchel keys made"
+            )
+        if not paillier.is_current(fields.get("version")):
+            raise CredentialError(
+                f"{source}: written in another version of the format; this Fenchel reads version {FORMAT_VERSION}"
+            )
+        if set(fields) != _FIELDS:
+            raise CredentialError(f"{source}: expected exactly the fields {', '.join(sorted(_FIELDS))}")
+        digits = fields["alignment_key"]
+        if (
+            not isinstance(digits, str)
+            or len(digits) != 2 * ALIGNMENT_KEY_BYTES
+            or set(digits) - set("0123456789abcdef")
+        ):
+            raise CredentialError(
+                f"{source}: alignment_key must be {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits"
+            )
+        return cls(PrivateKey.from_fields(fields["paillier"], source), bytes.fromhex(digits))
+
+    def save(self, path: Path) -> None:
+        """Write a new file that only its owner may read (mode 0600).
+
+        Raises
+        ------
+        CredentialError
+            The file exists, or cannot be written.
+        """
+        try:
+            # Made with its final mode: at no moment may anybody else open it.
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                os.fchmod(descriptor, 0o600)
+                file.write(self.to_text())
+                file.flush()
+                os.fsync(descriptor)
+        except FileExistsError:
+            raise CredentialError(
+                f"{path}: exists already; secrets are never replaced, because what was encrypted with them "
+                "would be lost: choose another name, or remove the file yourself"
+            ) from None
+        except OSError as error:
+            raise CredentialError(f"{path}: cannot be written ({error.strerror})") from None
+
+    @classmethod
+    def load(cls, path: Path) -> Secrets:
+        """Read a file.
+
+        Raises
+        ------
+        CredentialError
+            It cannot be read, others than its owner may read or change it, or it does not hold what it should.
+        """
+        try:
+            with path.open(encoding="ascii") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                text = file.read()
+        except OSError as error:
+            raise CredentialError(
+                f"{path}: cannot be read ({error.strerror}); fenchel keys makes such a file, "
+                "and every client of the federation needs a copy"
+            ) from None
+        except UnicodeDecodeError:
+            raise CredentialError(f"{path}: not a file of client secrets: it is not a text") from None
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise CredentialError(
+                f"{path}: other users of this machine may read or change it (mode {mode:04o}), and whoever reads it "
+                f"can decrypt everything; run: chmod 600 {path}"
+            )
+        return cls.from_text(text, str(path))

@@ -1,0 +1,58 @@
+"""The Gaussian mechanism, exactly: noise of standard deviation ``z s`` on a value of sensitivity ``s``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr, ndtri
+
+
+def profile(z: float, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return the smallest ``delta`` for each ``epsilon``.
+
+    It is ``Phi(1/(2z) - epsilon z) - exp(epsilon) Phi(-1/(2z) - epsilon z)`` (Balle and Wang, "Improving the
+    Gaussian mechanism for differential privacy", 2018, Theorem 5).
+
+    Parameters
+    ----------
+    z
+        Noise multiplier: standard deviation of the noise over the sensitivity.
+    epsilon
+        Shape (n,); may be negative.
+
+    Returns
+    -------
+    NDArray
+        Shape (n,), float64, between 0 and 1.
+    """
+    half = 1 / (2 * z)
+    own = ndtr(half - epsilon * z)
+    other = np.exp(np.minimum(epsilon + log_ndtr(-half - epsilon * z), 0.0))
+    deltas: NDArray[np.float64] = np.clip(own - other, 0.0, 1.0)
+    return deltas
+
+
+def exact_gaussian(z: float, delta: float) -> float:
+    """Return the smallest ``epsilon`` for which the Gaussian mechanism is (epsilon, delta)-differentially private.
+
+    ``R`` releases with multiplier ``z`` together are one with ``z / sqrt(R)``.
+
+    Parameters
+    ----------
+    z
+        Noise multiplier.
+    delta
+        Between 0 and 1.
+    """
+    from scipy.optimize import brentq  # takes long to import, and every process reads settings, few need this
+
+    def excess(epsilon: float) -> float:
+        return float(profile(z, np.array([epsilon]))[0]) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    # The profile is at most Phi(1/(2z) - epsilon z), which is delta here.
+    enough = 1 / (2 * z * z) - float(ndtri(delta)) / z
+    return float(brentq(excess, 0.0, enough * (1 + 1e-9), xtol=1e-13, rtol=1e-12))

@@ -1,0 +1,345 @@
+"""Many numbers in one plaintext.
+
+A plaintext of a 3072-bit key has room for 76 numbers of 40 bits. Values become integers by a common
+scale, ``v_i = round(2^f x_i)``, and go side by side into slots of ``w`` bits:
+
+    ``P = sum_i v_i 2^(w i)``
+
+The ``v_i`` are signed, so a negative one borrows from its upper neighbour. Adding ``2^(w-1)`` to every
+slot before the plaintext is cut open pays all borrows back; so sums of plaintexts are exact sums in every slot, as
+long as none leaves ``-2^(w-1) < v < 2^(w-1)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.errors import EncryptionError
+
+_WORD = 64
+_WIDEST = 1000  # bits of a slot or a fraction: beyond it a float64 cannot hold the scale
+
+_Words = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How values lie in plaintexts. Only vectors of the same layout can be added.
+
+    Attributes
+    ----------
+    slot_bits
+        Width of a slot, ``w``.
+    fraction_bits
+        Values are kept as multiples of ``2^-fraction_bits``.
+    slots
+        Values in a plaintext.
+    value_bits
+        A fresh value, in those multiples, is at most ``2^value_bits - 1`` in magnitude. What a slot has
+        beyond that is room for sums.
+
+    Raises
+    ------
+    EncryptionError
+        The numbers contradict each other.
+    """
+
+    slot_bits: int
+    fraction_bits: int
+    slots: int
+    value_bits: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.value_bits < self.slot_bits <= _WIDEST:
+            raise EncryptionError(
+                f"values of {self.value_bits} bits do not fit slots of {self.slot_bits} bits: a slot needs a bit for "
+                f"the sign, and may have up to {_WIDEST}"
+            )
+        if not 0 <= self.fraction_bits <= _WIDEST:
+            raise EncryptionError(f"a fraction of {self.fraction_bits} bits; 0 to {_WIDEST} are possible")
+        if self.slots < 1:
+            raise EncryptionError(f"a ciphertext holds at least one value, not {self.slots}")
+
+    @classmethod
+    def fit(
+        cls, key_bits: int, fraction_bits: int, largest: float, additions: int, slots: int | None = None
+    ) -> Layout:
+        """Return the layout with the narrowest slots that will do.
+
+        Parameters
+        ----------
+        key_bits
+            Length of the key's ``n``.
+        fraction_bits
+            Precision of the values.
+        largest
+            Largest magnitude of a fresh value.
+        additions
+            How many fresh vectors may be added up.
+        slots
+            Values in a ciphertext; as many as there is room for unless given.
+
+        Raises
+        ------
+        EncryptionError
+            Such values do not fit a plaintext.
+        """
+        if not (0 < largest < float("inf")):
+            raise EncryptionError(
+                f"the largest magnitude to encrypt is {largest}; it must be positive and finite"
+            )
+        if additions < 1:
+            raise EncryptionError(
+                f"room for {additions} additions was asked for; a layout needs at least one"
+            )
+        if not 0 <= fraction_bits <= _WIDEST:
+            raise EncryptionError(f"a fraction of {fraction_bits} bits; 0 to {_WIDEST} are possible")
+        value_bits = max(1, round(Fraction(largest) * (1 << fraction_bits)).bit_length())
+        slot_bits = (additions * ((1 << value_bits) - 1)).bit_length() + 1
+        room = (key_bits - 2) // slot_bits
+        if room < (slots or 1):
+            raise EncryptionError(
+                f"{slots or 1} values up to {largest:g} with {fraction_bits} bits after the point and {additions} "
+                f"additions need {slots or 1} slots of {slot_bits} bits, and a key of {key_bits} bits has room for "
+                f"{room}; use a longer key, a smaller range, fewer bits or fewer additions"
+            )
+        return cls(slot_bits, fraction_bits, room if slots is None else slots, value_bits)
+
+    def rescaled(self, shift: int) -> Layout:
+        """Return the same slots for the same range of real numbers, with ``shift`` more bits after the point.
+
+        Raises
+        ------
+        EncryptionError
+            The slots have no room for so many bits; or, for a negative ``shift``, there are not so many.
+        """
+        return replace(self, fraction_bits=self.fraction_bits + shift, value_bits=self.value_bits + shift)
+
+    @property
+    def largest_fresh(self) -> int:
+        """Largest magnitude of a fresh value, in multiples of ``2^-fraction_bits``."""
+        return (1 << self.value_bits) - 1
+
+    @property
+    def max_additions(self) -> int:
+        """How many fresh vectors may be added up before a slot could overflow."""
+        return ((1 << (self.slot_bits - 1)) - 1) // self.largest_fresh
+
+    @property
+    def largest(self) -> float:
+        """Largest magnitude of a fresh value."""
+        return float(self.largest_fresh) * 2.0**-self.fraction_bits
+
+    def ciphertexts(self, count: int) -> int:
+        """Return how many ciphertexts ``count`` values take."""
+        return -(-count // self.slots)
+
+    def check_fits(self, key: PublicKey) -> None:
+        """Raise ``EncryptionError`` unless plaintexts of this layout fit a key."""
+        if self.slot_bits * self.slots > key.bits - 2:
+            raise EncryptionError(
+                f"{self.slots} slots of {self.slot_bits} bits do not fit a key of {key.bits} bits, which has room for "
+                f"{(key.bits - 2) // self.slot_bits}"
+            )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.slots} slots of {self.slot_bits} bits, values of {self.value_bits} bits, "
+            f"{self.fraction_bits} of them after the point"
+        )
+
+    @cached_property
+    def _bias(self) -> mpz:
+        """``2^(w-1)`` in every slot."""
+        ones = ((mpz(1) << (self.slot_bits * self.slots)) - 1) // ((mpz(1) << self.slot_bits) - 1)
+        return ones << (self.slot_bits - 1)
+
+    def quantized(self, values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Return the values as whole multiples of ``2^-fraction_bits``, rounded to nearest, ties to even.
+
+        Parameters
+        ----------
+        values
+            Shape (count,), float64.
+
+        Returns
+        -------
+        Shape (count,), float64, whole numbers.
+
+        Raises
+        ------
+        EncryptionError
+            A value is not finite, or too large.
+        """
+        exact = np.asarray(values, np.float64)
+        if exact.ndim != 1:
+            raise EncryptionError(f"an array of shape {exact.shape} cannot be packed; pack vectors")
+        with np.errstate(over="ignore"):
+            scaled = exact * 2.0**self.fraction_bits
+        np.rint(scaled, out=scaled)
+        # Whole numbers are at most 2^value_bits - 1 if they are below 2^value_bits; nan is below nothing.
+        fits = np.abs(scaled) < 2.0**self.value_bits
+        if not fits.all():
+            at = int(np.flatnonzero(~fits)[0])
+            if not np.isfinite(exact[at]):
+                raise EncryptionError(
+                    f"the value at position {at} is {exact[at]}; only finite numbers can be encrypted"
+                )
+            raise EncryptionError(
+                f"the value at position {at} is {exact[at]:g}, and only magnitudes below "
+                f"{2.0 ** (self.value_bits - self.fraction_bits):g} can be encrypted; "
+                "this range is a setting: raise it if such values are intended"
+            )
+        return scaled
+
+    def pack(self, values: NDArray[np.floating[Any]]) -> list[mpz]:
+        """Return the plaintexts of a vector.
+
+        Parameters
+        ----------
+        values
+            Shape (count,), float64.
+
+        Returns
+        -------
+        ``ciphertexts(count)`` signed integers, to be taken modulo ``n``. Slots that are left over hold zero.
+
+        Raises
+        ------
+        EncryptionError
+            A value is not finite, or too large; the error names its position.
+        """
+        whole = self.quantized(values)
+        rows = self.ciphertexts(len(whole))
+        if self.slot_bits > _WORD:
+            numbers = [int(value) for value in whole]
+            slots = (numbers[start : start + self.slots] for start in range(0, len(numbers), self.slots))
+            return [sum((mpz(v) << (self.slot_bits * i) for i, v in enumerate(row)), mpz(0)) for row in slots]
+        fields = np.zeros(rows * self.slots, np.int64)
+        fields[: len(whole)] = whole  # exact: whole numbers below 2^63
+        lifted = fields.view(np.uint64) + np.uint64(1 << (self.slot_bits - 1))
+        words = _joined(lifted.reshape(rows, self.slots), self.slot_bits)
+        width = words.shape[1] * 8
+        content = words.tobytes()
+        bias = self._bias
+        return [
+            mpz.from_bytes(content[start : start + width], "little") - bias
+            for start in range(0, len(content), width)
+        ]
+
+    def unpack(
+        self, plaintexts: Sequence[mpz], count: int, n: int, additions: int | None = None
+    ) -> NDArray[np.float64]:
+        """Return the values in plaintexts.
+
+        Parameters
+        ----------
+        plaintexts
+            ``ciphertexts(count)`` integers, modulo ``n``.
+        count
+            How many values there are.
+        n
+            The key's modulus.
+        additions
+            How many fresh vectors were added up; as many as fit unless given.
+
+        Returns
+        -------
+        Shape (count,), float64: the exact sums, rounded to the nearest float64.
+
+        Raises
+        ------
+        EncryptionError
+            A plaintext holds what no permitted sum can give: a slot has overflowed, or the ciphertext was not made
+            in this layout, or with another key.
+        """
+        if len(plaintexts) != self.ciphertexts(count):
+            raise EncryptionError(
+                f"{len(plaintexts)} plaintexts cannot hold {count} values in {self.slots} slots each: "
+                f"{self.ciphertexts(count)} can"
+            )
+        lifted = [(plaintext + self._bias) % n for plaintext in plaintexts]
+        for at, number in enumerate(lifted):
+            if number.bit_length() > self.slot_bits * self.slots:
+                raise EncryptionError(
+                    f"ciphertext {at} does not hold {self.slots} slots of {self.slot_bits} bits: a sum has overflowed, "
+                    "or it was made in another layout or with another key"
+                )
+        most = self.max_additions if additions is None else min(additions, self.max_additions)
+        limit = most * self.largest_fresh
+        if self.slot_bits > _WORD:
+            numbers = [self._slots_of(number) for number in lifted]
+            flat = [value for row in numbers for value in row]
+            beyond = [at for at, value in enumerate(flat) if abs(value) > (limit if at < count else 0)]
+            whole = np.array([float(value) for value in flat[:count]], np.float64)
+        else:
+            row_words = -(-self.slot_bits * self.slots // _WORD)
+            content = b"".join(number.to_bytes(row_words * 8, "little") for number in lifted)
+            words = np.frombuffer(content, "<u8").reshape(len(lifted), row_words)
+            fields = _cut(words, self.slot_bits, self.slots) - np.uint64(1 << (self.slot_bits - 1))
+            signed = fields.reshape(-1).view(np.int64)
+            outside = (signed > limit) | (signed < -limit)
+            outside[count:] |= signed[count:] != 0
+            beyond = np.flatnonzero(outside).tolist()
+            whole = signed[:count].astype(np.float64)
+        if beyond:
+            raise EncryptionError(
+                f"the number at position {beyond[0]} is one that a permitted sum of {most} "
+                f"vectors cannot give ({self}): a sum has overflowed, or the ciphertext was made in another layout"
+            )
+        return whole * 2.0**-self.fraction_bits
+
+    def _slots_of(self, number: mpz) -> list[int]:
+        """Cut a lifted plaintext into signed integers, for slots wider than a machine word."""
+        mask, half = (mpz(1) << self.slot_bits) - 1, 1 << (self.slot_bits - 1)
+        return [int((number >> (self.slot_bits * i)) & mask) - half for i in range(self.slots)]
+
+
+def _joined(fields: _Words, width: int) -> _Words:
+    """Write the fields of each row one after the other, ``width`` bits each, low bits first.
+
+    Parameters
+    ----------
+    fields
+        Shape (rows, slots), uint64, each below ``2^width``.
+    width
+        At most 64.
+
+    Returns
+    -------
+    Shape (rows, words), little-endian uint64.
+    """
+    slots = fields.shape[1]
+    starts = np.arange(slots) * width
+    word, shift = starts // _WORD, (starts % _WORD).astype(np.uint64)
+    words = np.zeros((len(fields), -(-width * slots // _WORD)), "<u8")
+    # A field is at most as wide as a word: some field begins in each word but perhaps the last one, and at
+    # most one field, the last that begins there, reaches over into the next word.
+    first = np.flatnonzero(np.diff(word, prepend=-1))
+    last = np.append(first[1:], slots) - 1
+    words[:, : len(first)] = np.bitwise_or.reduceat(fields << shift, first, axis=1) if len(fields) else 0
+    over = last[: words.shape[1] - 1]
+    # Shifting by a whole word gives zero in numpy, which is right where the field begins with the word.
+    words[:, 1 : len(over) + 1] |= fields[:, over] >> (np.uint64(_WORD) - shift[over])
+    return words
+
+
+def _cut(words: _Words, width: int, slots: int) -> _Words:
+    """Undo :func:`_joined`: return the fields, shape (rows, slots), uint64."""
+    starts = np.arange(slots) * width
+    word, shift = starts // _WORD, (starts % _WORD).astype(np.uint64)
+    beyond = np.minimum(
+        word + 1, words.shape[1] - 1
+    )  # the last field has no next word; the mask hides what it gets
+    low = words[:, word] >> shift
+    high = words[:, beyond] << (np.uint64(_WORD) - shift)
+    return (low | high) & np.uint64((1 << width) - 1)

@@ -1,0 +1,178 @@
+"""The public key: what everybody may know, the server included."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import gmpy2
+from gmpy2 import mpz
+
+from fenchel.common.errors import CredentialError
+
+PUBLIC_KIND = "fenchel paillier public key"
+PRIVATE_KIND = "fenchel paillier private key"
+SECRETS_KIND = "fenchel client secrets"
+FORMAT_VERSION = 1
+
+SMALLEST_BITS = 128
+"""Below this no key is accepted at all."""
+SAFE_BITS = 2048
+"""Below this a key protects nothing; only tests use one."""
+LARGEST_BITS = 16_384
+
+_ID_BYTES = 16
+_ID_PREFIX = b"fenchel paillier public key\x00"
+_LONGEST_TEXT = 1 << 16
+_SMALL_PRIMES = gmpy2.primorial(1000)  # the product of all primes up to 1000
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A Paillier public key with the generator ``n + 1`` (Paillier 1999, scheme 1).
+
+    Attributes
+    ----------
+    n
+        The product of two primes of about the same length.
+
+    Raises
+    ------
+    CredentialError
+        ``n`` cannot be such a product: too short, too long, even, prime, a power, or with a small factor.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", int(operator.index(self.n)))
+        bits = self.n.bit_length() if self.n > 0 else 0
+        if not SMALLEST_BITS <= bits <= LARGEST_BITS:
+            raise CredentialError(
+                f"a Paillier key of {bits} bits cannot be used; it must have {SMALLEST_BITS} to {LARGEST_BITS}"
+            )
+        if gmpy2.gcd(self.modulus, _SMALL_PRIMES) != 1:
+            raise CredentialError("this Paillier key is broken: its n is even or has a small factor")
+        if gmpy2.is_power(self.modulus) or gmpy2.is_prime(self.modulus):
+            raise CredentialError(
+                "this Paillier key is broken: its n is not a product of two different primes"
+            )
+
+    @cached_property
+    def modulus(self) -> mpz:
+        """The modulus ``n`` of plaintexts, as the arithmetic wants it."""
+        return mpz(self.n)
+
+    @cached_property
+    def n_squared(self) -> mpz:
+        """The modulus ``n^2`` of ciphertexts."""
+        return self.modulus * self.modulus
+
+    @property
+    def bits(self) -> int:
+        """Length of ``n``."""
+        return self.n.bit_length()
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Bytes of one ciphertext: any number below ``n^2`` fits."""
+        return (2 * self.bits + 7) // 8
+
+    @cached_property
+    def id(self) -> bytes:
+        """16 bytes that name this key wherever it is used."""
+        content = self.n.to_bytes((self.bits + 7) // 8, "big")
+        return hashlib.sha256(_ID_PREFIX + content).digest()[:_ID_BYTES]
+
+    @property
+    def fingerprint(self) -> str:
+        """The key's id as people read it: 32 hexadecimal digits."""
+        return self.id.hex()
+
+    def to_text(self) -> str:
+        """Return the key as a file holds it: JSON that :meth:`from_text` reads."""
+        content = {
+            "kind": PUBLIC_KIND,
+            "version": FORMAT_VERSION,
+            "fingerprint": self.fingerprint,
+            "n": hex(self.n),
+        }
+        return json.dumps(content, indent=1) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str, source: str, *, smallest_bits: int = SAFE_BITS) -> PublicKey:
+        """Read a key that :meth:`to_text` wrote.
+
+        Parameters
+        ----------
+        text
+            The file's content.
+        source
+            Where it comes from, for errors: the file's path.
+        smallest_bits
+            Shorter keys are refused.
+
+        Raises
+        ------
+        CredentialError
+            The text holds private keys, which the reader must not have, or it is no public key, or damaged,
+            or the key is too short.
+        """
+        if looks_private(text):
+            raise CredentialError(
+                f"{source}: holds a private key, and a public key is wanted here. Whoever has the private key can read "
+                "what the clients hide: give this place the file with the public key, and if the private one has "
+                "reached a machine that should not have it, make new keys"
+            )
+        content = _fields(text, source)
+        digits = content["n"]
+        if not isinstance(digits, str) or not re.fullmatch("0x[1-9a-f][0-9a-f]*", digits):
+            raise CredentialError(f"{source}: 'n' is not a number in hexadecimal digits, as in '0x1f'")
+        try:
+            key = cls(int(digits, 16))
+        except CredentialError as error:
+            raise CredentialError(f"{source}: {error}") from None
+        if content["fingerprint"] != key.fingerprint:
+            raise CredentialError(
+                f"{source}: the fingerprint is not that of the key ({key.fingerprint}); "
+                "the file is damaged or was edited"
+            )
+        if key.bits < smallest_bits:
+            raise CredentialError(
+                f"{source}: a key of {key.bits} bits is too short; use {smallest_bits} or more"
+            )
+        return key
+
+
+def _fields(text: str, source: str) -> dict[str, Any]:
+    """Return the fields of a key file; raises ``CredentialError`` unless they are the right ones."""
+    wanted = {"kind", "version", "fingerprint", "n"}
+    try:
+        pairs = json.loads(text, object_pairs_hook=list) if len(text) <= _LONGEST_TEXT else None
+    except (ValueError, RecursionError):
+        pairs = None
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        raise CredentialError(f"{source}: not a public key file ({PUBLIC_KIND!r}, as JSON)")
+    content = dict(pairs)
+    if content.get("kind") != PUBLIC_KIND:
+        raise CredentialError(f"{source}: not a public key file: its kind is not {PUBLIC_KIND!r}")
+    if content.get("version") != FORMAT_VERSION or isinstance(content["version"], bool):
+        raise CredentialError(
+            f"{source}: written in version {content.get('version')!r:.20} of the format; "
+            f"this Fenchel reads version {FORMAT_VERSION}"
+        )
+    if len(pairs) != len(content) or content.keys() != wanted:
+        raise CredentialError(
+            f"{source}: a public key file holds {sorted(wanted)}, each once, and nothing else"
+        )
+    return content
+
+
+def looks_private(text: str) -> bool:
+    """Whether a text seems to hold what the server must never have: a private key, or the clients' secrets."""
+    return PRIVATE_KIND in text or SECRETS_KIND in text

@@ -1,0 +1,69 @@
+"""Local solvers behind one interface: a client may use the one that suits its machine.
+
+solved = solve(Tilted(objective, y), w, settings, random)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fenchel.common.arrays import Vector
+from fenchel.common.optim import finite_sum, gradient, lbfgs, newton, stochastic
+from fenchel.common.optim.choice import chosen
+from fenchel.common.optim.problem import Solved, Tilted
+from fenchel.common.optim.stopping import gradient_steps
+from fenchel.common.settings.solver import (
+    AdamSolver,
+    GradientSolver,
+    LbfgsSolver,
+    NewtonCgSolver,
+    NewtonSolver,
+    SagaSolver,
+    SgdSolver,
+    Solver,
+    SvrgSolver,
+)
+
+__all__ = ["Solved", "Tilted", "chosen", "gradient_steps", "solve"]
+
+
+def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Generator) -> Solved:
+    """Minimise the local problem, approximately, by the solver that the settings name.
+
+    Parameters
+    ----------
+    problem
+        What is minimised.
+    start
+        Where the solver starts, shape (d,); not changed. Converted to the objective's dtype.
+    settings
+        The solver, and when it stops.
+    random
+        Source of all random numbers. Equal arguments give equal results, bit for bit, in one computing
+        environment (:mod:`fenchel.common.environment`); only saga, svrg, sgd and adam draw from it.
+
+    Raises
+    ------
+    SettingsError
+        The solver or its stopping rule does not fit the objective; the text says what does.
+    DataError
+        The shard has no samples.
+    """
+    w = start.astype(problem.objective.dtype)
+    match chosen(settings, problem.objective):
+        case GradientSolver() as given:
+            return gradient.gradient_descent(problem, w, given)
+        case NewtonSolver() as given:
+            return newton.newton(problem, w, given)
+        case NewtonCgSolver() as given:
+            return newton.newton_cg(problem, w, given)
+        case LbfgsSolver() as given:
+            return lbfgs.lbfgs(problem, w, given)
+        case SagaSolver() as given:
+            return finite_sum.saga(problem, w, given, random)
+        case SvrgSolver() as given:
+            return finite_sum.svrg(problem, w, given, random)
+        case AdamSolver() as given:
+            return stochastic.adam(problem, w, given, random)
+        case SgdSolver() as given:
+            return stochastic.sgd(problem, w, given, random)

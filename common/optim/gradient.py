@@ -1,0 +1,100 @@
+"""Gradient descent on the whole shard, plain and accelerated.
+
+Nesterov, "Lectures on Convex Optimization", 2018, section 2.2: constant momentum for strongly convex functions;
+the momentum of Beck and Teboulle ("A fast iterative shrinkage-thresholding algorithm", 2009) for others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fenchel.common.arrays import Vector
+from fenchel.common.optim.choice import no_step_size
+from fenchel.common.optim.problem import Oracle, Point, Solved, Tilted
+from fenchel.common.optim.stopping import NOT_OURS, StoppingCriterion, constants, goal_of, too_long
+from fenchel.common.settings.solver import GradientSolver
+
+
+def gradient_descent(problem: Tilted, start: Vector, settings: GradientSolver) -> Solved:
+    """Minimise by gradient descent from ``start``, shape (d,).
+
+    Raises
+    ------
+    SettingsError
+        The step size or the stopping rule needs constants that the objective does not have, or a step size of
+        one's own is so long that the iterates left the range of numbers.
+    """
+    oracle = Oracle(problem)
+    s = _step_size(problem, settings)
+    first = oracle.at(start)
+    goal = goal_of(settings.stop, settings.kind, first, cure=_cure(problem, settings))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _accelerated(first, s, goal) if settings.accelerated else _plain(first, s, goal)
+
+
+def _step_size(problem: Tilted, settings: GradientSolver) -> float:
+    if isinstance(settings.step, float):
+        return settings.step
+    if settings.step == "2/(alpha+beta)":
+        return 2 / sum(constants(problem))
+    beta = problem.smoothness
+    if not math.isfinite(beta):
+        raise no_step_size()
+    return 1 / beta if beta else 1.0
+
+
+def _cure(problem: Tilted, settings: GradientSolver) -> str:
+    """What to do if it diverges: the limits are those of a quadratic function with curvature beta."""
+    if not isinstance(settings.step, float):
+        return NOT_OURS
+    beta, most = problem.smoothness, 1 if settings.accelerated else 2
+    known = (
+        f"at most {most}/beta = {most / beta:.3g} is safe" if 0 < beta < math.inf else "give a smaller one"
+    )
+    return too_long("solver.step", settings.step, known)
+
+
+def _plain(point: Point, s: float, goal: StoppingCriterion) -> Solved:
+    """``w <- w - s grad phi(w)``."""
+    done = 0
+    while done < goal.limit and not goal.reached(point):
+        point = point.oracle.at(_stepped(point, s))
+        done += 1
+    return goal.solved(point, done)
+
+
+def _accelerated(point: Point, s: float, goal: StoppingCriterion) -> Solved:
+    """``w' = v - s grad phi(v);  v <- w' + m (w' - w)``.
+
+    The gradient is known at v, so v is the result when the gradient is small enough, and w otherwise.
+    """
+    w, v, done = point.w, point, 0
+    for m in _momenta(max(point.problem.strong_convexity, 0.0) * s):
+        if goal.reached(v):
+            break
+        w, before = _stepped(v, s), w
+        done += 1
+        if done == goal.limit:
+            v = v.oracle.at(w)
+            break
+        v = v.oracle.at(w + m * (w - before))
+    return goal.solved(v, done)
+
+
+def _momenta(sigma: float) -> Iterator[float]:
+    """Yield the momentum of each step; ``sigma`` is the strong convexity times the step size."""
+    while sigma:
+        root = math.sqrt(min(sigma, 1.0))
+        yield (1 - root) / (1 + root)
+    t = 1.0
+    while True:
+        t, before = (1 + math.sqrt(1 + 4 * t * t)) / 2, t
+        yield (before - 1) / t
+
+
+def _stepped(point: Point, s: float) -> Vector:
+    result: Vector = point.w - s * point.gradient
+    return result

@@ -1,0 +1,102 @@
+"""Limited-memory BFGS, by scipy's L-BFGS-B (Byrd, Lu, Nocedal, Zhu 1995)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import OptimizeResult, minimize
+
+from fenchel.common.arrays import Vector
+from fenchel.common.optim.problem import Oracle, Point, Solved, Tilted
+from fenchel.common.optim.stopping import StoppingCriterion, goal_of
+from fenchel.common.settings.solver import LbfgsSolver
+
+LINE_SEARCH = 40
+"""Points that a line search looks at, at most."""
+
+
+def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
+    """Minimise from ``start``, shape (d,).
+
+    Close to the minimiser the rounding errors of values end a line search, when the gradient is still about
+    the square root of what it can be. From there on the search goes by the height above the point where it
+    ended, as the trapezoidal rule gives it from the gradients: exact for a quadratic function, and free of
+    that error.
+
+    Raises
+    ------
+    SettingsError
+        The stopping rule does not fit the objective.
+    """
+    first = Oracle(problem).at(start)
+    goal = goal_of(settings.stop, settings.kind, first)
+    point, done = _search(first, lambda trial: trial.value, settings.memory, goal, goal.limit)
+    while done < goal.limit and not goal.reached(point):
+        before = point
+        point, steps = _search(before, _height_above(before), settings.memory, goal, goal.limit - done)
+        done += steps
+        if point.norm > before.norm / 2:  # rounding rules the gradients too
+            point = min(point, before, key=lambda each: each.norm)
+            break
+    return goal.solved(point, done)
+
+
+def _height_above(reference: Point) -> Callable[[Point], float]:
+    """Return the function ``(1/2) <grad phi(w) + grad phi(reference), w - reference>``."""
+
+    def height(trial: Point) -> float:
+        return 0.5 * float((trial.gradient + reference.gradient) @ (trial.w - reference.w))
+
+    return height
+
+
+def _search(
+    first: Point, value: Callable[[Point], float], memory: int, goal: StoppingCriterion, limit: int
+) -> tuple[Point, int]:
+    """Return where the search ends, and its number of iterations.
+
+    scipy sees ``x = (w - first) / length`` and a function whose gradient starts with norm 1: its first step has
+    the length 1 in x, which is a gradient step ``1/beta`` in w, whatever the scale of the data.
+    """
+    if limit < 1 or goal.reached(first):
+        return first, 0
+    beta = first.problem.smoothness
+    length = first.norm / beta if math.isfinite(beta) else 1.0
+    last = first
+
+    def at(x: NDArray[np.float64]) -> Point:
+        """The end of a line search is mostly the point that it looked at last."""
+        w = (first.w + length * x).astype(first.w.dtype)
+        for known in (last, first):
+            if np.array_equal(w, known.w):
+                return known
+        return first.oracle.at(w)
+
+    def evaluate(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        nonlocal last
+        last = at(x)
+        return value(last) / (length * first.norm), last.gradient.astype(np.float64) / first.norm
+
+    def stop(intermediate_result: OptimizeResult) -> None:
+        if goal.reached(at(intermediate_result.x)):
+            raise StopIteration
+
+    result = minimize(
+        evaluate,
+        np.zeros(first.w.size),
+        jac=True,
+        method="L-BFGS-B",
+        callback=stop,
+        options={
+            "maxcor": memory,
+            "maxiter": limit,
+            "maxfun": LINE_SEARCH * (limit + 1),
+            "maxls": LINE_SEARCH,
+            "ftol": 0.0,
+            "gtol": 0.0,
+        },
+    )
+    return at(result.x), int(result.nit)

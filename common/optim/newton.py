@@ -1,0 +1,167 @@
+"""Newton's method with backtracking: with the Hessian, or with products of it alone.
+
+Nocedal and Wright, "Numerical Optimization", 2006, sections 3.1 and 7.1. The losses with a piecewise linear
+derivative have no Hessian at the corners of it; any one-sided value serves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+
+from fenchel.common.arrays import Dense, Vector
+from fenchel.common.optim.choice import hessian_too_large
+from fenchel.common.optim.problem import LinearPoint, Oracle, Point, Solved, Tilted
+from fenchel.common.optim.stopping import StoppingCriterion, goal_of
+from fenchel.common.settings.solver import NewtonCgSolver, NewtonSolver
+
+ARMIJO = 1e-4
+"""Share of the decrease which the gradient promises that a step has to bring."""
+
+HALVINGS = 60
+"""A step that was halved so often is no step."""
+
+
+def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
+    """Minimise from ``start``, shape (d,), by steps ``-H^{-1} g``.
+
+    Raises
+    ------
+    SettingsError
+        The model is longer than ``max_dimension``, the objective has no second derivatives, or the stopping
+        rule does not fit the objective.
+    """
+    if problem.dimension > settings.max_dimension:
+        raise hessian_too_large(problem.dimension, settings)
+    first = Oracle(problem).at(start)
+    return _descend(first, _cholesky_step, goal_of(settings.stop, settings.kind, first))
+
+
+def newton_cg(problem: Tilted, start: Vector, settings: NewtonCgSolver) -> Solved:
+    """Minimise from ``start``, shape (d,), solving ``H p = -g`` more exactly the smaller the gradient g is.
+
+    Raises
+    ------
+    SettingsError
+        The objective has no second derivatives, or the stopping rule does not fit it.
+    """
+    first = Oracle(problem).at(start)
+    goal = goal_of(settings.stop, settings.kind, first)
+
+    def step(point: Point) -> Vector:
+        # Superlinear convergence, but never more exact than the goal makes use of.
+        forcing = min(0.25, math.sqrt(point.norm / first.norm)) * point.norm
+        return _conjugate_gradients(point, max(forcing, goal.threshold(point.w) / 2), settings.max_products)
+
+    return _descend(first, step, goal)
+
+
+def _descend(point: Point, step: Callable[[Point], Vector], goal: StoppingCriterion) -> Solved:
+    done = 0
+    while done < goal.limit and not goal.reached(point):
+        further = _backtrack(point, step(point))
+        if further is None:
+            break
+        point = further
+        done += 1
+    return goal.solved(point, done)
+
+
+def _backtrack(point: Point, p: Vector) -> Point | None:
+    """Return the first of ``w + p, w + p/2, w + p/4, ...`` that is low enough; none where rounding forbids it.
+
+    Close to the minimiser values no longer differ by more than their rounding errors, long before gradients do:
+    there a step has to make the gradient smaller.
+    """
+    slope = float(point.gradient @ p)
+    if not slope < 0:
+        return None
+    length = 1.0
+    for _ in range(HALVINGS):
+        trial = point.oracle.at(point.w + length * p)
+        promised = -length * slope
+        if promised <= point.blur:
+            return trial if trial.norm < point.norm else None
+        if trial.value <= point.value - ARMIJO * promised:
+            return trial
+        length /= 2
+    return None
+
+
+def _conjugate_gradients(point: Point, tolerance: float, limit: int) -> Vector:
+    """Return p with ``||H p + g|| <= tolerance``, shape (d,), or what ``limit`` products achieve.
+
+    Where there is no curvature, the result is what was found before; the negative gradient at first.
+    """
+    p = np.zeros_like(point.w)
+    r = -point.gradient
+    d = r.copy()
+    square = float(r @ r)
+    for done in range(limit):
+        if math.sqrt(square) <= tolerance:
+            break
+        curved = point.hessian_vector(d)
+        curvature = float(d @ curved)
+        if curvature <= 0:
+            return p if done else d
+        length = square / curvature
+        p += length * d
+        r -= length * curved
+        square, before = float(r @ r), square
+        d *= square / before
+        d += r
+    return p
+
+
+def _cholesky_step(point: Point) -> Vector:
+    """Return ``-H^{-1} g``, shape (d,); of H plus a multiple of the identity, where H is not definite."""
+    matrix = _hessian(point)
+    identity = np.eye(*matrix.shape, dtype=matrix.dtype)
+    largest = float(np.abs(matrix).max()) or 1.0  # 0 where a squared hinge is flat
+    shift = 0.0
+    while True:
+        try:
+            factor = scipy.linalg.cho_factor(matrix + shift * identity if shift else matrix, lower=True)
+            break
+        except scipy.linalg.LinAlgError:
+            shift = 10 * shift or largest * math.sqrt(float(np.finfo(matrix.dtype).eps))
+    step: Vector = -scipy.linalg.cho_solve(factor, point.gradient)
+    return step
+
+
+def _hessian(point: Point) -> Dense:
+    """Return the Hessian of phi, shape (d, d)."""
+    if isinstance(point, LinearPoint):
+        return _hessian_of_linear(point)
+    unit = np.eye(point.problem.dimension, dtype=point.w.dtype)
+    return np.stack([point.hessian_vector(direction) for direction in unit])
+
+
+def _hessian_of_linear(point: LinearPoint) -> Dense:
+    """Return block (k, l) for outputs k and l: ``X^T diag(second derivatives) X / n``, shape (K m, K m)."""
+    objective, outputs = point.objective, point.objective.outputs
+    features = objective.features
+    samples, width = features.shape
+    hessian = np.zeros((objective.dimension, objective.dimension), objective.dtype)
+    for k in range(outputs):
+        direction = np.zeros((samples, outputs), objective.dtype)
+        direction[:, k] = 1
+        shaped = direction if outputs > 1 else direction[:, 0]
+        curves = objective.score_loss.curve(point.scores, objective.targets, shaped).reshape(samples, outputs)
+        for other in range(k + 1):
+            weights = curves[:, other] / samples
+            block = (
+                (features.T @ sp.diags_array(weights) @ features).toarray()
+                if isinstance(features, sp.csr_array)
+                else features.T @ (weights[:, None] * features)
+            )
+            here, there = slice(k * width, (k + 1) * width), slice(other * width, (other + 1) * width)
+            hessian[here, there] = block
+            hessian[there, here] = block.T
+    hessian[np.diag_indices_from(hessian)] += objective.l2 + point.problem.proximal
+    point.oracle.evaluations += outputs * (outputs + 1) / 2 * width / 2
+    return hessian

@@ -1,0 +1,294 @@
+"""The solution of a whole problem on one machine: stochastic dual coordinate ascent.
+
+Shalev-Shwartz and Zhang 2013; in the notation of the HyFDCA specification, sections 1.1 to 1.5:
+
+    P(w) = (l2/2) ||w||^2 + (1/N) sum_i c_i l_i(x_i^T w)
+    D(alpha) = -(l2/2) ||w(alpha)||^2 - (1/N) sum_i c_i l_i*(-alpha_i)
+    w(alpha) = (1/(l2 N)) sum_i c_i alpha_i x_i
+
+The weights c_i have mean 1. They are 1 where each sample counts alike, and n/(K n_k) where each of K clients does.
+``D(alpha) <= P(w)`` for every pair, so the gap between them bounds how far both are from the optimum. It
+is what the federated algorithms are measured against.
+
+Coordinate ascent soon knows which dual variables end at an edge of their interval, but for the hinge it is
+slow to settle the others. There the dual objective is quadratic, and conjugate gradients settle all of
+them at once: every few passes they are run on the free variables alone (as in Moré and Toraldo 1991, with
+coordinate ascent in the place of projected gradients).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from fenchel.common.arrays import Indices, Matrix, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.objectives.coordinate import conjugate_curvature, feasible, scalar_step
+from fenchel.common.objectives.losses import MarginLoss, Targets
+from fenchel.common.randomness import generator
+
+TOLERANCE = 1e-9
+MAX_PASSES = 10_000
+_PASSES_PER_FACE = 3
+_GRADIENTS_PER_FACE = 60
+_HALVINGS = 30
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver found.
+
+    Attributes
+    ----------
+    dual
+        ``alpha``, one for each sample, shape (N,), in the domain.
+    primal
+        ``w(alpha)``, shape (m,).
+    primal_objective, dual_objective
+        ``P(w)`` and ``D(alpha)``; the optimum lies between them.
+    passes
+        How often each sample was visited.
+    """
+
+    dual: Vector
+    primal: Vector
+    primal_objective: float
+    dual_objective: float
+    passes: int
+
+    @property
+    def gap(self) -> float:
+        """``P(w) - D(alpha)``."""
+        return self.primal_objective - self.dual_objective
+
+
+@dataclass(frozen=True)
+class DualProblem:
+    """The dual of a linear model's problem.
+
+    Attributes
+    ----------
+    loss
+        Any of the five losses of one score.
+    features
+        All samples, shape (N, m), dense or CSR, float64.
+    targets
+        ``y``, shape (N,).
+    l2
+        ``lambda > 0``.
+    weights
+        ``c``, shape (N,), positive, of mean 1; ``None``: all are 1.
+    """
+
+    loss: MarginLoss
+    features: Matrix
+    targets: Targets
+    l2: float
+    weights: Vector | None = None
+
+    @classmethod
+    def of(cls, loss: MarginLoss, shard: Shard, l2: float, weights: Vector | None = None) -> DualProblem:
+        """Return the problem that a shard of whole samples poses.
+
+        Raises
+        ------
+        SettingsError
+            There is no ridge, or the loss cannot be used with these labels.
+        DataError
+            There are no samples.
+        """
+        if not l2 > 0:
+            raise SettingsError(
+                f"objective.l2: {l2:g} given, but only a problem with l2 > 0 has the dual that is solved here"
+            )
+        if not shard.samples:
+            raise DataError("there are no samples to learn from")
+        targets = loss.targets(shard.labels, shard.classes, np.float64)
+        return cls(loss, shard.features.astype(np.float64, copy=False), targets, l2, weights)
+
+    @property
+    def samples(self) -> int:
+        """N."""
+        return int(self.targets.shape[0])
+
+    @property
+    def curvature(self) -> Vector:
+        """``q_i = c_i ||x_i||^2 / (l2 N)``, shape (N,)."""
+        squares = self.features * self.features
+        return self.weighted(np.asarray(squares.sum(axis=1)) / (self.l2 * self.samples))
+
+    def primal(self, dual: Vector) -> Vector:
+        """Return ``w(alpha)``, shape (m,)."""
+        result: Vector = (self.weighted(dual) @ self.features) / (self.l2 * self.samples)
+        return result
+
+    def weighted(self, values: Vector) -> Vector:
+        """Return ``c_i`` times the value of each sample, shape (N,)."""
+        return values if self.weights is None else self.weights * values
+
+    def dual_objective(self, dual: Vector, w: Vector) -> float:
+        """Return ``D(alpha)``, with ``w`` that of ``alpha``."""
+        conjugates = self.loss.conjugate(dual, self.targets)
+        return float(-self.l2 / 2 * (w @ w) - self.weighted(conjugates).mean())
+
+    def primal_objective(self, w: Vector) -> float:
+        """Return ``P(w)``."""
+        losses = self.loss.value(self.features @ w, self.targets)
+        return float(self.l2 / 2 * (w @ w) + self.weighted(losses).mean())
+
+
+def solve(
+    loss: MarginLoss,
+    shard: Shard,
+    l2: float,
+    *,
+    tolerance: float = TOLERANCE,
+    max_passes: int = MAX_PASSES,
+    seed: int = 0,
+    weights: Vector | None = None,
+) -> Solution:
+    """Solve the problem of a whole data set.
+
+    Parameters
+    ----------
+    loss
+        Any of the five losses of one score.
+    shard
+        All samples with all features.
+    l2
+        Weight of the ridge, above 0.
+    tolerance
+        The duality gap at which to stop.
+    max_passes
+        Stop after so many passes in any case; the gap of the solution tells.
+    seed
+        Decides the order of the samples in each pass.
+    weights
+        How much each sample counts, shape (N,), positive, of mean 1; ``None``: all alike.
+
+    Raises
+    ------
+    SettingsError
+        There is no ridge, or the loss cannot be used with these labels.
+    DataError
+        There are no samples.
+    """
+    problem = DualProblem.of(loss, shard, l2, weights)
+    dual: Vector = np.zeros(problem.samples)
+    curvature, passes = problem.curvature, 0
+    while True:
+        w = problem.primal(dual)  # anew, so that rounding does not pile up
+        found = Solution(dual, w, problem.primal_objective(w), problem.dual_objective(dual, w), passes)
+        if found.gap <= tolerance or passes == max_passes:
+            return found
+        order = generator(seed, "sdca", passes).permutation(problem.samples)
+        dual, _ = ascend(problem, dual, w, order, curvature)
+        passes += 1
+        if passes % _PASSES_PER_FACE == 0:
+            dual = settle(problem, dual)
+
+
+def ascend(
+    problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvature: Vector
+) -> tuple[Vector, Vector]:
+    """Visit samples one after the other, and take the best step along each one's dual variable.
+
+    Parameters
+    ----------
+    problem
+        What is solved.
+    dual, w
+        ``alpha``, shape (N,), and ``w(alpha)``, shape (m,); they are not changed.
+    order
+        Positions of the samples to visit, any number of them.
+    curvature
+        ``problem.curvature``, shape (N,).
+
+    Returns
+    -------
+    dual, w
+        After the last step.
+    """
+    step, w = scalar_step(problem.loss), w.copy()
+    alpha, y, q = dual.tolist(), problem.targets.tolist(), curvature.tolist()
+    scale = problem.weighted(np.full(problem.samples, 1 / (problem.l2 * problem.samples))).tolist()
+    features = problem.features
+    if isinstance(features, sp.csr_array):
+        values, columns, starts = features.data, features.indices, features.indptr.tolist()
+        for i in order.tolist():
+            row = slice(starts[i], starts[i + 1])
+            x, held = values[row], columns[row]
+            delta = step(alpha[i], float(x @ w[held]), y[i], q[i])
+            if delta:
+                alpha[i] += delta
+                w[held] += (delta * scale[i]) * x  # a row names a column once
+    else:
+        for i in order.tolist():
+            x = features[i]
+            delta = step(alpha[i], float(x @ w), y[i], q[i])
+            if delta:
+                alpha[i] += delta
+                w += (delta * scale[i]) * x
+    return np.array(alpha), w
+
+
+def settle(problem: DualProblem, dual: Vector) -> Vector:
+    """Maximise over the dual variables inside their intervals, as far as the others' edges allow.
+
+    Nothing is done for the logistic loss, whose dual objective is not quadratic.
+
+    Parameters
+    ----------
+    problem
+        What is solved.
+    dual
+        ``alpha``, shape (N,), in the domain.
+
+    Returns
+    -------
+    Vector
+        Shape (N,), in the domain, with a dual objective that is not lower.
+    """
+    s = conjugate_curvature(problem.loss)
+    low, high = problem.loss.domain
+    b = problem.targets * dual
+    free = np.flatnonzero((b > low) & (b < high))
+    if s is None or not free.size:
+        return dual
+    w = problem.primal(dual)
+    x, y, start = problem.features[free], problem.targets[free], dual[free]
+    slope = y - x @ w - s * start
+    if problem.weights is None:
+        change = _conjugate_gradients(x, s, problem.l2 * problem.samples, slope)
+    else:  # with root(c_i) times each variable the matrix is symmetric
+        root = np.sqrt(problem.weights[free])
+        scaled = sp.csr_array(x.multiply(root[:, None])) if isinstance(x, sp.csr_array) else root[:, None] * x
+        change = _conjugate_gradients(scaled, s, problem.l2 * problem.samples, root * slope) / root
+    best = problem.dual_objective(dual, w)
+    for halving in range(_HALVINGS):
+        moved = dual.copy()
+        moved[free] = feasible(problem.loss, start + change / 2**halving, y)
+        if problem.dual_objective(moved, problem.primal(moved)) > best:
+            return moved
+    return dual
+
+
+def _conjugate_gradients(x: Matrix, s: float, scale: float, slope: Vector) -> Vector:
+    """Solve ``(s I + x x^T / scale) v = slope`` nearly, or go up where the matrix has no curvature."""
+    v, residual, direction = np.zeros_like(slope), slope.copy(), slope.copy()
+    size = first = float(residual @ residual)
+    for _ in range(_GRADIENTS_PER_FACE):
+        image = s * direction + x @ (direction @ x) / scale
+        bend = float(direction @ image)
+        if bend <= 1e-14 * float(direction @ direction):
+            break
+        v += size / bend * direction
+        residual -= size / bend * image
+        size, before = float(residual @ residual), size
+        if size <= 1e-24 * first:
+            break
+        direction = residual + size / before * direction
+    return v

@@ -1,0 +1,179 @@
+"""Stochastic (sub)gradient descent on a linear model, at the cost of the samples that it touches.
+
+A step shrinks every weight, by the ridge, and pulls it towards an anchor, if there is one; the loss itself
+moves only the weights of the features that the sample has. For a sparse sample of a hundred values among a
+million features, the first two would cost all the time. So the iterate is kept as
+
+    v = s u + r c        (c: the anchor; s, r: numbers)
+
+where shrinking and pulling change ``s`` and ``r`` alone. This is the lazy scaling of Pegasos (Shalev-Shwartz,
+Singer, Srebro, Cotter, "Pegasos: primal estimated sub-gradient solver for SVM", 2011, section 2.4), with an
+anchor. It is exact: only the rounding differs from steps on ``v`` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from fenchel.common.arrays import Dense, Indices, Matrix, Vector
+from fenchel.common.objectives.linear import LinearObjective
+
+
+def descend(
+    objective: LinearObjective,
+    start: Vector,
+    batches: Iterable[Indices],
+    *,
+    step_size: float,
+    pull: float = 0.0,
+    anchor: Vector | None = None,
+) -> Vector:
+    """Return where steps on ``loss + (l2/2) ||v||^2 + (pull/2) ||v - anchor||^2`` lead.
+
+    A step on the batch B, with the scores ``z_i = x_i^T v``, is
+
+        v <- v - step_size ( (1/|B|) sum_{i in B} l'(z_i) x_i  +  l2 v  +  pull (v - anchor) )
+
+    It costs the non-zero values of the batch, whatever the number of features m; beginning and end cost
+    O(m). Steps that are too long diverge, without a warning here: the result then has values that are not
+    finite, which the server refuses.
+
+    Parameters
+    ----------
+    objective
+        With one score a sample; its ``features`` may be dense or sparse.
+    start
+        Shape (m,); not changed.
+    batches
+        Rows of each step, as :meth:`LinearObjective.batches` draws them.
+    step_size
+        At least 0.
+    pull
+        Weight of the anchor, at least 0.
+    anchor
+        Shape (m,); needed only if ``pull`` is not 0.
+
+    Returns
+    -------
+    Vector
+        Shape (m,), dtype of ``start``; the caller owns it.
+    """
+    samples = _samples(objective.features)
+    iterate = _Iterate(start.copy(), anchor if pull else None)
+    shrink, shift = 1 - step_size * (objective.l2 + pull), step_size * pull
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in batches:
+            batch = samples.take(rows)
+            slopes = objective.score_loss.derivative(iterate.scores(batch), objective.targets[rows])
+            iterate.contract(shrink, shift)
+            iterate.subtract(batch, slopes * (step_size / rows.size))
+        return iterate.value()
+
+
+class _Batch(Protocol):
+    def scores(self, v: Vector) -> Vector:
+        """Return ``X_B v``, shape (b,)."""
+
+    def subtract_from(self, v: Vector, weights: Vector) -> None:
+        """Do ``v -= X_B^T weights``, weights of shape (b,)."""
+
+
+class _SampleRows(Protocol):
+    def take(self, rows: Indices) -> _Batch:
+        """Return some rows of X."""
+
+
+class _Iterate:
+    """``v = s u + r c``; without an anchor ``v = s u``."""
+
+    def __init__(self, u: Vector, c: Vector | None) -> None:
+        self.s, self.r = 1.0, 0.0
+        self.u, self.c = u, c
+        tiny = float(np.finfo(u.dtype).tiny)
+        self._smallest, self._largest = tiny**0.25, tiny**-0.25  # far from under- and overflow of u
+
+    def scores(self, batch: _Batch) -> Vector:
+        scores = self.s * batch.scores(self.u)
+        return scores if self.c is None else scores + self.r * batch.scores(self.c)
+
+    def contract(self, factor: float, shift: float) -> None:
+        """``v <- factor v + shift c``."""
+        self.s, self.r = factor * self.s, factor * self.r + shift
+        if not self._smallest < abs(self.s) < self._largest:  # 0 too: a factor may be 0
+            self.u, self.s, self.r = self.value(), 1.0, 0.0
+
+    def subtract(self, batch: _Batch, weights: Vector) -> None:
+        """``v <- v - X_B^T weights``."""
+        batch.subtract_from(self.u, weights / self.s)
+
+    def value(self) -> Vector:
+        v: Vector = self.s * self.u
+        return v if self.c is None else v + self.r * self.c
+
+
+def _samples(features: Matrix) -> _SampleRows:
+    return _SparseSamples(features) if isinstance(features, sp.csr_array) else _DenseSamples(features)
+
+
+@dataclass(frozen=True)
+class _DenseSamples:
+    features: Dense
+
+    def take(self, rows: Indices) -> _Batch:
+        return _DenseBatch(self.features[rows])
+
+
+@dataclass(frozen=True)
+class _DenseBatch:
+    x: Dense
+
+    def scores(self, v: Vector) -> Vector:
+        scores: Vector = self.x @ v
+        return scores
+
+    def subtract_from(self, v: Vector, weights: Vector) -> None:
+        v -= weights @ self.x
+
+
+@dataclass(frozen=True)
+class _SparseSamples:
+    features: sp.csr_array
+
+    def take(self, rows: Indices) -> _Batch:
+        if rows.size > 1:
+            return _SparseBatch(self.features[rows])
+        start, end = self.features.indptr[rows[0] : rows[0] + 2]
+        return _SparseSample(self.features.indices[start:end], self.features.data[start:end])
+
+
+@dataclass(frozen=True)
+class _SparseBatch:
+    x: sp.csr_array
+
+    def scores(self, v: Vector) -> Vector:
+        scores: Vector = self.x @ v
+        return scores
+
+    def subtract_from(self, v: Vector, weights: Vector) -> None:
+        # Two samples may have a feature in common, so v[columns] -= ... would lose one of them.
+        np.subtract.at(v, self.x.indices, np.repeat(weights, np.diff(self.x.indptr)) * self.x.data)
+
+
+@dataclass(frozen=True)
+class _SparseSample:
+    """One row of a matrix, without the cost of cutting a matrix out of a matrix."""
+
+    columns: NDArray[np.signedinteger[Any]]
+    values: Vector
+
+    def scores(self, v: Vector) -> Vector:
+        return np.array([self.values @ v[self.columns]], v.dtype)
+
+    def subtract_from(self, v: Vector, weights: Vector) -> None:
+        np.subtract.at(v, self.columns, weights[0] * self.values)

@@ -1,0 +1,79 @@
+"""Stochastic gradient descent and Adam, for every objective: networks, and losses with corners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.optim.choice import check_rule
+from fenchel.common.optim.problem import Solved, Tilted
+from fenchel.common.optim.stopping import diverged, too_long
+from fenchel.common.settings.solver import AdamSolver, SgdSolver
+
+_LOOK = 64  # steps between two looks at whether the iterate is finite: a look costs as much as a small batch
+
+
+def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
+    """Do steps ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch.
+
+    Raises
+    ------
+    SettingsError
+        The stopping rule is neither steps nor epochs, or the steps are so long that the iterates left the range of
+        numbers.
+    """
+    w, done, seen = start.copy(), 0, 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in _batches(problem, settings, random):
+            w -= settings.step_size * problem.batch_gradient(w, rows)
+            done, seen = done + 1, seen + rows.size
+            if done % _LOOK == 0:
+                _check(w, settings)
+    _check(w, settings)
+    return Solved(w, done, math.nan, seen / problem.objective.samples, converged=True)
+
+
+def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random.Generator) -> Solved:
+    """Do steps of Adam from ``start``, shape (d,).
+
+    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, Algorithm 1.
+
+    Raises
+    ------
+    SettingsError
+        The stopping rule is neither steps nor epochs, or the steps are so long that the iterates left the range of
+        numbers.
+    """
+    w, t, seen = start.copy(), 0, 0
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    beta1, beta2 = settings.beta1, settings.beta2
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in _batches(problem, settings, random):
+            g = problem.batch_gradient(w, rows)
+            t, seen = t + 1, seen + rows.size
+            m = beta1 * m + (1 - beta1) * g
+            v = beta2 * v + (1 - beta2) * g**2
+            unbiased_m, unbiased_v = m / (1 - beta1**t), v / (1 - beta2**t)
+            w -= settings.step_size * unbiased_m / (np.sqrt(unbiased_v) + settings.epsilon)
+            if t % _LOOK == 0:
+                _check(w, settings)
+    _check(w, settings)
+    return Solved(w, t, math.nan, seen / problem.objective.samples, converged=True)
+
+
+def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
+    """Refuse an iterate that is not finite."""
+    if not np.isfinite(w).all():
+        raise diverged(settings.kind, too_long("solver.step_size", settings.step_size, "give a smaller one"))
+
+
+def _batches(
+    problem: Tilted, settings: SgdSolver | AdamSolver, random: np.random.Generator
+) -> Iterator[Indices]:
+    check_rule(settings)
+    stop = settings.stop
+    epochs = stop.epochs if stop.steps is None else None
+    return problem.objective.batches(random, steps=stop.steps, epochs=epochs, batch_size=settings.batch_size)

@@ -1,0 +1,179 @@
+"""When a solve ends: the stopping rules of the FedDCD specification, section 2.2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import DivergedError
+from fenchel.common.optim.choice import no_passes, not_smooth, not_strongly_convex
+from fenchel.common.optim.problem import Point, Solved, Tilted
+from fenchel.common.settings.solver import Stopping
+
+NOT_OURS = (
+    "no step size of the solver's can be the cause, so the algorithm's own steps have diverged, or the features "
+    "are too large (data.scale)"
+)
+"""What to do where a solver chooses the length of its steps itself."""
+
+FLOOR = 32
+"""Units in the last place: a gradient this small, relative to what it is the sum of, is a rounding error."""
+
+
+@dataclass(frozen=True)
+class StoppingCriterion:
+    """What a solver has to reach, and in how many iterations.
+
+    Attributes
+    ----------
+    limit
+        Iterations at most.
+    tolerance
+        Norm of the gradient that is small enough; 0 for a fixed number of iterations.
+    floor, floor_per_norm
+        The smallest norm worth waiting for is ``floor + floor_per_norm ||w||``; below, rounding rules.
+    fixed
+        Whether ``limit`` is itself the rule.
+    kind
+        The solver's name, for errors.
+    cure
+        What to do if the iterates leave the range of numbers, for errors.
+    """
+
+    limit: int
+    tolerance: float = 0.0
+    floor: float = 0.0
+    floor_per_norm: float = 0.0
+    fixed: bool = False
+    kind: str = ""
+    cure: str = NOT_OURS
+
+    def threshold(self, w: Vector) -> float:
+        """Return the norm of the gradient that ends the solve at ``w``, shape (d,)."""
+        if not self.floor:
+            return self.tolerance
+        return max(self.tolerance, self.floor + self.floor_per_norm * float(np.linalg.norm(w)))
+
+    def reached(self, point: Point) -> bool:
+        """Return whether the gradient is small enough; 0 always is.
+
+        Raises
+        ------
+        SettingsError
+            The iterate or its gradient has no finite norm: no further step could bring it back.
+        """
+        threshold = self.threshold(point.w)
+        if not (math.isfinite(point.norm) and math.isfinite(threshold)):
+            raise diverged(self.kind, self.cure)
+        return point.norm <= threshold
+
+    def solved(self, point: Point, iterations: int) -> Solved:
+        """Return the point as a solver's result; SettingsError as for :meth:`reached`."""
+        reached = self.reached(point)
+        return Solved(point.w, iterations, point.norm, point.oracle.evaluations, self.fixed or reached)
+
+
+def diverged(kind: str, cure: str) -> DivergedError:
+    """Return the error of a solver whose iterates have left the range of numbers."""
+    return DivergedError(
+        f"{kind} diverged: its model or gradient is no longer finite; {cure}", key="solver.kind"
+    )
+
+
+def too_long(key: str, step: float, limit: str) -> str:
+    """Return what to do about a step size of one's own that made a solver diverge."""
+    return f"{key}: {step:g} is too long a step for this client's samples; {limit}"
+
+
+def goal_of(
+    stop: Stopping, kind: str, first: Point, *, passes: bool = False, cure: str = NOT_OURS
+) -> StoppingCriterion:
+    """Return what a stopping rule asks of a solver that starts at ``first``.
+
+    The accuracy delta is ensured by ``||grad phi(w)|| <= sqrt(delta) (alpha/beta) ||grad phi(w0)||``, because
+    ``||w - w*|| <= ||grad phi(w)|| / alpha`` and ``||w0 - w*|| >= ||grad phi(w0)|| / beta``.
+
+    Parameters
+    ----------
+    stop
+        The rule, one of which is given.
+    kind
+        The solver's name, for errors.
+    first
+        Where the solver starts.
+    passes
+        Whether an iteration is a pass over the samples, so that ``epochs`` means something.
+    cure
+        What to do if the iterates leave the range of numbers, for errors.
+
+    Raises
+    ------
+    SettingsError
+        The rule does not fit the solver or the objective.
+    """
+    if stop.epochs is not None and not passes:
+        raise no_passes(kind)
+    if stop.steps is not None or stop.epochs is not None:
+        return StoppingCriterion(stop.steps or stop.epochs or 0, fixed=True, kind=kind, cure=cure)
+    if stop.gradient is not None:
+        return StoppingCriterion(stop.max_steps, stop.gradient, kind=kind, cure=cure)
+    assert stop.accuracy is not None
+    alpha, beta = constants(first.problem)
+    epsilon = float(np.finfo(first.w.dtype).eps)
+    return StoppingCriterion(
+        stop.max_steps,
+        tolerance=math.sqrt(stop.accuracy) * alpha / beta * first.norm,
+        floor=FLOOR * epsilon * (first.contributions + float(np.linalg.norm(first.problem.tilt))),
+        floor_per_norm=epsilon * beta,  # a model is rounded itself
+        kind=kind,
+        cure=cure,
+    )
+
+
+def constants(problem: Tilted) -> tuple[float, float]:
+    """Return alpha and beta of a problem that is to be solved to an accuracy.
+
+    Raises
+    ------
+    SettingsError
+        The objective is not smooth, or not strongly convex, as far as is known.
+    """
+    alpha = problem.strong_convexity
+    if not alpha > 0:
+        raise not_strongly_convex()
+    beta = problem.smoothness
+    if not math.isfinite(beta):
+        raise not_smooth()
+    return alpha, beta
+
+
+def gradient_steps(
+    delta: float, alpha: float, beta: float, step: Literal["1/beta", "2/(alpha+beta)"] = "1/beta"
+) -> int:
+    """Return how many steps of gradient descent ensure an accuracy, before any is done.
+
+    Parameters
+    ----------
+    delta
+        The squared distance to the solution is to shrink by this factor, in (0, 1).
+    alpha, beta
+        Strong convexity and smoothness, 0 < alpha <= beta.
+    step
+        The step size.
+
+    Returns
+    -------
+    int
+        ``ceil(beta/(2 alpha) ln(1/delta))``, or ``ceil(ln(1/delta) / (2 ln((beta+alpha)/(beta-alpha))))``;
+        at least 1.
+    """
+    logarithm = math.log(1 / delta)
+    if step == "1/beta":
+        return max(math.ceil(beta / (2 * alpha) * logarithm), 1)
+    if alpha == beta:
+        return 1
+    return max(math.ceil(logarithm / (2 * math.log((beta + alpha) / (beta - alpha)))), 1)

@@ -1,0 +1,1 @@
+"""Files that both sides keep: stores, tables, run folders."""

@@ -1,0 +1,111 @@
+"""The state of an algorithm as named arrays, and back.
+
+Each half of an algorithm keeps what must survive a crash in one dataclass. Its fields may be arrays,
+:class:`~fenchel.common.wire.values.SparseVector`, encrypted vectors, numbers, text, ``None``, and lists or
+string-keyed dicts of these. A :class:`~fenchel.common.crypto.vector.CipherVector` comes back as the
+:class:`~fenchel.common.wire.values.Ciphertexts` that it travels as: whoever has the key makes a vector of it
+again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from fenchel.common.crypto.vector import CipherVector
+from fenchel.common.errors import CheckpointError
+from fenchel.common.wire.values import Ciphertexts, SparseVector, Value, Values
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+S = TypeVar("S")
+_STRUCTURE = "structure"
+
+
+def freeze(state: DataclassInstance) -> dict[str, Value]:
+    """Return the state as payload values: its arrays, and a text that says how they fit together.
+
+    Arrays are referred to, not copied.
+
+    Raises
+    ------
+    TypeError
+        A field holds something that cannot be stored.
+    """
+    values: dict[str, Value] = {}
+    structure = {
+        field.name: _node(getattr(state, field.name), f"state/{field.name}", values)
+        for field in fields(state)
+    }
+    values[_STRUCTURE] = json.dumps(structure)
+    return values
+
+
+def _node(item: Any, path: str, values: dict[str, Value]) -> Any:
+    """Put the arrays of an item into ``values``, and return how they fit together.
+
+    No closure of :func:`freeze`: one that calls itself would keep all arrays until the garbage collector comes.
+    """
+    if isinstance(item, CipherVector):
+        item = item.to_wire()
+    if isinstance(item, Ciphertexts):
+        item = replace(item, data=bytes(item.data))  # not a view of the message that it came in
+    if isinstance(item, np.ndarray | SparseVector | Ciphertexts):
+        values[path] = item
+        return {"array": path}
+    if isinstance(item, np.generic):
+        return {"value": item.item()}
+    if item is None or isinstance(item, bool | int | float | str):
+        return {"value": item}
+    if isinstance(item, list):
+        return {"list": [_node(entry, f"{path}/{place}", values) for place, entry in enumerate(item)]}
+    if isinstance(item, dict) and all(isinstance(key, str) for key in item):
+        return {"dict": {key: _node(entry, f"{path}/{_escaped(key)}", values) for key, entry in item.items()}}
+    raise TypeError(
+        f"state field {path!r} is a {type(item).__name__}; arrays, numbers, text, lists and dicts can be kept"
+    )
+
+
+def _escaped(key: str) -> str:
+    """Keep the path of an entry apart from the path of an entry of an entry (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def thaw(kind: type[S], values: Values) -> S:
+    """Rebuild a state from what :func:`freeze` gave. Arrays are fresh, writable copies.
+
+    Raises
+    ------
+    CheckpointError
+        The values do not describe a ``kind``: another version of the algorithm wrote them.
+    """
+    try:
+        structure = json.loads(str(values[_STRUCTURE]))
+        return kind(**{name: _item(node, values) for name, node in structure.items()})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"a stored state does not fit {kind.__qualname__} ({error}); was it written by another version? "
+            "Go on with the version of Fenchel, and of your own algorithm, that wrote it"
+        ) from error
+
+
+def _item(node: Any, values: Values) -> Any:
+    """Return what :func:`_node` described."""
+    if "array" in node:
+        value = values[node["array"]]
+        if isinstance(value, SparseVector):
+            return replace(value, indices=value.indices.copy(), values=value.values.copy())
+        if isinstance(value, Ciphertexts):
+            return replace(value, data=bytes(value.data))
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"{node['array']!r} is no array")
+        return value.copy()
+    if "list" in node:
+        return [_item(entry, values) for entry in node["list"]]
+    if "dict" in node:
+        return {key: _item(entry, values) for key, entry in node["dict"].items()}
+    return node["value"]

@@ -1,0 +1,255 @@
+"""Named values in one file, replaced atomically, and readable by their owner only.
+
+Checkpoints and journals are such files: a magic number, a checksum, and an encoded payload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from fenchel.common.errors import CheckpointError, PayloadError, StorageError
+from fenchel.common.wire.outline import outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import Buffer, Value, Values
+from fenchel.proto import fenchel_pb2 as pb
+
+_MAGIC = b"FNCHL\x01\x00\x00"
+_HEADER = len(_MAGIC) + 4 + 4
+
+Owner: TypeAlias = Literal["server", "client"]
+"""Whose file it is, and so who has to make room for it, and what is then started again."""
+
+_START_AGAIN: dict[Owner, str] = {
+    "server": "go on with --resume RUN, or begin anew if nothing of the run was saved yet",
+    "client": "start this client again",
+}
+
+
+@contextlib.contextmanager
+def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
+    """Turn what the operating system says about a file that cannot be written into words for people.
+
+    Parameters
+    ----------
+    path
+        The file.
+    owner
+        Whose it is.
+
+    Raises
+    ------
+    StorageError
+        In place of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            f"{path}: cannot be written ({reason}); what was there before is untouched. Make room on this {owner}'s "
+            f"disk, or the folder writable, and {_START_AGAIN[owner]}: nothing that counted is lost"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file of values holds, before it is written.
+
+    Attributes
+    ----------
+    descriptor
+        What the values are, as bytes.
+    segments
+        The values in pieces, in order. They refer to the arrays' own memory.
+    size
+        Bytes of the file.
+    """
+
+    descriptor: bytes
+    segments: tuple[Buffer, ...]
+    size: int
+
+    @classmethod
+    def of(cls, values: Values) -> Content:
+        """Encode values."""
+        encoded = encode(values)
+        descriptor = encoded.descriptor.SerializeToString()
+        return cls(descriptor, encoded.segments, _HEADER + len(descriptor) + encoded.size)
+
+
+def write(path: Path, values: Values, *, previous: Path | None = None, sync: bool = False) -> None:
+    """Write values so that the file is at every moment either the old one or the new one.
+
+    Parameters
+    ----------
+    path
+        The file; its folder must exist.
+    values
+        What to write.
+    previous
+        Where the old file is kept, in the same folder; ``None``: nowhere.
+    sync
+        Also survive the loss of power (costs milliseconds); without it the file survives the death of
+        the process.
+
+    Raises
+    ------
+    StorageError
+        The disk is full, or the folder cannot be written; the old file is still there.
+    """
+    write_content(path, Content.of(values), previous=previous, sync=sync)
+
+
+def write_content(
+    path: Path,
+    content: Content,
+    *,
+    previous: Path | None = None,
+    sync: bool = False,
+    owner: Owner = "server",
+) -> None:
+    """Write what is encoded already, as :func:`write` does.
+
+    Parameters
+    ----------
+    path, previous, sync
+        As for :func:`write`.
+    content
+        What to write.
+    owner
+        Whose file it is.
+
+    Raises
+    ------
+    StorageError
+        As for :func:`write`.
+    """
+    checksum = zlib.crc32(content.descriptor)
+    for segment in content.segments:
+        checksum = zlib.crc32(segment, checksum)
+    temporary = path.with_name(path.name + ".new")
+    with writing(path, owner):
+        try:
+            if sync and previous is not None and not path.exists():
+                settle(path.parent)  # the first of many: its folder is new, too
+            with open(temporary, "wb", opener=_private) as file:
+                length = len(content.descriptor).to_bytes(4, "little")
+                file.write(_MAGIC + checksum.to_bytes(4, "little") + length)
+                file.write(content.descriptor)
+                file.writelines(content.segments)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            if previous is not None:
+                _keep(path, previous)
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):  # half a file would only take the room that is missing
+                temporary.unlink()
+            raise
+        if sync:
+            _sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str, *, sync: bool = False) -> None:
+    """Write a text file that is at every moment either the old one or the new one.
+
+    Parameters
+    ----------
+    path, text
+        The file, and what is to be in it.
+    sync
+        As for :func:`write`.
+
+    Raises
+    ------
+    StorageError
+        The disk is full, or the folder cannot be written; the old file is still there.
+    """
+    temporary = path.with_name(path.name + ".new")
+    with writing(path):
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if sync:
+            settle(path.parent)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _keep(path: Path, previous: Path) -> None:
+    """Give the file that is there a second name, so that there is a whole file under either name at any moment."""
+    linked = previous.with_name(previous.name + ".new")
+    linked.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # the first time there is none
+        os.link(path, linked)
+        linked.replace(previous)
+
+
+def settle(folder: Path) -> None:
+    """Have the disk keep what lies in a folder under its name, and the folder under its own, up to the mount point.
+
+    Syncing a file keeps its bytes, and nothing of its name. Without this, a folder that was made a moment ago
+    can be gone after the loss of power, with all that was synced in it.
+
+    Raises
+    ------
+    OSError
+        The disk has not taken it.
+    """
+    _sync_folder(folder)
+    if folder.is_mount():
+        return
+    for each in folder.absolute().parents:
+        with contextlib.suppress(PermissionError):  # this process has made nothing where it may not even look
+            _sync_folder(each)
+            if each.is_mount():
+                return
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path) -> dict[str, Value]:
+    """Read what :func:`write` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        The file is missing, damaged, or not such a file.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    view = memoryview(data)
+    length = int.from_bytes(view[_HEADER - 4 : _HEADER], "little")
+    if view[: len(_MAGIC)] != _MAGIC or len(view) < _HEADER + length:
+        raise CheckpointError(f"{path}: not a file that Fenchel wrote, or cut off")
+    if zlib.crc32(view[_HEADER:]) != int.from_bytes(view[len(_MAGIC) : len(_MAGIC) + 4], "little"):
+        raise CheckpointError(f"{path}: damaged (its checksum is wrong)")
+    try:
+        descriptor = pb.Payload.FromString(bytes(view[_HEADER : _HEADER + length]))
+        # Written by this project, and its checksum is right: also long vectors with seeded supports are its own.
+        return outline(descriptor, len(data), sys.maxsize).decode(view[_HEADER + length :])
+    except (DecodeError, PayloadError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error

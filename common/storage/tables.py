@@ -1,0 +1,177 @@
+"""Tables that grow while a run goes on and can be read at any moment.
+
+Rows are appended as Arrow record batches to ``<name>.arrows``; a crash loses at most the batch that was
+being written. When the run ends, the table becomes ``<name>.parquet``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fenchel.common.errors import CheckpointError
+from fenchel.common.storage.store import writing
+
+_DAMAGE = (OSError, ValueError, pa.ArrowException)
+"""What Arrow raises for a file that is damaged, depending on where."""
+
+
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with the columns of a schema; what the version that wrote it did not note is null."""
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _amended(table: pa.Table, last: Mapping[str, float]) -> pa.Table:
+    """Return a table with other values in its last row."""
+    for place, field in enumerate(table.schema):
+        if table.num_rows and field.name in last:
+            column = pa.chunked_array(
+                [*table[place].slice(0, table.num_rows - 1).chunks, pa.array([last[field.name]], field.type)],
+                field.type,
+            )
+            table = table.set_column(place, field, column)
+    return table
+
+
+def _growing(path: Path) -> Path:
+    return path.with_suffix(".arrows")
+
+
+class TableLog:
+    """Writes one table.
+
+    Parameters
+    ----------
+    path
+        The Parquet file that the table becomes.
+    schema
+        Names and types of the columns.
+    kept_rounds
+        When a run is resumed: rows of later rounds are dropped, because they are going to be done again.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written.
+    CheckpointError
+        What is there of it is damaged.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, kept_rounds: int = 0) -> None:
+        self._path = path
+        self._schema = schema
+        earlier = read(path) if kept_rounds and exists(path) else None
+        fresh = path.with_suffix(".arrows.new")  # replaces the growing file when it holds what is kept
+        with writing(_growing(path)):
+            self._file = fresh.open("wb")
+            self._writer = pa.ipc.new_stream(self._file, schema)
+            if earlier is not None:
+                kept = earlier.filter(pc.less_equal(earlier["round"], kept_rounds))
+                self._writer.write_table(_fitted(kept, schema))
+                self._file.flush()
+            fresh.replace(_growing(path))
+            path.unlink(missing_ok=True)
+
+    def append(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Append rows, each in the order of the schema's columns.
+
+        Raises
+        ------
+        StorageError
+            They cannot be written.
+        """
+        if not rows:
+            return
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*rows, strict=True), self._schema, strict=True)
+        ]
+        with writing(_growing(self._path)):
+            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+            self._file.flush()
+
+    def finish(self, last: Mapping[str, float] | None = None) -> None:
+        """Turn the table into its Parquet file.
+
+        Parameters
+        ----------
+        last
+            Values that replace those of the last row, by column; names that are no columns are left out.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written; the growing file is still there.
+        """
+        self.close()
+        with writing(self._path):
+            pq.write_table(_amended(read(self._path), last or {}), self._path)
+            _growing(self._path).unlink()
+
+    def close(self) -> None:
+        """Stop writing, and leave the growing file for a resumed run.
+
+        Raises
+        ------
+        StorageError
+            Its end cannot be written; it can be read all the same.
+        """
+        if not self._file.closed:
+            with writing(_growing(self._path)), self._file:
+                self._writer.close()
+
+
+def exists(path: Path) -> bool:
+    """Whether the table is there, finished or growing."""
+    return path.exists() or _growing(path).exists()
+
+
+def read(path: Path) -> pa.Table:
+    """Read a table, finished or growing.
+
+    Parameters
+    ----------
+    path
+        Its Parquet file.
+
+    Raises
+    ------
+    CheckpointError
+        There is no such table, or it is damaged from the start.
+    """
+    place = _growing(path) if _growing(path).exists() else path
+    try:
+        try:
+            table = _read_growing(_growing(path))
+        except FileNotFoundError:
+            table = pq.read_table(path)  # it has ended, perhaps just now
+        table.validate(full=True)  # whoever asks a damaged one for its values gets any error, or none
+        return table
+    except _DAMAGE as error:
+        raise CheckpointError(
+            f"{place}: cannot be read as a table ({error}); put it back from a copy, or, if the run is to go on, move "
+            "it away: --resume begins the table anew, without the rows so far"
+        ) from None
+
+
+def _read_growing(path: Path) -> pa.Table:
+    batches = []
+    with pa.OSFile(str(path)) as file:
+        reader = pa.ipc.open_stream(file)
+        while True:
+            try:
+                batches.append(reader.read_next_batch())
+            except (StopIteration, *_DAMAGE):
+                break  # the end, or a batch that was cut off by a crash
+        return pa.Table.from_batches(batches, reader.schema)

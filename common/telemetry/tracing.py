@@ -1,0 +1,175 @@
+"""Traces by OpenTelemetry, whose library is optional and not even imported unless the environment asks for it.
+
+``OTEL_TRACES_EXPORTER=otlp`` turns them on, on either side. The other standard variables, such as
+``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_SERVICE_NAME`` and ``OTEL_TRACES_SAMPLER``, say where they go and what
+is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fenchel.common.errors import MissingDependencyError, SettingsError
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from opentelemetry.trace import Span, SpanKind, Tracer
+
+log = logging.getLogger("fenchel.tracing")
+
+SWITCH = "OTEL_TRACES_EXPORTER"
+_KEY = "traceparent"
+_STATUS = re.compile(r"StatusCode\.(\w+)")
+
+
+class Tracing:
+    """Makes spans, and hands them on until it is closed.
+
+    Parameters
+    ----------
+    provider
+        Where spans go.
+    """
+
+    def __init__(self, provider: TracerProvider) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._provider = provider
+        self._propagator = TraceContextTextMapPropagator()
+        self.tracer: Tracer = provider.get_tracer("fenchel")
+
+    def context(self, traceparent: str) -> Context:
+        """Return the context that the other side named; a new one if that is none."""
+        return self._propagator.extract({_KEY: traceparent})
+
+    def within(self, span: Span) -> Context:
+        """Return the context of what happens within a span."""
+        from opentelemetry.trace import set_span_in_context
+
+        return set_span_in_context(span)
+
+    def traceparent(self, span: Span) -> str:
+        """Return the name of a span's context, for the other side; it says whether the span is kept."""
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier, self.within(span))
+        return carrier.get(_KEY, "")
+
+    def link(self, span: Span, traceparent: str, attributes: Mapping[str, str]) -> None:
+        """Link a span to one of the other side."""
+        from opentelemetry.trace import get_current_span
+
+        other = get_current_span(self.context(traceparent)).get_span_context()
+        if other.is_valid:
+            span.add_link(other, attributes)
+
+    def kind(self, name: str) -> SpanKind:
+        """Return the kind of span of a name, such as ``client``."""
+        from opentelemetry.trace import SpanKind
+
+        return SpanKind[name.upper()]
+
+    def fail(self, span: Span, reason: str) -> None:
+        """Note that what a span stands for went wrong."""
+        from opentelemetry.trace import Status, StatusCode
+
+        span.set_status(Status(StatusCode.ERROR, reason))
+
+    def close(self) -> None:
+        """Hand on what is left."""
+        self._provider.shutdown()
+
+
+def endpoint(environment: Mapping[str, str] = os.environ) -> str:
+    """Return where traces are sent, by the standard variables."""
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        if environment.get(name):
+            return environment[name]
+    return "http://localhost:4317"
+
+
+def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:
+    """Return what makes spans, if the environment asks for it.
+
+    Parameters
+    ----------
+    service
+        Name of this role, unless the environment gives it another.
+
+    Raises
+    ------
+    SettingsError
+        The environment asks for what there is not.
+    MissingDependencyError
+        The library is not installed.
+    """
+    wanted = environment.get(SWITCH, "none").strip().lower() or "none"
+    if wanted == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    if wanted != "otlp":
+        raise SettingsError(f"{SWITCH}={wanted}: Fenchel exports traces by otlp, or not at all (none)")
+    try:
+        exporter = _exporter(endpoint(environment))
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise MissingDependencyError(
+            f"{SWITCH}=otlp needs the libraries of OpenTelemetry: pip install 'fenchel[otel]', or unset the variable"
+        ) from None
+    named = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    provider = TracerProvider(
+        resource=Resource.create({} if named else {"service.name": service}), shutdown_on_exit=False
+    )
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return Tracing(provider)
+
+
+class _Heard(logging.Handler):
+    """Keeps what the library said last. As long as there is a handler, Python does not print it by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the status that gRPC gave, or else the whole message."""
+        message = record.getMessage()
+        status = _STATUS.search(message)
+        self.words = status[1] if status else message
+
+
+def _exporter(where: str) -> SpanExporter:
+    """Return what sends spans by OTLP, and says in one line of Fenchel's, once, if they do not arrive.
+
+    The library logs each attempt in words of its own. Whoever wants them gives the root logger a handler.
+    """
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    heard = _Heard()
+    logging.getLogger("opentelemetry").addHandler(heard)
+
+    class Exporter(OTLPSpanExporter):
+        told = False
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            result = super().export(spans)
+            if result is not SpanExportResult.SUCCESS and not self.told:
+                self.told = True
+                log.warning(
+                    "traces do not reach %s (%s), and what cannot be sent is lost: does a collector listen there "
+                    "(OTEL_EXPORTER_OTLP_ENDPOINT)? The run itself goes on; this is said once",
+                    where,
+                    heard.words or "no answer",
+                )
+            return result
+
+    return Exporter()

@@ -1,0 +1,1 @@
+"""Certificates, their roles and their revocation."""

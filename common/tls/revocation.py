@@ -1,0 +1,160 @@
+"""Certificates that are no longer accepted, although their authority signed them: a revocation list (X.509 CRL).
+
+The authority signs the list, so it may travel by any way. It lies as ``revoked.pem`` beside the server's
+certificate; a newer one that is put in its place counts from then on, without a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TypeAlias
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.x509.oid import NameOID
+
+from fenchel.common.errors import CredentialError
+from fenchel.common.tls.credentials import AUTHORITY
+
+log = logging.getLogger("fenchel.server")
+
+REVOKED = "revoked.pem"
+_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----[^-]++-----END X509 CRL-----")
+
+Revoked: TypeAlias = Mapping[tuple[bytes, int], datetime]
+"""When a certificate was revoked, by its issuer's name (DER) and its serial number."""
+
+
+def read_revoked(folder: Path) -> Revoked:
+    """Read the list in a folder of credentials; empty where there is none.
+
+    Parameters
+    ----------
+    folder
+        Has ``authority.pem`` and, if anything was revoked, ``revoked.pem``: one list, or one of each authority.
+
+    Raises
+    ------
+    CredentialError
+        A file is damaged, or a list is not signed by an authority in the folder.
+    """
+    path = folder / REVOKED
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise CredentialError(f"{path}: cannot be read ({error.strerror})") from None
+    blocks = _BLOCK.findall(text)
+    if not blocks:
+        raise CredentialError(f"{path}: not a revocation list in PEM form; fenchel certs revoke writes one")
+    try:
+        authorities = x509.load_pem_x509_certificates((folder / AUTHORITY).read_bytes())
+    except (OSError, ValueError) as error:
+        raise CredentialError(f"{folder / AUTHORITY}: cannot be read ({error})") from None
+    found: dict[tuple[bytes, int], datetime] = {}
+    for block in blocks:
+        found |= _entries(block, authorities, path)
+    return found
+
+
+def _entries(
+    block: bytes, authorities: Sequence[x509.Certificate], path: Path
+) -> dict[tuple[bytes, int], datetime]:
+    try:
+        revoked = x509.load_pem_x509_crl(block)
+        issuer = revoked.issuer
+        entries = {(issuer.public_bytes(), each.serial_number): each.revocation_date_utc for each in revoked}
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
+        raise CredentialError(
+            f"{path}: a damaged revocation list; take it again from where fenchel certs revoke wrote it"
+        ) from None
+    if not any(_signed(revoked, authority) for authority in authorities):
+        raise CredentialError(
+            f"{path}: the list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} beside it; "
+            "take it from where fenchel certs revoke wrote it"
+        )
+    return entries
+
+
+def _signed(revoked: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    try:
+        return revoked.issuer == authority.subject and revoked.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+    except (TypeError, ValueError, UnsupportedAlgorithm):
+        return False
+
+
+@dataclass
+class Revocations:
+    """The list as it is now, while a server runs.
+
+    Attributes
+    ----------
+    folder
+        Of :func:`read_revoked`.
+
+    Raises
+    ------
+    CredentialError
+        As :func:`read_revoked`. Later, what is damaged is logged, and what was known before goes on to count.
+    """
+
+    folder: Path
+    _revoked: Revoked = field(default_factory=dict)
+    _stamp: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._stamp = self._look()
+        self._revoked = read_revoked(self.folder)
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            found = (self.folder / REVOKED).stat()
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def refresh(self) -> bool:
+        """Read the list again if the file has changed; return whether it holds others now."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        if not stamp:
+            log.error(
+                "%s is gone; what it listed stays revoked until this server ends", self.folder / REVOKED
+            )
+            return False
+        try:
+            revoked = read_revoked(self.folder)
+        except CredentialError as error:
+            log.error("%s; what was revoked before stays so", error)
+            return False
+        changed = revoked.keys() != self._revoked.keys()
+        self._revoked = revoked
+        return changed
+
+    def refusal(self, certificate: bytes) -> str:
+        """Say why a certificate (PEM) that TLS has accepted is not accepted here; empty if it is."""
+        if not self._revoked:
+            return ""
+        try:
+            leaf = x509.load_pem_x509_certificate(certificate)
+            place = leaf.issuer.public_bytes(), leaf.serial_number
+        except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
+            return "the certificate cannot be read, so nobody can say whether it was revoked"
+        since = self._revoked.get(place)
+        if since is None:
+            return ""
+        names = leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        who = names[0].value if names else leaf.subject.rfc4514_string()
+        return (
+            f"the certificate of {who!r} with serial number {leaf.serial_number:x} was revoked on "
+            f"{since:%Y-%m-%d %H:%M} UTC by whoever runs the federation; ask them, and if it was replaced, use the "
+            "new one"
+        )

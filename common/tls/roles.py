@@ -1,0 +1,49 @@
+"""Roles of certificates: a client of the federation, or a monitor, which may ask how a server is and nothing more.
+
+The role is in the alternative name of a certificate, a URI: ``fenchel:NAME`` for a client,
+``fenchel-monitor:NAME`` for a monitor. Certificates of other authorities that have neither are those of
+clients.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+
+CLIENT_SCHEME = "fenchel"
+MONITOR_SCHEME = "fenchel-monitor"
+
+_REMEMBERED = 4096  # certificates
+
+
+def is_monitor(certificate: x509.Certificate) -> bool:
+    """Return whether a certificate is a monitor's.
+
+    Raises
+    ------
+    ValueError
+        Its extensions cannot be read.
+    """
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    found = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return any(uri.partition(":")[0] == MONITOR_SCHEME for uri in found)
+
+
+@lru_cache(_REMEMBERED)
+def no_participant(certificate: bytes) -> str:
+    """Say why whoever shows a certificate (PEM) cannot take part in a run; empty if it can."""
+    try:
+        leaf = x509.load_pem_x509_certificate(certificate)
+        if not is_monitor(leaf):
+            return ""
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension):
+        return "the certificate cannot be read, so its role is unknown; make one with fenchel certs client"
+    return (
+        "the certificate is a monitor's (fenchel certs monitor), which may check the server's health and take no part "
+        "in a run; use one of fenchel certs client"
+    )

@@ -1,0 +1,413 @@
+"""Messages in frames of at most 1 MiB.
+
+A message is a head (a protobuf message) and a body (bytes, see :mod:`fenchel.common.wire.payload`). The head
+travels in the first frame; so does the body if it fits, else it follows in frames of its own, which are the
+same bytes for every receiver of a broadcast.
+
+A frame is one ``proto.Frame``. It is written and read by hand, so that a body's bytes are copied once on
+each side, where the protobuf library would copy them three times; tests hold this against that library.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import TypeAlias
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from fenchel.common.errors import WireError
+from fenchel.common.version import SAME_VERSION
+from fenchel.common.wire.buffer_pool import BufferPool
+from fenchel.common.wire.outline import FloatSpan
+from fenchel.common.wire.payload import Encoded
+from fenchel.common.wire.schema import is_finite
+from fenchel.common.wire.values import ALIGNMENT, Buffer
+from fenchel.proto import fenchel_pb2 as pb
+
+FRAME_BYTES = 1 << 20
+_OVERHEAD = 16  # tags and lengths of a frame's two fields
+_HEAD_LIMIT = FRAME_BYTES - _OVERHEAD
+CHUNK_BYTES = FRAME_BYTES - 4096  # leaves room for the head of most messages
+SMALLEST_PIECE = 64 << 10  # smaller ones in the middle of a message cost more than they bring
+_JOINED_BYTES = (
+    512 << 10
+)  # up to here a piece travels with the head: copying it takes less time than a frame does
+_KEPT_BYTES = 64 << 20  # up to here a broadcast's frames are made once and kept
+
+Head: TypeAlias = pb.Hello | pb.Welcome | pb.Instruction | pb.Reply | pb.Farewell
+_HEADS: dict[int, type[Head]] = {
+    1: pb.Hello,
+    2: pb.Welcome,
+    3: pb.Instruction,
+    4: pb.Reply,
+    5: pb.Farewell,
+}
+_WITH_BODY = (pb.Instruction, pb.Reply)
+_NUMBERS = {head: number for number, head in _HEADS.items()}
+_CHUNK = 15
+_PADDING = 15  # of Instruction and Reply
+_REMEMBERED = 1024  # lengths: most are those of the round before
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _varint_bytes(number: int) -> int:
+    return max(-(-number.bit_length() // 7), 1)
+
+
+@lru_cache(_REMEMBERED)
+def _padding(head: int, chunk: int) -> bytes:
+    """Return a field for the end of a head of ``head`` bytes, so that the chunk after it begins at a multiple of 8.
+
+    Receivers compute with a body that came whole where it lies, and with numbers across the borders of words that
+    takes twice as long.
+    """
+    tags = 2
+    rest = tags + _varint_bytes(chunk)
+    # Every remainder is among these sizes, also where a longer head takes one more byte for its length.
+    sizes = (0, *range(2, 18))
+    size = next(size for size in sizes if (rest + _varint_bytes(head + size) + head + size) % ALIGNMENT == 0)
+    return _field(_PADDING, size - tags) + bytes(size - tags) if size else b""
+
+
+@lru_cache(_REMEMBERED)
+def _field(number: int, length: int) -> bytes:
+    """Tag and length of a length-delimited protobuf field."""
+    return _varint(number << 3 | 2) + _varint(length)
+
+
+class Body:
+    """The body of one message, cut into the frames that carry it.
+
+    The frames of a body that is shared by several receivers are made once and kept, up to 64 MiB; others
+    are made each time, so that sending them needs no second copy of the body.
+    """
+
+    def __init__(self, encoded: Encoded, *, shared: bool = True) -> None:
+        self.payload = encoded.descriptor.SerializeToString()
+        self.size = encoded.size
+        self._segments = encoded.segments
+        self._starts = [0, *accumulate(len(segment) for segment in encoded.segments)]
+        self._kept: dict[int, Buffer] | None = {} if shared and encoded.size <= _KEPT_BYTES else None
+        self._joined: tuple[bytes, bytes] = (b"", b"")  # the last head, and the frame that opened with it
+
+    def detach(self) -> None:
+        """Make all frames now, if they are kept: from here on the arrays may change."""
+        if self._kept is not None:
+            for start in range(0, self.size, CHUNK_BYTES):
+                self._keep(self._kept, start)
+
+    @property
+    def refers_to_arrays(self) -> bool:
+        """Whether the frames will be made of the arrays' own memory, each time they are sent."""
+        return self._kept is None
+
+    def content(self) -> bytes:
+        """Return the whole body in one piece."""
+        return b"".join(parse(frame).chunk for frame in self.frames())
+
+    def frames(self, offset: int = 0) -> Iterator[bytes]:
+        """Yield the frames of the body from byte ``offset``, a multiple of ``CHUNK_BYTES``, on."""
+        for start in range(offset, self.size, CHUNK_BYTES):
+            yield self._frame(start)
+
+    def _frame(self, start: int) -> bytes:
+        if self._kept is None:
+            return self._made(start)
+        frame = self._keep(self._kept, start)
+        return frame if isinstance(frame, bytes) else bytes(frame)
+
+    def _keep(self, kept: dict[int, Buffer], start: int) -> Buffer:
+        if start not in kept:
+            kept[start] = self._made(start)
+            if len(kept) * CHUNK_BYTES >= self.size:
+                self._segments = ()  # all frames are kept: let go of the arrays
+        return kept[start]
+
+    def _made(self, start: int) -> bytes:
+        return b"".join(self._pieces(start))
+
+    def opening(self, head: bytes, start: int) -> bytes | None:
+        """Return the frame that opens with a head and goes on with the chunk at byte ``start``.
+
+        ``None`` where the chunk does not fit into it, or where it is kept and so large that another frame
+        takes less time than another copy. Most receivers of a broadcast get the same head.
+
+        Parameters
+        ----------
+        head
+            As it stands in the frame.
+        start
+            A multiple of ``CHUNK_BYTES``.
+        """
+        length = min(CHUNK_BYTES, self.size - start)
+        if length <= 0 or len(head) + length + _OVERHEAD > FRAME_BYTES:
+            return None
+        if self._kept is None:
+            return b"".join([head, *self._pieces(start)])
+        if self.size > _JOINED_BYTES:
+            return None
+        if self._joined[0] != head:
+            opened = b"".join([head, self._kept[0]] if self._kept else [head, *self._pieces(0)])
+            self._joined = head, opened
+            self._kept[0] = memoryview(opened)[len(head) :]
+            self._segments = ()
+        return self._joined[1]
+
+    def _pieces(self, start: int) -> list[Buffer]:
+        stop = min(start + CHUNK_BYTES, self.size)
+        pieces: list[Buffer] = [_field(_CHUNK, stop - start)]
+        index = bisect_right(self._starts, start) - 1
+        while start < stop:
+            low = self._starts[index]
+            piece = memoryview(self._segments[index])[start - low : stop - low]
+            pieces.append(piece)
+            start += len(piece)
+            index += 1
+        return pieces
+
+
+def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[bytes]:
+    """Yield the frames of a message.
+
+    Parameters
+    ----------
+    head
+        Without its ``payload`` field, which comes from ``body``.
+    body
+        The arrays; ``None`` for a message without any.
+    resume
+        Bytes of the body that the receiver has already; rounded down to whole chunks, and announced in
+        the head.
+
+    Raises
+    ------
+    WireError
+        The head does not fit a frame (thousands of arrays in one message).
+    """
+    resume -= resume % CHUNK_BYTES
+    if isinstance(head, _WITH_BODY):
+        head.resume = resume
+    text = head.SerializeToString()
+    if body is not None:
+        # Field 1 of Instruction, field 2 of Reply: fields may come in any order, so concatenation is legal.
+        number = 1 if isinstance(head, pb.Instruction) else 2
+        text = _field(number, len(body.payload)) + body.payload + text
+    if len(text) > _HEAD_LIMIT:
+        raise WireError(
+            f"a message head of {len(text):,} bytes does not fit a frame; send fewer arrays at once"
+        )
+    number = _NUMBERS[type(head)]
+    if body is not None and 0 < body.size - resume <= CHUNK_BYTES:
+        text += _padding(len(text), body.size - resume)
+    text = _field(number, len(text)) + text
+    opening = None if body is None else body.opening(text, resume)
+    yield opening or text
+    if body is not None:
+        yield from body.frames(resume + CHUNK_BYTES if opening else resume)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A parsed frame: a head where it opens a message, and a piece of the body."""
+
+    head: Head | None
+    chunk: memoryview
+
+
+def parse(data: bytes) -> Frame:
+    """Parse one frame.
+
+    Raises
+    ------
+    WireError
+        For anything that is not a frame of this protocol.
+    """
+    if len(data) > FRAME_BYTES:
+        raise WireError(f"a piece of a message of {len(data):,} bytes; at most {FRAME_BYTES:,} are allowed")
+    view = memoryview(data)
+    head: Head | None = None
+    chunk = view[:0]
+    position, end = 0, len(data)
+    while position < end:
+        tag, position = _read_varint(data, position)
+        length, position = _read_varint(data, position)
+        number, start = tag >> 3, position
+        position += length
+        if tag & 7 != 2 or position > end:
+            raise WireError(f"a message cannot be read{SAME_VERSION}")
+        if number == _CHUNK and not chunk:
+            chunk = view[start:position]
+        elif number in _HEADS and head is None:
+            try:
+                head = _HEADS[number].FromString(data[start:position])
+            except DecodeError as error:
+                raise WireError(f"the head of a message cannot be read ({error}){SAME_VERSION}") from None
+        else:
+            raise WireError(f"a message has an unknown or repeated part {number}{SAME_VERSION}")
+    return Frame(head, chunk)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    result = shift = 0
+    while position < len(data) and shift < 35:
+        octet = data[position]
+        position += 1
+        if octet < 0x80:
+            return result | octet << shift, position
+        result |= (octet & 0x7F) << shift
+        shift += 7
+    raise WireError(f"a message is cut off, or cannot be read{SAME_VERSION}")
+
+
+class Assembly:
+    """The body of one incoming message, collected from chunks.
+
+    A body that came whole in its first frame is used as it is, without a copy.
+
+    Parameters
+    ----------
+    size
+        Bytes of the body, which a check has allowed.
+    received
+        Bytes that are not wanted, because nobody waits for this body any more.
+    recycler
+        Where the memory comes from.
+    spans
+        Where the body holds floating-point numbers. They are looked at chunk by chunk, while they are in
+        the processor's cache: a second pass over the whole body would take as long as copying it.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        received: int = 0,
+        recycler: BufferPool | None = None,
+        spans: Sequence[FloatSpan] = (),
+    ) -> None:
+        self.size = size
+        self._spans = spans
+        self._looked_at = 0
+        self._suspicious = False
+        self.received = received
+        self._recycler = recycler or BufferPool()
+        self._buffer: memoryview | None = None
+        self._unwanted = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte has arrived."""
+        return self.received == self.size
+
+    def add(self, chunk: memoryview) -> None:
+        """Take the next chunk.
+
+        Raises
+        ------
+        WireError
+            More bytes than the message declared, or more than there is memory for.
+        """
+        if self.received + len(chunk) > self.size:
+            raise self._too_long()
+        if len(chunk) == self.size:
+            self._buffer = chunk
+        elif len(chunk):
+            if self._buffer is None:
+                if self._unwanted:
+                    self.discard(chunk)
+                    return
+                self._buffer = self._memory()
+            self._buffer[self.received : self.received + len(chunk)] = chunk
+            self._look_at(self.received, self.received + len(chunk))
+        self.received += len(chunk)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all floating-point numbers are known to be finite; if not, they need a closer look."""
+        floats = sum(span.stop - span.start for span in self._spans)
+        return not self._suspicious and floats > 0 and self._looked_at == floats
+
+    def _look_at(self, start: int, stop: int) -> None:
+        assert self._buffer is not None
+        for span in self._spans:
+            low, high = max(start, span.start), min(stop, span.stop)
+            if low >= high or self._suspicious:
+                continue
+            if (low - span.start) % span.dtype.itemsize or (high - low) % span.dtype.itemsize:
+                self._suspicious = True  # cut in the middle of a number, which no honest sender does
+            else:
+                self._suspicious = not is_finite(np.frombuffer(self._buffer[low:high], span.dtype))
+                self._looked_at += high - low
+
+    def _memory(self) -> memoryview:
+        # The operating system gives pages when bytes arrive, so a liar costs address space only.
+        try:
+            return self._recycler.take(self.size)
+        except MemoryError:
+            raise WireError(
+                f"there is no memory for a message of {self.size:,} bytes; give this process more, or begin a new run "
+                "with a smaller model (or, if this is the server, with smaller network.in_flight_bytes)"
+            ) from None
+
+    def cuts_short(self, frame: Frame) -> bool:
+        """Whether a frame that was added brings too little: only the first and the last one may."""
+        return (
+            len(frame.chunk) < SMALLEST_PIECE
+            and not self.complete
+            and (len(frame.chunk) > 0 or frame.head is None)
+        )
+
+    def fits(self, chunk: memoryview) -> bool:
+        """Whether this chunk is the whole body."""
+        return len(chunk) == self.size
+
+    def discard(self, chunk: memoryview) -> None:
+        """Count the next chunk as arrived, but do not keep it.
+
+        Raises
+        ------
+        WireError
+            More bytes than the message declared.
+        """
+        self.received += len(chunk)
+        if self.received > self.size:
+            raise self._too_long()
+
+    def _too_long(self) -> WireError:
+        return WireError(f"a message has more than the {self.size:,} bytes that it declared")
+
+    def let_go(self) -> None:
+        """Give the memory back, and keep nothing of what is still to come: nobody waits for this body any more."""
+        self._buffer, self._unwanted = None, True
+
+    def rewind(self, received: int) -> None:
+        """Go back to the first ``received`` bytes; the sender goes on from there.
+
+        Raises
+        ------
+        WireError
+            Not so much had arrived.
+        """
+        if received > self.received:
+            raise WireError(
+                f"a message goes on at byte {received:,}, but only {self.received:,} have arrived"
+            )
+        self._suspicious = self._suspicious or received != self.received
+        self.received = received
+
+    def body(self) -> Buffer:
+        """Return the whole body."""
+        assert self.complete
+        return b"" if self._buffer is None else self._buffer

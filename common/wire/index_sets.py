@@ -1,0 +1,408 @@
+"""Supports: which entries of a vector are given, and how to say so in few bytes.
+
+A support is a set of indices in ascending order. It travels in one of the encodings of ``proto.SupportEncoding``
+(FedPDM specification, sections 2.1 and 8); :func:`smallest` chooses. A seeded support
+(FedPDM specification, section 2.5) follows from a number, so that both sides know it without its indices.
+
+What arrives is not trusted. :func:`index_bytes_problem` judges the lengths that a sender declares, and
+:func:`unpack` the bytes; what either lets through takes no more than some 100 bytes of memory for each entry
+given or each byte received.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fenchel.common.arrays import Indices
+from fenchel.common.errors import PayloadError
+from fenchel.proto import fenchel_pb2 as pb
+
+Encoding: TypeAlias = pb.SupportEncoding.ValueType
+Octets: TypeAlias = NDArray[np.uint8]
+
+SEED_BITS = 64
+MAX_SEEDED_SIZE = 1 << 27
+"""Longest vector whose support may travel as a seed: the receiver looks at each of its entries."""
+
+_LONGEST_VARINT = 9  # bytes of a number of 63 bits
+_BLOCK = 1 << 13  # indices at a time; a multiple of 8, so that each list of them fills whole bytes
+_HASH_BLOCK = 1 << 15  # entries whose hashes stay in the cache
+_WORD = 1 << 64
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def check(indices: Indices, size: int) -> None:
+    """Raise unless these are the indices of a support within a vector of ``size`` entries.
+
+    Raises
+    ------
+    PayloadError
+        They are not one-dimensional int64, do not increase strictly, or leave 0..size-1.
+    """
+    if indices.ndim != 1 or indices.dtype != np.int64:
+        raise PayloadError("indices must be one-dimensional int64")
+    if len(indices) and (indices[0] < 0 or indices[-1] >= size or not (indices[1:] > indices[:-1]).all()):
+        raise PayloadError(f"indices must increase strictly within 0..{size - 1}")
+
+
+def check_seed(seed: int, indices: Indices, size: int) -> None:
+    """Raise unless a support is the one that follows from the seed: what the receiver will find.
+
+    Raises
+    ------
+    PayloadError
+        It is another one, or the seed is not of 64 bits.
+    """
+    right = 0 <= seed < _WORD
+    if right and len(indices):
+        own = _start(seed) + indices.astype(np.uint64)
+        _mix(own, np.empty_like(own))
+        largest = _finished(own).max()
+        # As many hashes are as small as that as there are indices: then these are their smallest.
+        small = sum(np.count_nonzero(_finished(h) <= largest) for _, h in _mixed(seed, size))
+        right = small == len(indices)
+    if not right:
+        raise PayloadError(f"indices are not the support that follows from the seed {seed}")
+
+
+def bits(encoding: Encoding, indices: Indices, size: int) -> int:
+    """Return what a support costs in one encoding, in bits, without padding (FedPDM specification, section 2.1)."""
+    if encoding == pb.DELTA_VARINT:
+        return 8 * sum(int(_varint_lengths(gaps).sum(dtype=np.int64)) for gaps in _gaps(indices))
+    if encoding == pb.INDEX_LIST:
+        return len(indices) * _width(size)
+    if encoding == pb.BITMAP:
+        return size
+    if encoding == pb.SEEDED:
+        return SEED_BITS
+    if encoding == pb.EVERY_ENTRY and len(indices) == size:
+        return 0
+    raise ValueError(f"{len(indices)} of {size} indices cannot travel in encoding {encoding}")
+
+
+def smallest(indices: Indices, size: int, *, seeded: bool = False) -> Encoding:
+    """Return the encoding that takes the fewest bits; the quicker one if two take the same.
+
+    Parameters
+    ----------
+    indices
+        A support, see :func:`check`.
+    size
+        Length of the vector.
+    seeded
+        Whether the support follows from a seed that may travel in its place.
+    """
+    if len(indices) == size:
+        return pb.EVERY_ENTRY
+    costs = {pb.BITMAP: size, pb.INDEX_LIST: len(indices) * _width(size)}
+    if seeded and size <= MAX_SEEDED_SIZE:
+        costs[pb.SEEDED] = SEED_BITS
+    if 8 * len(indices) <= min(costs.values()):  # a difference takes a byte at least
+        costs = {pb.DELTA_VARINT: bits(pb.DELTA_VARINT, indices, size), **costs}
+    return min(costs, key=costs.__getitem__)
+
+
+def pack(encoding: Encoding, indices: Indices, size: int) -> bytes:
+    """Return the bytes of a support; none if it needs no indices (a seed travels in the descriptor)."""
+    if encoding == pb.DELTA_VARINT:
+        return _pack_varint(indices)
+    if encoding == pb.INDEX_LIST:
+        return _pack_list(indices, _width(size))
+    if encoding == pb.BITMAP:
+        chosen = np.zeros(size, np.bool_)
+        chosen[indices] = True
+        return np.packbits(chosen, bitorder="little").tobytes()
+    return b""
+
+
+def index_bytes_problem(encoding: Encoding, index_bytes: int, count: int, size: int) -> str | None:
+    """Say why a support cannot take so many bytes, or return ``None``. Nothing is allocated."""
+    if count > size:
+        return f"{count} entries do not fit a vector of {size}"
+    if encoding == pb.DELTA_VARINT:
+        fits = count <= index_bytes <= _LONGEST_VARINT * count
+    elif encoding == pb.INDEX_LIST:
+        fits = index_bytes == -(-count * _width(size) // 8)
+    elif encoding == pb.BITMAP:
+        fits = index_bytes == -(-size // 8)
+    elif encoding == pb.SEEDED:
+        fits = index_bytes == 0
+    elif encoding == pb.EVERY_ENTRY:
+        fits = index_bytes == 0 and count == size
+    else:
+        return f"its indices are in an encoding that this version does not know (code {encoding})"
+    if fits:
+        return None
+    return (
+        f"{count} entries in {index_bytes} index bytes do not fit a vector of {size} "
+        f"in encoding {pb.SupportEncoding.Name(encoding)}"
+    )
+
+
+def unpack(encoding: Encoding, packed: memoryview, count: int, size: int, seed: int) -> Indices:
+    """Undo :func:`pack`.
+
+    Parameters
+    ----------
+    encoding, packed, count, size
+        As received; :func:`index_bytes_problem` found nothing wrong with them.
+    seed
+        Of a seeded support.
+
+    Returns
+    -------
+    Indices
+        Shape (count,), int64, strictly increasing, within 0..size-1.
+
+    Raises
+    ------
+    PayloadError
+        The bytes do not hold exactly these ``count`` indices.
+    """
+    if encoding == pb.EVERY_ENTRY:
+        return np.arange(size)
+    if encoding == pb.SEEDED:
+        return seeded_support(seed, size, count)
+    octets = np.frombuffer(packed, np.uint8) if len(packed) else np.empty(0, np.uint8)
+    if encoding == pb.BITMAP:
+        return _unpack_bitmap(octets, count, size)
+    listed = encoding == pb.INDEX_LIST
+    indices = _unpack_list(octets, count, _width(size)) if listed else _unpack_varint(octets, count)
+    check(indices, size)
+    return indices
+
+
+def splitmix64(number: int) -> int:
+    """Return the value of the SplitMix64 generator's mixing function for a number of 64 bits."""
+    mixed = (number + _GOLDEN) % _WORD
+    mixed = (mixed ^ mixed >> 30) * _MIX[0] % _WORD
+    mixed = (mixed ^ mixed >> 27) * _MIX[1] % _WORD
+    return mixed ^ mixed >> 31
+
+
+def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = None) -> Indices:
+    """Return the support that follows from a seed (FedPDM specification, section 2.5).
+
+    It holds the ``count`` admissible indices j with the smallest ``splitmix64(splitmix64(seed) + j)``, which every
+    implementation finds alike. Time O(size), memory O(count).
+
+    Parameters
+    ----------
+    seed
+        0..2^64-1.
+    size
+        Length of the vector.
+    count
+        Indices wanted.
+    excluded
+        Shape (n,), strictly increasing, within 0..size-1: indices that are not admissible. Default: none.
+
+    Returns
+    -------
+    Indices
+        Shape (count,), strictly increasing.
+
+    Raises
+    ------
+    ValueError
+        The seed is not of 64 bits, or there are fewer than ``count`` admissible indices.
+    """
+    taken = np.empty(0, np.int64) if excluded is None else excluded
+    admissible = size - len(taken)
+    if not 0 <= seed < _WORD:
+        raise ValueError(f"a seed is a number of 64 bits, not {seed}")
+    if not 0 <= count <= admissible:
+        raise ValueError(f"{count} indices wanted, {admissible} of {size} are admissible")
+    if count == 0:
+        return np.empty(0, np.int64)
+    if count == admissible:
+        return np.setdiff1d(np.arange(size), taken, assume_unique=True)
+    # Hashes are as good as uniform: so many below a bound that is a little higher than needed, almost surely.
+    wanted = count + 8 * count**0.5 + 16
+    while True:
+        bound = min(int(wanted / admissible * (1 << 31)) + 1, 1 << 31) << 33
+        indices, hashes = _hashed_below(bound, seed, size)
+        if len(taken):
+            free = ~_contained(indices, taken)
+            indices, hashes = indices[free], hashes[free]
+        if len(indices) >= count:
+            # No two hashes are equal, because splitmix64 is one to one.
+            chosen: Indices = indices[hashes <= np.partition(hashes, count - 1)[count - 1]]
+            return chosen
+        wanted *= 2
+
+
+def _hashed_below(bound: int, seed: int, size: int) -> tuple[Indices, NDArray[np.uint64]]:
+    """Return the indices whose hashes are below a bound, which is a multiple of 2^33, and the hashes."""
+    expected = size * bound >> 64
+    indices = np.empty(expected + 8 * math.isqrt(expected) + 64, np.int64)
+    hashes = np.empty(len(indices), np.uint64)
+    found = 0
+    last = np.uint64(bound - 1)
+    for start, h in _mixed(seed, size):
+        # The last step of the hash leaves the upper 31 bits alone, and only these decide.
+        here = np.flatnonzero(h <= last)
+        if found + len(here) > len(indices):
+            room = len(indices) + _HASH_BLOCK
+            indices, hashes = np.resize(indices, room), np.resize(hashes, room)
+        place = slice(found, found + len(here))
+        np.add(here, start, out=indices[place])
+        hashes[place] = _finished(h[here])
+        found += len(here)
+    return indices[:found], hashes[:found]
+
+
+def _mixed(seed: int, size: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    """Yield an index and the hashes from there on, block by block, all but :func:`_finished`.
+
+    Every block lies where the one before it was.
+    """
+    steps = _start(seed) + np.arange(min(size, _HASH_BLOCK), dtype=np.uint64)
+    mixed, spare = np.empty_like(steps), np.empty_like(steps)
+    for start in range(0, size, _HASH_BLOCK):
+        block = slice(0, min(_HASH_BLOCK, size - start))
+        np.add(steps[block], np.uint64(start), out=mixed[block])
+        _mix(mixed[block], spare[block])
+        yield start, mixed[block]
+
+
+def _start(seed: int) -> np.uint64:
+    """Return what an index is added to before it is mixed."""
+    return np.uint64((splitmix64(seed) + _GOLDEN) % _WORD)
+
+
+def _mix(h: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
+    """Take all but the last step of :func:`splitmix64`, in place."""
+    for shift, factor in zip((30, 27), _MIX, strict=True):
+        np.right_shift(h, np.uint64(shift), out=spare)
+        np.bitwise_xor(h, spare, out=h)
+        np.multiply(h, np.uint64(factor), out=h)
+
+
+def _finished(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Take the last step of :func:`splitmix64`."""
+    return h ^ h >> np.uint64(31)
+
+
+def _contained(indices: Indices, others: Indices) -> NDArray[np.bool_]:
+    """Tell of each index whether it is among the others, which are in ascending order."""
+    places = np.minimum(np.searchsorted(others, indices), len(others) - 1)
+    contained: NDArray[np.bool_] = others[places] == indices
+    return contained
+
+
+def _width(size: int) -> int:
+    """Bits that tell the indices of a vector apart."""
+    return int(max(size - 1, 0)).bit_length()
+
+
+def _gaps(indices: Indices) -> Iterator[Indices]:
+    """Yield the differences of increasing indices, the first one as it is, block by block."""
+    for start in range(0, len(indices), _BLOCK):
+        yield np.diff(indices[start : start + _BLOCK], prepend=indices[start - 1] if start else 0)
+
+
+def _varint_lengths(gaps: Indices) -> Octets:
+    """Return how many bytes each number takes as LEB128, shape (k,), uint8."""
+    lengths = np.ones(len(gaps), np.uint8)
+    for low in range(7, int(gaps.max()).bit_length(), 7):
+        lengths += gaps >= 1 << low
+    return lengths
+
+
+def _pack_varint(indices: Indices) -> bytes:
+    """Differences of increasing indices as LEB128, 7 bits a byte, low bits first."""
+    return b"".join(_packed_varint(gaps) for gaps in _gaps(indices))
+
+
+def _packed_varint(numbers: Indices) -> bytes:
+    lengths = _varint_lengths(numbers)
+    longest = int(lengths.max())
+    if longest == 1:
+        return numbers.astype(np.uint8).tobytes()
+    ends = np.cumsum(lengths, dtype=np.int64)
+    out = np.empty(ends[-1], np.uint8)
+    place = ends - lengths
+    for byte in range(longest):
+        more = lengths > byte + 1
+        out[place] = (numbers & 0x7F).astype(np.uint8) | more.view(np.uint8) << np.uint8(7)
+        numbers, lengths, place = numbers[more] >> 7, lengths[more], place[more] + 1
+    return out.tobytes()
+
+
+def _unpack_varint(octets: Octets, count: int) -> Indices:
+    gaps = np.empty(count, np.int64)
+    read = found = 0
+    while read < len(octets):
+        block = octets[read : read + _BLOCK]
+        ends = np.flatnonzero(block < 0x80)
+        if not len(ends) or found + len(ends) > count:
+            raise PayloadError(f"indices are not {count} LEB128 numbers")
+        gaps[found : found + len(ends)] = _unpacked_varint(block, ends)
+        found += len(ends)
+        read += int(ends[-1]) + 1
+    if found != count:
+        raise PayloadError(f"indices are not {count} LEB128 numbers")
+    if not gaps[1:].all():
+        raise PayloadError("indices do not increase")
+    indices = np.cumsum(gaps, out=gaps)
+    if indices.min(initial=0) < 0:  # a sum beyond 63 bits is negative when it first occurs
+        raise PayloadError("an index does not fit 63 bits")
+    return indices
+
+
+def _unpacked_varint(octets: Octets, ends: Indices) -> Indices:
+    """Return the numbers whose last bytes are at ``ends``."""
+    lengths = np.diff(ends, prepend=-1)
+    if lengths.max() > _LONGEST_VARINT:
+        raise PayloadError("an index does not fit 63 bits")
+    numbers = octets[ends].astype(np.int64)
+    # The highest bits come last: from there, the longer numbers go on to the lower ones.
+    long = np.flatnonzero(lengths > 1)
+    if not numbers[long].all():
+        raise PayloadError("an index takes more bytes than it needs")
+    byte = 1
+    while len(long):
+        numbers[long] = numbers[long] << 7 | octets[ends[long] - byte] & 0x7F
+        byte += 1
+        long = long[lengths[long] > byte]
+    return numbers
+
+
+def _pack_list(indices: Indices, width: int) -> bytes:
+    """Each index in ``width`` bits, low bits first."""
+    pieces = []
+    for start in range(0, len(indices), _BLOCK):
+        octets = np.ascontiguousarray(indices[start : start + _BLOCK], "<i8").view(np.uint8)
+        each = np.unpackbits(octets.reshape(-1, 8), axis=1, count=width, bitorder="little")
+        pieces.append(np.packbits(each, bitorder="little").tobytes())
+    return b"".join(pieces)
+
+
+def _unpack_list(octets: Octets, count: int, width: int) -> Indices:
+    indices = np.empty(count, "<i8")
+    for start in range(0, count, _BLOCK):
+        block = indices[start : start + _BLOCK]
+        piece = octets[start * width // 8 : -(-(start + len(block)) * width // 8)]
+        content = np.unpackbits(piece, bitorder="little")
+        if content[len(block) * width :].any():
+            raise PayloadError("bits behind the last index are not zero")
+        each = np.zeros((len(block), 64), np.uint8)
+        each[:, :width] = content[: len(block) * width].reshape(len(block), width)
+        block[:] = np.packbits(each, axis=1, bitorder="little").view("<i8").reshape(-1)
+    return indices.astype(np.int64, copy=False)
+
+
+def _unpack_bitmap(octets: Octets, count: int, size: int) -> Indices:
+    given = int(np.bitwise_count(octets).sum(dtype=np.int64))
+    if given != count:
+        raise PayloadError(f"{given} bits of the bitmap are set, and {count} entries are given")
+    if size % 8 and octets[-1] >> size % 8:
+        raise PayloadError("bits behind the last entry of the bitmap are not zero")
+    return np.flatnonzero(np.unpackbits(octets, count=size, bitorder="little").view(np.bool_))

@@ -1,0 +1,162 @@
+"""The two files of a key pair, and the rule of who is given which.
+
+``clients.secret`` holds what all clients share: each of them gets a copy. ``server.public`` holds the public
+key: the server may have it. A server that is offered the other one refuses to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from fenchel.common.crypto.public_key import PublicKey, looks_private
+from fenchel.common.errors import CredentialError, SettingsError
+
+CLIENTS = "clients.secret"
+SERVER = "server.public"
+DEFAULT_BITS = 3072
+
+SECRETS_VARIABLE = "FENCHEL_SECRETS"
+"""Names the file for ``fenchel client --secrets`` in the environment."""
+PUBLIC_KEY_VARIABLE = "FENCHEL_PUBLIC_KEY"
+"""Names the file for ``fenchel server --public-key`` in the environment."""
+MOUNTED_SECRETS = Path("/run/secrets")
+"""Where containers find the secrets that they are given."""
+
+_LONGEST = 1 << 20  # bytes of a file that are looked at; a key is shorter
+
+
+def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) -> PublicKey:
+    """Make a key pair: ``clients.secret`` (mode 0600) and ``server.public``.
+
+    Parameters
+    ----------
+    folder
+        Where; it is made if it is missing.
+    bits
+        Length of the Paillier key.
+    force
+        Replace what is there. What was encrypted with it can no longer be read.
+
+    Raises
+    ------
+    SettingsError
+        The length cannot be accepted, or there are keys in the folder.
+    CredentialError
+        The folder cannot be written.
+    """
+    # Only here: a process that is a server must not even have this code.
+    from fenchel.client.secrets.shared import Secrets
+
+    paths = folder / CLIENTS, folder / SERVER
+    for path in paths:
+        if path.exists() and not force:
+            raise SettingsError(
+                f"{path}: is there already; --force replaces it, and what was encrypted with it can then no "
+                "longer be read"
+            )
+    secrets = Secrets.generate(bits)
+    public = secrets.private_key.public
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in paths:
+            path.unlink(missing_ok=True)
+        secrets.save(paths[0])
+        paths[1].write_text(public.to_text())
+    except OSError as error:
+        raise CredentialError(f"{folder}: cannot be written ({error.strerror})") from None
+    return public
+
+
+async def make_keys_apart(folder: Path, bits: int) -> PublicKey:
+    """Make a key pair in another process, so that this one, which is to be a server, never has the private key.
+
+    Raises
+    ------
+    SettingsError
+        The keys could not be made; the text is that process's own.
+    """
+    words = (sys.executable, "-P", "-m", "fenchel.deploy.cli.main", "keys", str(folder), "--bits", str(bits))
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    if process.returncode != 0:
+        raise SettingsError(said.decode(errors="replace").strip().removeprefix("error: "))
+    return read_public(folder / SERVER)
+
+
+def read_public(path: Path) -> PublicKey:
+    """Read a public key.
+
+    Raises
+    ------
+    CredentialError
+        It cannot be read, or is none; above all if it is a private one.
+    """
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise CredentialError(
+            f"{path}: cannot be read ({error.strerror}); fenchel keys makes {SERVER}"
+        ) from None
+    return PublicKey.from_text(text, str(path))
+
+
+def refuse_private_keys(
+    certificates: Path | None, environment: Mapping[str, str], mounted: Path = MOUNTED_SECRETS
+) -> None:
+    """Refuse to be a server within reach of what decrypts.
+
+    Parameters
+    ----------
+    certificates
+        The server's folder of certificates.
+    environment
+        The process's environment.
+    mounted
+        Where containers find their secrets.
+
+    Raises
+    ------
+    CredentialError
+        Naming the place of a private key of the clients.
+    """
+    for place, text in _offered(certificates, environment, mounted):
+        if looks_private(text):
+            raise CredentialError(
+                f"{place}: holds the clients' private key, and this would be the server: whoever runs it could read "
+                f"what the clients hide. Give the server {SERVER} only, and remove this. If others than the clients "
+                "have had access to it, make new keys (fenchel keys)"
+            )
+
+
+def _offered(
+    certificates: Path | None, environment: Mapping[str, str], mounted: Path
+) -> Iterator[tuple[str, str]]:
+    """Yield all that a server is given besides its settings: where it is, and what it says."""
+    for name, value in environment.items():
+        yield f"the variable {name} of the environment", value
+    files = [
+        Path(environment[name]) for name in (SECRETS_VARIABLE, PUBLIC_KEY_VARIABLE) if environment.get(name)
+    ]
+    for folder in (certificates, mounted):
+        if folder is not None and folder.is_dir():
+            files += sorted(folder.iterdir())
+    for path in files:
+        if path.is_file() and (text := _beginning(path)):
+            yield str(path), text
+
+
+def _beginning(path: Path) -> str:
+    """Return the beginning of a file; nothing of one that this process cannot read, which is not within its reach."""
+    try:
+        with path.open(errors="replace") as file:
+            return file.read(_LONGEST)
+    except OSError:
+        return ""

@@ -1,0 +1,57 @@
+"""``HOST:PORT``, as people give it on the command line."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from fenchel.common.errors import SettingsError
+
+_ADDRESS = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})", re.ASCII
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is, or where to listen.
+
+    Attributes
+    ----------
+    host
+        A name or an IP address.
+    port
+        Where to listen, 0 takes a free one.
+    """
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, words: str, option: str) -> Self:
+        """Read ``HOST:PORT``; an IPv6 address stands in brackets.
+
+        Raises
+        ------
+        SettingsError
+            Naming the ``option``, as the user knows it.
+        """
+        found = _ADDRESS.fullmatch(words)
+        if found is None or int(found["port"]) > 65535:
+            raise SettingsError(
+                f"{option}: expected HOST:PORT, such as 127.0.0.1:7444 or [::1]:7444, got {words!r:.80}"
+            )
+        return cls(found["six"] or found["name"], int(found["port"]))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

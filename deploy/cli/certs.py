@@ -1,0 +1,190 @@
+"""Commands that make certificates (all at once, or an authority, a server's, a client's), replace and revoke them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fenchel.common.errors import SettingsError
+from fenchel.common.tls.credentials import KEY
+from fenchel.deploy.cli.run import JsonOption
+
+app = typer.Typer(help="Certificates: an authority, the server's, the clients'.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Argument(help="folder to write to")]
+Authority = Annotated[Path, typer.Option("--authority", help="folder of the authority")]
+Hosts = Annotated[
+    list[str], typer.Option("--host", help="name or address that clients dial; repeat for several")
+]
+Days = Annotated[int, typer.Option(min=1, help="validity in days")]
+Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
+
+
+def _say(words: str) -> None:
+    Console(highlight=False, markup=False, emoji=False).print(words, soft_wrap=True)
+
+
+@app.command("all")
+def make_everything(
+    folder: Folder,
+    hosts: Hosts,
+    clients: Annotated[int, typer.Option(min=1, help="number of client identities")],
+    force: Force = False,
+) -> None:
+    """Make an authority, a server certificate, and client-000, client-001, ... in one folder."""
+    from fenchel.deploy.certificates.making import make_all
+    from fenchel.deploy.launch.names import client_names
+
+    make_all(folder, hosts, client_names(clients), force=force)
+    _say(f"{folder}: authority, server, and {clients} clients. Keep {folder / 'authority'} to yourself.")
+
+
+@app.command()
+def authority(
+    folder: Folder,
+    name: Annotated[str, typer.Option(help="name of the authority")] = "Fenchel authority",
+    days: Days = 3650,
+    force: Force = False,
+) -> None:
+    """Make a certificate authority; its key signs who may take part."""
+    from fenchel.deploy.certificates.authority import make_authority
+
+    make_authority(folder, name, days=days, force=force)
+    _say(f"{folder}: authority {name!r}. Its authority-key.pem never leaves this machine.")
+
+
+@app.command()
+def server(
+    authority: Authority, folder: Folder, hosts: Hosts, days: Days = 397, force: Force = False
+) -> None:
+    """Make a server's certificate."""
+    from fenchel.deploy.certificates.making import make_server
+
+    make_server(authority, folder, hosts, days=days, force=force)
+    _say(f"{folder}: certificate of the server at {', '.join(hosts)}")
+
+
+@app.command()
+def client(
+    authority: Authority,
+    folder: Folder,
+    name: Annotated[str, typer.Option(help="the client's id")],
+    days: Days = 397,
+    force: Force = False,
+) -> None:
+    """Make a client's certificate; its name is the client's identity."""
+    from fenchel.deploy.certificates.making import make_client
+
+    make_client(authority, folder, name, days=days, force=force)
+    _say(f"{folder}: certificate of client {name!r}")
+
+
+@app.command()
+def monitor(
+    authority: Authority,
+    folder: Folder,
+    name: Annotated[str, typer.Option(help="name of the monitor, for the server's log")] = "monitor",
+    days: Days = 397,
+    force: Force = False,
+) -> None:
+    """Make a monitor's certificate: with it one can check the server's health, and take no part in a run."""
+    from fenchel.deploy.certificates.making import make_monitor
+
+    make_monitor(authority, folder, name, days=days, force=force)
+    _say(f"{folder}: certificate of monitor {name!r}")
+
+
+@app.command()
+def renew(
+    authority: Authority,
+    folder: Annotated[Path, typer.Argument(help="folder with the certificate to replace")],
+    days: Days = 397,
+) -> None:
+    """Replace a certificate and its key by new ones for the same name or hosts.
+
+    A server or client that uses the folder takes them up at its next connection, without a restart. The old
+    certificate is valid until it expires, or is revoked by the number that this command prints.
+    """
+    from fenchel.deploy.certificates.description import describe
+    from fenchel.deploy.certificates.making import renew as replace
+
+    old = describe(folder)["serial"]
+    replace(authority, folder, days=days)
+    about = describe(folder)
+    _say(
+        f"{folder}: new certificate of {about['subject']!r}, until {about['expires'][:10]}; the old one is {old}"
+    )
+
+
+@app.command()
+def revoke(
+    authority: Authority,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="client whose certificates up to now are revoked; repeat for several"),
+    ] = None,
+    serials: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--serial", metavar="HEX", help="one certificate, by the number that certs show tells; repeat"
+        ),
+    ] = None,
+    to: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="also copy the list into this folder of the server's or a client's; repeat"
+        ),
+    ] = None,
+) -> None:
+    """Revoke certificates: write the authority's list, revoked.pem, for the folders of the server and the clients.
+
+    A server that runs looks at revoked.pem in its --certs folder every few seconds. It ends the streams of clients
+    on the list and accepts none from them; the run goes on as without them. A client that has the list in its
+    --certs folder shares no secrets with those on it, whatever the server says.
+    """
+    from fenchel.common.storage.store import write_text
+    from fenchel.common.tls.revocation import REVOKED
+    from fenchel.deploy.certificates.revocation import revoke as add
+
+    if not names and not serials:
+        raise SettingsError("which certificates? Give --name CLIENT or --serial HEX")
+    new = add(authority, names=names or (), serials=[_number(serial) for serial in serials or ()])
+    _say(f"{authority / REVOKED}: {len(new)} more revoked" + "".join(f"\n  {serial:x}" for serial in new))
+    if not to:
+        _say("copy it into the folders that the server and the clients were given with --certs")
+    for folder in to or ():
+        write_text(folder / REVOKED, (authority / REVOKED).read_text(), sync=True)
+        _say(f"{folder / REVOKED}: copied")
+
+
+def _number(serial: str) -> int:
+    try:
+        number = int(serial, 16)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise SettingsError(
+            f"--serial {serial}: not a number in hexadecimal digits; fenchel certs show tells it"
+        )
+    return number
+
+
+@app.command()
+def show(folder: Folder, as_json: JsonOption = False) -> None:
+    """Tell what a folder's certificate is for, until when, and check it against its authority."""
+    from fenchel.common.tls.credentials import Credentials
+    from fenchel.deploy.certificates.description import describe
+    from fenchel.deploy.certificates.pairs import check_pair
+
+    about = describe(folder)
+    if (folder / KEY).exists():
+        check_pair(Credentials.load(folder))
+    if as_json:
+        print(json.dumps(about, indent=2, default=str))  # noqa: T201
+        return
+    for key, value in about.items():
+        _say(f"{key:12} {value}")

@@ -1,0 +1,164 @@
+"""Commands about data: list, fetch, import, extract, show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.deploy.cli.run import ClientsOption, JsonOption, SetOption
+
+app = typer.Typer(
+    help="Data sets: list, fetch, import, and show how a run divides one; features of images.",
+    no_args_is_help=True,
+)
+
+_COLUMN_WIDTH = 6  # of a client in the terminal; the picture has room for all clients
+
+
+@app.command("list")
+def list_sets(as_json: JsonOption = False) -> None:
+    """List the named data sets, and which of them are on this machine."""
+    from fenchel.common.data.catalogue import CATALOGUE, UNPUBLISHED, known_names, locate
+
+    rows = []
+    for name in known_names():
+        entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
+        rows.append(
+            {
+                "name": name,
+                "here": locate(name) is not None,
+                "train": entry.train if entry else None,
+                "test": entry.test if entry else None,
+                "features": entry.features if entry else None,
+                "classes": entry.classes if entry else None,
+                "licence": entry.licence if entry else None,
+                "title": entry.title if entry else "imported",
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=2))  # noqa: T201
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for title in ("name", "here", "train", "test", "features", "classes", "what"):
+        table.add_column(
+            title, justify="right" if title in ("train", "test", "features", "classes") else "left"
+        )
+    for row in rows:
+        numbers = [
+            f"{row[key]:,}" if isinstance(row[key], int) else ""
+            for key in ("train", "test", "features", "classes")
+        ]
+        table.add_row(str(row["name"]), "yes" if row["here"] else "", *numbers, str(row["title"]))
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def fetch(name: Annotated[str, typer.Argument(help="a named data set")]) -> None:
+    """Download a data set from its public source and check it."""
+    from fenchel.common.data.catalogue import locate
+    from fenchel.common.data.fetch import entry_of
+    from fenchel.deploy.launch.data import download
+
+    console = Console(highlight=False)
+    entry = entry_of(name)
+    if locate(name) is not None:
+        console.print(f"{name} is on this machine already")
+        return
+    console.print(f"{name} is in {download(entry, console)}", soft_wrap=True)
+
+
+@app.command("import")
+def import_set(
+    name: Annotated[str, typer.Argument(help="name for data.name in the settings")],
+    files: Annotated[list[Path], typer.Argument(help="LIBSVM, CSV, NPZ, Parquet or IDX files")],
+    label: Annotated[str | None, typer.Option(help="label column, in CSV and Parquet")] = None,
+) -> None:
+    """Make a named data set of files that you have."""
+    from fenchel.common.data.catalogue import import_files
+
+    Console(highlight=False).print(f"{name} is in {import_files(name, files, label=label)}", soft_wrap=True)
+
+
+@app.command()
+def extract(
+    settings: Annotated[Path, typer.Argument(help="settings file (YAML) with data.extractor")],
+    overrides: SetOption = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="threads of the network; default all that there are")
+    ] = None,
+) -> None:
+    """Compute the features of all images of a run beforehand, so that its processes only read them."""
+    import os
+
+    from fenchel.common.data.extractor import feature_folder
+    from fenchel.common.data.source import DataSource
+    from fenchel.common.settings.run import load
+    from fenchel.deploy.launch.data import ensure
+
+    chosen = load(settings, overrides or ())
+    if chosen.own_data:
+        raise DataError(
+            "data.name: own means that each client brings its own file, and computes its own features"
+        )
+    console = Console(highlight=False)
+    ensure(chosen.data, console)
+    source = DataSource.open(chosen.data, chosen.seed, chosen.positive)
+    images = source.extract(threads or os.cpu_count() or 1)
+    console.print(f"the features of {images:,} images are in {feature_folder()}", soft_wrap=True)
+
+
+@app.command()
+def show(
+    settings: Annotated[Path, typer.Argument(help="settings file (YAML)")],
+    overrides: SetOption = None,
+    clients: ClientsOption = None,
+    picture: Annotated[Path | None, typer.Option(help="also draw the table, as PNG")] = None,
+) -> None:
+    """Print, and draw, how many samples of each class each client would hold, and how many are positive."""
+    from fenchel.common.data.source import DataSource
+    from fenchel.common.data.table import partition_table
+    from fenchel.common.data.table_picture import draw
+    from fenchel.common.settings.run import load
+    from fenchel.deploy.launch.data import ensure
+    from fenchel.report.render.output import output_at
+
+    chosen = load(settings, [*(overrides or []), *([f"clients={clients}"] if clients else [])])
+    if chosen.own_data:
+        raise DataError(
+            "data.name: own means that each client brings its own file: there is no partition to show"
+        )
+    if not isinstance(chosen.clients, int):
+        raise SettingsError("clients: auto; say how many with --clients N")
+    console = Console(highlight=False)
+    ensure(chosen.data, console)
+    table = partition_table(DataSource.open(chosen.data, chosen.seed, chosen.positive), chosen.clients)
+    shown = Table(title=table.title, box=None, header_style="dim", pad_edge=False)
+    shown.add_column("class")
+    number = min(chosen.clients, max(4, (console.width - 20) // _COLUMN_WIDTH))
+    for client in range(number):
+        shown.add_column(str(client), justify="right")
+    for name, counts in zip(table.marked_names, table.counts, strict=True):
+        shown.add_row(name, *(str(count) if count else "·" for count in counts[:number]))
+    shown.add_row("all", *(str(count) for count in table.counts.sum(axis=0)[:number]), style="bold")
+    if table.positives is not None and table.rates is not None:
+        shown.add_row("positive", *(str(count) for count in table.positives[:number]), style="bold")
+        shown.add_row("imratio", *(f"{rate:.3f}" for rate in table.rates[:number]), style="bold")
+    console.print(shown)
+    if table.left_out:
+        console.print(f"{table.left_out:,} training samples are on no client")
+    if chosen.data.partition.kind == "class-groups" and table.shared_classes:
+        console.print(f"{table.shared_classes} of {len(table.counts)} classes are on more than one client")
+    if number < chosen.clients:
+        console.print(
+            f"... and {chosen.clients - number} more clients; --picture FILE.png draws all", style="dim"
+        )
+    if picture is not None:
+        with output_at(picture):
+            draw(table, picture)
+        console.print(f"picture  {picture}", soft_wrap=True)

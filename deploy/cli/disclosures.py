@@ -1,0 +1,90 @@
+"""The command disclosures: what each party of a run could see."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+from inspect import getdoc, getmembers, isfunction
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fenchel.deploy.cli.run import JsonOption
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(disclosures)
+
+
+def disclosures(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder, finished or not")],
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what each party of a run could see: every kind of message that crossed, in clear or not.
+
+    The account is kept by the server from what crossed; docs/security.md says how to read it.
+    """
+    from fenchel.report.disclosures import (
+        disclosure_rows,
+        head_rows,
+        load_disclosures,
+        noise_rows,
+        outlet_rows,
+    )
+    from fenchel.report.formatting import plain
+
+    account = load_disclosures(run)
+    if as_json:
+        print(json.dumps(account, indent=2))  # noqa: T201
+        return
+    console = Console(highlight=False)
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for title in ("phase", "way", "name", "what", "form", "who could read it", "clients", "rounds"):
+        table.add_column(title)
+    table.add_column("times", justify="right")
+    for row in disclosure_rows(account):
+        table.add_row(*(Text(plain(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in astuple(row)))
+    console.print(table)
+    for sentence in noise_rows(account):
+        console.print(f"noise  {plain(sentence)}", soft_wrap=True, markup=False)
+    heads = Table(box=None, header_style="dim", pad_edge=False)
+    for title in ("head", "way", "fields that were ever set"):
+        heads.add_column(title)
+    heads.add_column("times", justify="right")
+    for message, way, fields, times in head_rows(account):
+        heads.add_row(Text(plain(message)), way, Text(plain(fields)), f"{times:,}")
+    console.print("\nHeads of messages, always in clear between server and client:")
+    console.print(heads)
+    if outlets := outlet_rows(account):
+        console.print("\nWhere else the run could be watched:")
+        for sentence in outlets:
+            console.print(plain(sentence), soft_wrap=True, markup=False)
+    if meanings := _meanings(run):
+        console.print("\nWhat clients do in each phase:")
+        for phase, meaning in meanings.items():
+            console.print(f"{phase:20} {meaning}", soft_wrap=True, markup=False)
+
+
+def _meanings(run: Path) -> dict[str, str]:
+    """Return, by phase, what the client half says that it does; of an algorithm from outside the project, nothing."""
+    from fenchel.algorithms.client_registry import client_half
+    from fenchel.common.algorithm_registry import is_outside
+    from fenchel.common.storage.run_folder import RunFolder
+    from fenchel.report.run import Run
+    from fenchel.report.summary import headline
+
+    if not RunFolder(run).settings.exists():
+        return {}
+    name = str(headline(Run(run))["algorithm"])
+    if is_outside(name):
+        return {}
+    return {
+        method.answers_phase: " ".join((getdoc(method) or "").partition("\n\n")[0].split())
+        for _, method in getmembers(client_half(name), isfunction)
+        if hasattr(method, "answers_phase")
+    }

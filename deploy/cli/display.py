@@ -1,0 +1,173 @@
+"""A run's progress on the terminal: a live table for people, plain lines for a log."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fenchel.report.formatting import bytes_text
+from fenchel.server.rounds import Row
+from fenchel.server.telemetry.observer import RunObserver
+
+_SHOWN_ROWS = 12
+
+
+def _number(figure: float, digits: int = 4) -> str:
+    return "" if math.isnan(figure) else f"{figure:.{digits}f}"
+
+
+def _small(figure: float) -> str:
+    return "" if math.isnan(figure) else f"{figure:.2e}"
+
+
+def _percent(figure: float, digits: int = 1) -> str:
+    return "" if math.isnan(figure) else f"{100 * figure:.{digits}f} %"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A figure of a round; ``rare``: the column is left out where no round has one."""
+
+    title: str
+    text: Callable[[Row], str]
+    rare: bool = False
+
+
+_COLUMNS = (
+    _Column("round", lambda row: f"{row['round']:.0f}"),
+    _Column("objective", lambda row: _number(_objective(row))),
+    _Column("gap", lambda row: _small(row.get("gap", math.nan)), rare=True),
+    _Column("accuracy", lambda row: _percent(row.get(_of_split(row, "accuracy"), math.nan))),
+    _Column("auc", lambda row: _auc(row), rare=True),
+    _Column("epsilon", lambda row: _number(row.get("epsilon_pld", math.nan), 3), rare=True),
+    _Column("seconds", lambda row: f"{row['seconds']:.3f}"),
+    _Column("compute", lambda row: f"{row['compute_s']:.3f}"),
+    _Column("encryption", lambda row: f"{spent:.3f}" if (spent := row["encryption_s"]) else "", rare=True),
+    _Column("coding", lambda row: f"{row['coding_s']:.3f}"),
+    _Column("network", lambda row: f"{row['network_s']:.3f}"),
+    _Column("rest", lambda row: f"{_rest(row):.3f}"),
+    _Column("down", lambda row: bytes_text(row["wire_down"])),
+    _Column("up", lambda row: bytes_text(row["wire_up"])),
+    _Column("clients", lambda row: f"{row['counted']:.0f}/{row['asked']:.0f}"),
+)
+
+
+def _rest(row: Row) -> float:
+    """Seconds of queues, of who was away, of the server, of answers that never came, and of what is unaccounted for."""
+    shown = sum(row[f"{part}_s"] for part in ("compute", "encryption", "coding", "network"))
+    return max(row["seconds"] - shown, 0.0)
+
+
+def _objective(row: Row) -> float:
+    """The objective of the evaluation, else the algorithm's own account of it, which is a round behind."""
+    figure = row.get("objective", math.nan)
+    return row.get("primal_objective", math.nan) if math.isnan(figure) else figure
+
+
+def _of_split(row: Row, kind: str) -> str:
+    """Name the figure on the test set where there is one, else on the clients' holdouts, else on training samples."""
+    names = [f"{split}_{kind}" for split in ("test", "holdout", "train")]
+    return next((name for name in names if not math.isnan(row.get(name, math.nan))), names[-1])
+
+
+def _auc(row: Row) -> str:
+    """Show the AUC, and how far it may be from the true one where it is of groups of scores."""
+    name = _of_split(row, "auc")
+    error = row.get(f"{name}_error", math.nan)
+    return _percent(row.get(name, math.nan), 2) + (f" ± {_percent(error, 2)}" if error > 0 else "")
+
+
+class Display:
+    """Shows a run while it goes on.
+
+    Parameters
+    ----------
+    console
+        Where; a live table if it is a terminal, else a line for each round.
+    title
+        Of the table.
+    rounds
+        How many there will be.
+    """
+
+    def __init__(self, console: Console, title: str, rounds: int) -> None:
+        self._console = console
+        self._title = title
+        self._rounds = rounds
+        self._rows: deque[Row] = deque(maxlen=_SHOWN_ROWS)
+        self._status = "starting"
+        self._live = (
+            Live(self._table(), console=console, refresh_per_second=8) if console.is_terminal else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.update(self._table())
+            self._live.stop()
+
+    def observer(self) -> RunObserver:
+        """Return what a coordinator reports to."""
+        return RunObserver(joined=self.joined, row=self.row, waits=self.waits)
+
+    def say(self, status: str) -> None:
+        """Show a line of status."""
+        self._status = status
+        if self._live is not None:
+            self._live.update(self._table())
+        else:
+            self._console.print(status, highlight=False)
+
+    def joined(self, present: int, expected: int | None) -> None:
+        """Show how many clients are ready."""
+        self.say(f"{present} of {expected or '?'} clients ready")
+
+    def waits(self, words: str) -> None:
+        """Show what the run waits for beyond a deadline. Without a live table the log is enough, which says so too."""
+        self._status = words
+        if self._live is not None:
+            self._live.update(self._table())
+
+    def row(self, row: Row) -> None:
+        """Show a round."""
+        self._rows.append(row)
+        self._status = ""
+        if self._live is not None:
+            self._live.update(self._table())
+        else:
+            shown = [f"{column.title} {text}" for column in _COLUMNS if (text := column.text(row))]
+            self._console.print("  ".join(shown), highlight=False, soft_wrap=True)
+
+    def _table(self) -> Table:
+        done = int(self._rows[-1]["round"]) if self._rows else 0
+        table = Table(
+            title=f"{self._title}   round {done} of {self._rounds}",
+            title_style="bold",
+            caption=Text(self._status),
+            header_style="dim",
+            box=None,
+            pad_edge=False,
+        )
+        shown = [
+            column for column in _COLUMNS if not column.rare or any(column.text(row) for row in self._rows)
+        ]
+        for column in shown:
+            table.add_column(column.title, justify="right", no_wrap=True)
+        for row in self._rows:
+            table.add_row(*(column.text(row) for column in shown))
+        return table

@@ -1,0 +1,242 @@
+"""The command energy: what runs cost their clients in energy and time, by a model of device and channel."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.section import yaml_value
+from fenchel.deploy.cli.run import JsonOption
+
+if TYPE_CHECKING:
+    from fenchel.report.energy.effort import Expense
+    from fenchel.report.energy.local_steps import LeastEnergy, Measured
+    from fenchel.report.energy.model import Channel, Devices
+
+_RATIOS, _BANDWIDTHS = "0,5,10,15,20", "1e6,5e6,1e7,2e7"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(energy)
+
+
+def energy(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="run folders; several with different local steps are compared"),
+    ],
+    snr: Annotated[
+        float, typer.Option(metavar="DB", help="signal-to-noise ratio of the uplink, in decibels")
+    ] = 10.0,
+    bandwidth: Annotated[
+        float, typer.Option(metavar="HZ", min=1e-3, help="bandwidth that each client has for itself")
+    ] = 1e6,
+    target: Annotated[
+        float | None,
+        typer.Option(help="count the rounds until the figure reaches this, such as 0.8; default: all rounds"),
+    ] = None,
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            help="figure that is to reach the target; default client_accuracy_worst, or else test_accuracy"
+        ),
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|KEY=VALUE",
+            help="constants of the clients' devices: a YAML file, or one constant; repeatable (see docs/energy.md)",
+        ),
+    ] = None,
+    downlink_rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="BIT/S", min=1e-3, help="rate towards the clients; default: receiving costs nothing"
+        ),
+    ] = None,
+    macs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10**18,
+            help="multiply-accumulates of one sample's forward pass, for a model of your own",
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--map", metavar="PNG", help="draw the best local steps (of one run: its energy) per channel"
+        ),
+    ] = None,
+    snrs: Annotated[str, typer.Option(metavar="DB,...", help="ratios of the map")] = _RATIOS,
+    bandwidths: Annotated[str, typer.Option(metavar="HZ,...", help="bandwidths of the map")] = _BANDWIDTHS,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate the energy and time that runs cost their clients; find the best number of local steps.
+
+    Bytes are those that were measured; operations follow from the model and the settings; power, clock and channel
+    are the constants given here. docs/energy.md has the formulas.
+    """
+    from fenchel.report.energy.local_steps import Measured, choice
+    from fenchel.report.energy.model import Channel
+    from fenchel.report.run import Run
+
+    channel, devices = Channel(snr, bandwidth, downlink_rate), _devices(device or ())
+    if devices.receive and downlink_rate is None:
+        raise SettingsError("--device receive_power: receiving takes no time without --downlink-rate BIT/S")
+    measured = [Measured.of(Run(path), target, figure, macs) for path in runs]
+    priced = [(each, each.expense(devices, channel)) for each in measured]
+    if picture is not None and target is None and len(measured) > 1:
+        raise SettingsError(
+            "--map of several runs needs --target: without one they do not strive for the same"
+        )
+    best = None if target is None else choice(measured, devices, channel)
+    if picture is not None:
+        ratios, widths = _numbers("--snrs", snrs), _numbers("--bandwidths", bandwidths)
+        picture = _drawn(measured, devices, channel, ratios, widths, picture)
+    if as_json:
+        described = [_described(each, cost) for each, cost in priced]
+        print(json.dumps({"runs": described, "choice": None if best is None else asdict(best)}))  # noqa: T201
+        return
+    console = Console(highlight=False)
+    console.print(_table(priced, to_target=target is not None))
+    _say(console, "channel", f"{snr:g} dB, {bandwidth / 1e6:g} MHz: {channel.rate / 1e6:.4g} Mbit/s up")
+    if best is not None:
+        _say_choice(console, best)
+    if picture is not None:
+        _say(console, "map", str(picture))
+
+
+def _drawn(
+    measured: Sequence[Measured],
+    devices: Devices,
+    channel: Channel,
+    ratios: Sequence[float],
+    widths: Sequence[float],
+    path: Path,
+) -> Path:
+    """Draw the map of channels, and return where it is."""
+    from fenchel.report.energy.local_steps import over_channels
+    from fenchel.report.energy.picture import draw_map
+
+    title, values = over_channels(measured, devices, channel, ratios, widths)
+    return draw_map(values, ratios, widths, title=title, path=path)
+
+
+def _say_choice(console: Console, best: LeastEnergy) -> None:
+    _say(console, "local steps", f"{best.best} take the least energy, of {_listed(best.rounds)}")
+    if best.fit is not None:
+        fit = best.fit
+        formula = f"{fit.a:.3g} + {fit.b:.3g} / local steps"
+        _say(
+            console,
+            "closed form",
+            f"{fit.best:.3g}, if the rounds were {formula} (off by up to {fit.off:.2g})",
+        )
+
+
+def _say(console: Console, name: str, text: str) -> None:
+    console.print(f"{name:12} {text}", soft_wrap=True, markup=False)
+
+
+def _devices(words: Sequence[str]) -> Devices:
+    """Read files and single constants, the later before the earlier."""
+    from fenchel.report.energy.model import Devices
+
+    values: dict[str, Any] = {}
+    for word in words:
+        key, separator, text = word.partition("=")
+        values |= {key: _constant(word, text)} if separator else _constants(Path(word))
+    return Devices.of_constants(values)
+
+
+def _constant(word: str, text: str) -> Any:
+    try:
+        return yaml_value(text)
+    except yaml.YAMLError:
+        raise SettingsError(f"--device {word}: the value is not valid YAML") from None
+
+
+def _constants(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml_value(path.read_text())
+    except OSError as error:
+        raise SettingsError(f"--device {path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--device {path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise SettingsError(f"--device {path}: expected constants, such as transmit_power: 0.2")
+    return values
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        numbers = [float(word) for word in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(math.isfinite(number) for number in numbers):
+        raise SettingsError(f"{option} {text}: expected numbers with commas between them, such as {_RATIOS}")
+    if option == "--bandwidths" and min(numbers) <= 0:
+        raise SettingsError(f"{option} {text}: a bandwidth is more than 0")
+    return numbers
+
+
+def _table(priced: Sequence[tuple[Measured, Expense | None]], *, to_target: bool) -> Table:
+    from fenchel.report import summary
+    from fenchel.report.formatting import UNKNOWN, bytes_text, number_text, plain, seconds_text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("run", overflow="fold", min_width=12, vertical="bottom")
+    rounds = "rounds\nto target" if to_target else "rounds"
+    for heading in ("local\nsteps", rounds, "sent", "computing\nJ", "sending\nJ", "energy\nJ", "time"):
+        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
+    names = summary.labels([each.run for each, _ in priced])
+    for name, (each, cost) in zip(names, priced, strict=True):
+        cells = [UNKNOWN if each.local_steps is None else str(each.local_steps)]
+        if each.effort is None or cost is None:
+            cells += ["never", *[UNKNOWN] * 5]
+        else:
+            joules = (cost.computing, cost.sending, cost.energy)
+            cells += [f"{each.effort.rounds:,}", bytes_text(each.effort.bits_up.sum() / 8)]
+            cells += [*(number_text(value) for value in joules), seconds_text(cost.seconds)]
+        table.add_row(Text(plain(name)), *cells)
+    return table
+
+
+def _described(each: Measured, cost: Expense | None) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "id": each.run.id,
+        "local_steps": each.local_steps,
+        "reached": each.effort is not None,
+    }
+    if each.effort is None or cost is None:
+        return about
+    return about | {
+        "rounds": each.effort.rounds,
+        "bytes_up": float(each.effort.bits_up.sum()) / 8,
+        "macs": float(each.effort.macs.sum()),
+        "computing": cost.computing,
+        "sending": cost.sending,
+        "receiving": cost.receiving,
+        "energy": cost.energy,
+        "seconds": cost.seconds,
+        "clients": cost.clients,
+    }
+
+
+def _listed(numbers: Mapping[int, float]) -> str:
+    *rest, last = (str(number) for number in sorted(numbers))
+    return f"{', '.join(rest)} and {last}"

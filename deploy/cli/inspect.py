@@ -1,0 +1,224 @@
+"""Commands that look and tell: check, algorithms, report, probe."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect as introspection
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import json_schema, load
+from fenchel.deploy.cli.run import InsecureOption, JsonOption, SetOption
+
+_ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
+_FILE_WIDTH = 160  # columns of a table in a file or a pipe
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(check)
+    app.command()(algorithms)
+    app.command()(report)
+    app.command()(probe)
+
+
+def check(
+    settings: Annotated[Path | None, typer.Argument(help="settings file (YAML)")] = None,
+    overrides: SetOption = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="print the JSON Schema of settings, for editors")
+    ] = False,
+    with_data: Annotated[
+        bool, typer.Option("--data/--no-data", help="also open the data and divide it")
+    ] = True,
+) -> None:
+    """Check a settings file: keys, values, combinations, data, partition. Starts nothing."""
+    if schema:
+        print(json.dumps(json_schema(), indent=2))  # noqa: T201
+        return
+    if settings is None:
+        raise SettingsError("which settings? Give a file, or --schema")
+    from fenchel.deploy.launch.data import ensure
+    from fenchel.server.preflight import check_run, open_data
+
+    chosen = load(settings, overrides or ())
+    console = Console(highlight=False)
+    source = None
+    if with_data:
+        ensure(chosen.data, console)
+        source = open_data(chosen)
+    clients = chosen.clients if isinstance(chosen.clients, int) else None
+    check_run(chosen, source, clients)
+    facts = {"algorithm": chosen.algorithm.name, "rounds": str(chosen.rounds), "clients": str(chosen.clients)}
+    if source is not None:
+        from fenchel.common.objectives.factory import dimension_of
+
+        problem = source.problem
+        facts["data"] = f"{chosen.data.name or chosen.data.file}, {problem.samples:,} training samples"
+        facts["model"] = f"{dimension_of(chosen.objective, problem.features, problem.classes):,} parameters"
+        if clients is not None:
+            sizes = [len(part.samples) for part in source.parts(clients)]
+            facts["shards"] = f"{min(sizes):,} to {max(sizes):,} samples"
+    for name, fact in facts.items():
+        console.print(f"{name:10} {fact}")
+    if source is None:
+        console.print("[dim]not looked at: the data, and what depends on them[/]")
+    if clients is None:
+        console.print(
+            "[dim]not looked at: what depends on the number of clients; check it with --set clients=N[/]"
+        )
+    console.print(f"[green]{settings} is fine[/]")
+
+
+def algorithms(as_json: JsonOption = False) -> None:
+    """List the algorithms and their settings."""
+    from fenchel.algorithms.server_registry import builtin
+
+    found: dict[str, dict[str, Any]] = {}
+    for name, half in builtin().items():
+        settings = half.Settings
+        found[name] = {
+            "summary": (introspection.getdoc(half) or "").splitlines()[0],
+            "source": (introspection.getdoc(introspection.getmodule(half)) or "").split("\n\n")[1:2],
+            "settings": {
+                key: {
+                    "default": None
+                    if field.is_required()
+                    else _plain(field.get_default(call_default_factory=True)),
+                    "description": field.description or "",
+                }
+                for key, field in settings.model_fields.items()
+                if key != "name"
+            },
+        }
+    if as_json:
+        print(json.dumps(found, indent=2, default=str))  # noqa: T201
+        return
+    console = Console(highlight=False)
+    for name, about in found.items():
+        console.print(f"[bold]{name}[/]  {about['summary']}")
+        for source in about["source"]:
+            console.print(" ".join(source.split()), style="dim")
+        table = Table(box=None, header_style="dim", pad_edge=False)
+        for title in ("setting", "default", "meaning"):
+            table.add_column(title)
+        for key, field in about["settings"].items():
+            table.add_row(key, escape(str(field["default"])), field["description"])
+        console.print(table)
+
+
+def _plain(default: object) -> object:
+    return default.model_dump(mode="json") if isinstance(default, BaseModel) else default
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, finished or not")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            *("--output", "-o", "--html"), metavar="FILE", help="default: report.html in the first run folder"
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="also draw pictures into this folder")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="also write the numbers of all charts into this folder")
+    ] = None,
+    optimum: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="of the objective (fenchel solve): also show how far above it the runs are. Once for all runs of the "
+            "same problem, else once for each run, in their order"
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one run, or compare several: a table here, and a self-contained HTML page (docs/report.md)."""
+    from fenchel.report.optimum import optima_of
+    from fenchel.report.render.page import write_report
+    from fenchel.report.render.terminal import as_json as described
+    from fenchel.report.render.terminal import show
+    from fenchel.report.run import Run
+
+    found = [Run(path) for path in runs]
+    optima = optima_of(found, optimum or ())
+    written: list[Path] = []
+    if png is not None:
+        from fenchel.report.render.plots import write_pictures
+
+        written += write_pictures(found, png, optima)
+    if csv is not None:
+        from fenchel.report.render.tables import write_tables
+
+        written += write_tables(found, csv, optima)
+    if as_json:
+        print(json.dumps(described(found), indent=2))  # noqa: T201
+        return
+    console = _wide(Console())
+    show(found, console)
+    page = write_report(found, output or found[0].path / "report.html", optima)
+    for kind, path in [("page", page), *((path.suffix[1:], path) for path in written)]:
+        console.print(f"{kind:5} {path}", highlight=False, soft_wrap=True, markup=False)
+
+
+def probe(
+    server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="address of the server")],
+    certs: Annotated[
+        list[Path] | None,
+        typer.Option("--certs", help="folder of a client's certificate; repeat it to probe as several"),
+    ] = None,
+    pings: Annotated[int, typer.Option(min=2, help="round trips to measure")] = 50,
+    insecure: InsecureOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the way to a server: round-trip time, jitter, clock offset, throughput; a row a client."""
+    from fenchel.client.probe import probe as measure
+    from fenchel.common.tls.credentials import Credentials
+    from fenchel.deploy.certificates.description import common_name
+    from fenchel.deploy.cli.address import Address
+
+    if (not certs) != insecure:
+        raise SettingsError("give either --certs DIR (once for each client to probe as) or --insecure")
+    Address.parse(server, "the server's address")
+    identities = [Credentials.load(folder) for folder in certs or []]
+    whom: list[tuple[Credentials | None, str]] = [(each, common_name(each)) for each in identities]
+    whom = whom or [(None, "probe")]
+    results = [asyncio.run(measure(server, each, name, pings=pings)) for each, name in whom]
+    if as_json:
+        print(json.dumps([asdict(result) for result in results], indent=2))  # noqa: T201
+        return
+    _show_probes([result.cells() for result in results], Console(highlight=False))
+
+
+def _show_probes(rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print a row a client; of one client, or where they are too wide, a row a figure, so that no unit is cut."""
+    titles = ("client", "p50", "p90", "p99", "jitter", "clock offset", "up", "down")
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for title in titles:
+        table.add_column(title, justify="left" if title == "client" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    everything = console.options.update(width=_ANY_WIDTH)
+    if len(rows) > 1 and console.measure(table, options=everything).maximum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        for title, cell in zip(titles, row, strict=True):
+            console.print(f"{title:12}  {escape(cell)}", soft_wrap=True)
+
+
+def _wide(console: Console) -> Console:
+    """Return a console with room for a table where there is no terminal, and nobody said how wide it is."""
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_FILE_WIDTH)

@@ -1,0 +1,86 @@
+"""The command that makes and shows the keys that clients share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.deploy.certificates.keys import CLIENTS, DEFAULT_BITS, SERVER, make_keys, read_public
+from fenchel.deploy.cli.run import JsonOption
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(keys)
+
+
+def keys(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="FOLDER | show FILE", help="folder to write to, or a file to look at"),
+    ],
+    bits: Annotated[
+        int, typer.Option(help="length of the Paillier key: 3072, or 2048 if that is not to last for years")
+    ] = DEFAULT_BITS,
+    force: Annotated[bool, typer.Option("--force", help="replace the keys that are there")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make what clients share and the public key for the server, or show what a file of keys is; never a secret."""
+    match words:
+        case ["show", file]:
+            _show(Path(file), as_json)
+        case [folder]:
+            _make(Path(folder), bits, force, as_json)
+        case _:
+            raise SettingsError("give one folder to write to, or: show FILE")
+
+
+def _make(folder: Path, bits: int, force: bool, as_json: bool) -> None:
+    public = make_keys(folder, bits, force=force)
+    if as_json:
+        _print_json({"folder": str(folder), "bits": public.bits, "fingerprint": public.fingerprint})
+        return
+    _say(f"fingerprint    {public.fingerprint}")
+    _say(f"{CLIENTS} goes to every client, by a way that nobody else can read; never to the server")
+    _say(f"{SERVER}  may go to the server, which then insists on this key")
+    _say(f"both are in {folder}")
+
+
+def _show(file: Path, as_json: bool) -> None:
+    about = _about(file)
+    if as_json:
+        _print_json(about)
+        return
+    for key, value in about.items():
+        _say(f"{key:12} {value}")
+
+
+def _about(file: Path) -> dict[str, str | int]:
+    from fenchel.client.secrets.shared import Secrets
+    from fenchel.common.crypto.public_key import looks_private
+
+    try:
+        private = looks_private(file.read_text(errors="replace"))
+    except OSError as error:
+        raise CredentialError(
+            f"{file}: cannot be read ({error.strerror}); give clients.secret or server.public, which fenchel keys made"
+        ) from None
+    if private:
+        secrets = Secrets.load(file)
+        public, kind = secrets.private_key.public, "secrets that clients share; never for the server"
+    else:
+        public, kind = read_public(file), "public key; the server may have it"
+    return {"kind": kind, "bits": public.bits, "fingerprint": public.fingerprint}
+
+
+def _say(words: str) -> None:
+    Console(highlight=False, markup=False, emoji=False).print(words, soft_wrap=True)
+
+
+def _print_json(content: dict[str, str | int]) -> None:
+    print(json.dumps(content, indent=2))  # noqa: T201

@@ -1,0 +1,123 @@
+"""The command line: ``fenchel``.
+
+Each command is a thin layer: it reads its words, calls what does the work, and prints. An error that a
+person can act on is one paragraph on standard error and an exit code (``docs/exit-codes.md``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from fenchel.common.errors import FenchelError
+from fenchel.deploy.launch import grpc_engine
+from fenchel.deploy.launch.logs import log_to_terminal
+
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="fenchel",
+    help="Federated primal-dual learning over a real network.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _set_up_process() -> None:
+    """Set what gRPC and linear algebra read from the environment; nothing above imports them.
+
+    Not when this module is imported: a library changes nothing of its host.
+    """
+    grpc_engine.choose()
+    for name in _ONE_THREAD:  # also in the processes that this one starts
+        os.environ.setdefault(name, "1")
+
+
+def find_own_modules() -> None:
+    """Let settings name modules in the current folder; it comes last, so nothing there can stand in for ours."""
+    for package in ("proto", "common", "server", "client", "report"):
+        importlib.import_module(package)
+    here = str(Path.cwd())
+    if "" not in sys.path and here not in sys.path:
+        sys.path.append(here)
+
+
+def register() -> None:
+    """Add the commands to the application."""
+    from fenchel.deploy.cli import (
+        certs,
+        data,
+        disclosures,
+        energy,
+        inspect,
+        keys,
+        project,
+        relay,
+        run,
+        solve,
+        trace,
+        tune,
+    )
+
+    app.add_typer(certs.app, name="certs")
+    app.add_typer(data.app, name="data")
+    keys.register(app)
+    run.register(app)
+    inspect.register(app)
+    energy.register(app)
+    project.register(app)
+    solve.register(app)
+    trace.register(app)
+    disclosures.register(app)
+    tune.register(app)
+    relay.register(app)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit."""
+    _set_up_process()
+    log_to_terminal(logging.WARNING)
+    find_own_modules()
+    register()
+    try:
+        # Outside of standalone mode typer returns the code of typer.Exit, and raises what went wrong.
+        code = app(standalone_mode=False)
+    except FenchelError as error:
+        _complain(str(error))
+        code = error.exit_code
+    except (typer.Abort, KeyboardInterrupt, asyncio.CancelledError):
+        code = INTERRUPTED
+    except Exception as error:
+        # typer's own usage errors know how to show themselves.
+        if not hasattr(error, "show"):
+            raise
+        error.show()
+        code = 2
+    if code == INTERRUPTED:  # of a Ctrl-C typer tells only the code
+        _complain("interrupted")
+    sys.exit(code or 0)
+
+
+def _complain(text: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {_escaped(text)}")
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The command that stands between clients and their server: relay."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from fenchel.common.settings.link import PRESETS, parse_link
+from fenchel.deploy.cli.address import Address
+from fenchel.deploy.netem.proxy import NetworkProxy, event_loop
+from fenchel.report.formatting import bytes_text
+
+_REFRESH_SECONDS = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(relay)
+
+
+def relay(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="address that the clients dial")],
+    to: Annotated[str, typer.Option(metavar="HOST:PORT", help="address of the server")],
+    link: Annotated[str | None, typer.Option(metavar="PRESET", help=f"one of {', '.join(PRESETS)}")] = None,
+    rtt: Annotated[str | None, typer.Option(metavar="TIME", help="round-trip time, such as 257.5ms")] = None,
+    jitter: Annotated[
+        str | None, typer.Option(metavar="TIME", help="mean of what is added to the round trip at random")
+    ] = None,
+    up: Annotated[
+        str | None, typer.Option(metavar="RATE", help="bandwidth to the server, such as 20Mbit or 1.5MB/s")
+    ] = None,
+    down: Annotated[str | None, typer.Option(metavar="RATE", help="bandwidth from the server")] = None,
+    cut_every: Annotated[
+        str | None, typer.Option(metavar="TIME", help="mean time until the link is cut, at random")
+    ] = None,
+    cut_at: Annotated[
+        list[str] | None, typer.Option(metavar="TIME", help="cut so long after the first connection")
+    ] = None,
+    cut_for: Annotated[str | None, typer.Option(metavar="TIME", help="how long it stays down")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of jitter and cuts")] = 0,
+    each: Annotated[
+        bool, typer.Option("--each", help="a link for each host that dials; else all clients share one")
+    ] = False,
+    idle: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="end when there was a connection, and none for so many seconds; default: never"
+        ),
+    ] = None,
+) -> None:
+    """Imitate a network between clients and a server: clients dial this in place of the server, until Ctrl-C."""
+    given = {
+        "preset": link,
+        "rtt": rtt,
+        "jitter": jitter,
+        "upload": up,
+        "download": down,
+        "cut_every": cut_every,
+        "cut_at": cut_at or None,
+        "cut_for": cut_for,
+    }
+    chosen = parse_link({key: value for key, value in given.items() if value is not None}, "fenchel relay")
+    console = Console(highlight=False, soft_wrap=True)
+    at, server = Address.parse(listen, "--listen"), Address.parse(to, "--to")
+    relaying = NetworkProxy((server.host, server.port), chosen, seed, each=each, say=console.print)
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(_until_told(relaying, at, console, idle))
+
+
+async def _until_told(relaying: NetworkProxy, at: Address, console: Console, idle: float | None) -> None:
+    """Relay until Ctrl-C or SIGTERM, or until nobody has been there for long enough; then say what has passed."""
+    port = await relaying.listen(at.host, at.port)
+    server, link = f"{relaying.server[0]}:{relaying.server[1]}", relaying.link
+    console.print(f"{Address(at.host, port)} leads to {server}: {link.in_words}")
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    quiet, known = 0.0, 0
+    try:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            while not told.is_set() and (idle is None or quiet < idle):
+                if console.is_terminal:
+                    live.update(Text(_counters(relaying)), refresh=True)
+                try:
+                    await asyncio.wait_for(told.wait(), _REFRESH_SECONDS)
+                except TimeoutError:
+                    passed = relaying.traffic
+                    busy = passed.open or not passed.connections or passed.connections > known
+                    quiet, known = (0.0 if busy else quiet + _REFRESH_SECONDS), passed.connections
+    finally:
+        await relaying.close()
+    console.print(_counters(relaying))
+
+
+def _counters(relaying: NetworkProxy) -> str:
+    passed = relaying.traffic
+    return (
+        f"up {bytes_text(passed.up)}  down {bytes_text(passed.down)}  connections {passed.open} of "
+        f"{passed.connections}  cuts {passed.cuts}"
+    )

@@ -1,0 +1,36 @@
+"""The command trace: a run as a time line that Perfetto opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(trace)
+
+
+def trace(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder, finished or not")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="default: trace.json in the run folder; .gz compresses it"
+        ),
+    ] = None,
+) -> None:
+    """Write a time line of the server and all clients, on the server's clock.
+
+    Open the file at https://ui.perfetto.dev or in chrome://tracing. docs/measuring.md says what it shows, and how
+    exact the clients' clocks are known.
+    """
+    from fenchel.report.render.trace import write_trace
+    from fenchel.report.run import Run
+
+    path = output or run / "trace.json"
+    number = write_trace(Run(run), path)
+    Console(highlight=False).print(f"trace  {path} ({number:,} events)", soft_wrap=True, markup=False)

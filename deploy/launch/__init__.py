@@ -1,0 +1,1 @@
+"""Launchers: a federation in one process, on this machine, or by the command line."""

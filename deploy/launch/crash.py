@@ -1,0 +1,39 @@
+"""How a client's process dies of a defect: with none of its data in what it leaves behind."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from fenchel.common.defects import described
+from fenchel.common.errors import FenchelError
+
+
+@contextmanager
+def leaving_no_data(*passing: type[Exception]) -> Iterator[None]:
+    """Report a defect in a ``with`` block without the text of the error, and have no image of the memory written.
+
+    Parameters
+    ----------
+    passing
+        Errors that somebody else takes care of, besides those of Fenchel.
+
+    Raises
+    ------
+    typer.Exit
+        In place of any other error; with code 1.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
+    passed: tuple[type[Exception], ...] = (FenchelError, typer.Exit, *passing)
+    try:
+        yield
+    except passed:
+        raise
+    except Exception as error:
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(described(error))
+        raise typer.Exit(1) from None

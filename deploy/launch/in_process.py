@@ -1,0 +1,169 @@
+"""A whole federation in one process, without a network.
+
+Everything but gRPC is what runs between processes: every message is encoded, cut into frames, checked and
+decoded. Tests of algorithms use it, and notebooks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fenchel.client.local_data import LocalData
+from fenchel.client.secrets.shared import Secrets
+from fenchel.client.session import Session
+from fenchel.client.worker import Worker
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import RunSettings, from_json, outside_code
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.store import write_text
+from fenchel.common.version import PROTOCOL, software
+from fenchel.deploy.certificates.keys import CLIENTS, make_keys
+from fenchel.deploy.launch.names import client_names
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.coordinator import Coordinator, Summary
+from fenchel.server.telemetry.observer import RunObserver
+
+_QUEUE_FRAMES = 4  # frames between the two sides, like the window of a connection
+
+
+@dataclass
+class MemoryStream:
+    """One side of a pair of connected streams."""
+
+    incoming: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_QUEUE_FRAMES))
+    outgoing: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_QUEUE_FRAMES))
+
+    def other_side(self) -> MemoryStream:
+        """Return the stream that reads what this one writes."""
+        return MemoryStream(self.outgoing, self.incoming)
+
+    async def read(self) -> bytes | None:
+        """Return the next frame, or ``None`` when the other side has closed."""
+        return await self.incoming.get()
+
+    async def write(self, frame: bytes) -> None:
+        """Send one frame."""
+        await self.outgoing.put(frame)
+
+
+async def run_in_process(
+    settings: RunSettings,
+    folder: RunFolder,
+    *,
+    clients: int | None = None,
+    resume: Checkpoint | None = None,
+    observer: RunObserver | None = None,
+    secrets: Secrets | None = None,
+) -> Summary:
+    """Run a federation on the event loop of the caller.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    folder
+        Where the run is kept.
+    clients
+        Number of clients where the settings leave it open.
+    resume
+        A checkpoint to go on from.
+    observer
+        Who is told of the progress.
+    secrets
+        What the clients share, if the algorithm needs it. By default it is made, and kept beside the journals
+        until the run is complete.
+
+    Raises
+    ------
+    SettingsError
+        The clients are to seal secrets for each other, for which they need certificates; or the settings want
+        links, for which there is no network.
+    FenchelError
+        As :meth:`fenchel.server.coordinator.Coordinator.conduct`.
+    """
+    if settings.links is not None:
+        raise SettingsError(
+            "links: in one process there is no network between the clients and the server; use fenchel up without "
+            "in_process, or leave links out"
+        )
+    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+
+    number = settings.clients if isinstance(settings.clients, int) else clients or 1
+    write_text(folder.settings, settings.to_yaml(), sync=settings.checkpoint.sync)
+    keys = folder.journals / "keys"
+    coordinator = Coordinator(settings, folder, resume=resume, observer=observer)
+    if secrets is None:
+        secrets = _secrets(settings, keys, fresh=resume is None)
+    if secrets is not None and settings.algorithm.key_bits is not None:
+        coordinator.require_key(secrets.private_key.public)
+    holdings = LocalData()
+    allowed = outside_code(settings.model_dump())
+    try:
+        # One thread for linear algebra, as in every client process: sums must not depend on the machine's cores.
+        with threadpool_limits(1):
+            async with asyncio.TaskGroup() as tasks:
+                for name in client_names(number):
+                    tasks.create_task(_client(coordinator, name, holdings, folder, allowed, secrets))
+                conducting = tasks.create_task(coordinator.conduct())
+    except BaseExceptionGroup as group:
+        raise _first(group) from None
+    shutil.rmtree(keys, ignore_errors=True)  # the run is complete, so nobody needs them
+    return conducting.result()
+
+
+def _secrets(settings: RunSettings, keys: Path, *, fresh: bool) -> Secrets | None:
+    """Return what the clients share, if the algorithm needs it: made now, or by the run that is resumed."""
+    bits = settings.algorithm.key_bits
+    if bits is None:
+        return None
+    if settings.seals_secrets:
+        raise SettingsError(
+            "secrets.source: sealed needs certificates, which clients in one process do not have; use fenchel up "
+            "without in_process, or secrets.source: file"
+        )
+    if fresh:
+        make_keys(keys, bits)
+    return Secrets.load(keys / CLIENTS)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group, as separate processes would have shown it."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+async def _client(
+    coordinator: Coordinator,
+    name: str,
+    holdings: LocalData,
+    folder: RunFolder,
+    allowed: Collection[str],
+    secrets: Secrets | None,
+) -> None:
+    request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), software=software())
+    while True:
+        reply = await coordinator.admission.join(request)
+        if reply.HasField("assignment"):
+            break
+    settings = from_json(reply.settings)
+    holding = holdings.of(settings, reply.assignment.index, reply.assignment.clients)
+    session = Session(name, settings, holding, folder.journals / reply.run / name, allowed, secrets)
+    stream = MemoryStream()
+    serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
+    try:
+        await Worker(session).work(stream)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _serve(coordinator: Coordinator, name: str, stream: MemoryStream) -> None:
+    try:
+        await coordinator.admission.work(name, name.encode(), stream)
+    finally:
+        stream.outgoing.put_nowait(None)

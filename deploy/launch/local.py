@@ -1,0 +1,295 @@
+"""A federation on this machine: the server in this process, the clients in others, TLS in between."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fenchel.client.trust_limits import named_files
+from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.errors import CheckpointError, RunStoppedError, SettingsError
+from fenchel.common.settings.link import Link
+from fenchel.common.settings.run import RunSettings, outside_code
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.store import write_text
+from fenchel.common.tls.credentials import Credentials
+from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys_apart, read_public
+from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.launch.names import client_names
+from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.coordinator import Coordinator, Summary
+from fenchel.server.membership.secret_exchange import check_designated
+from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.transport.service import serve
+
+MAX_PROCESSES = 16
+"""Client processes that are started by default; more clients share them."""
+
+_HOST = "127.0.0.1"
+_GRACE = 10.0  # seconds that a client process has to end
+_RESTARTS = 3  # times that a killed client process is started again
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass
+class _ClientProcess:
+    """A process that hosts some of the clients."""
+
+    names: Sequence[str]
+    arguments: list[str]
+    log: Path
+    restarts: int = 0
+
+    async def run(self) -> None:
+        """Run the process until the run is over; start it again if something kills it.
+
+        Raises
+        ------
+        RunStoppedError
+            It ended with an error of its own, or was killed too often.
+        """
+        environment = os.environ | dict.fromkeys(_ONE_THREAD, "1")
+        while True:
+            with self.log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *self.arguments,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                )
+                try:
+                    code = await process.wait()
+                except asyncio.CancelledError:
+                    process.terminate()
+                    try:
+                        async with asyncio.timeout(_GRACE):
+                            await process.wait()
+                    except TimeoutError:  # it hangs, or was stopped: it would never end
+                        process.kill()
+                        await process.wait()
+                    raise
+            if code == 0:
+                return
+            if code > 0 or self.restarts == _RESTARTS:
+                raise RunStoppedError(f"the process of {self._who()} {how_it_ended(code, self.log)}")
+            self.restarts += 1
+
+    def _who(self) -> str:
+        return self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
+
+
+@dataclass
+class LocalLauncher:
+    """Brings a federation up on this machine.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    folder
+        Of the run.
+    clients
+        Number of clients.
+    processes
+        Number of client processes; by default one for each client, up to :data:`MAX_PROCESSES`.
+    secure
+        TLS, with certificates made for this run and thrown away after it.
+    resume
+        A checkpoint to go on from.
+    observer
+        Who is told of the progress.
+    say
+        Told in words what happens.
+    """
+
+    settings: RunSettings
+    folder: RunFolder
+    clients: int
+    processes: int | None = None
+    secure: bool = True
+    resume: Checkpoint | None = None
+    observer: RunObserver = field(default_factory=RunObserver)
+    say: Callable[[str], None] = lambda words: None
+
+    async def run(self) -> Summary:
+        """Do the run; return when it is over and all processes have ended.
+
+        Raises
+        ------
+        FenchelError
+            The run stopped early.
+        """
+        if self.settings.own_data:
+            raise SettingsError(
+                "data.name: own means that clients on other machines bring their files; start fenchel server, and "
+                "fenchel client --data FILE there (docs/separate-machines.md)"
+            )
+        if self.settings.seals_secrets and not self.secure:
+            raise SettingsError(
+                "secrets.source: sealed needs the clients' certificates: leave --insecure out, or use "
+                "secrets.source: file"
+            )
+        if self.settings.secrets.designated is not None:
+            check_designated(self.settings.secrets.designated, client_names(self.clients))
+        self._linked()  # so that an error in them shows before anything is started
+        completed = False
+        try:
+            summary = await self._bring_up()
+            completed = True
+        finally:
+            if completed or not self.folder.checkpoint.exists():
+                shutil.rmtree(self._keys, ignore_errors=True)  # no run can go on with them
+        return summary
+
+    async def _bring_up(self) -> Summary:
+        write_text(self.folder.settings, self.settings.to_yaml(), sync=self.settings.checkpoint.sync)
+        coordinator = Coordinator(self.settings, self.folder, resume=self.resume, observer=self.observer)
+        public_key = await self._public_key()  # made in a process of its own: after all checks
+        if public_key is not None:
+            coordinator.require_key(public_key)
+        names = client_names(self.clients)
+        with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
+            certificates = Path(temporary) / "certificates"
+            credentials = None
+            if self.secure:
+                self.say(f"making certificates for {self.clients} clients")
+                make_all(certificates, ["localhost"], names)
+                credentials = Credentials.load(certificates / "server")
+            listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            serving = asyncio.create_task(serve(coordinator, f"{_HOST}:0", credentials, listening.set_result))
+            awaited: set[asyncio.Future[Any]] = {serving, listening}
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                return serving.result()
+            return await self._with_clients(coordinator, serving, names, listening.result(), certificates)
+
+    @property
+    def _keys(self) -> Path:
+        """Keys of this run: beside the clients' journals, since they are the clients' and a resumed run needs them."""
+        return self.folder.journals / "keys"
+
+    @property
+    def _gives_keys(self) -> bool:
+        return self.settings.algorithm.key_bits is not None and not self.settings.seals_secrets
+
+    async def _public_key(self) -> PublicKey | None:
+        """Have the keys of the run made, or find those of the run to resume; return the half for the server."""
+        bits = self.settings.algorithm.key_bits
+        if bits is None or not self._gives_keys:
+            return None
+        if self.resume is None:
+            self.say(f"making a key of {bits} bits for the clients")
+            return await make_keys_apart(self._keys, bits)
+        if not (self._keys / CLIENTS).exists():
+            raise CheckpointError(
+                f"{self._keys / CLIENTS}: is gone, and with it what the clients need to go on with this run (it is "
+                "removed when a run is complete); put it back from a copy, or begin a new run"
+            )
+        return read_public(self._keys / SERVER)
+
+    async def _with_clients(
+        self,
+        coordinator: Coordinator,
+        serving: asyncio.Task[Summary],
+        names: Sequence[str],
+        port: int,
+        certificates: Path,
+    ) -> Summary:
+        groups = _split(names, self.processes or min(len(names), MAX_PROCESSES))
+        clients: set[asyncio.Task[None]] = set()
+        watching: set[asyncio.Task[None]] = set()
+        try:
+            async with self._links(names, port) as relays:
+                self.say(f"starting {len(groups)} client processes")
+                if relays is not None:
+                    watching.add(asyncio.create_task(relays.watch()))
+                for group in groups:
+                    arguments = self._arguments(group, port, certificates, relays)
+                    process = _ClientProcess(group, arguments, self._logs / f"{group[0]}.log")
+                    clients.add(asyncio.create_task(process.run()))
+                waiting: set[asyncio.Task[Any]] = {serving, *clients, *watching}
+                while not serving.done():
+                    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        # Who was killed at the end comes back to a run that is over, and is refused: no error of it.
+                        if coordinator.admission.is_over or task is serving:
+                            continue
+                        if (error := task.exception()) is not None:
+                            serving.cancel()
+                            await asyncio.gather(serving, return_exceptions=True)
+                            raise error
+                await asyncio.wait(clients, timeout=10.0)
+                return serving.result()
+        finally:
+            for task in (serving, *clients, *watching):
+                task.cancel()
+            await asyncio.gather(serving, *clients, *watching, return_exceptions=True)
+
+    @property
+    def _logs(self) -> Path:
+        return self.folder.path / "clients"
+
+    def _linked(self) -> dict[str, Link]:
+        links = self.settings.links
+        return {} if links is None else links.of_clients(client_names(self.clients))
+
+    @asynccontextmanager
+    async def _links(self, names: Sequence[str], port: int) -> AsyncIterator[NetworkProxies | None]:
+        """Have relays stand between the server and those clients whose links the settings describe."""
+        links = self._linked()
+        self._logs.mkdir(exist_ok=True)
+        if not links:
+            yield None
+            return
+        self.say(f"putting links between the server and {len(links)} of {len(names)} clients")
+        passed = self.folder.path / "links.json"
+        async with relaying(
+            links, f"{_HOST}:{port}", self.settings.seed, self._logs / "links.log", passed
+        ) as relays:
+            yield relays
+
+    def _arguments(
+        self, names: Sequence[str], port: int, certificates: Path, relays: NetworkProxies | None
+    ) -> list[str]:
+        arguments = [sys.executable, "-P", "-m", "fenchel.deploy.cli.main", "client", f"localhost:{port}"]
+        if relays is not None:
+            for name in names:
+                arguments += ["--relay", f"localhost:{relays.ports.get(name, port)}"]
+        arguments += ["--certs", str(certificates)] if self.secure else ["--insecure"]
+        arguments += ["--sessions", str(len(names)), "--first", str(int(names[0].rpartition("-")[2]))]
+        arguments += ["--state", str(self.folder.journals), "--parent", str(os.getpid())]
+        if self._gives_keys:
+            arguments += ["--secrets", str(self._keys / CLIENTS)]
+        # Who starts a run on one machine agrees to all that its settings ask for.
+        for name in outside_code(self.settings.model_dump()):
+            arguments += ["--allow", name]
+        for _, path in named_files(self.settings):
+            arguments += ["--allow-file", str(path)]
+        if self.settings.data.name is not None:
+            arguments += ["--allow-data", self.settings.data.name]
+        arguments += ["--max-message-bytes", str(self.settings.network.max_message_bytes)]
+        arguments += ["--max-journal-bytes", str(sys.maxsize)]
+        if self.settings.evaluation.histograms is not None:
+            arguments += ["--least-group", str(self.settings.evaluation.histograms.least)]
+        return arguments
+
+
+def _split(names: Sequence[str], groups: int) -> list[Sequence[str]]:
+    """Cut the clients into groups of equal size, up to one."""
+    size, larger = divmod(len(names), groups)
+    cut, start = [], 0
+    for group in range(groups):
+        stop = start + size + (group < larger)
+        cut.append(names[start:stop])
+        start = stop
+    return [group for group in cut if group]

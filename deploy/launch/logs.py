@@ -1,0 +1,107 @@
+"""Where log records go: warnings to the terminal, everything to the run's ``log.jsonl``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fenchel.common.untrusted_text import plain
+
+_FORMAT = "%(levelname)s %(message)s"
+_LONGEST = 8000
+"""Characters of a message, whoever wrote what is in it; and of each line of a stack trace."""
+_TRACE_LINES = 500
+
+
+class Lines(logging.Formatter):
+    """One line a record, for a terminal, and the stack trace of a defect."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line: nothing in it moves the cursor, or begins a line that looks like another record."""
+        return plain(super().formatMessage(record), _LONGEST)
+
+    def formatException(self, ei: Any) -> str:
+        """Return a stack trace; the text of an error may be from outside, too."""
+        return _trace(super().formatException(ei))
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the stack trace of a defect."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as JSON."""
+        entry = {
+            "unix": record.created,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": plain(record.getMessage(), _LONGEST),
+        }
+        if record.exc_info:
+            entry["trace"] = _trace(self.formatException(record.exc_info))
+        return json.dumps(entry)
+
+
+class RunLog(logging.FileHandler):
+    """A log file whose disk may fill up: the run does not fail of that, and people hear of it, once."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say that a record could not be written."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            self._tell(error)
+        else:
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file; what is still to be written may find no room."""
+        try:
+            super().close()
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            sys.stderr.write(
+                f"WARNING {self.baseFilename}: the log cannot be written ({error.strerror}); what is missing there "
+                "is lost, the run itself is not. Make room on the disk\n"
+            )
+
+
+def log_to_terminal(level: int) -> None:
+    """Send Fenchel's records of at least ``level`` to standard error."""
+    handler = logging.StreamHandler()
+    handler.setLevel(level)
+    handler.setFormatter(Lines(_FORMAT))
+    logger = logging.getLogger("fenchel")
+    logger.setLevel(logging.INFO)
+    logger.handlers = [handler]
+    logger.propagate = False
+
+
+@contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Also append Fenchel's records to a file, for the duration of a ``with`` block."""
+    handler = RunLog(path)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("fenchel")
+    logger.addHandler(handler)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _trace(text: str) -> str:
+    """Return a stack trace, its lines fit for a terminal."""
+    return "\n".join(plain(line, _LONGEST) for line in text.split("\n")[-_TRACE_LINES:])

@@ -1,0 +1,1 @@
+"""Live page, metrics and health checks."""

@@ -1,0 +1,364 @@
+"""The live page of a run: the page of its report, served while the run goes on, with how the clients stand.
+
+The run's event loop is asked for little: how the clients stand, at most once a second however many people
+watch. The page is rendered by another process (:mod:`fenchel.deploy.monitoring.rendering`), and sent by
+threads of the web server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import logging
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any, Self
+
+from fenchel.common.errors import UnreachableError
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli.address import Address
+from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, Route, WebServer
+from fenchel.server.fleet.calls import Call
+from fenchel.server.membership.client_status import ClientStatus, census
+from fenchel.server.rounds import Row
+from fenchel.server.telemetry.observer import Conductor, RunObserver
+from fenchel.server.telemetry.time_breakdown import CallBreakdown
+
+log = logging.getLogger("fenchel.web")
+
+DEFAULT = Address("127.0.0.1", 7444)
+"""Where the page is, unless somebody says otherwise."""
+
+_FRESH = 1.0  # seconds for which an answer is good for everybody who asks
+_RENDERING_SHARE = 0.2  # of the time that a process of its own may be rendering
+_PATIENCE = 2.0  # seconds that the event loop is given to say how the clients stand
+_SHOWN = 200  # clients in the table
+_LINGER = 4.0  # seconds that somebody who watches is given to see the end
+_ORDER = {"lost": 0, "away": 1, "joined": 2, "connected": 3}
+_FILES = {
+    "page.css": "text/css",
+    "dashboard.css": "text/css",
+    "plotly.js": "text/javascript",
+    "page.js": "text/javascript",
+    "dashboard.js": "text/javascript",
+}
+
+
+@dataclass
+class _RunProgress:
+    """How far the run is, as the event loop has told last."""
+
+    round: int = 0
+    round_unix: float | None = None
+    done: int = 0
+    waits: str = ""
+
+
+class Dashboard:
+    """Serves the page for the duration of a ``with`` block.
+
+    Parameters
+    ----------
+    folder
+        Of the run.
+    rounds
+        How many there will be.
+    address
+        Where; ``None``: at :data:`DEFAULT`, or at a free port if something else is there.
+
+    Raises
+    ------
+    UnreachableError
+        The address cannot be listened on.
+    """
+
+    def __init__(self, folder: RunFolder, rounds: int, address: Address | None = None) -> None:
+        self._rounds = rounds
+        self._conductor: Conductor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._progress = _RunProgress()
+        self._network: dict[str, float] = {}
+        self._noted = 0.0
+        self._watched = -math.inf  # when somebody last asked
+        self._over = False
+        self._seen_over = threading.Event()
+        self._renderer = _Renderer(folder.path)
+        self._page = _Remembered(partial(self._renderer.ask, "page"), share=_RENDERING_SHARE)
+        self._files = _Remembered(partial(self._renderer.ask, "files"), lasts=math.inf)
+        self._standings = _Remembered(self._ask)
+        self._server = self._bound(address)
+        self._open = ExitStack()
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds the page."""
+        return f"http://{self._server.address}/"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only people on this machine can read it."""
+        return self._server.address.is_loopback
+
+    def __enter__(self) -> Self:
+        self._open.enter_context(self._renderer)
+        self._open.enter_context(self._server)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop serving; whoever watches sees the end first."""
+        self._over = True
+        self._page.forget()
+        if time.monotonic() - self._watched < _LINGER:
+            self._seen_over.wait(_LINGER)
+        self._open.close()
+
+    def observer(self) -> RunObserver:
+        """Return what a coordinator reports to."""
+        return RunObserver(
+            conducting=self._conducting,
+            begins=self._begins,
+            row=self._row,
+            calls=self._calls,
+            waits=self._waits,
+        )
+
+    # What the event loop of the run tells
+
+    def _conducting(self, conductor: Conductor) -> None:
+        self._conductor, self._loop = conductor, asyncio.get_running_loop()
+
+    def _begins(self, t: int) -> None:
+        self._progress.round, self._progress.round_unix = t, time.time()
+
+    def _waits(self, words: str) -> None:
+        self._progress.waits = words
+
+    def _row(self, row: Row) -> None:
+        self._progress.done = int(row["round"])
+
+    def _calls(self, calls: Sequence[Call]) -> None:
+        now = time.monotonic()
+        if now - self._noted < _FRESH:
+            return  # rounds of milliseconds: nobody sees more than one a second
+        self._noted = now
+        for call in calls:
+            network = CallBreakdown.of(call).network
+            if not math.isnan(network):
+                self._network[call.client] = network
+
+    # What readers ask
+
+    def _bound(self, address: Address | None) -> WebServer:
+        routes: Mapping[str, Route] = {
+            "/": self._whole,
+            "/data": self._data,
+            "/fleet": self._fleet,
+            **{f"/{name}": partial(self._file, name, kind) for name, kind in _FILES.items()},
+        }
+        if address is not None:
+            return WebServer(address, routes)
+        try:
+            return WebServer(DEFAULT, routes)
+        except UnreachableError:
+            return WebServer(Address(DEFAULT.host, 0), routes)
+
+    def _whole(self) -> HttpResponse:
+        self._files.get()  # wakes the process, whose start is not the time that rendering takes
+        found = self._page.get()
+        template = Template(
+            resources.files("fenchel.deploy.monitoring")
+            .joinpath("dashboard.html")
+            .read_text(encoding="utf-8")
+        )
+        return HttpResponse("text/html; charset=utf-8", template.substitute(found).encode())
+
+    def _file(self, name: str, kind: str) -> HttpResponse:
+        return HttpResponse(f"{kind}; charset=utf-8", self._files.get()[name].encode())
+
+    def _data(self) -> HttpResponse:
+        found = self._page.get()
+        if self._over:
+            self._seen_over.set()
+        return _json({"body": found["body"], "charts": json.loads(found["data"])})
+
+    def _fleet(self) -> HttpResponse:
+        self._watched = time.monotonic()
+        asked_unix, standings, expected = self._standings.get()
+        shown = sorted(standings, key=lambda each: (_ORDER[each.state], each.question is None, each.client))
+        progress = self._progress
+        return _json(
+            {
+                "unix": time.time(),
+                "asked_unix": asked_unix,
+                "running": not self._over,
+                "round": progress.round,
+                "round_unix": progress.round_unix,
+                "done": progress.done,
+                "rounds": self._rounds,
+                "waits": progress.waits,
+                "expected": expected,
+                "total": len(standings),
+                "counts": Counter(each.state for each in shown),
+                "clients": [
+                    asdict(each) | {"network_s": self._network.get(each.client)} for each in shown[:_SHOWN]
+                ],
+            }
+        )
+
+    def _ask(self) -> tuple[float, list[ClientStatus], int | None]:
+        """Have the event loop say how the clients stand."""
+        conductor, loop = self._conductor, self._loop
+        if conductor is None or loop is None:
+            return time.time(), [], None
+        if loop.is_closed():
+            raise NotReadyError("the run is over")
+
+        async def asked() -> tuple[float, list[ClientStatus], int | None]:
+            return time.time(), census(conductor.admission), conductor.admission.enrolment.expected
+
+        future = asyncio.run_coroutine_threadsafe(asked(), loop)
+        try:
+            return future.result(_PATIENCE)
+        except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
+            future.cancel()
+            raise NotReadyError("the server is busy; ask again") from None
+
+
+class _Renderer:
+    """Has the process of :mod:`fenchel.deploy.monitoring.rendering` work, one request at a time.
+
+    Parameters
+    ----------
+    folder
+        Of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if (process := self._process) is not None:
+            process.kill()  # nobody waits for what it may be doing
+        with self._lock:
+            self._end()
+
+    def ask(self, what: str) -> dict[str, str]:
+        """Return the ``page`` of the run as it is now, or the ``files`` that belong to it.
+
+        Raises
+        ------
+        NotReadyError
+            It could not be read; the next request may find it whole.
+        """
+        with self._lock:
+            process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(f"{what}\n".encode())
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except OSError as error:
+                log.debug("the rendering process has gone: %s", error)
+                answer = b""
+            if not answer:
+                self._end()
+                raise NotReadyError("the page could not be rendered; it will be tried again")
+        found: dict[str, str] = json.loads(answer)
+        if "error" in found:
+            log.info("%s: %s", found["error"], found["details"])
+            raise NotReadyError(found["error"])
+        return found
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fenchel.deploy.monitoring.rendering", str(self._folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            try:
+                stream.close()
+            except OSError as error:  # what was not written yet goes nowhere
+                log.debug("the rendering process has gone: %s", error)
+
+
+class _Remembered:
+    """An answer that is made for all who ask at about the same time, and kept where no newer one can be had.
+
+    Parameters
+    ----------
+    make
+        Makes it; may raise ``NotReadyError``.
+    lasts
+        Seconds for which it is good, at least.
+    share
+        Of the time that making it may take at most.
+    """
+
+    def __init__(self, make: Callable[[], Any], lasts: float = _FRESH, share: float = 1.0) -> None:
+        self._make = make
+        self._lasts = lasts
+        self._share = share
+        self._lock = threading.Lock()
+        self._answer: Any = None
+        self._until = -math.inf
+
+    def get(self) -> Any:
+        """Return the answer.
+
+        Raises
+        ------
+        NotReadyError
+            There has never been one.
+        """
+        with self._lock:
+            started = time.monotonic()
+            if started < self._until:
+                return self._answer
+            try:
+                self._answer = self._make()
+            except NotReadyError:
+                if self._answer is None:
+                    raise
+            now = time.monotonic()
+            self._until = now + max(self._lasts, (now - started) * (1 / self._share - 1))
+            return self._answer
+
+    def forget(self) -> None:
+        """Make the next answer anew."""
+        with self._lock:
+            self._until = -math.inf
+
+
+def _json(values: Mapping[str, Any]) -> HttpResponse:
+    return HttpResponse(
+        "application/json", json.dumps(values, separators=(",", ":"), allow_nan=False).encode()
+    )

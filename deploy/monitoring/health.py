@@ -1,0 +1,72 @@
+"""Ask a server whether it serves, for container engines and service managers.
+
+``python -m fenchel.deploy.monitoring.health HOST:PORT --certs DIR`` exits with 0 if the server says so within
+a few seconds, else with 1. It speaks the standard gRPC health protocol, and to a server with TLS as a client
+with a certificate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from fenchel.common.errors import CredentialError
+from fenchel.common.tls.credentials import Credentials
+
+_PATIENCE = 3.0  # seconds
+
+
+def unwell(server: str, credentials: Credentials | None) -> str:
+    """Return why a server does not serve; empty if it does.
+
+    Parameters
+    ----------
+    server
+        ``host:port``.
+    credentials
+        A client's; ``None``: no TLS.
+    """
+    if credentials is None:
+        channel = grpc.insecure_channel(server)
+    else:
+        channel = grpc.secure_channel(server, credentials.for_channel())
+    with channel:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        try:
+            reply = check(health_pb2.HealthCheckRequest(), timeout=_PATIENCE)
+        except grpc.RpcError as error:
+            call = cast(grpc.Call, error)
+            return f"{server}: {call.code().name}: {call.details()}"
+    serving = reply.status == health_pb2.HealthCheckResponse.SERVING
+    return "" if serving else f"{server} does not serve at the moment"
+
+
+def main(words: Sequence[str]) -> int:
+    """Ask, say what is wrong, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        "python -m fenchel.deploy.monitoring.health", description="Ask a server whether it serves."
+    )
+    parser.add_argument("server", metavar="HOST:PORT")
+    parser.add_argument("--certs", type=Path, help="folder of a client's certificate; without: no TLS")
+    given = parser.parse_args(words)
+    try:
+        trouble = unwell(given.server, None if given.certs is None else Credentials.load(given.certs))
+    except CredentialError as error:
+        trouble = str(error)
+    if trouble:
+        print(trouble, file=sys.stderr)  # noqa: T201
+    return 1 if trouble else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

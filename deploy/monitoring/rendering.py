@@ -1,0 +1,88 @@
+"""The process that reads a run which goes on, and renders it for the live page, so that the server need not.
+
+``python -m fenchel.deploy.monitoring.rendering RUN`` answers each line on standard input, ``page`` or
+``files``, with a line of JSON on standard output. It ends when its input does: with the server, however that
+ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from fenchel.common.errors import FenchelError
+from fenchel.report.render.page import fixed_parts, parts
+from fenchel.report.run import Run, values_of
+
+OWN_FILES = ("dashboard.css", "dashboard.js")
+_NICENESS = 10  # the run comes first
+
+
+class _WatchedRun(Run):
+    """A run as those may see it who can reach the live page: of files outside of its folder, names alone."""
+
+    @cached_property
+    def settings_text(self) -> str:
+        """The settings as YAML."""
+        values = values_of(super().settings_text, self._folder.settings)
+        return yaml.safe_dump(_without_folders(values), sort_keys=False, allow_unicode=True)
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_folders(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(each) for each in value]
+    return Path(value).name if isinstance(value, str) and "/" in value else value
+
+
+def page(folder: Path) -> dict[str, str]:
+    """Return the parts of the page of a run, as it lies in its folder now."""
+    made = parts([_WatchedRun(folder)])
+    return {"title": made.title, "body": made.body, "data": made.data}
+
+
+def files() -> dict[str, str]:
+    """Return what is the same for every run: style and scripts, by the name under which they are served."""
+    fixed = fixed_parts()
+    own = {
+        name: resources.files("fenchel.deploy.monitoring").joinpath(name).read_text(encoding="utf-8")
+        for name in OWN_FILES
+    }
+    return {
+        "page.css": fixed.style,
+        "plotly.js": fixed.scripts["plotly"],
+        "page.js": fixed.scripts["script"],
+    } | own
+
+
+def answer(folder: Path, requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer requests until there are no more."""
+    while request := requests.readline():
+        try:
+            found = page(folder) if request == b"page\n" else files()
+        except (FenchelError, OSError) as error:  # such as a table that is being closed
+            found = {"error": "the run cannot be read at the moment", "details": str(error)}
+        except Exception:
+            found = {
+                "error": "the page cannot be rendered; the log says why",
+                "details": traceback.format_exc(),
+            }
+        answers.write(json.dumps(found).encode() + b"\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
+    os.nice(_NICENESS)
+    answer(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,256 @@
+"""A small web server that answers questions and takes no orders: for the live page and for Prometheus.
+
+It is meant for one machine, or for a network whose people may all read what it says: there is no encryption and no
+password. Who reaches it can read, and nobody can change anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import ipaddress
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from fenchel.common.errors import UnreachableError
+from fenchel.deploy.cli.address import Address
+
+log = logging.getLogger("fenchel.web")
+
+_PATIENCE = 10.0  # seconds that a reader may take to ask, and then again to take the answer
+_LONGEST = 1 << 17  # bytes of a request
+_LAST_WORDS = 1.0  # seconds to finish what is being answered when the server is closed
+_READERS = 16  # at the same time; further ones are turned away
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    # Nothing is fetched from elsewhere, no script runs but those that are served here, and no other page may frame
+    # or read this one. (Plotly styles its charts by style elements.)
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class NotReadyError(Exception):
+    """A question cannot be answered at the moment; the text says why, for whoever asked."""
+
+
+@dataclass(frozen=True)
+class HttpResponse:
+    """What a question is answered with.
+
+    Attributes
+    ----------
+    kind
+        Media type.
+    body
+        The bytes.
+    """
+
+    kind: str
+    body: bytes
+
+
+Route = Callable[[], HttpResponse]
+"""Answers the requests for one path, in a thread of its own; may raise :class:`NotReadyError`."""
+
+
+class WebServer(ThreadingHTTPServer):
+    """Answers GET and HEAD for some paths, beside whatever else this process does.
+
+    A request must name this server by an IP address, by a name without a dot, or by the name that it listens
+    on. So no page on the internet can have a browser read it: such a page would have to give its own name an
+    address of this machine (DNS rebinding), and the request would name that.
+
+    Parameters
+    ----------
+    address
+        Where to listen.
+    routes
+        By path.
+
+    Raises
+    ------
+    UnreachableError
+        The address cannot be listened on.
+    """
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, address: Address, routes: Mapping[str, Route]) -> None:
+        self.routes = routes
+        self._places = threading.Semaphore(_READERS)
+        try:
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            self.address_family = found[0][0]
+            super().__init__(found[0][4][:2], _HttpHandler)  # type: ignore[arg-type]
+        except OSError as error:
+            raise UnreachableError(
+                f"cannot listen on {address}: {error.strerror or error}; is the port in use, or the name unknown?"
+            ) from None
+        self.address = Address(address.host, self.socket.getsockname()[1])
+        self._names = {"localhost", address.host.lower(), socket.getfqdn().lower()}
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.2}, name="web", daemon=True
+        )
+
+    def server_bind(self) -> None:
+        """Bind without looking up the machine's name, which may take long and serves nothing here."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        end = time.monotonic() + _LAST_WORDS
+        for _ in range(_READERS):  # until everybody has been answered
+            self._places.acquire(timeout=max(end - time.monotonic(), 0.0))
+        self.server_close()
+        self._thread.join()
+
+    def is_meant(self, host: str | None) -> bool:
+        """Whether a request for this host is for this server."""
+        found = _HOST.fullmatch(host or "")
+        if found is None:
+            return False
+        name = (found["six"] or found["name"]).lower()
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return found["six"] is None and ("." not in name or name in self._names)
+        return True
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if there is a place."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started: the place is free
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and give the place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Note what went wrong with a reader: most often it has gone away."""
+        log.debug("a reader could not be answered", exc_info=True)
+
+
+class _Asked(io.RawIOBase):
+    """What a reader says: all of it in time, however it is portioned, and not without end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._end = time.monotonic() + _PATIENCE
+        self._room = _LONGEST
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._end - time.monotonic()
+        if left <= 0 or self._room <= 0:
+            raise TimeoutError("the request was not said in time, or is too long")
+        self._connection.settimeout(left)
+        said = self._connection.recv_into(buffer)
+        self._room -= said
+        return said
+
+
+class _HttpHandler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: WebServer
+    default_request_version = "HTTP/1.0"  # so that no answer goes without its headers
+
+    def setup(self) -> None:
+        """Read with a limit to all of the request; the library's own is to a single silence."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Asked(self.connection))
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _refuse(self) -> None:
+        self._say(405, "this can only be read", True, Allow="GET, HEAD")
+
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
+
+    def _answer(self, *, with_body: bool) -> None:
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not self.server.is_meant(hosts[0].strip()):
+            self._say(421, "use this server's IP address, or the name that it listens on", with_body)
+            return
+        route = self.server.routes.get(self.path.partition("?")[0])
+        if route is None:
+            self._say(404, "there is nothing here", with_body)
+            return
+        try:
+            answer = route()
+        except NotReadyError as error:
+            self._say(503, str(error), with_body, Refresh="2")  # a browser asks again by itself
+            return
+        except Exception:
+            log.exception("a defect: %s could not be answered", self.path)
+            self._say(500, "a defect; see the log", with_body)
+            return
+        tag = f'"{hashlib.sha256(answer.body).hexdigest()[:32]}"'
+        if self.headers.get("If-None-Match") == tag:
+            self._send(304, HttpResponse(answer.kind, b""), with_body=False, ETag=tag)
+        else:
+            self._send(200, answer, with_body=with_body, ETag=tag)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request, without its words."""
+        self._say(code, HTTPStatus(code).phrase, with_body=True)
+
+    def _say(self, code: int, words: str, with_body: bool, **headers: str) -> None:
+        answer = HttpResponse("text/plain; charset=utf-8", f"{words}\n".encode())
+        self._send(code, answer, with_body=with_body, **headers)
+
+    def _send(self, code: int, answer: HttpResponse, *, with_body: bool = True, **headers: str) -> None:
+        self.connection.settimeout(_PATIENCE)  # for all of the answer
+        self.send_response(code)
+        for name, value in {**_HEADERS, **headers}.items():
+            self.send_header(name, value)
+        if code != 304:
+            self.send_header("Content-Type", answer.kind)
+            self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(answer.body)
+
+    def version_string(self) -> str:
+        """Return who answers, without versions."""
+        return "fenchel"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug("%s: " + format, self.address_string(), *args)

@@ -1,0 +1,1 @@
+"""Emulated links between clients and server."""

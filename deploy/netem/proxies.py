@@ -1,0 +1,173 @@
+"""The links of a federation on this machine: a process with a relay for each client that has one.
+
+A process of its own, so that neither the server's work nor the clients' delays what passes.
+``python -m fenchel.deploy.netem.proxies`` reads one JSON object from standard input: the server, the seed,
+and each client's link. It prints the ports that the clients are to dial. When standard input ends it prints
+what has passed, and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fenchel.common.errors import RunStoppedError
+from fenchel.common.settings.link import Link
+from fenchel.deploy.cli.address import Address
+from fenchel.deploy.netem.proxy import NetworkProxy, event_loop
+
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class NetworkProxies:
+    """The relays of a run, while they work.
+
+    Attributes
+    ----------
+    ports
+        That the clients dial in place of the server's, by client id.
+    process
+        In which the relays are.
+    log
+        What it says.
+    """
+
+    ports: Mapping[str, int]
+    process: asyncio.subprocess.Process
+    log: Path
+
+    async def watch(self) -> None:
+        """Wait until the process ends, which it should not before the run does.
+
+        Raises
+        ------
+        RunStoppedError
+            It has ended.
+        """
+        await self.process.wait()
+        raise _ended(self.process, self.log)
+
+
+@asynccontextmanager
+async def relaying(
+    links: Mapping[str, Link], server: str, seed: int, log: Path, passed: Path
+) -> AsyncIterator[NetworkProxies]:
+    """Have relays stand between clients and their server for the duration of a ``with`` block.
+
+    Parameters
+    ----------
+    links
+        By client id.
+    server
+        ``host:port``.
+    seed
+        Of the run.
+    log
+        File for what the relays say.
+    passed
+        File that is written at the end: each client's link, and what has passed over it (JSON).
+
+    Raises
+    ------
+    RunStoppedError
+        The relays do not start.
+    """
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "fenchel.deploy.netem.proxies"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=output,
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            limit=1 << 24,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        order = {
+            "server": server,
+            "seed": seed,
+            "links": {name: link.model_dump() for name, link in links.items()},
+        }
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        told = await process.stdout.readline()
+        if not told:
+            await process.wait()
+            raise _ended(process, log)
+        yield NetworkProxies(json.loads(told), process, log)
+    finally:
+        process.stdin.close()  # by which it knows that it is no longer needed, also if this process is killed
+        traffic = await process.stdout.read()
+        await process.wait()
+        if traffic:
+            _write(passed, traffic)
+
+
+def _write(file: Path, traffic: bytes) -> None:
+    file.write_text(json.dumps(json.loads(traffic), indent=2) + "\n")
+
+
+def _ended(process: asyncio.subprocess.Process, log: Path) -> RunStoppedError:
+    assert process.returncode is not None
+    return RunStoppedError(f"the process of the links {how_it_ended(process.returncode, log)}")
+
+
+def how_it_ended(code: int, log: Path) -> str:
+    """Say how a process ended, and its last words.
+
+    Parameters
+    ----------
+    code
+        What it returned; below 0: the signal that killed it.
+    log
+        What it said.
+    """
+    words = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
+    if code >= 0:
+        return f"ended with code {code}: {words or 'it said nothing, as where the disk is full'}"
+    cause = ", as where the memory is used up" if -code == signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({signal.strsignal(-code)}){cause}: {words or 'it said nothing'}"
+
+
+async def _serve(order: Mapping[str, Any]) -> None:
+    """Relay as ordered, until standard input ends."""
+    server, seed = Address.parse(order["server"], "server"), int(order["seed"])
+    relays = {
+        name: NetworkProxy((server.host, server.port), Link.model_validate(link), seed, name, say=_say)
+        for name, link in order["links"].items()
+    }
+    _print({name: await relay.listen(_HOST, 0) for name, relay in relays.items()})
+    await asyncio.to_thread(sys.stdin.read)
+    for relay in relays.values():
+        await relay.close()
+    _print(
+        {
+            name: {"link": relay.link.model_dump(mode="json"), "passed": asdict(relay.traffic)}
+            for name, relay in relays.items()
+        }
+    )
+
+
+def _print(message: Mapping[str, Any]) -> None:
+    print(json.dumps(message), flush=True)  # noqa: T201
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; whoever started this ends it
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(_serve(json.loads(sys.stdin.readline())))

@@ -1,0 +1,343 @@
+"""A TCP relay that makes the network between clients and server what an experiment wants it to be.
+
+It stands between real processes: a client dials it in place of the server, and it dials the server. Bytes are
+carried as they are, so TLS passes through it untouched, and gRPC meets its delay, its bandwidth and its cuts
+as it would meet those of a network. What it cannot imitate is below TCP: lost packets, and how TCP slows down
+after one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import selectors
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fenchel.common.errors import UnreachableError
+from fenchel.common.randomness import generator
+from fenchel.common.settings.link import Link
+from fenchel.deploy.netem.link_model import LinkModel, cut_times, ways
+
+_RECEIVE_BUFFER = (
+    1 << 17
+)  # what waits in the kernel waits in front of the link, where it would not be in reality
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and throw away what was not sent
+
+
+if sys.platform == "linux":
+
+    class _FineSelector(selectors.EpollSelector):
+        """Waits to the microsecond, where epoll counts in milliseconds."""
+
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            if timeout is not None and timeout > 0:
+                select.select([self.fileno()], [], [], timeout)
+                timeout = 0
+            return super().select(timeout)
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop whose timers are exact enough for the delays inside a data centre."""
+    if sys.platform == "linux":
+        return asyncio.SelectorEventLoop(_FineSelector())
+    return asyncio.new_event_loop()
+
+
+@dataclass
+class LinkTraffic:
+    """What has passed over a link.
+
+    Attributes
+    ----------
+    up, down
+        Bytes that have arrived at the server, and at the client.
+    connections
+        That were made, those that could not be carried through included.
+    open
+        Of these, how many there are now.
+    cuts
+        Times that the link was cut.
+    """
+
+    up: int = 0
+    down: int = 0
+    connections: int = 0
+    open: int = 0
+    cuts: int = 0
+
+    def __add__(self, other: LinkTraffic) -> LinkTraffic:
+        return LinkTraffic(
+            self.up + other.up,
+            self.down + other.down,
+            self.connections + other.connections,
+            self.open + other.open,
+            self.cuts + other.cuts,
+        )
+
+
+@dataclass
+class _Lane:
+    """A way and whose turn it is: the connections of a link share its bandwidth, first come, first served."""
+
+    way: LinkModel
+    count: Callable[[int], None]
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def send(self, size: int) -> float:
+        """Wait until the queue takes some bytes; return when they arrive."""
+        clock = asyncio.get_running_loop().time
+        if self.way.rate is None:
+            return self.way.arrival(clock(), size)
+        async with self.turn:
+            while (wait := self.way.full_for(clock())) > 0:
+                await asyncio.sleep(wait)
+            return self.way.arrival(clock(), size)
+
+
+@dataclass
+class _Passage:
+    """One direction of one connection: takes bytes in, and hands them out when they arrive."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    lane: _Lane
+    under_way: asyncio.Queue[tuple[float, bytes, bool]] = field(default_factory=asyncio.Queue)
+    held: int = 0
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """Carry bytes until one side ends the connection, and tell the other side how it ended."""
+        taking = asyncio.create_task(self._take_in())
+        try:
+            # Where the receiver is gone, the sender learns it from the other direction, in the right order.
+            with contextlib.suppress(OSError):
+                await self._hand_out()
+        finally:
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+
+    async def _take_in(self) -> None:
+        latest, broken, data = 0.0, False, b"-"
+        while data:
+            try:
+                data = await self.reader.read(self.lane.way.chunk)
+            except OSError:
+                data, broken = b"", True
+            latest = max(latest, await self.lane.send(len(data)))
+            self.held += len(data)
+            self.under_way.put_nowait((latest, data, broken))
+            while self.held > self.lane.way.capacity:
+                self.room.clear()
+                await self.room.wait()
+
+    async def _hand_out(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            due, data, broken = await self.under_way.get()
+            if (wait := due - clock()) > 0:
+                await asyncio.sleep(wait)
+            if broken:
+                _reset(self.writer)
+            elif not data:
+                self.writer.write_eof()
+            if not data:
+                return
+            self.writer.write(data)
+            await self.writer.drain()
+            self.held -= len(data)
+            self.room.set()
+            self.lane.count(len(data))
+
+
+@dataclass
+class Line:
+    """A link at work: the connections over it share its bandwidth and its cuts.
+
+    Attributes
+    ----------
+    link
+        What it imposes.
+    seed, name
+        What its random numbers follow from.
+    server
+        Host and port.
+    say
+        Told in words what happens to it.
+    traffic
+        What has passed.
+    """
+
+    link: Link
+    seed: int
+    name: str
+    server: tuple[str, int]
+    say: Callable[[str], None] = lambda words: None
+    traffic: LinkTraffic = field(default_factory=LinkTraffic)
+
+    def __post_init__(self) -> None:
+        up, down = ways(self.link, self._draws("up"), self._draws("down"))
+        self._up, self._down = _Lane(up, self._count_up), _Lane(down, self._count_down)
+        self._works = asyncio.Event()
+        self._works.set()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._cutting: asyncio.Task[None] | None = None
+        self._reaches = True
+
+    def _draws(self, purpose: str) -> np.random.Generator:
+        return generator(self.seed, self.name, "link", purpose)
+
+    def _count_up(self, size: int) -> None:
+        self.traffic.up += size
+
+    def _count_down(self, size: int) -> None:
+        self.traffic.down += size
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry a connection that a client has made."""
+        if self._cutting is None:
+            self._cutting = asyncio.create_task(self._cut_now_and_then())
+        task = asyncio.create_task(self._connect(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.traffic.connections += 1
+        self.traffic.open += 1
+        ends = [writer]
+        whole = False
+        try:
+            _limit_buffer(writer)
+            await self._works.wait()  # who dials while the link is down is not answered
+            await asyncio.sleep(self.link.rtt)  # TCP's handshake
+            try:
+                from_server, to_server = await asyncio.open_connection(*self.server)
+            except OSError as error:
+                if self._reaches:  # once, however often the clients try
+                    self.say(
+                        f"{self.server[0]}:{self.server[1]} cannot be reached ({error.strerror or error})"
+                    )
+                self._reaches = False
+                return
+            self._reaches = True
+            _limit_buffer(to_server)
+            ends.append(to_server)
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(_Passage(reader, to_server, self._up).run())
+                directions.create_task(_Passage(from_server, writer, self._down).run())
+            whole = True
+        finally:
+            self.traffic.open -= 1
+            for end in ends:
+                if whole:
+                    end.close()
+                else:
+                    _reset(end)
+
+    async def _cut_now_and_then(self) -> None:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        for cut in cut_times(self.link, self._draws("cuts")):
+            await asyncio.sleep(begun + cut - clock())
+            self._works.clear()
+            self.traffic.cuts += 1
+            self.say(f"{self.name}: cut for {self.link.cut_for:g} s ({len(self._connections)} connections)")
+            await self._end_connections()
+            await asyncio.sleep(begun + cut + self.link.cut_for - clock())
+            self._works.set()
+
+    async def _end_connections(self) -> None:
+        ending = list(self._connections)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Reset every connection."""
+        if self._cutting is not None:
+            self._cutting.cancel()
+            await asyncio.gather(self._cutting, return_exceptions=True)
+        await self._end_connections()
+
+
+@dataclass
+class NetworkProxy:
+    """Listens for clients in place of the server.
+
+    Parameters
+    ----------
+    server
+        Host and port of the server.
+    link
+        What is imposed on connections to it.
+    seed
+        Of all random numbers.
+    name
+        The client's whose link it is, or any other word that tells its random numbers from those of other links.
+    each
+        Whether every host that dials has a link of its own; else all share one.
+    say
+        Told in words what happens.
+    """
+
+    server: tuple[str, int]
+    link: Link
+    seed: int = 0
+    name: str = "link"
+    each: bool = False
+    say: Callable[[str], None] = lambda words: None
+    lines: dict[str, Line] = field(default_factory=dict)
+    _listening: asyncio.Server | None = None
+
+    @property
+    def traffic(self) -> LinkTraffic:
+        """What has passed over all lines together."""
+        return sum((line.traffic for line in self.lines.values()), LinkTraffic())
+
+    async def listen(self, host: str, port: int) -> int:
+        """Begin to accept connections; return the port, which is a free one if ``port`` is 0.
+
+        Raises
+        ------
+        UnreachableError
+            The address cannot be listened on.
+        """
+        try:
+            self._listening = await asyncio.start_server(self._accept, host, port)
+        except OSError as error:
+            raise UnreachableError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; is the port in use, or the name unknown?"
+            ) from None
+        found: int = self._listening.sockets[0].getsockname()[1]
+        return found
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        name = str(peer[0]) if self.each and peer else self.name
+        if name not in self.lines:
+            self.lines[name] = Line(self.link, self.seed, name, self.server, self.say)
+        self.lines[name].accept(reader, writer)
+
+    async def close(self) -> None:
+        """Stop listening, and reset every connection."""
+        if self._listening is not None:
+            self._listening.close()
+        for line in self.lines.values():
+            await line.close()
+
+
+def _limit_buffer(writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):  # it is gone already
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):  # it is gone already
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()

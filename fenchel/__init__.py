@@ -1,0 +1,107 @@
+"""Fenchel: federated primal-dual learning over a real network.
+
+This module is the public face. A script or notebook brings a federation up and looks at the result::
+
+    import fenchel
+
+    run = fenchel.up("experiments/quickstart.yaml", overrides=["rounds=5"])
+    run.metrics  # a row a round
+
+An algorithm of one's own derives from :class:`Algorithm` and :class:`ClientAlgorithm`, a model of one's own
+from :class:`Objective` (``docs/new-algorithm.md``, ``docs/objectives.md``).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fenchel.algorithms.client_half import ClientAlgorithm, answers
+    from fenchel.algorithms.server_half import Algorithm
+    from fenchel.common.algorithm_registry import AlgorithmSettings
+    from fenchel.common.arrays import Indices, Matrix, Vector
+    from fenchel.common.data.shard import Shard
+    from fenchel.common.errors import DataError, FenchelError, SettingsError
+    from fenchel.common.objectives.metrics import Metrics
+    from fenchel.common.objectives.objective import Objective
+    from fenchel.common.objectives.ranking import Ranking
+    from fenchel.common.settings.run import RunSettings
+    from fenchel.common.wire.schema import ArraySpec, NumberSpec
+    from fenchel.common.wire.values import SparseVector, Values
+    from fenchel.deploy.launch.up import up
+    from fenchel.report.run import Run
+    from fenchel.server.fleet.cohort import Cohort, Each
+    from fenchel.server.fleet.fleet import Fleet
+    from fenchel.server.fleet.replies import Reduced, Replies
+
+_HOMES = {
+    "Algorithm": "fenchel.algorithms.server_half",
+    "AlgorithmSettings": "fenchel.common.algorithm_registry",
+    "ArraySpec": "fenchel.common.wire.schema",
+    "ClientAlgorithm": "fenchel.algorithms.client_half",
+    "Cohort": "fenchel.server.fleet.cohort",
+    "DataError": "fenchel.common.errors",
+    "Each": "fenchel.server.fleet.cohort",
+    "FenchelError": "fenchel.common.errors",
+    "Fleet": "fenchel.server.fleet.fleet",
+    "Indices": "fenchel.common.arrays",
+    "Matrix": "fenchel.common.arrays",
+    "Metrics": "fenchel.common.objectives.metrics",
+    "NumberSpec": "fenchel.common.wire.schema",
+    "Objective": "fenchel.common.objectives.objective",
+    "Ranking": "fenchel.common.objectives.ranking",
+    "Reduced": "fenchel.server.fleet.replies",
+    "Replies": "fenchel.server.fleet.replies",
+    "Run": "fenchel.report.run",
+    "RunSettings": "fenchel.common.settings.run",
+    "SettingsError": "fenchel.common.errors",
+    "Shard": "fenchel.common.data.shard",
+    "SparseVector": "fenchel.common.wire.values",
+    "Values": "fenchel.common.wire.values",
+    "Vector": "fenchel.common.arrays",
+    "answers": "fenchel.algorithms.client_half",
+    "up": "fenchel.deploy.launch.up",
+}
+"""Module of each public name. It is imported when the name is first asked for, so that ``import fenchel`` is quick."""
+
+__all__ = [
+    "Algorithm",
+    "AlgorithmSettings",
+    "ArraySpec",
+    "ClientAlgorithm",
+    "Cohort",
+    "DataError",
+    "Each",
+    "FenchelError",
+    "Fleet",
+    "Indices",
+    "Matrix",
+    "Metrics",
+    "NumberSpec",
+    "Objective",
+    "Ranking",
+    "Reduced",
+    "Replies",
+    "Run",
+    "RunSettings",
+    "SettingsError",
+    "Shard",
+    "SparseVector",
+    "Values",
+    "Vector",
+    "answers",
+    "up",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

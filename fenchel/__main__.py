@@ -1,0 +1,6 @@
+"""The command line as ``python -m fenchel``."""
+
+from fenchel.deploy.cli.main import main
+
+if __name__ == "__main__":
+    main()

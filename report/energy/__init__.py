@@ -1,0 +1,1 @@
+"""Energy and time of a run by a model of device and channel."""

@@ -1,0 +1,74 @@
+"""The number of local steps with which a target takes the least energy (DRDM specification, section 4.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fenchel.common.errors import SettingsError
+
+
+def between(table: Mapping[int, float], steps: float) -> float:
+    """Return a quantity at a number of local steps, by linear interpolation of a table.
+
+    Parameters
+    ----------
+    table
+        The quantity by number of local steps, such as the rounds S(tau) to a target accuracy.
+    steps
+        tau, between the smallest and the largest of the table.
+
+    Raises
+    ------
+    SettingsError
+        The table does not reach so far: it says nothing of what lies outside.
+    """
+    known = sorted(table)
+    if not known or not known[0] <= steps <= known[-1]:
+        reach = f"{known[0]} to {known[-1]}" if known else "none at all"
+        raise SettingsError(
+            f"{steps:g} local steps lie outside those that are known ({reach}): make a run with so many"
+        )
+    return float(np.interp(steps, known, [table[tau] for tau in known]))
+
+
+def best_local_steps(rounds: Mapping[int, float], energy_of_round: Callable[[int], float]) -> int:
+    """Return the number of local steps with which a target takes the least energy.
+
+    Minimises ``S(tau) E_round(tau)`` over all whole numbers from the smallest to the largest of the table; of
+    equals the smallest wins. Between two known points S is linear, and so is the energy of a round, ``tau
+    E_step + E_tx``, which grows. Their product has no minimum in between: the best number is always one that
+    is known.
+
+    Parameters
+    ----------
+    rounds
+        S(tau), the rounds to the target with tau local steps; at least one entry.
+    energy_of_round
+        Of all clients together, in joules or any other unit.
+    """
+    candidates = range(min(rounds), max(rounds) + 1)
+    return min(candidates, key=lambda tau: between(rounds, tau) * energy_of_round(tau))
+
+
+def fitted(rounds: Mapping[int, float]) -> tuple[float, float]:
+    """Return a and b of the least-squares fit ``S(tau) = a + b / tau``, of a table with at least two entries."""
+    tau = np.array(sorted(rounds), np.float64)
+    columns = np.stack([np.ones_like(tau), 1 / tau], axis=1)
+    (a, b), *_ = np.linalg.lstsq(columns, np.array([rounds[int(t)] for t in tau]), rcond=None)
+    return float(a), float(b)
+
+
+def best_of_fit(a: float, b: float, ratio: float) -> float:
+    """Return the best number of local steps where ``S(tau) = a + b / tau``: ``sqrt((b / a) r)``.
+
+    Parameters
+    ----------
+    a, b
+        Both positive.
+    ratio
+        r, the energy of a round's upload over that of one local step.
+    """
+    return math.sqrt(b / a * ratio)

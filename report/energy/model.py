@@ -1,0 +1,156 @@
+"""What computing and sending cost a client, in energy and time, by a model of its processor and its channel.
+
+The model is the usual one (DRDM specification, section 4.2): dynamic power of a processor, a channel at Shannon's
+capacity. Its constants stand for no particular device; all of them can be set. Units: bits, hertz, watts, seconds,
+joules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.section import Section, settings_error
+
+_MOST = 1e30  # of any constant: products of a few of them, and of their squares, are still numbers
+_MOST_DB = 300
+_NotNegative = Annotated[float, Field(ge=0, le=_MOST)]
+_Positive = Annotated[float, Field(ge=1 / _MOST, le=_MOST)]
+
+
+class Device(Section):
+    """A client's processor and radio; the defaults are illustrations, of no paper and no product."""
+
+    transmit_power: _NotNegative = Field(0.2, description="P_tx, watts while sending")
+    receive_power: _NotNegative = Field(0.0, description="P_rx, watts while receiving; 0 leaves it out")
+    capacitance: _NotNegative = Field(
+        1e-28, description="kappa, effective switched capacitance: a cycle costs kappa f^2 joules"
+    )
+    frequency: _Positive = Field(1e9, description="f, cycles a second")
+    cycles_per_mac: _Positive = Field(1.0, description="cycles for one multiply-accumulate operation")
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of a run's clients.
+
+    Attributes
+    ----------
+    common
+        Of all clients but these:
+    clients
+        Devices of some clients, by id.
+    """
+
+    common: Device = field(default_factory=Device)
+    clients: Mapping[str, Device] = field(default_factory=dict)
+
+    @classmethod
+    def of_constants(cls, values: Mapping[str, Any]) -> Devices:
+        """Make devices of constants: those of :class:`Device`, and under ``clients`` what differs for some of them.
+
+        Raises
+        ------
+        SettingsError
+            A constant is unknown, or not a number that it can be.
+        """
+        common = {key: value for key, value in values.items() if key != "clients"}
+        own = values.get("clients") or {}
+        if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
+            raise SettingsError(
+                "device: clients: expected constants for each client, such as {client-003: {frequency: 5e8}}"
+            )
+        clients = {str(name): _device({**common, **each}, f"device of {name}") for name, each in own.items()}
+        return cls(_device(common, "device"), clients)
+
+    def of(self, client: str) -> Device:
+        """Return the device of a client."""
+        return self.clients.get(client, self.common)
+
+    @property
+    def receive(self) -> bool:
+        """Whether receiving costs a client power."""
+        return any(each.receive_power for each in (self.common, *self.clients.values()))
+
+
+def _device(values: Mapping[str, Any], source: str) -> Device:
+    try:
+        return Device.model_validate(values)
+    except ValidationError as error:
+        raise settings_error(error, values, source) from None
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A client's way to the server; each client has it for itself.
+
+    Attributes
+    ----------
+    snr_db
+        Signal-to-noise ratio, in decibels.
+    bandwidth
+        B, in hertz; independent of the ratio (noise power is not tied to it).
+    downlink_rate
+        Of the way back, in bits a second; ``None``: it costs neither time nor energy.
+
+    Raises
+    ------
+    SettingsError
+        A constant is of no channel.
+    """
+
+    snr_db: float
+    bandwidth: float
+    downlink_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if not abs(self.snr_db) <= _MOST_DB:
+            raise SettingsError(
+                f"a signal-to-noise ratio of {self.snr_db:g} dB: expected -{_MOST_DB} to {_MOST_DB}"
+            )
+        for what, rate in (("bandwidth", self.bandwidth), ("downlink rate", self.downlink_rate)):
+            if rate is not None and not 1 / _MOST < rate < _MOST:
+                raise SettingsError(f"a {what} of {rate:g}: expected more than 0, and less than {_MOST:g}")
+
+    @property
+    def rate(self) -> float:
+        """Bits a second towards the server: ``B log2(1 + snr)``, Shannon's capacity."""
+        return float(self.bandwidth * math.log1p(10 ** (self.snr_db / 10)) / math.log(2))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Energy in joules, time in seconds."""
+
+    energy: float
+    seconds: float
+
+
+def sending(device: Device, channel: Channel, bits: float) -> Cost:
+    """Return what sending so many bits to the server costs: ``E_tx = P_tx bits / rate``."""
+    seconds = bits / channel.rate
+    return Cost(device.transmit_power * seconds, seconds)
+
+
+def receiving(device: Device, channel: Channel, bits: float) -> Cost:
+    """Return what receiving so many bits costs: nothing, unless the channel has a rate for it."""
+    seconds = 0.0 if channel.downlink_rate is None else bits / channel.downlink_rate
+    return Cost(device.receive_power * seconds, seconds)
+
+
+def computing(device: Device, macs: float) -> Cost:
+    """Return what so many multiply-accumulate operations cost: ``kappa cycles f^2`` joules, ``cycles / f`` seconds."""
+    cycles = macs * device.cycles_per_mac
+    return Cost(device.capacitance * cycles * device.frequency**2, cycles / device.frequency)
+
+
+def bits_of(
+    vectors: float, parameters: int, scalars: int = 0, *, float_bytes: int = 4, header: int = 0
+) -> float:
+    """Return the length of a message that was not measured, in bits: vectors of so many parameters, and scalars."""
+    return 8 * float_bytes * (vectors * parameters + scalars) + header

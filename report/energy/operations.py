@@ -1,0 +1,71 @@
+"""How much a model computes: multiply-accumulate operations, as its layers need them."""
+
+from __future__ import annotations
+
+import math
+
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.objective import (
+    BinarySettings,
+    CnnScorer,
+    CnnSettings,
+    LinearScorerSettings,
+    MlpScorer,
+    MlpSettings,
+    ObjectiveSettings,
+    OwnSettings,
+)
+
+BACKWARD = 3
+"""A forward and backward pass cost about as much as three forward passes."""
+
+
+def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> int:
+    """Return the multiply-accumulate operations of one sample's forward pass; biases, ReLU and pooling are free.
+
+    Parameters
+    ----------
+    objective
+        The section ``objective``.
+    features, classes
+        Of the whole problem, the bias among the features.
+
+    Raises
+    ------
+    SettingsError
+        It is not known how much the model computes: it is one of somebody's own, or a deep network.
+    """
+    if isinstance(objective, OwnSettings):
+        raise SettingsError(
+            f"objective.name: {objective.name}: how much this model computes is not known; say how many "
+            "multiply-accumulate operations the forward pass of one sample takes, with --macs"
+        )
+    if isinstance(objective, BinarySettings):
+        return _scorer_macs(objective, features)
+    if isinstance(objective, MlpSettings):
+        return (features + classes) * objective.hidden
+    if isinstance(objective, CnnSettings):
+        return _cnn(features, classes)
+    return features * (classes if objective.kind in ("softmax", "one-sided-logistic") else 1)
+
+
+def _scorer_macs(objective: BinarySettings, features: int) -> int:
+    match objective.scorer:
+        case LinearScorerSettings():
+            return features
+        case MlpScorer(hidden=hidden):
+            return (features + 1) * hidden
+        case CnnScorer():
+            return _cnn(features, 1)
+    raise SettingsError(
+        f"objective.scorer.kind: {objective.scorer.kind}: how much this network computes is not known here; say how "
+        "many multiply-accumulate operations the forward pass of one sample takes, with --macs"
+    )
+
+
+def _cnn(features: int, outputs: int) -> int:
+    """Two 3x3 convolutions (16 and 32 channels), each followed by 2x2 pooling, and 500 units."""
+    side = math.isqrt(features)
+    first = side**2 * 16 * 9
+    second = (side // 2) ** 2 * 32 * 16 * 9
+    return first + second + (side // 4) ** 2 * 32 * 500 + 500 * outputs

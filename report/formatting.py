@@ -1,0 +1,92 @@
+"""Numbers and foreign text as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from fenchel.report import columns
+
+UNKNOWN = "–"
+
+
+def plain(text: str) -> str:
+    """Return text from a run with control characters (such as terminal escapes) made visible."""
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
+
+
+def problem_text(error: ValidationError) -> str:
+    """Return the first thing that is wrong in a file, and where in it, such as ``heads.0.times: ...``."""
+    problem = error.errors()[0]
+    return ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes in decimal units, such as ``20.8 kB``."""
+    if not math.isfinite(count):
+        return UNKNOWN
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        # 999.5 would be shown as 1000: it belongs to the next unit.
+        if abs(size) < 999.5:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB" if size < 999.5 else f"{size:,.0f} TB"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration, such as ``4.7 ms``, ``12.1 s``, ``3 min 05 s`` or ``2 h 10 min``."""
+    if not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds == 0:
+        return "0 s"
+    if seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02d} min"
+
+
+def part_text(part: str) -> str:
+    """Return what a part of the rounds' time is called, where waiting could be taken for that of clients."""
+    return "waiting after the last answer" if part == "waiting" else part
+
+
+def share_text(share: float, digits: int = 1) -> str:
+    """Return a share of 1 as a percentage."""
+    return f"{share:.{digits}%}" if math.isfinite(share) else UNKNOWN
+
+
+def number_text(value: float) -> str:
+    """Return a number with four significant digits."""
+    return f"{value:.4g}" if math.isfinite(value) else UNKNOWN
+
+
+def figure_text(figure: str, value: float) -> str:
+    """Return the value of a figure: accuracies and the like as percentages, all others as numbers."""
+    if columns.is_ranking(figure):
+        return share_text(value, digits=2)
+    return share_text(value) if columns.is_share(figure) else number_text(value)
+
+
+def bounded_text(figure: str, figures: Mapping[str, float]) -> str:
+    """Return the value of one of these figures, and beside it how far it may be from the true one, if that is known."""
+    value = figures.get(figure, math.nan)
+    error = figures.get(f"{figure}_error", math.nan)
+    bound = f" ± {figure_text(figure, error)}" if math.isfinite(value) and error > 0 else ""
+    return figure_text(figure, value) + bound
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return a count with its noun, such as ``1 round`` or ``1,000 rounds``."""
+    return f"{count:,} {noun if count == 1 else noun + 's'}"

@@ -1,0 +1,1 @@
+"""Projection of a finished run to other links."""

@@ -1,0 +1,73 @@
+"""A still picture: how it looks, and how it gets into its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fenchel.report.render.output import output_at
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
+"""Of curves."""
+
+INK, SOFT, LINE = "#1c2127", "#5f6873", "#e5e7ea"
+STYLE: Mapping[str, Any] = {
+    "font.size": 9,
+    "text.color": INK,
+    "text.parse_math": False,  # a "$" in a run's name is a "$"
+    "axes.edgecolor": LINE,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "grid.color": LINE,
+    "xtick.color": SOFT,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "ytick.color": SOFT,
+}
+LOGARITHMIC: Mapping[str, Any] = {
+    **STYLE,
+    "axes.axisbelow": True,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+}
+"""For axes with minor ticks, whose grid would cover the curves."""
+
+
+@contextmanager
+def canvas(
+    path: Path, size: tuple[float, float], style: Mapping[str, Any] = STYLE, dpi: int = 200
+) -> Iterator[Figure]:
+    """Yield an empty figure, and write what has been drawn on it.
+
+    Parameters
+    ----------
+    path
+        Of the PNG file; folders above it are made.
+    size
+        Width and height in inches.
+    style
+        Settings of matplotlib while it is drawn and written.
+    dpi
+        Pixels an inch.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(dict(style)):  # type: ignore[arg-type]  # the stubs know only literal keys
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        with output_at(path):
+            figure.savefig(path, format="png", dpi=dpi, metadata={"Software": None})

@@ -1,0 +1,202 @@
+"""The numbers behind the charts of the page, thinned so that long runs stay light to load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fenchel.report import columns, summary
+from fenchel.report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of_all, known_figures
+from fenchel.report.latency import histograms
+from fenchel.report.run import Run
+from fenchel.report.summary import PARTS, Floats
+from fenchel.report.traffic import LAYERS, carried_by
+from fenchel.report.waiting import thinned, waiting_of
+
+_POINTS = 400  # of one curve; a screen shows no more
+_BARS = 120
+_MAP = (200, 400)  # clients and rounds of the map of waiting
+
+
+def chart_data(
+    runs: Sequence[Run], names: Sequence[str], optima: Sequence[float | None] = ()
+) -> dict[str, Any]:
+    """Return what the page's script draws, as values that JSON knows.
+
+    Parameters
+    ----------
+    names
+        A short name for each run.
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the curves of ``optimality_gap``.
+    """
+    curves = curves_of_all(runs, optima)
+    return {
+        "axes": axes_of(curves),
+        "panels": panels(runs, optima),
+        "runs": [
+            {
+                "name": name,
+                "curves": _curves(each),
+                "time": _time(run),
+                "traffic": _traffic(run),
+                "clients": _clients(run),
+                "carried": _carried(run),
+                "latency": _latency(run),
+                "waiting": _waiting(run, len(runs)),
+            }
+            for run, name, each in zip(runs, names, curves, strict=True)
+        ],
+    }
+
+
+def panels(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[dict[str, Any]]:
+    """Return the charts of curves: title, and the figure of each split (or the one figure) that is drawn in it.
+
+    Figures that no run knows are left out.
+    """
+    known = known_figures(curves_of_all(runs, optima))
+    main = columns.objective(known)
+    found = [_panel(columns.title(name), {"": name}) for name in (main, OPTIMALITY_GAP) if name in known]
+    for kind, heading in columns.KINDS.items():
+        figures = {split: f"{split}_{kind}" for split in columns.SPLITS if f"{split}_{kind}" in known}
+        if figures:
+            found.append(_panel(heading, figures))
+    figures = {which: name for which, name in columns.CLIENT_ACCURACY.items() if name in known}
+    if figures:
+        found.append(_panel("Client accuracy", figures))
+    drawn_already = {name for panel in found for name in panel["figures"].values()}
+    own = [name for name in known if name not in {"objective", main} | drawn_already]
+    return found + [_panel(columns.title(name), {"": name}) for name in own]
+
+
+def _panel(title: str, figures: dict[str, str]) -> dict[str, Any]:
+    return {
+        "title": title,
+        "figures": figures,
+        "share": all(columns.is_share(name) for name in figures.values()),
+        "log": all(columns.is_gap(name) for name in figures.values()),
+    }
+
+
+def _curves(curves: Curves) -> dict[str, Any]:
+    """Return each known figure against all that the rounds so far cost."""
+    drawn = {}
+    for name, values in curves.figures.items():
+        known = np.flatnonzero(np.isfinite(values))
+        rows = known[np.unique(np.linspace(0, known.size - 1, min(known.size, _POINTS)).astype(int))]
+        drawn[name] = {cost: _numbers(at[rows]) for cost, at in curves.costs.items()}
+        drawn[name]["y"] = _numbers(values[rows])
+    return drawn
+
+
+def _time(run: Run) -> dict[str, Any]:
+    """Return the seconds of each round by what they were spent on, or their means over groups of rounds."""
+    return _rounds(run, _spent(summary.time_columns(run.steady.metrics)))
+
+
+def _traffic(run: Run) -> dict[str, Any]:
+    """Return the bytes of each round by layer and direction, or their means over groups of rounds."""
+    metrics = run.metrics_table
+    layers = {
+        layer: {way: summary.column(metrics, name) for way, name in zip(("down", "up"), pair, strict=True)}
+        for layer, pair in LAYERS.items()
+    }
+    return {layer: _rounds(run, ways) for layer, ways in layers.items() if _counted(ways)}
+
+
+def _clients(run: Run) -> dict[str, Any]:
+    """Return the mean seconds of each client's calls by what they were spent on; the slowest clients come first."""
+    clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
+    clients.sort(key=lambda one: one.mean.waiting - one.mean.total)  # what it does itself
+    means = {part: np.array([getattr(one.mean, part) for one in clients], np.float64) for part in PARTS}
+    return _bars([one.name for one in clients], _spent(means), " … ")
+
+
+def _carried(run: Run) -> dict[str, Any]:
+    """Return the bytes of each client by layer and direction, evaluation included; the heaviest come first."""
+    clients = carried_by(run.calls_table, "client")
+    clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
+    names = [one.name for one in clients]
+    layers = {
+        layer: {
+            "down": np.array([one.down[layer] for one in clients], np.float64),
+            "up": np.array([one.up[layer] for one in clients], np.float64),
+        }
+        for layer in LAYERS
+    }
+    return {layer: _bars(names, ways, " … ") for layer, ways in layers.items() if _counted(ways)}
+
+
+def _counted(ways: dict[str, Floats]) -> bool:
+    return any(bool(np.isfinite(values).any()) for values in ways.values())
+
+
+def _spent(parts: dict[str, Floats]) -> dict[str, Floats]:
+    """Leave out what no time was spent on."""
+    return {part: values for part, values in parts.items() if np.nansum(values) > 0}
+
+
+def _rounds(run: Run, parts: dict[str, Floats]) -> dict[str, Any]:
+    rounds = summary.column(run.metrics_table, "round").astype(int)
+    bars = _bars([str(t) for t in rounds], parts, "–")
+    return bars | {"round": [float(group.mean()) for group in _groups(rounds)]}
+
+
+def _bars(names: Sequence[str], parts: dict[str, Floats], between: str) -> dict[str, Any]:
+    """Return stacked bars, one for each name, or for as many groups of neighbours as fit."""
+    groups = _groups(np.arange(len(names)))
+    return {
+        "names": [
+            names[group[0]] if group.size == 1 else f"{names[group[0]]}{between}{names[group[-1]]}"
+            for group in groups
+        ],
+        "parts": {
+            part: _numbers(np.array([np.nan_to_num(values[group]).mean() for group in groups]))
+            for part, values in parts.items()
+        },
+    }
+
+
+def _groups(values: Any) -> list[Any]:
+    return np.array_split(values, min(values.size, _BARS)) if values.size else []
+
+
+def _latency(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """Return the histograms of each phase: number of calls by seconds, of the whole call and of the network."""
+    found: dict[str, list[dict[str, Any]]] = {"total": [], "network": []}
+    for one in histograms(run.steady.calls):
+        found[one.what].append(
+            {
+                "phase": one.phase,
+                "edges": _numbers(one.edges),
+                "counts": one.counts.tolist(),
+                "p50": float(f"{one.p50:.3g}"),
+            }
+        )
+    return found
+
+
+def _waiting(run: Run, runs: int) -> dict[str, Any]:
+    """Return the map of waiting; the more runs there are, the coarser."""
+    clients, rounds = _MAP
+    shown = thinned(waiting_of(run.steady.calls), clients, max(rounds // runs, 50))
+    row, column = np.nonzero(shown.missed)
+    maps = {"took": shown.took, "waited": shown.waited}
+    return {
+        "clients": shown.clients,
+        "rounds": shown.rounds,
+        "missed": [row.tolist(), column.tolist()],
+        "maps": {
+            name: [_numbers(line, digits=3) for line in values]
+            for name, values in maps.items()
+            if np.isfinite(values).any()
+        },
+    }
+
+
+def _numbers(values: Floats, digits: int = 6) -> list[float | None]:
+    """Return numbers with few significant digits, which is still more than a chart shows."""
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]

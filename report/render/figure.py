@@ -1,0 +1,87 @@
+"""A still picture of the main curves, for documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fenchel.report import columns, summary
+from fenchel.report.curves import axes_of, curves_of_all, known_figures, main_figures
+from fenchel.report.formatting import plain
+from fenchel.report.render.canvas import COLORS, canvas
+from fenchel.report.run import Run
+
+_DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+
+
+def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
+    """Draw the objective, the AUC (or accuracy, or loss), the worst client and the gap, as far as they are known.
+
+    Parameters
+    ----------
+    runs
+        One or several; each is a line in every chart.
+    path
+        Of the PNG file; folders above it are made.
+    axis
+        What the curves are drawn against, one of :data:`fenchel.report.curves.AXES`; runs without it are left out.
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
+
+    Returns
+    -------
+    Path
+        The same ``path``.
+    """
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+
+    curves = curves_of_all(runs, optima)
+    shown = main_figures(known_figures([each for each in curves if axis in each.costs]))
+    title = axes_of(curves).get(axis, axis)
+    lines = [
+        Line2D(
+            [],
+            [],
+            color=COLORS[index % len(COLORS)],
+            linestyle=_DASHES[index // len(COLORS) % len(_DASHES)],
+            linewidth=1.8,
+            label=plain(name),
+        )
+        for index, name in enumerate(summary.labels(runs))
+    ]
+    drawn = [line for each, line in zip(curves, lines, strict=True) if axis in each.costs]
+    with canvas(path, (4.4 * len(shown), 3.1)) as figure:
+        for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            for each, line in zip(curves, lines, strict=True):
+                if name not in each.figures or axis not in each.costs:
+                    continue
+                values = each.figures[name]
+                known = np.isfinite(values)
+                axes.plot(
+                    each.costs[axis][known],
+                    values[known],
+                    color=line.get_color(),
+                    linestyle=line.get_linestyle(),
+                    marker="o" if known.sum() == 1 else None,
+                    linewidth=line.get_linewidth(),
+                )
+            axes.set_title(columns.title(name))
+            axes.set_xlabel(title)
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=axis == "round"))
+            if axis in ("bytes", "socket"):
+                axes.xaxis.set_major_formatter(EngFormatter(unit="B", sep=" "))
+            if columns.is_gap(name):
+                axes.set_yscale("log", nonpositive="mask")
+                axes.minorticks_off()
+                axes.yaxis.set_major_formatter(FuncFormatter(lambda gap, _: f"{gap:g}"))
+            if columns.is_share(name):
+                axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+        if len(runs) > 1:
+            # A leading underscore would hide a run from an automatic legend, so the lines are named explicitly.
+            names = [str(line.get_label()) for line in drawn]
+            figure.legend(drawn, names, loc="outside lower left", ncols=4, frameon=False)
+    return path

@@ -1,0 +1,329 @@
+"""The pieces of the page: tiles, tables and bars of plain HTML.
+
+Everything that comes from a run is escaped here, where it enters the page; functions return finished HTML.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from html import escape
+
+from fenchel.report import columns, summary
+from fenchel.report.formatting import (
+    UNKNOWN,
+    bounded_text,
+    bytes_text,
+    count_text,
+    part_text,
+    plain,
+    seconds_text,
+)
+from fenchel.report.run import Run
+from fenchel.report.summary import CallCosts, RoundShares
+from fenchel.report.traffic import LAYERS, TrafficRow
+from fenchel.report.wall_time import wall_of
+
+_CLIENTS = 20  # rows of the table of clients
+_BESIDE = 3  # differing settings that fit beside the results
+_TILES = (
+    "test_auc",
+    "test_accuracy",
+    "client_accuracy_worst",
+    "gap",
+    "train_accuracy",
+    "holdout_accuracy",
+    "holdout_auc",
+    "test_loss",
+    "train_loss",
+)
+_STATES = {"completed": "Completed", "stopped": "Stopped early", "unfinished": "Unfinished"}
+
+
+def text(value: object) -> str:
+    """Return foreign text for use in HTML, also inside an attribute."""
+    return escape(plain(str(value)))
+
+
+def state(run: Run) -> str:
+    """Return the badge that says how a run ended."""
+    return f'<span class="state {run.state}">{_STATES[run.state]}</span>'
+
+
+def headline(run: Run) -> str:
+    """Return one line about the settings, and one about the end if it came early."""
+    about = summary.headline(run)
+    done = (
+        f"{run.rounds:,} of {about['rounds']} rounds"
+        if not run.completed
+        else count_text(run.rounds, "round")
+    )
+    words = [about["algorithm"], about["data"], about["objective"], f"{about['clients']} clients", done]
+    if about["seed"] is not None:
+        words.append(f"seed {about['seed']}")
+    line = " <i>·</i> ".join(text(word) for word in words if word is not None)
+    return f'<p class="about">{line}</p>' + _ending(run)
+
+
+def _ending(run: Run) -> str:
+    if run.reason:
+        return f'<div class="notice stopped"><b>Stopped after round {run.rounds:,}</b><p>{text(run.reason)}</p></div>'
+    if run.state == "unfinished":
+        return (
+            '<div class="notice unfinished"><b>Not finished</b><p>When this page was written the run was still going '
+            "on, or had been killed. It shows every round that had been saved by then.</p></div>"
+        )
+    return ""
+
+
+def warnings(run: Run) -> str:
+    """Return what people were told before the run."""
+    return "".join(
+        f'<div class="notice warning"><b>Warning</b><p>{text(each)}</p></div>' for each in run.warnings
+    )
+
+
+def environment(run: Run) -> str:
+    """Return what the server and the clients computed with; nothing for a run of an older version."""
+    described = run.environments.described
+    if not described:
+        return ""
+    rows = "".join(
+        f"<tr><th>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in described.items()
+    )
+    return (
+        f"<details class='settings'><summary>Computing environment</summary><table>{rows}</table></details>"
+    )
+
+
+def tiles(run: Run) -> str:
+    """Return the few numbers that matter most."""
+    traffic = summary.traffic(run.metrics_table)
+    shown = [
+        *((columns.title(name), bounded_text(name, run.figures)) for name in _main(run.figures)[:3]),
+        ("Wall time", seconds_text(wall_of(run).total)),
+        ("Time in rounds", seconds_text(summary.time_split(run.steady.metrics).total)),
+        ("Waiting for the slowest", seconds_text(summary.idle_seconds(run.steady.metrics))),
+        ("To clients", bytes_text(traffic.wire_down)),
+        ("From clients", bytes_text(traffic.wire_up)),
+    ]
+    cells = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in shown)
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def _main(known: Collection[str]) -> list[str]:
+    """Return the figures that matter most, of those that are known."""
+    return [name for name in (columns.objective(known), *_TILES) if name in known]
+
+
+def swatch(index: int) -> str:
+    """Return the coloured mark of a run."""
+    return f'<span class="swatch" data-run="{index}"></span>'
+
+
+def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
+    """Return the table with a row for each run: what came out, and the settings if only few of them differ."""
+    differing = summary.differing_settings(runs)
+    if len(differing) > _BESIDE:
+        differing = {}
+    known = {name for run in runs for name in run.figures}
+    shown = _main(known)[:3]
+    heads = ["<th>Run</th><th>State</th>"]
+    heads += [f'<th class="set">{_key(key)}</th>' for key in differing]
+    heads += [f'<th class="n">{text(columns.title(name))}</th>' for name in shown]
+    heads += [
+        f'<th class="n">{name}</th>' for name in ("Done", "Time in rounds", "Wall time", "Bytes in rounds")
+    ]
+    rows = []
+    for index, (run, name) in enumerate(zip(runs, names, strict=True)):
+        traffic = summary.traffic(run.metrics_table)
+        numbers = [bounded_text(figure, run.figures) for figure in shown]
+        numbers += [f"{run.rounds:,}", seconds_text(summary.time_split(run.steady.metrics).total)]
+        numbers.append(seconds_text(wall_of(run).total))
+        numbers.append(bytes_text(traffic.wire_down + traffic.wire_up))
+        values = (UNKNOWN if given[index] is None else given[index] for given in differing.values())
+        rows.append(
+            f'<td title="{text(run.id)}">{swatch(index)}{text(name)}</td><td>{state(run)}</td>'
+            + "".join(f'<td class="set">{text(value)}</td>' for value in values)
+            + "".join(f'<td class="n">{number}</td>' for number in numbers)
+        )
+    return _table("".join(heads), rows)
+
+
+def differences(runs: Sequence[Run], names: Sequence[str]) -> str:
+    """Return the table with a row for each setting that is not the same in all runs, and a column for each run."""
+    differing = summary.differing_settings(runs)
+    if not differing:
+        return "<p class='note'>All settings are the same.</p>"
+    heads = "<th>Setting</th>" + "".join(
+        f'<th class="run">{swatch(index)}{text(name)}</th>' for index, name in enumerate(names)
+    )
+    rows = [
+        f"<td><code>{text(key)}</code></td>"
+        + "".join(
+            f'<td class="set">{text(UNKNOWN if value is None else value)}</td>' for value in differing[key]
+        )
+        for key in differing
+    ]
+    return _table(heads, rows)
+
+
+def _key(key: str) -> str:
+    """Return a setting's dotted key, the section above the last word."""
+    section, _, word = key.rpartition(".")
+    return f"<small>{text(section)}</small>{text(word)}"
+
+
+def bar(split: RoundShares, scale: float) -> str:
+    """Return a stacked bar; ``scale`` is the number of seconds that fills it. Empty if nothing is known."""
+    if not math.isfinite(split.total) or not scale > 0:
+        return ""
+    pieces = "".join(
+        f'<i class="{part}" style="width:{seconds / scale:.3%}" title="{part}: {seconds_text(seconds)}"></i>'
+        for part, seconds in split.parts().items()
+    )
+    return f'<span class="bar">{pieces}</span>'
+
+
+def time_share(run: Run) -> str:
+    """Return the bar of a whole run, with its parts named and counted: the legend of the chart below it."""
+    split = summary.time_split(run.steady.metrics)
+    total = split.total
+    if not total:
+        return ""
+    serialisation, propagation = summary.network_split(run.steady.metrics)
+    more = {}
+    if math.isfinite(serialisation):
+        more["network"] = (
+            f" (serialisation {seconds_text(serialisation)}, propagation {seconds_text(propagation)})"
+        )
+    words = "".join(
+        f'<li><span class="key {part}"></span>{part_text(part)}<b>{seconds / total:.0%}</b>'
+        f"<span>{seconds_text(seconds)}{more.get(part, '')}</span></li>"
+        for part, seconds in split.parts().items()
+    )
+    return f'<div class="share">{bar(split, total)}<ul>{words}</ul></div>'
+
+
+def wall(run: Run) -> str:
+    """Return the equation of the whole wall-clock time, and how long clients waited for the slowest one."""
+    whole = wall_of(run)
+    if not whole.total:
+        return ""
+    sum_of = " + ".join(f"{name} <b>{seconds_text(seconds)}</b>" for name, seconds in whole.parts().items())
+    idle = summary.idle_seconds(run.steady.metrics)
+    waited = (
+        f" Of the rounds, the average client spent <b>{seconds_text(idle)}</b> ({idle / whole.rounds:.0%}) waiting "
+        "for the slowest one, which worked meanwhile."
+        if math.isfinite(idle) and whole.rounds
+        else ""
+    )
+    return f'<p class="equation">Wall time <b>{seconds_text(whole.total)}</b> = {sum_of}.{waited}</p>'
+
+
+def walls(runs: Sequence[Run], names: Sequence[str]) -> str:
+    """Return the table that compares the equations of several runs' wall-clock times."""
+    found = [wall_of(run) for run in runs]
+    parts = list(dict.fromkeys(part for one in found for part in one.parts()))
+    heads = "<th>Run</th>" + "".join(
+        f'<th class="n">{name}</th>'
+        for name in ("Wall time", *(part.capitalize() for part in parts), "Waiting for the slowest")
+    )
+    rows = []
+    for index, (run, name, one) in enumerate(zip(runs, names, found, strict=True)):
+        seconds = (one.total, *(one.parts().get(part, 0.0) for part in parts))
+        idle = summary.idle_seconds(run.steady.metrics)
+        rows.append(
+            f"<td>{swatch(index)}{text(name)}</td>"
+            + "".join(f'<td class="n">{seconds_text(each)}</td>' for each in (*seconds, idle))
+        )
+    return _table(heads, rows)
+
+
+def times(runs: Sequence[Run], names: Sequence[str]) -> str:
+    """Return the table that compares where the time of several runs went, on one scale."""
+    splits = [summary.time_split(run.steady.metrics) for run in runs]
+    longest = max(split.total for split in splits)
+    parts = [part for part in summary.PARTS if any(part in split.parts() for split in splits)]
+    heads = '<th>Run</th><th class="wide"></th>' + "".join(
+        f'<th class="n"><span class="key {part}"></span>{part_text(part)}</th>' for part in parts
+    )
+    rows = [
+        f"<td>{swatch(index)}{text(name)}</td><td>{bar(split, longest)}</td>"
+        + "".join(f'<td class="n">{seconds_text(getattr(split, part))}</td>' for part in parts)
+        for index, (split, name) in enumerate(zip(splits, names, strict=True))
+    ]
+    return _table(heads, rows)
+
+
+def phases(costs: Sequence[CallCosts]) -> str:
+    """Return the table of phases: what an average call was spent on, and how long calls took."""
+    note = (
+        "<p class='note'>Median and p90 are of whole calls, from when an instruction is queued to when its reply is "
+        "decoded. The parts beside them are medians, too. Bars are means, on one scale.</p>"
+    )
+    return (
+        _costs("Phase", [(f"{text(one.name)} <small>{text(one.kind)}</small>", one) for one in costs]) + note
+    )
+
+
+def clients(costs: Sequence[CallCosts]) -> str:
+    """Return the table of clients, the slowest of them if there are many."""
+    note = (
+        f"<p class='note'>The slowest {_CLIENTS} of {len(costs):,} clients.</p>"
+        if len(costs) > _CLIENTS
+        else ""
+    )
+    return _costs("Client", [(text(one.name), one) for one in costs[:_CLIENTS]]) + note
+
+
+def carried(phases: Sequence[TrafficRow]) -> str:
+    """Return the table of the bytes of each phase, by layer and direction."""
+    known = [
+        layer for layer in LAYERS if any(math.isfinite(one.up[layer] + one.down[layer]) for one in phases)
+    ]
+    heads = '<th>Phase</th><th class="n">Calls</th>' + "".join(
+        f'<th class="n">{layer.capitalize()} {way}</th>' for layer in known for way in ("down", "up")
+    )
+    rows = [
+        f'<td>{text(one.name)}</td><td class="n">{one.calls:,}</td>'
+        + "".join(
+            f'<td class="n">{bytes_text(way[layer])}</td>' for layer in known for way in (one.down, one.up)
+        )
+        for one in phases
+    ]
+    return _table(heads, rows)
+
+
+def _costs(heading: str, rows: Iterable[tuple[str, CallCosts]]) -> str:
+    rows = list(rows)
+    longest = max((one.mean.total for _, one in rows if math.isfinite(one.mean.total)), default=0.0)
+    encrypted = any(one.encryption_p50 > 0 for _, one in rows)
+    heads = f'<th>{heading}</th><th class="wide">Mean call</th>' + "".join(
+        f'<th class="n">{name}</th>'
+        for name in ("Answered", "Late", "Failed", "Median", "p90", "Computation")
+        + (("Encryption",) if encrypted else ())
+        + ("Network",)
+    )
+    cells = []
+    for name, one in rows:
+        failed = one.failed + one.unanswered
+        encryption = (one.encryption_p50,) if encrypted else ()
+        cells.append(
+            f"<td>{name}</td><td>{bar(one.mean, longest)}</td>"
+            f'<td class="n">{one.answered:,}</td>{_misses(one.late)}{_misses(failed)}'
+            + "".join(
+                f'<td class="n">{seconds_text(seconds)}</td>'
+                for seconds in (one.total_p50, one.total_p90, one.compute_p50, *encryption, one.network_p50)
+            )
+        )
+    return _table(heads, cells)
+
+
+def _misses(count: int) -> str:
+    return f'<td class="n {"bad" if count else "none"}">{count:,}</td>'
+
+
+def _table(heads: str, rows: Iterable[str]) -> str:
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'

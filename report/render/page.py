@@ -1,0 +1,256 @@
+"""A page about one run or several: one HTML file that needs nothing else, not even a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from fenchel.report import summary
+from fenchel.report.curves import AXES
+from fenchel.report.render import charts, html
+from fenchel.report.render.html import text
+from fenchel.report.render.output import output_at
+from fenchel.report.run import Run
+from fenchel.report.summary import CallCosts
+from fenchel.report.traffic import carried_by
+
+
+def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None] = ()) -> Path:
+    """Write the page.
+
+    Parameters
+    ----------
+    runs
+        One, shown in detail, or several, compared first and then shown one by one.
+    path
+        Of the HTML file; folders above it are made.
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds a chart of how far above it the
+        runs are.
+
+    Returns
+    -------
+    Path
+        The same ``path``.
+    """
+    page = render(runs, optima)
+    with output_at(path):
+        path.write_text(page, encoding="utf-8", newline="\n")
+    return path
+
+
+def render(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> str:
+    """Return the page; the parameters are those of :func:`write_report`."""
+    made, fixed = parts(runs, optima), fixed_parts()
+    return Template(_part("page.html")).substitute(
+        title=made.title,
+        policy=_policy(fixed.scripts.values()),
+        style=fixed.style,
+        body=made.body,
+        data=made.data,
+        **fixed.scripts,
+    )
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What is the same on every page.
+
+    Attributes
+    ----------
+    style
+        CSS.
+    scripts
+        By name, in the order in which they run: ``plotly``, ``script``.
+    """
+
+    style: str
+    scripts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PageParts:
+    """What is shown of some runs.
+
+    Attributes
+    ----------
+    title, body
+        HTML, in which everything foreign is escaped.
+    data
+        JSON that the scripts draw; safe inside an element of HTML.
+    """
+
+    title: str
+    body: str
+    data: str
+
+
+def fixed_parts() -> Fixed:
+    """Return what is the same on every page, for whoever serves it apart from the rest."""
+    from plotly.offline import get_plotlyjs
+
+    return Fixed(_part("page.css"), {"plotly": get_plotlyjs(), "script": _part("page.js")})
+
+
+def parts(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> PageParts:
+    """Return what is shown of some runs; the parameters are those of :func:`write_report`."""
+    names = summary.labels(runs)
+    numbers = charts.chart_data(runs, names, optima)
+    data = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
+    several = len(runs) > 1
+    curves = _convergence(names, numbers["panels"], numbers["axes"])
+    return PageParts(
+        title=text(f"{len(runs)} runs" if several else names[0]),
+        body=_several(runs, names, curves) if several else _single(runs[0], names[0], curves),
+        # "<" cannot end the element that holds the data, whatever a run is called.
+        data=data.replace("<", "\\u003c"),
+    )
+
+
+def _part(name: str) -> str:
+    return resources.files("fenchel.report.render").joinpath(name).read_text(encoding="utf-8")
+
+
+def _policy(scripts: Iterable[str]) -> str:
+    """Return a content security policy: these scripts run, no others, and nothing is fetched from anywhere."""
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{value}'" for value in hashes)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _single(run: Run, name: str, curves: str) -> str:
+    return (
+        f"<header><p class='kind'>Fenchel run</p><h1>{text(name)} {html.state(run)}</h1>"
+        f"<p class='id'>{text(run.id)}</p>{html.headline(run)}</header>"
+        f"{html.tiles(run)}{curves}{_details(run, 0)}"
+    )
+
+
+def _several(runs: Sequence[Run], names: Sequence[str], curves: str) -> str:
+    each = "".join(
+        f'<details class="run"><summary>{html.swatch(index)}{text(name)} {html.state(run)}</summary>'
+        f'<p class="id">{text(run.id)}</p>{html.headline(run)}{_details(run, index)}</details>'
+        for index, (run, name) in enumerate(zip(runs, names, strict=True))
+    )
+    return (
+        f"<header><p class='kind'>Fenchel runs</p><h1>{len(runs)} runs compared</h1></header>"
+        f"{html.comparison(runs, names)}{curves}"
+        f"<section><h2>Where the time goes</h2>{html.walls(runs, names)}{_explained()}"
+        f"{html.times(runs, names)}</section>"
+        f"<section><h2>Settings that differ</h2>{html.differences(runs, names)}</section>"
+        f"<section><h2>Run by run</h2>{each}</section>"
+    )
+
+
+def _convergence(names: Sequence[str], panels: Sequence[dict[str, Any]], axes: Mapping[str, str]) -> str:
+    if not panels:
+        return "<section><h2>Convergence</h2><p class='note'>No round has been evaluated yet.</p></section>"
+    switches = _switch("x", "Horizontal axis", {axis: AXES[axis] for axis in axes})
+    switches += _switch("y", "Vertical axis of losses", {"linear": "Linear", "log": "Log"})
+    legend = ""
+    if len(names) > 1:
+        splits = [
+            split for split in ("test", "train", "holdout") if any(split in p["figures"] for p in panels)
+        ]
+        switches += _switch("split", "Samples", {split: split.capitalize() for split in splits})
+        entries = "".join(
+            f'<button type="button" aria-pressed="true" data-toggle="{index}">'
+            f"{html.swatch(index)}{text(name)}</button>"
+            for index, name in enumerate(names)
+        )
+        legend = f'<div class="legend" aria-label="Runs shown">{entries}</div>'
+    drawn = "".join(
+        _chart(panel["title"], f'data-chart="curves" data-panel="{index}"')
+        for index, panel in enumerate(panels)
+    )
+    return (
+        f'<section><div class="bar-of-switches"><h2>Convergence</h2>{switches}</div>{legend}'
+        f'<div class="grid">{drawn}</div></section>'
+    )
+
+
+def _switch(name: str, meaning: str, choices: dict[str, str]) -> str:
+    if len(choices) < 2:
+        return ""
+    buttons = "".join(
+        f'<button type="button" data-value="{value}" aria-pressed="{"false" if index else "true"}">{label}</button>'
+        for index, (value, label) in enumerate(choices.items())
+    )
+    return f'<div class="switch" role="group" aria-label="{meaning}" data-state="{name}">{buttons}</div>'
+
+
+def _details(run: Run, index: int) -> str:
+    parts = []
+    phases = summary.costs_by(run.steady.calls, "phase")
+    clients = summary.costs_by(summary.own_calls(run.steady.calls), "client")
+    if run.rounds:
+        parts.append(
+            f"<section><h2>Where the time goes</h2>{html.wall(run)}{_explained()}{html.time_share(run)}"
+            f"{_run_chart('Seconds per round', 'time', index)}</section>"
+        )
+    if phases:
+        parts.append(
+            f"<section><h2>Phases</h2>{html.phases(phases)}"
+            f'<div class="grid two">{_run_chart("Latency: the whole call", "total", index)}'
+            f"{_run_chart('Latency: the network alone', 'network', index)}</div></section>"
+        )
+    if clients:
+        parts.append(f"<section><h2>Clients</h2>{_clients(clients, index)}</section>")
+    if phases:
+        switch = _switch("layer", "Bytes of", {"wire": "Wire", "payload": "Payload", "socket": "Socket"})
+        parts.append(
+            f'<section><div class="bar-of-switches"><h2>Bytes</h2>{switch}</div>'
+            f'<div class="grid two">{_run_chart("Bytes per round", "traffic", index)}'
+            f"{_run_chart('Bytes by client', 'carried', index)}</div>"
+            f"{html.carried(carried_by(run.calls_table, 'phase'))}"
+            "<p class='note'>Payload: the arrays themselves. Wire: the frames that carried them. Socket: all that "
+            "crossed the connections, by the operating system's count. The bars of rounds are without the "
+            "evaluation, those of clients with it.</p></section>"
+        )
+    parts.append(
+        f"<section>{html.warnings(run)}<details class='settings'><summary>Settings</summary>"
+        f"<pre>{text_block(run.settings_text)}</pre></details>{html.environment(run)}</section>"
+    )
+    return "".join(parts)
+
+
+def _clients(clients: Sequence[CallCosts], index: int) -> str:
+    switch = _switch("map", "Seconds that", {"waited": "Waited for others", "took": "Answer took"})
+    return (
+        f"{_run_chart('Mean seconds of a call, the slowest client first', 'clients', index)}"
+        f"{html.clients(clients)}"
+        f"{_run_chart('Waiting for slower clients, by client and round', 'waiting', index, switch)}"
+        "<p class='note'>How long each client waited for slower clients, or how long its answers took. "
+        "Colours end at the 99th percentile of the rounds; round 0 is the setup. A cross is an answer that did not "
+        "come or did not count; where a client was not asked there is nothing.</p>"
+    )
+
+
+def text_block(foreign: str) -> str:
+    """Return foreign text of several lines for use in HTML."""
+    return "\n".join(text(line) for line in foreign.splitlines())
+
+
+def _explained() -> str:
+    return (
+        "<p class='note'>The rounds alone: a round is as long as the last answer that each of its exchanges waited "
+        "for, and the parts are those of these answers. What other clients waited meanwhile is not among them.</p>"
+    )
+
+
+def _run_chart(title: str, kind: str, index: int, switch: str = "") -> str:
+    return _chart(title, f'data-chart="{kind}" data-run="{index}"', switch)
+
+
+def _chart(title: str, what: str, switch: str = "") -> str:
+    return (
+        f"<figure><figcaption><h3>{text(title)}</h3>{switch}"
+        f'<span class="keys"></span></figcaption><div class="chart" {what}></div></figure>'
+    )

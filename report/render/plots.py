@@ -1,0 +1,208 @@
+"""The charts of the page as PNG files, for documents and slides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fenchel.report import summary
+from fenchel.report.curves import axes_of, curves_of_all
+from fenchel.report.formatting import plain
+from fenchel.report.latency import histograms
+from fenchel.report.render import figure
+from fenchel.report.render.canvas import COLORS, canvas
+from fenchel.report.run import Run
+from fenchel.report.summary import Floats
+from fenchel.report.traffic import carried_by
+from fenchel.report.waiting import thinned, waiting_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLORS = {
+    "computation": "#264e80",
+    "encryption": "#15806a",
+    "coding": "#7fabd9",
+    "network": "#e3a02f",
+    "queueing": "#c2501a",
+    "away": "#b02a62",
+    "waiting": "#d2d6db",
+    "server": "#8447a0",
+    "unaccounted": "#68727e",
+    "to clients": "#264e80",
+    "from clients": "#7fabd9",
+}
+_CLIENTS = 40  # bars with a name each; beyond them the slowest are drawn
+_ENTRY = 24  # letters of a legend's entry of which four fit beside each other
+_PHASES = 6  # with two lines each
+_MAP = (200, 400)
+
+
+def write_pictures(runs: Sequence[Run], folder: Path, optima: Sequence[float | None] = ()) -> list[Path]:
+    """Draw the curves against each cost that is known, and for each run where its time and bytes went.
+
+    Parameters
+    ----------
+    folder
+        Made if there is none; files of the same names are replaced.
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
+
+    Returns
+    -------
+    list of Path
+        The files: ``curves-round.png`` and so on, ``time-by-round.png``, ``time-by-client.png``, ``latency.png``,
+        ``waiting.png`` and ``bytes-by-client.png``; of several runs with their number and name in front.
+    """
+    axes = axes_of(curves_of_all(runs, optima)) or {"round": ""}
+    found = [figure.draw(runs, folder / f"curves-{axis}.png", axis, optima) for axis in axes]
+    for number, (run, name) in enumerate(zip(runs, summary.labels(runs), strict=True), start=1):
+        prefix = f"{number}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-" if len(runs) > 1 else ""
+        if not run.calls_table.num_rows or not run.rounds:
+            continue
+        for kind, drawing in _DRAWINGS.items():
+            found.append(_draw(run, plain(name), drawing, folder / f"{prefix}{kind}.png"))
+    return found
+
+
+def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) -> Path:
+    with canvas(path, (8.8, 4.0)) as picture:
+        axes = picture.subplots()
+        axes.set_axisbelow(True)
+        axes.set_title(f"{drawing(run, axes)}, {name}")
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            # What does not fit into the picture's width would be cut.
+            columns = 4 if max(map(len, labels)) <= _ENTRY else 2
+            picture.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
+    return path
+
+
+def _time_by_round(run: Run, axes: Axes) -> str:
+    rounds = summary.column(run.steady.metrics, "round")
+    _stack(axes, rounds, summary.time_columns(run.steady.metrics))
+    axes.set_xlabel("round")
+    _unit(axes.yaxis, "s")
+    return "Seconds per round"
+
+
+def _time_by_client(run: Run, axes: Axes) -> str:
+    clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
+    clients.sort(key=lambda one: one.mean.waiting - one.mean.total)
+    shown = clients[:_CLIENTS]
+    parts = {part: np.array([getattr(one.mean, part) for one in shown], np.float64) for part in summary.PARTS}
+    _stack(axes, np.arange(len(shown), dtype=np.float64), parts)
+    _name(axes, [one.name for one in shown])
+    _unit(axes.yaxis, "s")
+    some = f"the slowest {_CLIENTS} of {len(clients):,} clients" if len(clients) > _CLIENTS else "by client"
+    return f"Mean seconds of a call, {some}"
+
+
+def _latency(run: Run, axes: Axes) -> str:
+    found = histograms(run.steady.calls)
+    phases = list(dict.fromkeys(one.phase for one in found))
+    took = {
+        costs.name: costs.answered * (costs.mean.total - costs.mean.waiting)
+        for costs in summary.costs_by(run.steady.calls, "phase")
+        if costs.answered
+    }
+    largest = set(sorted(phases, key=lambda phase: -took.get(phase, 0.0))[:_PHASES])
+    shown = [phase for phase in phases if phase in largest]
+    for one in found:
+        if one.phase not in largest:
+            continue
+        color = COLORS[shown.index(one.phase) % len(COLORS)]
+        style = "-" if one.what == "total" else "--"
+        axes.stairs(
+            one.counts,
+            one.edges,
+            color=color,
+            linestyle=style,
+            linewidth=1.6,
+            label=plain(f"{one.phase}, {one.what}"),
+        )
+    axes.set_xscale("log")
+    axes.set_ylabel("calls")
+    _unit(axes.xaxis, "s")
+    some = f"the {len(shown)} of {len(phases)} phases that took most time"
+    return f"Latency, {some}" if len(shown) < len(phases) else "Latency by phase"
+
+
+def _waiting(run: Run, axes: Axes) -> str:
+    from matplotlib.ticker import EngFormatter
+
+    shown = thinned(waiting_of(run.steady.calls), *_MAP)
+    told = bool(np.isfinite(shown.waited).any())  # older tables do not say who waited
+    seconds = shown.waited if told else shown.took
+    # What is done once before the first round (round 0) takes longer than any round, and would bleach them all.
+    rounds = [place for place, name in enumerate(shown.rounds) if int(name.split("–")[0]) >= 1]
+    scaled = seconds[:, rounds] if rounds else seconds
+    known = scaled[np.isfinite(scaled)]
+    highest = (float(np.quantile(known, 0.99)) if known.size else 0.0) or 1.0
+    image = axes.imshow(seconds, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=highest)
+    row, column = np.nonzero(shown.missed)
+    axes.plot(column, row, "x", color="#a02c1c", markersize=3, linestyle="none")
+    places = np.unique(np.linspace(0, len(shown.rounds) - 1, min(len(shown.rounds), 12)).astype(int))
+    axes.set_xticks(places, [shown.rounds[place] for place in places])
+    axes.set_xlabel("round")
+    if len(shown.clients) <= _CLIENTS:
+        axes.set_yticks(range(len(shown.clients)), [plain(name) for name in shown.clients], fontsize=7)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel("clients, the slowest on top")
+    axes.grid(visible=False)
+    picture = axes.get_figure()
+    assert picture is not None
+    picture.colorbar(image, ax=axes, format=EngFormatter(unit="s"), extend="max", pad=0.02)
+    return "How long each client waited for slower ones" if told else "How long each client's answers took"
+
+
+def _bytes_by_client(run: Run, axes: Axes) -> str:
+    clients = carried_by(run.calls_table, "client")
+    clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
+    shown = clients[:_CLIENTS]
+    parts = {
+        "to clients": np.array([one.down["wire"] for one in shown], np.float64),
+        "from clients": np.array([one.up["wire"] for one in shown], np.float64),
+    }
+    _stack(axes, np.arange(len(shown), dtype=np.float64), parts)
+    _name(axes, [one.name for one in shown])
+    _unit(axes.yaxis, "B")
+    some = (
+        f", the heaviest {_CLIENTS} of {len(clients):,} clients" if len(clients) > _CLIENTS else " by client"
+    )
+    return f"Bytes on the wire{some}"
+
+
+_DRAWINGS: dict[str, Callable[[Run, Axes], str]] = {
+    "time-by-round": _time_by_round,
+    "time-by-client": _time_by_client,
+    "latency": _latency,
+    "waiting": _waiting,
+    "bytes-by-client": _bytes_by_client,
+}
+
+
+def _stack(axes: Axes, at: Floats, parts: dict[str, Floats]) -> None:
+    floor = np.zeros_like(at)
+    for part, values in parts.items():
+        known = np.nan_to_num(values)
+        if known.any():
+            axes.bar(at, known, bottom=floor, width=0.86, color=_COLORS[part], label=part)
+            floor = floor + known
+
+
+def _name(axes: Axes, names: Sequence[str]) -> None:
+    turned = len(names) > 8
+    axes.set_xticks(range(len(names)), [plain(name) for name in names])
+    axes.tick_params(axis="x", labelrotation=90 if turned else 0, labelsize=7 if turned else 9)
+
+
+def _unit(axis: Any, unit: str) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    axis.set_major_formatter(EngFormatter(unit=unit, sep=" "))

@@ -1,0 +1,179 @@
+"""The numbers behind the charts of the page, all of them, as CSV files for other programs."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fenchel.report import summary
+from fenchel.report.curves import Curves, curves_of_all, known_figures
+from fenchel.report.formatting import plain
+from fenchel.report.latency import histograms
+from fenchel.report.render.output import output_at
+from fenchel.report.run import Run
+from fenchel.report.stages import STAGES, stages_of
+from fenchel.report.traffic import LAYERS, carried_by
+from fenchel.report.waiting import waiting_of
+from fenchel.report.wall_time import wall_of
+
+Row = Iterable[Any]
+_COSTS = {"seconds": "seconds_so_far_s", "bytes": "wire_so_far_bytes", "socket": "socket_so_far_bytes"}
+_DIRECTIONS = tuple(f"{layer}_{way}_bytes" for layer in LAYERS for way in ("down", "up"))
+
+
+def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | None] = ()) -> list[Path]:
+    """Write the tables, each with a row of headers and a column that names the run.
+
+    Units are part of the headers: ``_s`` are seconds, ``_bytes`` are bytes, shares lie between 0 and 1. What
+    is not known is an empty cell.
+
+    Parameters
+    ----------
+    folder
+        Made if there is none; files of the same names are replaced.
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the column ``optimality_gap``
+        to ``curves.csv``.
+
+    Returns
+    -------
+    list of Path
+        The files. ``settings.csv`` is there for several runs only.
+    """
+    names = summary.labels(runs)
+    named = list(zip(names, runs, strict=True))
+    curves = curves_of_all(runs, optima)
+    figures = known_figures(curves)
+    tables: dict[str, tuple[Sequence[str], Iterable[Row]]] = {
+        "curves": (
+            ("run", "round", *_COSTS.values(), *figures),
+            (row for name, each in zip(names, curves, strict=True) for row in _curves(name, each, figures)),
+        ),
+        "time-by-run": (
+            (
+                *("run", "state", "rounds", "wall_s"),
+                *("setup_s", "rounds_s", "evaluation_s", "rest_s", "paused_s", "idle_s"),
+            ),
+            (_wall(name, run) for name, run in named),
+        ),
+        "time-by-round": (
+            ("run", "round", "evaluation_s", "idle_s", "seconds_s", *(f"{part}_s" for part in summary.PARTS)),
+            (row for name, run in named for row in _times(name, run)),
+        ),
+        "time-by-client": (
+            (
+                *("run", "client", "phase", "answered_calls"),
+                *(f"mean_{stage}" for stage in STAGES),
+                *("mean_remainder_s", "mean_whole_s"),
+            ),
+            (row for name, run in named for row in _stages(name, run)),
+        ),
+        "latency": (
+            ("run", "phase", "latency", "from_s", "to_s", "calls"),
+            (row for name, run in named for row in _histograms(name, run)),
+        ),
+        "latency-quantiles": (
+            ("run", "phase", "latency", "calls", "p50_s", "p90_s", "p99_s"),
+            (
+                (name, one.phase, one.what, one.counts.sum(), one.p50, one.p90, one.p99)
+                for name, run in named
+                for one in histograms(run.steady.calls)
+            ),
+        ),
+        "waiting": (
+            ("run", "client", "round", "took_s", "waited_s", "missed_calls"),
+            (row for name, run in named for row in _waiting(name, run)),
+        ),
+        "bytes-by-round": (
+            ("run", "round", *_DIRECTIONS),
+            (row for name, run in named for row in _traffic(name, run)),
+        ),
+    }
+    for key in ("phase", "client"):
+        tables[f"bytes-by-{key}"] = (
+            ("run", key, "calls", *_DIRECTIONS),
+            [
+                (name, one.name, one.calls, *(way[layer] for layer in LAYERS for way in (one.down, one.up)))
+                for name, run in named
+                for one in carried_by(run.calls_table, key)
+            ],
+        )
+    if len(runs) > 1:
+        differing = summary.differing_settings(runs)
+        tables["settings"] = (("setting", *names), ((key, *values) for key, values in differing.items()))
+    return [_write(folder / f"{name}.csv", heads, rows) for name, (heads, rows) in tables.items()]
+
+
+def _curves(name: str, curves: Curves, figures: Sequence[str]) -> Iterator[Row]:
+    for t, number in enumerate(curves.costs["round"]):
+        costs = (curves.costs[cost][t] if cost in curves.costs else math.nan for cost in _COSTS)
+        values = (curves.figures[figure][t] if figure in curves.figures else math.nan for figure in figures)
+        yield name, int(number), *costs, *values
+
+
+def _wall(name: str, run: Run) -> Row:
+    wall = wall_of(run)
+    return (
+        name,
+        run.state,
+        run.rounds,
+        wall.total,
+        *asdict(wall).values(),
+        summary.idle_seconds(run.steady.metrics),
+    )
+
+
+def _times(name: str, run: Run) -> Iterator[Row]:
+    metrics = run.steady.metrics
+    whole = [summary.column(metrics, name) for name in ("round", "evaluation_s", "idle_s", "seconds")]
+    for number, *values in zip(*whole, *summary.time_columns(metrics).values(), strict=True):
+        yield name, int(number), *values
+
+
+def _stages(name: str, run: Run) -> Iterator[Row]:
+    for one in stages_of(run.steady.calls):
+        yield name, one.client, one.phase, one.answered, *one.seconds.values(), one.remainder, one.whole
+
+
+def _histograms(name: str, run: Run) -> Iterator[Row]:
+    for one in histograms(run.steady.calls):
+        for least, most, count in zip(one.edges, one.edges[1:], one.counts, strict=False):
+            yield name, one.phase, one.what, float(f"{least:.6g}"), float(f"{most:.6g}"), count
+
+
+def _waiting(name: str, run: Run) -> Iterator[Row]:
+    found = waiting_of(run.steady.calls)
+    for row, client in enumerate(found.clients):
+        for column, t in enumerate(found.rounds):
+            took, missed = found.took[row, column], found.missed[row, column]
+            if math.isfinite(took) or missed:
+                yield name, client, t, took, found.waited[row, column], missed
+
+
+def _traffic(name: str, run: Run) -> Iterator[Row]:
+    metrics = run.metrics_table
+    counts = [summary.column(metrics, column) for pair in LAYERS.values() for column in pair]
+    for number, *values in zip(summary.column(metrics, "round"), *counts, strict=True):
+        yield name, int(number), *values
+
+
+def _write(path: Path, heads: Sequence[str], rows: Iterable[Row]) -> Path:
+    with output_at(path), path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([plain(head) for head in heads])
+        writer.writerows([_cell(value) for value in row] for row in rows)
+    return path
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, float):
+        return repr(float(value)) if math.isfinite(value) else ""
+    return value

@@ -1,0 +1,241 @@
+"""A run, or several side by side, in the terminal; and the same as JSON for scripts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fenchel.report import columns, summary
+from fenchel.report.formatting import (
+    UNKNOWN,
+    bounded_text,
+    bytes_text,
+    count_text,
+    part_text,
+    plain,
+    seconds_text,
+)
+from fenchel.report.run import Run
+from fenchel.report.summary import CallCosts
+from fenchel.report.wall_time import WallTime, wall_of
+
+_SLOWEST = 5  # clients shown for one run
+_DIFFERING = 3  # settings shown of several runs; the page shows all
+_SHORT = 14  # letters of a setting that is shown
+_NAME = 32  # letters of a run's name that stay in one line
+_ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
+_STYLES = {"completed": "green", "stopped": "red", "unfinished": "yellow"}
+
+
+def show(runs: Sequence[Run], console: Console) -> None:
+    """Print one run in detail, or several as a table with a row each."""
+    console.print(_one(runs[0]) if len(runs) == 1 else _several(runs, console))
+
+
+def as_json(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what :func:`show` shows, and more, as values that JSON knows; what is not known is ``None``."""
+    described = {"runs": [_described(run) for run in runs], "differences": summary.differing_settings(runs)}
+    cleaned: dict[str, Any] = _without_nan(described)
+    return cleaned
+
+
+def _described(run: Run) -> dict[str, Any]:
+    metrics = run.steady.metrics
+    split, wall = summary.time_split(metrics), wall_of(run)
+    return {
+        "id": run.id,
+        "path": str(run.path),
+        "state": run.state,
+        "reason": run.reason,
+        "rounds": run.rounds,
+        "figures": run.figures,
+        "seconds": {
+            "wall": wall.total,
+            **asdict(wall),
+            "idle": summary.idle_seconds(metrics),
+            **asdict(split),
+        },
+        "bytes": asdict(summary.traffic(metrics)),
+        "phases": [asdict(costs) for costs in summary.costs_by(run.steady.calls, "phase")],
+        "clients": [
+            asdict(costs) for costs in summary.costs_by(summary.own_calls(run.steady.calls), "client")
+        ],
+        "settings": run.settings_values,
+        "environment": run.environments.described,
+    }
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _one(run: Run) -> RenderableType:
+    metrics = run.steady.metrics
+    split = summary.time_split(metrics)
+    traffic = summary.traffic(metrics)
+    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    facts.add_column(style="dim")
+    facts.add_column()
+    facts.add_row("state", _state(run))
+    if run.reason:
+        facts.add_row("reason", Text(plain(run.reason)))
+    for warning in run.warnings:
+        facts.add_row("warning", Text(plain(warning), style="bold yellow"))
+    about = {
+        key: value for key, value in summary.headline(run).items() if value is not None and key != "rounds"
+    }
+    facts.add_row("settings", Text(plain(", ".join(f"{key} {value}" for key, value in about.items()))))
+    if environment := run.environments.described:
+        computed = ", ".join(f"{attribute} {value}" for attribute, value in environment.items())
+        facts.add_row("environment", Text(plain(computed)))
+    facts.add_row("rounds", Text(plain(f"{run.rounds} of {summary.headline(run)['rounds']}")))
+    for name in run.figures:
+        facts.add_row(Text(plain(columns.title(name).lower())), bounded_text(name, run.figures))
+    facts.add_row("wall time", equation_text(wall_of(run)))
+    facts.add_row("time in rounds", f"{seconds_text(split.total)} ({_shares(split)})")
+    facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), split.total))
+    for way, wire, payload in (
+        ("down", traffic.wire_down, traffic.payload_down),
+        ("up", traffic.wire_up, traffic.payload_up),
+    ):
+        facts.add_row(f"bytes {way} in rounds", f"{bytes_text(wire)}, payload {bytes_text(payload)}")
+    parts: list[RenderableType] = [Text(plain(run.id), style="bold"), facts]
+    phases = summary.costs_by(run.steady.calls, "phase")
+    if phases:
+        parts += [Text(), _costs("phase", phases)]
+    clients = summary.costs_by(summary.own_calls(run.steady.calls), "client")
+    if clients:
+        some = f"slowest {_SLOWEST} of\n{len(clients):,} clients" if len(clients) > _SLOWEST else "client"
+        parts += [Text(), _costs(some, clients[:_SLOWEST])]
+    return Group(*parts)
+
+
+def equation_text(wall: WallTime) -> str:
+    """Return the wall-clock time of a run and what it is the sum of; lines break only between the summands."""
+    summands = [f"{name} {seconds_text(seconds)}" for name, seconds in wall.parts().items()]
+    unbroken = [words.replace(" ", "\N{NO-BREAK SPACE}") for words in (seconds_text(wall.total), *summands)]
+    return f"{unbroken[0]} = {' + '.join(unbroken[1:])}"
+
+
+def _idle(seconds: float, total: float) -> str:
+    if not total or not math.isfinite(seconds):
+        return UNKNOWN
+    return f"{seconds_text(seconds)} for the average client ({seconds / total:.0%} of the time in rounds)"
+
+
+def _shares(split: summary.RoundShares) -> str:
+    total = split.total
+    if not total:
+        return "nothing measured"
+    return ", ".join(f"{part_text(name)} {seconds / total:.0%}" for name, seconds in split.parts().items())
+
+
+def _costs(heading: str, rows: Sequence[CallCosts]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column(heading, overflow="fold")
+    encrypted = any(costs.encryption_p50 > 0 for costs in rows)
+    encryption = ("encrypt p50",) if encrypted else ()
+    for name in ("calls", "missed", "total p50", "p90", "compute p50", *encryption, "network p50"):
+        table.add_column(name.replace(" ", "\n"), justify="right", vertical="bottom", no_wrap=True)
+    for costs in rows:
+        cryptography = (costs.encryption_p50,) if encrypted else ()
+        times = (costs.total_p50, costs.total_p90, costs.compute_p50, *cryptography, costs.network_p50)
+        missed = costs.calls - costs.answered
+        table.add_row(
+            Text(plain(costs.name)),
+            f"{costs.calls:,}",
+            f"{missed:,}",
+            *(seconds_text(time) for time in times),
+        )
+    return table
+
+
+def _several(runs: Sequence[Run], console: Console) -> Table:
+    """Return the table with as many settings and figures as the terminal has room for."""
+    differing = summary.differing_settings(runs)
+    settings = _telling(differing)
+    known = {name for run in runs for name in run.figures}
+    # All losses and accuracies of several runs do not fit beside each other.
+    worst = "client_accuracy_worst"
+    other = worst if worst in known else "train_accuracy"
+    wanted = (columns.objective(known), "gap", "test_accuracy", "test_auc", other)
+    shown = [name for name in wanted if name in known]
+    times = {
+        "time\N{NO-BREAK SPACE}in rounds": [summary.time_split(run.steady.metrics).total for run in runs],
+        "wall time": [wall_of(run).total for run in runs],
+    }
+    while True:
+        table = _compared(runs, {key: differing[key] for key in settings}, shown, times, len(differing))
+        if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
+            return table
+        if not settings and not shown:
+            return table
+        # The last to go are the first setting and the first figure: they tell most.
+        if len(settings) <= 1 and len(times) > 1:
+            times.popitem()
+        else:
+            (settings if len(settings) > 1 else shown if len(shown) > 1 else settings or shown).pop()
+
+
+def _telling(differing: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the keys of a few settings that tell the runs apart: short, and known of as many runs as possible."""
+    short = [key for key, values in differing.items() if all(len(setting_text(v)) <= _SHORT for v in values)]
+    short.sort(key=lambda key: (key != "algorithm.name", differing[key].count(None)))
+    return short[:_DIFFERING]
+
+
+def _compared(
+    runs: Sequence[Run],
+    settings: Mapping[str, Sequence[Any]],
+    shown: Sequence[str],
+    times: Mapping[str, Sequence[float]],
+    differing: int,
+) -> Table:
+    """Return a table with a row a run, of some of the settings that differ, some of the figures, and seconds."""
+    more = differing - len(settings)
+    other = f"; +{count_text(more, 'differing setting')}, on the page" if more else ""
+    caption = f"{count_text(len(runs), 'run')}{other}"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
+    labels = [plain(label) for label in summary.labels(runs)]
+    # A narrow terminal must not squeeze away what tells the rows apart.
+    table.add_column("run", overflow="fold", min_width=min(max(map(len, labels)), _NAME), max_width=_NAME)
+    table.add_column("state", no_wrap=True)
+    for key in settings:
+        table.add_column(Text(plain(key).replace(".", ".\n")), style="cyan", no_wrap=True)
+    for heading in ("done", *(columns.title(name).lower() for name in shown), *times, "down", "up"):
+        table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
+    for index, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        traffic = summary.traffic(run.metrics_table)
+        table.add_row(
+            Text(label),
+            _state(run),
+            *(Text(plain(setting_text(values[index]))) for values in settings.values()),
+            f"{run.rounds:,}",
+            *(bounded_text(name, run.figures) for name in shown),
+            *(seconds_text(seconds[index]) for seconds in times.values()),
+            bytes_text(traffic.wire_down),
+            bytes_text(traffic.wire_up),
+        )
+    return table
+
+
+def setting_text(value: Any) -> str:
+    """Return the value of one setting in a table's cell."""
+    return UNKNOWN if value is None else str(value)
+
+
+def _state(run: Run) -> Text:
+    return Text(run.state, style=_STYLES[run.state])

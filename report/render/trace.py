@@ -1,0 +1,262 @@
+"""A run as a time line of the server and all clients, on the server's clock: Chrome's trace events, for Perfetto.
+
+The format is Google's "Trace Event Format"; https://ui.perfetto.dev opens it, and so does chrome://tracing. Each
+participant is a process. The tracks of the server show rounds, checkpoints, and what it sends to each client and
+receives from it; that of a client shows how it handles each instruction. Arrows lead from the one to the other.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from fenchel.common.errors import CheckpointError
+from fenchel.report.render.output import output_at
+from fenchel.report.run import Run
+
+Event: TypeAlias = dict[str, Any]
+"""One trace event; ``ts`` and ``dur`` in microseconds."""
+
+_Row: TypeAlias = Mapping[str, Any]
+
+_SERVER = 1
+_ROUNDS, _CHECKPOINTS, _FIRST_CLIENT = 1, 2, 3  # tracks of the server
+_HANDLING = 1  # the track of a client
+_STAGES = (
+    ("decode", "client_decode_s"),
+    ("decrypt", "decrypt_s"),
+    ("compute", "compute_s"),
+    ("encrypt", "encrypt_s"),
+    ("encode", "client_encode_s"),
+    ("journal", "journal_s"),
+    ("hand over", "handover_s"),
+)
+
+
+def events(run: Run) -> Iterator[Event]:
+    """Yield the events of a run.
+
+    What a client did to one instruction is drawn in one order, decode, decrypt, compute, encrypt, encode, journal,
+    although an algorithm may go back and forth between the three in the middle: only their sums are measured.
+
+    Raises
+    ------
+    CheckpointError
+        The run has no calls yet, or its tables are of a version that did not note when clients were there,
+        and when they had instructions.
+    """
+    calls, metrics = run.calls_table, run.metrics_table
+    if not calls.num_rows:
+        raise CheckpointError(run.why_empty)
+    if not {"arrived_s", "away_s"} <= {*calls.column_names} or "started_unix" not in metrics.column_names:
+        raise CheckpointError(
+            f"run {run.id} was recorded by an earlier version, which did not note when clients were there and had "
+            "instructions; do the run again with this version"
+        )
+    clients = sorted(set(calls["client"].to_pylist()))
+    # Processes are numbered from the server on, in the order of client ids.
+    line = _Line(_first_moment(run), {client: index for index, client in enumerate(clients, _SERVER + 1)})
+    yield from line.names()
+    for batch in metrics.to_batches():
+        for row in batch.to_pylist():
+            yield from line.round(row)
+    for batch in calls.to_batches(max_chunksize=10_000):
+        for row in batch.to_pylist():
+            yield from line.call(row)
+
+
+def write_trace(run: Run, path: Path) -> int:
+    """Write the events of a run as JSON, compressed if the file's name ends in ``.gz``; return how many there are.
+
+    Raises
+    ------
+    CheckpointError
+        As :func:`events`.
+    SettingsError
+        The file cannot be written.
+    """
+    found = events(run)
+    first = next(found)  # raises before anything is written
+    with output_at(path), gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
+        return _write(file, first, found)
+
+
+def _write(file: IO[str], first: Event, others: Iterator[Event]) -> int:
+    number = 1
+    file.write('{"displayTimeUnit":"ms","traceEvents":[\n' + json.dumps(first, allow_nan=False))
+    for event in others:
+        file.write(",\n" + json.dumps(event, allow_nan=False))
+        number += 1
+    file.write("\n]}\n")
+    return number
+
+
+def _first_moment(run: Run) -> float:
+    columns = [run.calls_table["queued_unix"]]
+    columns += [run.metrics_table[name] for name in ("started_unix", "checkpoint_unix")]
+    moments = [float(value) for column in columns for value in column.to_pylist()]
+    return min(moment for moment in moments if math.isfinite(moment))
+
+
+@dataclass
+class _Line:
+    """Turns rows into events.
+
+    Attributes
+    ----------
+    zero
+        Seconds since 1970 that the trace begins with.
+    clients
+        Number of each client's process.
+    """
+
+    zero: float
+    clients: Mapping[str, int]
+    _flows: int = field(default=0)
+
+    def names(self) -> Iterator[Event]:
+        yield from _named(_SERVER, "server", {_ROUNDS: "rounds", _CHECKPOINTS: "checkpoints"})
+        for client, process in self.clients.items():
+            yield from _named(process, client, {_HANDLING: "instructions"})
+            to, back = self._tracks(client)
+            yield _thread(_SERVER, to, f"to {client}")
+            yield _thread(_SERVER, back, f"from {client}")
+
+    def round(self, row: _Row) -> Iterator[Event]:
+        begun = self._at(row["started_unix"])
+        ended = begun + row["seconds"]
+        figures = {name: row[name] for name in ("counted", "late", "failed", "connected")}
+        yield _slice(_SERVER, _ROUNDS, f"round {row['round']}", begun, ended, figures)
+        if row["evaluation_s"] > 0:
+            yield _slice(_SERVER, _ROUNDS, "evaluation", ended, ended + row["evaluation_s"])
+        if math.isfinite(row["checkpoint_unix"]):
+            saved = self._at(row["checkpoint_unix"])
+            yield _slice(_SERVER, _CHECKPOINTS, "checkpoint", saved, saved + row["checkpoint_s"])
+
+    def call(self, row: _Row) -> Iterator[Event]:
+        """Yield the slices of one call: sent and received by the server, handled by the client."""
+        queued = self._at(row["queued_unix"])
+        there = queued + _known(row["away_s"])
+        sent = there + row["queue_s"]
+        if not math.isfinite(sent):
+            return  # it waits for a client that is away
+        to, back = self._tracks(row["client"])
+        about = {name: row[name] for name in ("round", "sequence", "kind", "outcome")}
+        if there > queued:
+            yield from self._waiting(_SERVER, to, "client away", queued, there)
+        yield from self._waiting(_SERVER, to, "queued on the server", there, sent)
+        if math.isfinite(row["send_s"]):
+            down = about | {"bytes": row["wire_down"]}
+            yield _slice(_SERVER, to, row["phase"], sent, sent + row["send_s"], down)
+        if not math.isfinite(row["total_s"]):
+            return
+        received = queued + row["total_s"] - _known(row["decode_s"])
+        first = received - row["receive_s"]
+        taken = received + _known(row["decode_s"]) + _known(row["take_s"])
+        up = about | {"bytes": row["wire_up"]}
+        yield _slice(_SERVER, back, row["phase"], first, taken, up)
+        yield from _stages(
+            _SERVER,
+            back,
+            first,
+            taken,
+            {"receive": row["receive_s"], "decode": _known(row["decode_s"]), "take": _known(row["take_s"])},
+        )
+        if math.isfinite(row["arrived_s"]):
+            yield from self._handled(row, queued, about)
+            begun, replied = _handling(row, queued)
+            process = self.clients[row["client"]]
+            yield from self._arrow("instruction", (_SERVER, to, sent), (process, _HANDLING, begun))
+            # An arrow begins within a slice, not where it ends.
+            leaving = max(begun, replied - 1e-6)
+            yield from self._arrow("reply", (process, _HANDLING, leaving), (_SERVER, back, first))
+
+    def _handled(self, row: _Row, queued: float, about: Event) -> Iterator[Event]:
+        process = self.clients[row["client"]]
+        begun, replied = _handling(row, queued)
+        offset = {name: row[name] for name in ("clock_offset_s", "clock_error_s")}
+        yield from self._waiting(process, _HANDLING, "queued", queued + row["arrived_s"], begun)
+        yield _slice(process, _HANDLING, row["phase"], begun, replied, about | offset)
+        durations = {name: row[column] for name, column in _STAGES}
+        yield from _stages(process, _HANDLING, begun, replied, durations)
+
+    def _waiting(self, process: int, track: int, name: str, begun: float, ended: float) -> Iterator[Event]:
+        """Yield what is no work, and so may overlap: it gets a track of its own."""
+        self._flows += 1
+        place = {"cat": "queue", "name": name, "pid": process, "tid": track, "id": self._flows}
+        yield place | {"ph": "b", "ts": _microseconds(begun)}
+        yield place | {"ph": "e", "ts": _microseconds(max(ended, begun))}
+
+    def _arrow(
+        self, name: str, start: tuple[int, int, float], stop: tuple[int, int, float]
+    ) -> Iterator[Event]:
+        """Yield an arrow between two slices, given as process, track and a moment that lies in the slice."""
+        self._flows += 1
+        for phase, (process, track, moment) in (("s", start), ("f", stop)):
+            place = {"cat": "message", "name": name, "pid": process, "tid": track, "id": self._flows}
+            yield place | {"ph": phase, "ts": _microseconds(moment)} | ({"bp": "e"} if phase == "f" else {})
+
+    def _at(self, unix: float) -> float:
+        return unix - self.zero
+
+    def _tracks(self, client: str) -> tuple[int, int]:
+        """Return the server's tracks towards a client and from it."""
+        place = _FIRST_CLIENT + 2 * (self.clients[client] - _SERVER - 1)
+        return place, place + 1
+
+
+def _handling(row: _Row, queued: float) -> tuple[float, float]:
+    """Return when a client began with an instruction, and when it began to reply."""
+    replied = queued + row["replied_s"]
+    # An answer that is sent again is older than the instruction that asks for it again.
+    return min(queued + row["arrived_s"] + row["client_queue_s"], replied), replied
+
+
+def _stages(
+    process: int, track: int, begun: float, ended: float, durations: Mapping[str, float]
+) -> Iterator[Event]:
+    """Yield stages that follow one another within a slice, those that took any time."""
+    for name, seconds in durations.items():
+        stop = min(begun + seconds, ended)
+        if seconds > 0 and stop > begun:
+            yield _slice(process, track, name, begun, stop)
+        begun = max(stop, begun)
+
+
+def _slice(
+    process: int, track: int, name: str, begun: float, ended: float, about: Mapping[str, Any] | None = None
+) -> Event:
+    start = _microseconds(begun)
+    event = {"ph": "X", "pid": process, "tid": track, "name": name, "ts": start}
+    # Of rounded ends, so that a slice within another does not stick out by the rounding.
+    event["dur"] = round(max(_microseconds(ended) - start, 0.0), 3)
+    known = {key: value for key, value in (about or {}).items() if not _is_unknown(value)}
+    return event | ({"args": known} if known else {})
+
+
+def _named(process: int, name: str, tracks: Mapping[int, str]) -> Iterator[Event]:
+    yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
+    yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
+    for track, title in tracks.items():
+        yield _thread(process, track, title)
+
+
+def _thread(process: int, track: int, name: str) -> Event:
+    return {"ph": "M", "pid": process, "tid": track, "name": "thread_name", "args": {"name": name}}
+
+
+def _microseconds(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def _is_unknown(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _known(seconds: float | None) -> float:
+    return seconds if seconds is not None and math.isfinite(seconds) else 0.0

@@ -1,0 +1,313 @@
+"""What a reader wants to know of the tables: totals, shares, quantiles; plain numbers, no presentation."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fenchel.common.storage import round_columns
+from fenchel.report import columns
+
+if TYPE_CHECKING:
+    from fenchel.report.run import Run
+
+Floats = NDArray[np.float64]
+
+_DATE = re.compile(r"^\d{8}-\d{6}-")
+_ENCRYPTION = ("encrypt_s", "decrypt_s")
+_CODING = ("client_decode_s", "journal_s", "client_encode_s", "decode_s")
+_QUEUEING = ("queue_s", "client_queue_s", "handover_s", "held_s")
+_AWAY = ("away_s", "broken_s")
+_ALWAYS = ("computation", "coding", "network")  # others are shown where there was some
+
+
+@dataclass(frozen=True)
+class RoundShares:
+    """Seconds, by what they were spent on.
+
+    Attributes
+    ----------
+    computation
+        Of clients.
+    encryption
+        Encryption and decryption, by clients.
+    coding
+        Encoding, decoding and journalling, on both sides.
+    network
+        Between the two sides.
+    queueing
+        Ready, but not taken up: queues of both sides, and between threads.
+    away
+        The client that was waited for was not there.
+    waiting
+        Of a round: for answers that never came. Of a client's calls: for the slowest client.
+    server
+        The server's own work between exchanges, and with replies.
+    unaccounted
+        What no part accounts for.
+    """
+
+    computation: float
+    encryption: float
+    coding: float
+    network: float
+    queueing: float
+    away: float
+    waiting: float
+    server: float
+    unaccounted: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return sum(float(getattr(self, field.name)) for field in fields(self))
+
+    def parts(self) -> dict[str, float]:
+        """Return the seconds by name, in order; waiting, encryption and the like only where there was some."""
+        values = {field.name: float(getattr(self, field.name)) for field in fields(self)}
+        return {part: seconds for part, seconds in values.items() if seconds or part in _ALWAYS}
+
+
+PARTS = tuple(field.name for field in fields(RoundShares))
+
+
+@dataclass(frozen=True)
+class RunTraffic:
+    """Bytes of the rounds; evaluation is not counted.
+
+    Attributes
+    ----------
+    payload_down, payload_up
+        Of the arrays themselves, from the server and to it.
+    wire_down, wire_up
+        Of the frames that carried them.
+    socket_down, socket_up
+        Of the connections, by the operating system's account: with HTTP/2 and TLS. Nan where it does not say.
+    """
+
+    payload_down: float
+    payload_up: float
+    wire_down: float
+    wire_up: float
+    socket_down: float = math.nan
+    socket_up: float = math.nan
+
+
+@dataclass(frozen=True)
+class CallCosts:
+    """What the calls of one phase, or of one client, cost. Times are nan where nothing was answered.
+
+    Attributes
+    ----------
+    name
+        Of the phase or client.
+    kind
+        ``ask``, ``tell`` or ``inspect``; empty where they are mixed.
+    calls, answered, late, failed, unanswered
+        Number of calls, and what became of them.
+    total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90
+        Quantiles of seconds, of the calls that were answered.
+    mean
+        Mean seconds of the calls that were answered, from when they were queued until the slowest client's reply
+        had been taken, too.
+    """
+
+    name: str
+    kind: str
+    calls: int
+    answered: int
+    late: int
+    failed: int
+    unanswered: int
+    total_p50: float
+    total_p90: float
+    compute_p50: float
+    compute_p90: float
+    encryption_p50: float
+    encryption_p90: float
+    network_p50: float
+    network_p90: float
+    mean: RoundShares
+
+
+def column(table: pa.Table, name: str) -> Floats:
+    """Return a column as numbers; nan where the table has no such column or no value."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, math.nan)
+    return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
+
+
+def drawn_figures(run: Run) -> list[str]:
+    """Return the figures that some round has a value of; the others are known at the end at most."""
+    metrics = run.metrics_table
+    return [name for name in columns.figures(metrics) if np.isfinite(column(metrics, name)).any()]
+
+
+def time_columns(metrics: pa.Table) -> dict[str, Floats]:
+    """Return what each round's seconds were spent on, by the names of :class:`RoundShares`."""
+    accounted = {
+        part: np.nan_to_num(column(metrics, f"{name}_s"))
+        for part, name in zip(PARTS, (*round_columns.PARTS, "unaccounted"), strict=True)
+    }
+    # Less than nothing is left where a client claims more time than there was.
+    return accounted | {"unaccounted": np.maximum(accounted["unaccounted"], 0.0)}
+
+
+def network_split(metrics: pa.Table) -> tuple[float, float]:
+    """Return the parts of all rounds' seconds on the network: serialisation and propagation; nan if not known."""
+    names = ("serialisation_s", "propagation_s")
+    serialisation, propagation = (column(metrics, name) for name in names)
+    known = np.isfinite(serialisation)
+    if not known.any():
+        return math.nan, math.nan
+    return float(serialisation[known].sum()), float(propagation[known].sum())
+
+
+def time_split(metrics: pa.Table) -> RoundShares:
+    """Return what the seconds of all rounds were spent on."""
+    return RoundShares(**{part: float(values.sum()) for part, values in time_columns(metrics).items()})
+
+
+def idle_seconds(metrics: pa.Table) -> float:
+    """Return how long the average client waited for the slowest one, over all rounds; nan if not known."""
+    waited = column(metrics, "idle_s")
+    known = waited[np.isfinite(waited)]
+    return float(known.sum()) if known.size else math.nan
+
+
+def traffic(metrics: pa.Table) -> RunTraffic:
+    """Return the bytes of all rounds."""
+    names = ("bytes_down", "bytes_up", "wire_down", "wire_up")
+    sockets = (column(metrics, name) for name in ("socket_down", "socket_up"))
+    return RunTraffic(
+        *(float(np.nansum(column(metrics, name))) for name in names),
+        # Some rounds alone would pass for all.
+        *(float(values.sum()) if values.size else math.nan for values in sockets),
+    )
+
+
+def own_calls(calls: pa.Table) -> pa.Table:
+    """Return the calls of the rounds themselves, without those of the evaluation."""
+    return calls.filter(pc.not_equal(calls["kind"], "inspect")) if "kind" in calls.column_names else calls
+
+
+def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
+    """Return the costs of the calls for each value of a text column, the slowest first.
+
+    Parameters
+    ----------
+    calls
+        Rows of ``calls.parquet``.
+    key
+        ``phase`` or ``client``.
+    """
+    if not calls.num_rows or key not in calls.column_names:
+        return []
+    encoded = pc.fill_null(calls[key], "").combine_chunks().dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    stops = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
+    outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
+    total, compute, network = (column(calls, name) for name in ("total_s", "compute_s", "network_s"))
+    encryption, coding, queueing, away = (
+        np.sum([np.nan_to_num(column(calls, name)) for name in names], axis=0)
+        for names in (_ENCRYPTION, _CODING, _QUEUEING, _AWAY)
+    )
+    taking, slowest = (np.nan_to_num(column(calls, name)) for name in ("take_s", "waiting_s"))
+    found = []
+    for name, rows in zip(encoded.dictionary.to_pylist(), np.split(order, stops[:-1]), strict=True):
+        kinds = set(kind[rows])
+        mine = outcome[rows]
+        answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
+        spent, encrypted, coded, sent, queued, gone = (
+            _mean(values[answered]) for values in (compute, encryption, coding, network, queueing, away)
+        )
+        taken, waiting = (_mean(values[answered]) for values in (taking, slowest))
+        rest = max(_mean(total[answered]) - spent - encrypted - coded - sent - queued - gone, 0.0)
+        found.append(
+            CallCosts(
+                name=name,
+                kind=kinds.pop() if len(kinds) == 1 else "",
+                calls=rows.size,
+                answered=int(np.isin(mine, ["counted", "told", "promised"]).sum()),
+                late=int((mine == "late").sum()),
+                failed=int((mine == "failed").sum()),
+                unanswered=int((mine == "unanswered").sum()),
+                total_p50=_quantile(total[answered], 0.5),
+                total_p90=_quantile(total[answered], 0.9),
+                compute_p50=_quantile(compute[answered], 0.5),
+                compute_p90=_quantile(compute[answered], 0.9),
+                encryption_p50=_quantile(encryption[answered], 0.5),
+                encryption_p90=_quantile(encryption[answered], 0.9),
+                network_p50=_quantile(network[answered], 0.5),
+                network_p90=_quantile(network[answered], 0.9),
+                mean=RoundShares(spent, encrypted, coded, sent, queued, gone, waiting, taken, rest),
+            )
+        )
+    # Those that never answered (nan) are the slowest of all.
+    return sorted(found, key=lambda costs: (-np.nan_to_num(costs.total_p50, nan=math.inf), costs.name))
+
+
+def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Return the settings that are not the same in all runs: dotted key to each run's value.
+
+    The name is left out, since it tells runs apart already; a key that a run does not have is ``None`` there.
+    """
+    each = [flat(run.settings_values) for run in runs]
+    keys = dict.fromkeys(key for values in each for key in values)
+    table = {key: [values.get(key) for values in each] for key in keys if key != "name"}
+    return {key: values for key, values in table.items() if any(value != values[0] for value in values)}
+
+
+def headline(run: Run) -> dict[str, Any]:
+    """Return the few settings that tell what a run is."""
+    values = run.settings_values
+    named = {part: values.get(part) for part in ("algorithm", "data", "objective")}
+    names = {part: section if isinstance(section, dict) else {} for part, section in named.items()}
+    return {
+        "algorithm": names["algorithm"].get("name"),
+        "data": names["data"].get("name"),
+        "objective": names["objective"].get("kind"),
+        "clients": values.get("clients"),
+        "rounds": values.get("rounds"),
+        "seed": values.get("seed"),
+    }
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Return a name for each run, the shortest that no other has: of its settings, its id without the date, its id."""
+    given = [str(run.settings_values.get("name") or run.id) for run in runs]
+    undated = [_DATE.sub("", run.id) for run in runs]
+    return [
+        name if given.count(name) == 1 else short if undated.count(short) == 1 else run.id
+        for name, short, run in zip(given, undated, runs, strict=True)
+    ]
+
+
+def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _mean(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _quantile(values: Floats, level: float) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.quantile(known, level)) if known.size else math.nan

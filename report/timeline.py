@@ -1,0 +1,345 @@
+"""The course of a run, rebuilt from its tables: what followed what, what waited for what, how long each took.
+
+Times here are measured ones. What a message took on its way is left out, and so is what an instruction waited for
+because an earlier one of the same client was not done: both follow from the network
+(:mod:`fenchel.report.projection.projection`). Left out is also what it waited for a client that was not back
+yet, after the server had been started again (:mod:`fenchel.report.resumption`). Clients that were away at
+other times were so whatever the network is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fenchel.common.errors import CheckpointError
+from fenchel.report import summary
+from fenchel.report.run import Run
+from fenchel.report.summary import Floats
+
+_CALLS = (
+    *("round", "phase", "kind", "client", "outcome", "queued_unix", "wire_down", "wire_up"),
+    *(
+        "away_s",
+        "queue_s",
+        "broken_s",
+        "network_s",
+        "total_s",
+        "client_queue_s",
+        "client_decode_s",
+        "compute_s",
+        "encrypt_s",
+        "decrypt_s",
+    ),
+    *(
+        "journal_s",
+        "client_encode_s",
+        "handover_s",
+        "decode_s",
+        "take_s",
+        "waiting_s",
+        "arrived_s",
+        "replied_s",
+    ),
+)
+_SLACK = 1e-3  # seconds by which two stamps of the server may be wrong
+_METRICS = ("round", "seconds", "evaluation_s", "started_unix")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction to one client, and its answer.
+
+    Attributes
+    ----------
+    client
+        Its id.
+    queued
+        When it was queued: seconds since the first instruction of the run.
+    down, up
+        Bytes of the frames of both messages; 0 for an answer that never came.
+    away
+        Seconds for which the client was not there.
+    server_queue
+        Seconds from queued, or from when the client was there, until the server began to send.
+    client_queue
+        Seconds on the client, from when it was there and the one before was done, until it was taken up.
+    compute, encryption, coding
+        Seconds of the client's work; coding with its journal.
+    other
+        Seconds of the client that no other part accounts for, with the handover of the reply.
+    decode, take
+        Seconds of the server with the reply.
+    answered
+        Whether the server got an answer in time, be it a failure.
+    """
+
+    client: str
+    queued: float
+    down: float
+    up: float
+    away: float
+    server_queue: float
+    client_queue: float
+    compute: float
+    encryption: float
+    coding: float
+    other: float
+    decode: float
+    take: float
+    answered: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """The same instruction to several clients.
+
+    Attributes
+    ----------
+    phase, kind
+        As in ``calls.parquet``.
+    instructions
+        In the order in which they were queued.
+    ended
+        When the server went on: seconds since the first instruction of the run. For a ``tell``, when all were
+        queued.
+    rest
+        Seconds from the last answer that was taken until then.
+    overdue
+        Whether somebody did not answer in time, so that a deadline may have ended the step.
+    """
+
+    phase: str
+    kind: str
+    instructions: tuple[Instruction, ...]
+    ended: float
+    rest: float
+    overdue: bool
+
+    @property
+    def started(self) -> float:
+        """When the first was queued."""
+        return self.instructions[0].queued
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the server waited for answers."""
+        return self.kind != "tell"
+
+    @cached_property
+    def clients(self) -> frozenset[str]:
+        """Who was addressed."""
+        return frozenset(each.client for each in self.instructions)
+
+    def follows(self, earlier: Step) -> bool:
+        """Whether this step began when an earlier one was over, so that the server had waited for it.
+
+        A client is asked nothing while another question to it is open. Of others the clock must tell.
+        """
+        if not earlier.is_awaited:
+            return False
+        asked_again = self.is_awaited and not self.clients.isdisjoint(earlier.clients)
+        return asked_again or earlier.ended <= self.started + _SLACK
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of the run: a round, its evaluation, or what was before the first round.
+
+    Attributes
+    ----------
+    started, ended
+        Seconds since the first instruction of the run.
+    steps
+        In the order in which they began.
+    """
+
+    started: float
+    ended: float
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happened in a run.
+
+    Attributes
+    ----------
+    run
+        Whose course it is.
+    setup
+        Before the first round.
+    rounds, evaluations
+        Of each round.
+    overdue
+        Number of instructions that were not answered in time.
+    """
+
+    run: Run
+    setup: Stretch
+    rounds: tuple[Stretch, ...]
+    evaluations: tuple[Stretch, ...]
+    overdue: int
+
+    @property
+    def largest_message(self) -> float:
+        """Bytes of the largest instruction or reply of the rounds and evaluations."""
+        stretches = (*self.rounds, *self.evaluations)
+        each = (one for stretch in stretches for step in stretch.steps for one in step.instructions)
+        return max((max(one.down, one.up) for one in each), default=0.0)
+
+    @classmethod
+    def of(cls, run: Run) -> Timeline:
+        """Rebuild the course of a run.
+
+        Raises
+        ------
+        CheckpointError
+            The run has no round yet, another version of Fenchel measured less, or its clients were in one process.
+        """
+        calls, metrics = run.calls_table, run.metrics_table
+        if not metrics.num_rows or not calls.num_rows:
+            raise CheckpointError(f"{run.why_empty}: there is nothing to project")
+        for table, names, file in ((metrics, _METRICS, "metrics"), (calls, _CALLS, "calls")):
+            missing = [name for name in names if name not in table.column_names]
+            if missing:
+                raise CheckpointError(
+                    f"run {run.id}: its table {file} has no column {', '.join(missing)}; an earlier version of Fenchel "
+                    "wrote it, which did not measure that. Do the run again with this version"
+                )
+        if _in_one_process(run):
+            raise CheckpointError(
+                f"run {run.id} was in one process (in_process=True), where clients compute one after the other and "
+                "nothing crosses a network; project a run of fenchel up, or one of fenchel server"
+            )
+        origin = min(calls["queued_unix"][0].as_py(), metrics["started_unix"][0].as_py())
+        steps = _steps(calls, origin, run.steady.away)
+        started = summary.column(metrics, "started_unix") - origin
+        ended = started + summary.column(metrics, "seconds")
+        judged = ended + summary.column(metrics, "evaluation_s")
+        numbers = summary.column(metrics, "round").astype(int).tolist()
+        of_round: dict[tuple[int, bool], list[Step]] = {}
+        for t, step in steps:
+            of_round.setdefault((t, step.kind == "inspect"), []).append(step)
+        before = [step for t, step in steps if t < numbers[0]]
+        return cls(
+            run=run,
+            setup=Stretch(
+                before[0].started if before else float(started[0]), float(started[0]), tuple(before)
+            ),
+            rounds=tuple(
+                Stretch(float(start), float(stop), tuple(of_round.get((t, False), ())))
+                for t, start, stop in zip(numbers, started, ended, strict=True)
+            ),
+            evaluations=tuple(
+                Stretch(float(start), float(stop), tuple(of_round.get((t, True), ())))
+                for t, start, stop in zip(numbers, ended, judged, strict=True)
+            ),
+            overdue=sum(
+                not each.answered for _, step in steps if step.is_awaited for each in step.instructions
+            ),
+        )
+
+
+def _in_one_process(run: Run) -> bool:
+    """Whether clients and server were one process: then nobody kept a log, and nothing crossed a socket."""
+    logs = any((run.path / name).exists() for name in ("log.jsonl", "clients"))
+    crossed = summary.column(run.calls_table, "socket_up")
+    return not logs and not np.isfinite(crossed).any()
+
+
+def _steps(calls: pa.Table, origin: float, away: Floats) -> list[tuple[int, Step]]:
+    """Return the steps with their rounds, in the order in which they began."""
+    rows = calls.select(_CALLS).to_pylist()
+    for row in rows:
+        row["queued_unix"] -= origin
+    instructions = _instructions(rows, away)
+    steps = []
+    for (t, phase, kind, _), group in groupby(
+        zip(_occasions(rows), rows, instructions, strict=True),
+        key=lambda entry: (entry[1]["round"], entry[1]["phase"], entry[1]["kind"], entry[0]),
+    ):
+        entries = list(group)
+        steps.append((t, _step(phase, kind, [row for _, row, _ in entries], [each for *_, each in entries])))
+    return sorted(steps, key=lambda entry: entry[1].started)
+
+
+def _occasions(rows: Sequence[dict[str, Any]]) -> Iterator[int]:
+    """Yield for each row how often its phase was begun before, one row after the other: a client is in each once."""
+    occasion, of, seen = 0, ("", ""), set[str]()
+    for row in rows:
+        if (row["phase"], row["kind"]) != of or row["client"] in seen:
+            occasion, of, seen = occasion + 1, (row["phase"], row["kind"]), set()
+        seen.add(row["client"])
+        yield occasion
+
+
+def _step(phase: str, kind: str, rows: Sequence[dict[str, Any]], each: Sequence[Instruction]) -> Step:
+    ended = each[-1].queued
+    rest = 0.0
+    if kind != "tell":
+        # From queued to the end of its exchange: total, take and waiting are without gaps.
+        ends = [
+            (
+                row["queued_unix"] + row["total_s"] + _known(row["take_s"]) + _known(row["waiting_s"]),
+                row["waiting_s"],
+            )
+            for row in rows
+            if row["outcome"] in ("counted", "failed") and math.isfinite(row["total_s"])
+        ]
+        ended = max([ended, *(end for end, _ in ends)])
+        rest = max(min((_known(waiting) for _, waiting in ends), default=0.0), 0.0)
+    return Step(
+        phase, kind, tuple(each), ended, rest, any(not one.answered for one in each) and kind != "tell"
+    )
+
+
+def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruction]:
+    """Return each row as an instruction; what it waited for the one before it at the client is taken out.
+
+    So is the time until its client was back, after the server had been started again.
+    """
+    free: dict[str, float] = {}  # when the client's last reply was under way
+    found = []
+    for row, absent in zip(rows, away, strict=True):
+        arrived, replied = row["queued_unix"] + row["arrived_s"], row["queued_unix"] + row["replied_s"]
+        queue = _known(row["client_queue_s"])
+        encryption = _known(row["encrypt_s"]) + _known(row["decrypt_s"])
+        coding = sum(_known(row[name]) for name in ("client_decode_s", "journal_s", "client_encode_s"))
+        other = _known(row["handover_s"])
+        own_queue = queue
+        if math.isfinite(arrived) and math.isfinite(replied):
+            other = max(other, replied - arrived - queue - encryption - coding - _known(row["compute_s"]))
+            begun = arrived + queue
+            own_queue = max(begun - max(arrived, free.get(row["client"], arrived)), 0.0)
+            free[row["client"]] = replied
+        found.append(
+            Instruction(
+                client=row["client"],
+                queued=row["queued_unix"],
+                down=row["wire_down"],
+                up=row["wire_up"],
+                away=max(_known(row["away_s"]) - absent, 0.0) + _known(row["broken_s"]),
+                server_queue=max(_known(row["queue_s"]), 0.0),
+                client_queue=own_queue,
+                compute=_known(row["compute_s"]),
+                encryption=encryption,
+                coding=coding,
+                other=other,
+                decode=max(_known(row["decode_s"]), 0.0),
+                take=max(_known(row["take_s"]), 0.0),
+                answered=row["outcome"] in ("counted", "failed", "told") and math.isfinite(row["network_s"]),
+            )
+        )
+    return found
+
+
+def _known(value: float | None) -> float:
+    return value if value is not None and math.isfinite(value) else 0.0

@@ -1,0 +1,1 @@
+"""Comparison of the trials of a search."""

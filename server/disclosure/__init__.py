@@ -1,0 +1,1 @@
+"""The record of what each party of a run could see."""

@@ -1,0 +1,163 @@
+"""What is written of each kind of array, number and head that crossed between the server and the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from fenchel.common.wire.outline import OutlinePart
+from fenchel.proto import fenchel_pb2 as pb
+
+Direction: TypeAlias = Literal["up", "down"]
+"""Up: from a client to the server."""
+
+_READERS: Mapping[tuple[str, str], str] = {
+    ("up", "clear"): "the server",
+    ("up", "noisy"): "the server",
+    ("up", "pseudonyms"): "the server; the names behind them only clients",
+    ("up", "ciphertext"): "nobody without the clients' private key",
+    ("up", "sealed"): "the one client that each box is sealed for",
+    ("down", "clear"): "the server and the clients it went to",
+    ("down", "ciphertext"): "the clients it went to",
+    ("down", "sealed"): "the clients it went to",
+}
+_DTYPES: Mapping[int, str] = {code: name.lower() for name, code in pb.DType.items()}
+
+
+class Found(NamedTuple):
+    """What a descriptor says of one array."""
+
+    name: str
+    content: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    key: str = ""
+    entries: int | None = None
+    additions: int | None = None
+
+    @classmethod
+    def of(cls, part: OutlinePart) -> Found:
+        """Read one array's descriptor."""
+        item, size = part.item, sum(part.lengths)
+        if part.kind == "dense":
+            return cls(item.name, part.kind, _DTYPES[item.dense.dtype], part.shape, size)
+        if part.kind == "sparse":
+            sparse = item.sparse
+            return cls(
+                item.name, part.kind, _DTYPES[sparse.dtype], (sparse.size,), size, entries=sparse.count
+            )
+        if part.kind == "ciphertexts":
+            told = item.ciphertexts
+            return cls(
+                item.name, part.kind, "", (told.count,), size, told.key_id.hex(), additions=told.additions
+            )
+        return cls(item.name, part.kind, item.scalar.WhichOneof("value") or "", (), 0)
+
+
+@dataclass
+class DisclosureEntry:
+    """One kind of array or number that crossed.
+
+    Attributes
+    ----------
+    phase, kind, direction, name
+        Which message, which way (``up``: from a client to the server), and what in it; ``kind`` is ``ask``,
+        ``tell`` or ``inspect``.
+    content
+        ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
+    dtype
+        Of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts.
+    form
+        As whom it could tell something: ``clear``, ``noisy``, ``pseudonyms``, ``ciphertext`` or ``sealed``.
+    key
+        Of ciphertexts: the id of the public key, in hexadecimal digits.
+    shape
+        Smallest and largest length of each side; for ciphertexts the number of encrypted values.
+    entries
+        Of a sparse vector: smallest and largest number of entries that were given.
+    bytes
+        Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head.
+    additions
+        Of ciphertexts: of how few and how many fresh vectors one was the sum; 0: zeros that anybody can encrypt.
+    clients
+        Who sent it (up) or whom it went to (down).
+    first_round, last_round, times
+        When, and how often in all. A message that was sent again from its beginning counts again.
+    """
+
+    phase: str
+    kind: str
+    direction: Literal["up", "down"]
+    name: str
+    content: str
+    dtype: str
+    form: str
+    key: str
+    first_round: int
+    last_round: int
+    shape: list[list[int]] = field(default_factory=list)
+    entries: list[int] | None = None
+    bytes: list[int] | None = None
+    additions: list[int] | None = None
+    clients: set[str] = field(default_factory=set)
+    times: int = 0
+
+    @property
+    def readers(self) -> str:
+        """Who could read it: all others who carried it saw its size alone."""
+        return _READERS.get((self.direction, self.form), "the server")
+
+    def note(self, client: str, t: int, found: Found) -> None:
+        """Count one more of this kind."""
+        if self.bytes is None:
+            self.shape = [[side, side] for side in found.shape]
+            self.bytes = [found.bytes, found.bytes]
+            self.entries = None if found.entries is None else [found.entries, found.entries]
+            self.additions = None if found.additions is None else [found.additions, found.additions]
+        for span, side in zip(self.shape, found.shape, strict=True):
+            _widen(span, side)
+        _widen(self.bytes, found.bytes)
+        if self.entries is not None and found.entries is not None:
+            _widen(self.entries, found.entries)
+        if self.additions is not None and found.additions is not None:
+            _widen(self.additions, found.additions)
+        self.count(client, t)
+
+    def count(self, client: str, t: int) -> None:
+        """Count one that is like one before."""
+        self.clients.add(client)
+        if t < self.first_round:
+            self.first_round = t
+        elif t > self.last_round:
+            self.last_round = t
+        self.times += 1
+
+
+@dataclass
+class Head:
+    """One kind of head: the part of a message that is no array.
+
+    Attributes
+    ----------
+    message
+        Its name in ``fenchel.proto``; ``Work`` stands for the metadata of a stream.
+    fields
+        Those that were ever set, of parts in a part with a dot: ``shard.samples``.
+    times
+        How many crossed.
+    """
+
+    message: str
+    direction: Literal["up", "down"]
+    fields: set[str] = field(default_factory=set)
+    times: int = 0
+
+
+def _widen(span: list[int], number: int) -> None:
+    """Let ``[smallest, largest]`` have one more number in it."""
+    if number < span[0]:
+        span[0] = number
+    elif number > span[1]:
+        span[1] = number

@@ -1,0 +1,1 @@
+"""The clients of a run as an algorithm addresses them: cohorts, requests, replies."""

@@ -1,0 +1,133 @@
+"""Whether phases wait for a client that misses one deadline after the other (``participation.patience``)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+log = logging.getLogger("fenchel.server")
+
+ANY = ""
+"""Stands for all phases together: a client that is away misses the deadlines of all of them."""
+OFTEN = "*"
+"""Stands for all phases of a client that misses deadlines again and again, with answers in time in between."""
+
+_CHANCES_SHARE = 0.05
+_LAPSES = 3  # times the patience
+
+
+@dataclass
+class Availability:
+    """How one client keeps deadlines.
+
+    Misses are counted for all phases together, and for each: who is slow in one phase may be quick in
+    another. A client is waited for again once it answers in time or comes back on a new connection: coming
+    back speaks for it once, until it answers in time, as anybody can come back before every deadline.
+    Otherwise it gets another chance now and then, for which at most a twentieth of the time is spent: it may
+    long be well, and only slower than the others.
+
+    Who stalls now and then never misses many in a row, and would cost a deadline each time. So all misses are
+    counted, too, until the client has been waited for, without one, for twenty times its last deadline. After
+    three times the patience nothing but another chance speaks for it any more.
+
+    Attributes
+    ----------
+    client
+        Its id.
+    missed
+        Deadlines missed in a row, by phase, and of :data:`ANY`; since the client came back, where that spoke
+        for it. Under :data:`OFTEN`, while it is overlooked for that, all of them.
+    overlooked
+        Phases that do not wait for the client; :data:`ANY`, :data:`OFTEN`: none does.
+    stream
+        On which the client was seen last, by number.
+    """
+
+    client: str = ""
+    missed: dict[str, int] = field(default_factory=dict)
+    overlooked: set[str] = field(default_factory=set)
+    stream: int = 0
+    _trusted: set[str] = field(
+        default_factory=set
+    )  # where coming back spoke for it since its last answer in time
+    _chance_from: float = 0.0
+    _spell: float = 0.0  # seconds from the last miss until then
+    _lapses: int = 0  # deadlines missed since it was last waited for so long without one
+
+    def miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
+        """Note a deadline that was missed; return which phases do not wait from now on, for misses in a row.
+
+        Parameters
+        ----------
+        phase
+            Whose deadline it was.
+        stream
+            How often the client has come.
+        patience
+            How many it may miss in a row; ``None``: any number.
+        deadline
+            Seconds that were waited.
+        """
+        self.returned(stream)
+        news = []
+        for which in (ANY, phase):
+            self.missed[which] = self.missed.get(which, 0) + 1
+            if patience is not None and self.missed[which] >= patience and which not in self.overlooked:
+                self.overlooked.add(which)
+                news.append(which)
+        now = time.monotonic()
+        if self._has_mended(now - deadline):
+            self._lapses = 0
+            self._trust_again(OFTEN)
+        self._lapses += 1
+        self._spell = deadline / _CHANCES_SHARE
+        self._chance_from = now + self._spell
+        if patience is not None and self._lapses >= _LAPSES * patience:
+            self.missed[OFTEN] = self._lapses
+            if OFTEN not in self.overlooked:
+                self.overlooked.add(OFTEN)
+                log.warning(
+                    "client %s misses deadlines again and again: %d so far (participation.patience). It is still "
+                    "asked, but the run no longer waits for it; it has another chance after %g s",
+                    self.client,
+                    self._lapses,
+                    self._spell,
+                )
+        return news
+
+    def keep(self, phase: str) -> bool:
+        """Note an answer in time; return whether the client was overlooked in this phase, and is not any more."""
+        was = self._is_overlooked(phase)
+        often = OFTEN in self.overlooked and not self._has_mended(time.monotonic())
+        for which in (ANY, phase) if often else (ANY, phase, OFTEN):
+            self._trust_again(which)
+        return was and not often
+
+    def _trust_again(self, which: str) -> None:
+        self.missed.pop(which, None)
+        self.overlooked.discard(which)
+        self._trusted.discard(which)
+
+    def returned(self, stream: int) -> bool:
+        """Overlook the client no longer where it has come back and that speaks for it; return whether it does."""
+        if stream == self.stream:
+            return False
+        self.stream = stream
+        again = self.overlooked - self._trusted - {OFTEN}
+        for which in again:
+            self.missed[which] = 0  # kept: an answer in time must be noted
+        self.overlooked -= again
+        self._trusted |= again
+        return bool(again)
+
+    def awaited(self, phase: str) -> bool:
+        """Whether a phase that begins now waits for the client."""
+        return not self._is_overlooked(phase) or time.monotonic() >= self._chance_from
+
+    def _is_overlooked(self, phase: str) -> bool:
+        return not self.overlooked.isdisjoint({ANY, OFTEN, phase})
+
+    def _has_mended(self, now: float) -> bool:
+        """Whether it has been waited for long enough without a miss; who is overlooked, only from its chance on."""
+        return now >= self._chance_from + (self._spell if OFTEN in self.overlooked else 0.0)

@@ -1,0 +1,248 @@
+"""The server's record of one client, which outlives its connections.
+
+It numbers the instructions, knows which of them counts last (the base), and keeps those that are not
+answered yet, so that a client that comes back gets them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fenchel.common.wire.frames import Assembly, Body
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.attendance import Attendance
+from fenchel.server.fleet.availability import Availability
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.request import Request
+from fenchel.server.metering.clock_offset import Clock
+from fenchel.server.metering.socket_bytes import NOTHING, SocketBytes
+from fenchel.server.metering.throughput import Throughput
+from fenchel.server.metering.unsolicited import Strays
+
+log = logging.getLogger("fenchel.server")
+
+_CALL_BYTES = 1024  # what an instruction takes beside its body, about
+
+EPOCH_BITS = 32
+"""Sequence numbers of a resumed run start above all that the run before it can have used."""
+
+
+class Partial(NamedTuple):
+    """What has arrived of a reply.
+
+    Attributes
+    ----------
+    sequence
+        Of the instruction that it answers.
+    assembly
+        Its body so far.
+    payload
+        The descriptor with which it began: whoever goes on must mean the same arrays.
+    """
+
+    sequence: int
+    assembly: Assembly
+    payload: bytes
+
+
+@dataclass
+class ClientRecord:
+    """One client of the run.
+
+    Attributes
+    ----------
+    name
+        The client's id.
+    index
+        Its place among all clients, by order of ids.
+    shard
+        What it said of its data; ``None`` until it has come.
+    base
+        The last instruction whose effect counts; 0: none.
+    reach
+        The base in the older of the two checkpoints that are on disk: no run can go back behind it.
+    lost
+        Why this client is out of the run, or ``None``.
+    spent
+        How it said that its privacy budget is spent, or ``None``: it is asked for nothing more in this run.
+    owed_bytes
+        What the promises take that it has not confirmed yet.
+    """
+
+    name: str
+    index: int
+    shard: pb.ShardDescription | None = None
+    base: int = 0
+    reach: int = 0
+    next_sequence: int = 1
+    lost: str | None = None
+    spent: str | None = None
+    outstanding: dict[int, Call] = field(default_factory=dict)
+    owed_bytes: int = 0
+    streams: int = 0
+    """How often the client has come."""
+    changed_unix: float = field(default_factory=time.time)
+    """When it last came or went away."""
+    queue: asyncio.Queue[int | pb.Farewell] | None = None
+    """Feeds the stream that is open now, with numbers of instructions: of what is settled before it could be sent,
+    nothing is kept. ``None`` while the client is away."""
+    serving: asyncio.Task[None] | None = None
+    """Converses on the client's latest stream."""
+    overdue: dict[int, Call] = field(default_factory=dict)
+    """Questions whose deadline has passed, until the next one is asked."""
+    punctuality: Availability = field(default_factory=Availability)
+    """How it keeps deadlines."""
+    attendance: Attendance = field(default_factory=Attendance)
+    """In which rounds it has not answered lately."""
+    partial: Partial | None = None
+    """The beginning of a reply that is arriving, or whose stream broke."""
+    clock: Clock = field(default_factory=Clock)
+    """How far the client's clock is from this process's."""
+    throughput_down: Throughput = field(default_factory=Throughput)
+    throughput_up: Throughput = field(default_factory=Throughput)
+    strays: Strays | None = None
+    """Rate limits of what it sends unasked; ``None`` until it has come."""
+    most_values: int = 0
+    """The largest number of values that a question to it asked for."""
+    carried: SocketBytes = NOTHING
+    """What crossed the client's connections and belongs to calls that are not answered yet."""
+    _left_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.punctuality.client = self.name
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the run asks this client: it is not lost, and its privacy budget is not spent."""
+        return self.lost is None and self.spent is None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the client's stream is open."""
+        return self.queue is not None
+
+    def came(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
+        """Feed a stream of the client from now on, first with all that is outstanding."""
+        for call in self.outstanding.values():
+            queue.put_nowait(call.sequence)
+            call.missed(self._left_ns)
+        self.queue, self.changed_unix = queue, time.time()
+        self.streams += 1
+
+    def left(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
+        """Note that a stream is over; the client is away, unless it has come on another one."""
+        if self.queue is queue:
+            self.queue, self.changed_unix, self._left_ns = None, time.time(), time.perf_counter_ns()
+
+    def post(
+        self, phase: str, t: int, kind: pb.Kind.ValueType, body: Body, exchange: Request | None = None
+    ) -> Call:
+        """Queue an instruction.
+
+        A told one counts from now on. An asked one counts once :meth:`count` says so.
+        """
+        last = next(reversed(self.outstanding.values()), None)
+        if last is not None and last.exchange is not None:
+            raise RuntimeError(
+                f"phase {phase!r} is for client {self.name}, to which another question is still open: "
+                "await one exchange with a client before the next"
+            )
+        call = Call(self.name, self.next_sequence, self.base, phase, t, kind, body, exchange)
+        self.next_sequence += 1
+        self.most_values = max(self.most_values, call.most_values or 0)
+        if kind == pb.TELL:
+            self.base = call.sequence
+        self.owe(call)
+        self.overdue.clear()
+        if self.queue is not None:
+            self.queue.put_nowait(call.sequence)
+        return call
+
+    def owe(self, call: Call) -> None:
+        """Hold on to an instruction until it is settled."""
+        self.outstanding[call.sequence] = call
+        if call.kind == pb.TELL:
+            self.owed_bytes += call.body_bytes + _CALL_BYTES
+
+    def count(self, call: Call) -> None:
+        """Let the effect of an answered question count.
+
+        Its answer builds on all promises, and so proves them kept, confirmed or not: none was made since it
+        was asked.
+        """
+        if call.kind == pb.ASK:
+            self.base = call.sequence
+            self._kept(self.tells())
+
+    def settle(self, call: Call) -> None:
+        """Stop waiting for an instruction: it was answered, or its deadline has passed."""
+        if self.outstanding.pop(call.sequence, None) is not None:
+            if self.queue is None:
+                call.missed(self._left_ns)
+            if call.kind == pb.TELL:
+                self.owed_bytes -= call.body_bytes + _CALL_BYTES
+        if self.partial is not None and self.partial.sequence == call.sequence:
+            self.partial.assembly.let_go()
+        call.body = None  # the record of the call is kept for the round; its arrays need not be
+
+    def tells(self) -> Iterator[Call]:
+        """Yield the promises that the client has not confirmed yet, in order."""
+        return (call for call in self.outstanding.values() if call.kind == pb.TELL)
+
+    def can_restore(self, hello: pb.Hello) -> bool:
+        """Whether a client that introduces itself so still has the state that the run counts on."""
+        if hello.stateless:
+            return True
+        kept = {0, *hello.snapshots}
+        first = next(self.tells(), None)
+        if first is None:
+            return self.base in kept
+        return first.base in kept or any(call.sequence in kept for call in self.tells())
+
+    def confirm(self, hello: pb.Hello) -> None:
+        """Settle the promises that a client has kept before the last one that its journal holds.
+
+        Each builds on the one before it, so that one in the journal proves those before it done. The
+        journal may have dropped them, where a checkpoint made the last promise the base.
+        """
+        tells = list(self.tells())
+        held = [place for place, call in enumerate(tells) if call.sequence in hello.snapshots]
+        self._kept(tells[: held[-1] if held else 0])
+
+    def _kept(self, tells: Iterable[Call]) -> None:
+        for call in list(tells):
+            call.outcome = "told"
+            self.settle(call)
+
+    def lose(self, reason: str) -> None:
+        """Take the client out of the run: its state cannot be restored."""
+        log.error(
+            "client %s is lost: %s (participation.on_lost_state: the run stops, or goes on without it)",
+            self.name,
+            reason,
+        )
+        self.lost = reason
+        for call in list(self.outstanding.values()):
+            if call.exchange is not None:
+                call.exchange.fail(call, reason)
+        self.outstanding.clear()
+        self.owed_bytes = 0
+        self.say_farewell(pb.Farewell(reason=f"this client is out of the run: {reason}"))
+
+    def spend(self, reason: str) -> None:
+        """Ask the client for nothing more: its privacy budget is spent. It stays connected until the run is over."""
+        if self.spent is None:
+            log.warning(
+                "client %s has spent its privacy budget; it is asked for nothing more in this run", self.name
+            )
+        self.spent = reason
+
+    def say_farewell(self, farewell: pb.Farewell) -> None:
+        """End the client's part, if it is connected."""
+        if self.queue is not None:
+            self.queue.put_nowait(farewell)

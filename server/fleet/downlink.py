@@ -1,0 +1,65 @@
+"""The model on its way to the clients: some coordinates only, or in fewer bits.
+
+The server goes on with what it sent, so that everybody computes from the same model (FedPDM specification, section
+2.1, rule 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.compression.shared_index_sets import downlink_seed
+from fenchel.common.compression.sparsification import kept, top_k
+from fenchel.common.settings.uplink import Downlink
+from fenchel.common.wire.index_sets import seeded_support
+from fenchel.common.wire.values import SparseVector
+
+
+@dataclass(frozen=True)
+class ServerDownlink:
+    """The way down.
+
+    Attributes
+    ----------
+    settings
+        What is done to the model.
+    seed
+        Of the run.
+    """
+
+    settings: Downlink
+    seed: int
+
+    def kept(self, model: Vector, t: int) -> Vector:
+        """Return what clients will know of the model in round ``t``, shape (d,): the other coordinates are zero."""
+        if self.settings.is_plain:
+            return model
+        rounded = model.astype(self.settings.dtype or model.dtype).astype(model.dtype)
+        if self.settings.sparsify is None:
+            return rounded
+        support = self._support(rounded, t)
+        remaining = np.zeros_like(rounded)
+        remaining[support] = rounded[support]
+        return remaining
+
+    def wire(self, model: Vector, t: int) -> Vector | SparseVector:
+        """Return what travels in round ``t`` of a model that :meth:`kept` returned for it."""
+        sparsifier = self.settings.sparsify
+        dtype = self.settings.dtype or model.dtype
+        if sparsifier is None:
+            return model.astype(dtype, copy=False)
+        support = self._support(model, t)
+        seed = downlink_seed(self.seed, t) if sparsifier.support == "shared-random" else None
+        return SparseVector(support, model[support].astype(dtype), model.size, seed)
+
+    def _support(self, model: Vector, t: int) -> Indices:
+        """Return k_D coordinates, shape (k_D,). The largest of a model are the largest of what was kept of it."""
+        sparsifier = self.settings.sparsify
+        assert sparsifier is not None
+        count = kept(sparsifier.keep, model.size)
+        if sparsifier.support == "top-k":
+            return top_k(model, count)
+        return seeded_support(downlink_seed(self.seed, t), model.size, count)

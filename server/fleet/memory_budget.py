@@ -1,0 +1,243 @@
+"""How much of replies the server holds at once, over all clients and phases.
+
+A reply is in flight from the moment that memory is taken for it until it has been folded into a sum, or its
+phase is over and the algorithm has it. What does not fit waits on the wire, where flow control holds it.
+
+Nobody can wait for ever. Rooms are in the order in which their phases began, and a younger room is given only
+what the older ones cannot come to need. So the oldest always goes on, and after it the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fenchel.common.errors import SettingsError
+from fenchel.common.wire.schema import Expectation, largest_body, smallest_body
+
+_CONTAINER = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def half_of_memory() -> int:
+    """Return half of the memory of this machine, or of the container if that has less, in bytes."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in _CONTAINER:
+        told = path.read_text().strip() if path.exists() else ""
+        if told.isdecimal():  # "max": no limit
+            memory = min(memory, int(told))
+    return memory // 2
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many bytes the body of a reply has: at least, and at most (``None``: as many as a message)."""
+
+    least: int
+    most: int | None
+
+    @classmethod
+    def of(cls, expectation: Expectation) -> Size:
+        """Return that of a reply that is as expected."""
+        return cls(smallest_body(expectation), largest_body(expectation))
+
+
+class Reservation:
+    """What one phase may hold of replies; open for the duration of a ``with`` block.
+
+    Parameters
+    ----------
+    in_flight
+        All rooms.
+    wanted
+        Bytes that it may come to hold.
+    buffer
+        Of these, what replies may take that came before their turn.
+    allowed
+        Bytes of a client's reply, where the limit leaves less than was asked for.
+    """
+
+    def __init__(
+        self, in_flight: MemoryBudget, wanted: int, buffer: int = 0, allowed: Mapping[str, int] | None = None
+    ) -> None:
+        self._in_flight = in_flight
+        self.wanted = wanted
+        self.buffer = buffer
+        self._allowed = allowed or {}
+        self._claims: dict[str, int] = {}
+        self._waiting: dict[str, tuple[int, asyncio.Future[None]]] = {}
+        self._open = False
+        self.held = 0
+
+    def __enter__(self) -> Self:
+        self._open = True
+        self._in_flight.rooms.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        self._in_flight.rooms.remove(self)
+        for client in [*self._waiting, *self._claims]:
+            self.release(client)
+        self._in_flight.grant()  # also where nothing was held: what it might have needed is free
+
+    def excess(self, client: str, size: int) -> str:
+        """Say why a reply of ``size`` bytes is refused; empty if it is not."""
+        most = self._allowed.get(client, size)
+        if size <= most:
+            return ""
+        return (
+            f"its reply has {size:,} bytes, and network.in_flight_bytes, {self._in_flight.limit:,}, leaves {most:,} "
+            "for it in this phase"
+        )
+
+    async def claim(self, client: str, size: int) -> None:
+        """Return when there is room for a client's reply; at once if it has that room, or if the phase is over.
+
+        A client that comes back with a reply of another size gives up its room, and waits for other room.
+        """
+        if not self._open or self._claims.get(client) == size:
+            return
+        if client in self._claims:
+            self.release(client)
+        if not self._waiting and size <= self._in_flight.free_for(self):
+            self._give(client, size)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        waiting = self._waiting[client] = size, turn
+        self._in_flight.grant()
+        try:
+            await turn
+        finally:
+            if self._waiting.get(client) is waiting:  # and not that of a later stream of this client
+                del self._waiting[client]
+
+    def _give(self, client: str, size: int) -> None:
+        self._claims[client] = size
+        self.held += size
+
+    def grant(self) -> None:
+        """Let those go on who wait, in the order in which they came, as long as they fit."""
+        for client, (size, turn) in list(self._waiting.items()):
+            if turn.done():
+                continue
+            if size > self._in_flight.free_for(self):
+                return
+            self._give(client, size)
+            turn.set_result(None)
+
+    def release(self, client: str) -> None:
+        """Note that a client's reply takes no memory any more, or will take none."""
+        _, turn = self._waiting.pop(client, (0, None))
+        if turn is not None and not turn.done():
+            turn.set_result(None)
+        self.held -= self._claims.pop(client, 0)
+        self._in_flight.grant()
+
+
+class MemoryBudget:
+    """All rooms of a run.
+
+    Parameters
+    ----------
+    limit
+        Bytes of all rooms together; ``None``: half of the memory.
+    largest_message
+        Bytes that a reply can have where nobody said less.
+
+    Attributes
+    ----------
+    rooms
+        Of the phases that go on, the oldest first.
+    """
+
+    def __init__(self, limit: int | None = None, largest_message: int = 8 << 30) -> None:
+        self.limit = half_of_memory() if limit is None else limit
+        self._largest_message = largest_message
+        self.rooms: list[Reservation] = []
+
+    @property
+    def held(self) -> int:
+        """Bytes of all replies that are in flight."""
+        return sum(room.held for room in self.rooms)
+
+    def free_for(self, room: Reservation) -> int:
+        """Return the bytes that a room may be given now."""
+        place = self.rooms.index(room)
+        needed = sum(older.wanted for older in self.rooms[:place])
+        return self.limit - needed - sum(other.held for other in self.rooms[place:])
+
+    def grant(self) -> None:
+        """Let those go on who wait and fit, in the oldest room first."""
+        for room in self.rooms:
+            room.grant()
+
+    def room(self, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
+        """Return the room of a phase.
+
+        Parameters
+        ----------
+        phase
+            For people: ``"round 3, phase 'train'"``.
+        sizes
+            Of the replies, by client.
+        buffer
+            Bytes for replies that come before their turn; ``None``: all are held until the last has come.
+
+        Raises
+        ------
+        SettingsError
+            The phase needs more than there may be, whatever the clients answer.
+        """
+        if buffer is None:
+            return self._together(phase, sizes)
+        return self._one_after_the_other(phase, sizes, buffer)
+
+    def _together(self, phase: str, sizes: Mapping[str, Size]) -> Reservation:
+        least = sum(size.least for size in sizes.values())
+        if least > self.limit:
+            raise SettingsError(
+                f"{phase}: the replies of {len(sizes)} clients have {least:,} bytes, all of which this phase holds at "
+                f"once, and network.in_flight_bytes is {self.limit:,}. Ask fewer clients in a round "
+                "(participation.sampler), or, on a machine that has the memory, set network.in_flight_bytes higher; "
+                "for an algorithm of your own, reduce and visit hold a few replies at a time"
+            )
+        open_parts = {
+            client: max((self._largest_message if size.most is None else size.most) - size.least, 0)
+            for client, size in sizes.items()
+        }
+        spare, wanted = self.limit - least, sum(open_parts.values())
+        if wanted <= spare:
+            return Reservation(self, least + wanted)
+        # What is open is cut for all alike, so that whose reply counts does not depend on who comes first.
+        return Reservation(
+            self,
+            self.limit,
+            allowed={
+                client: size.least + spare * open_parts[client] // wanted for client, size in sizes.items()
+            },
+        )
+
+    def _one_after_the_other(self, phase: str, sizes: Mapping[str, Size], buffer: int) -> Reservation:
+        buffer = min(buffer, self.limit // 2)
+        largest = 0
+        for client, size in sizes.items():
+            if size.least > self.limit:
+                raise SettingsError(
+                    f"{phase}: the reply of client {client} has {size.least:,} bytes, and network.in_flight_bytes is "
+                    f"{self.limit:,}; set it higher, on a machine that has the memory"
+                )
+            most = self._largest_message if size.most is None else size.most
+            largest = max(largest, most if most <= self.limit else self.limit - buffer, size.least)
+        return Reservation(
+            self,
+            min(largest + buffer, self.limit),
+            buffer=min(buffer, self.limit - largest),
+            allowed=dict.fromkeys(sizes, largest),
+        )

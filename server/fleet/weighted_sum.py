@@ -1,0 +1,123 @@
+"""Sums and means of the clients' replies, always in the order of client ids.
+
+Floating-point sums depend on the order of their terms; a fixed order makes a run reproducible.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fenchel.common.wire.values import Array
+
+_BLOCK = 1 << 16  # entries; a block of two arrays stays in the cache
+_REFERRED_BYTES = 64 << 20  # up to here a sum of one term is that term, so that it need not be copied
+_REFERRED_SHARE = 0.5  # if it is at least so much of the message that it came with, which is kept as long
+
+
+def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
+    """Return ``total + weight * array``, in the dtype of ``array``, reusing ``total``'s memory.
+
+    ``None`` stands for zero. What is returned may be ``array`` itself, read-only: then the next sum takes
+    memory of its own. A block at a time, so that no temporary array of full length is needed.
+    """
+    if total is None and weight != 1.0:
+        return np.asarray(array * array.dtype.type(weight))
+    if total is None:
+        return _referred(array) if _may_be_kept(array) else array.copy()
+    if weight == 1.0:
+        return np.add(total, array, out=_room_for(total))
+    if not total.flags.writeable:
+        total = total.copy()
+    flat, addend = total.reshape(-1), array.reshape(-1)
+    factor = array.dtype.type(weight)
+    for start in range(0, flat.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        flat[block] += factor * addend[block]
+    return total
+
+
+def _may_be_kept(array: Array) -> bool:
+    if array.nbytes > _REFERRED_BYTES:
+        return False
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    whole = root.nbytes
+    if root.base is not None:
+        owner = memoryview(root.base).obj
+        whole = memoryview(owner).nbytes
+    return array.nbytes >= _REFERRED_SHARE * whole
+
+
+def _referred(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _room_for(total: Array) -> Array:
+    """Return where the next sum goes: in the total's own memory, unless it is the first term."""
+    return total if total.flags.writeable else np.empty_like(total, order="C")
+
+
+class WeightedSum:
+    """A weighted sum of arrays of one shape, term by term.
+
+    As long as all terms weigh the same, they are added up as they are, and their weight is multiplied in at
+    the end: for large arrays a product takes longer than a sum. Not where they weigh less than 1, and the sum
+    might overflow.
+
+    Attributes
+    ----------
+    weight
+        Sum of the weights.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._terms = 0
+        self._unit = 1.0  # what the total is still to be multiplied by
+        self._total: Array | None = None
+
+    def add(self, array: Array, weight: float = 1.0) -> None:
+        """Add a term, which must not change before the next is added."""
+        if not self._terms:
+            self._unit = max(weight, 1.0)
+        if weight != self._unit:
+            self._multiply()
+        self._total = accumulate(self._total, array, 1.0 if weight == self._unit else weight)
+        self.weight += weight
+        self._terms += 1
+
+    def _multiply(self) -> None:
+        if self._unit != 1.0 and self._total is not None:
+            factor = self._total.dtype.type(self._unit)
+            self._total = np.multiply(self._total, factor, out=_room_for(self._total))
+        self._unit = 1.0
+
+    def sum(self) -> Array:
+        """Return the sum; the array goes on to change with what is added."""
+        self._multiply()
+        if not self._added.flags.writeable:
+            self._total = self._added.copy()
+        return self._added
+
+    def mean(self) -> Array:
+        """Return the weighted mean, a new array.
+
+        Raises
+        ------
+        ZeroDivisionError
+            The weights add up to zero.
+        """
+        if not self.weight:
+            raise ZeroDivisionError("the weights add up to zero")
+        total = self._added
+        weights = self.weight if self._unit == 1.0 else self._terms
+        mean: Array = np.divide(total, total.dtype.type(weights))
+        return mean
+
+    @property
+    def _added(self) -> Array:
+        assert self._total is not None, "an exchange has at least one reply"
+        return self._total

@@ -1,0 +1,346 @@
+"""Who takes part in a run: clients that join, describe their data and are let in, at its start or late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.algorithm_registry import keeps_no_state
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import JoinRefusedError, RunStoppedError, TooFewRepliesError, WireError
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.wire.buffer_pool import KEPT_BYTES, BufferPool
+from fenchel.common.wire.stream import Stream
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.disclosure.record import DisclosureRecord
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.membership.late_joiners import LateJoiners
+from fenchel.server.membership.registration import Registration
+from fenchel.server.telemetry.environments import Environments
+from fenchel.server.telemetry.throttled_log import ThrottledLog
+from fenchel.server.transport.client_stream import ClientStream
+
+log = logging.getLogger("fenchel.server")
+
+_CLASS_NAMES = 10_000  # that a client may have
+_CLASS_NAME = 200  # characters of each
+
+
+class Admission:
+    """Lets clients into one run.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    run
+        Its id.
+    source
+        Its data set; ``None``: each client brings its own.
+    resume
+        The checkpoint that it goes on from.
+    epoch
+        How often it has been resumed.
+    disclosures
+        The account of what crosses.
+    environments
+        Told of what each client runs on.
+    remarks
+        Where refusals are logged.
+    joined, opened
+        As of :class:`fenchel.server.telemetry.observer.Observer`.
+
+    Attributes
+    ----------
+    enrolment
+        Takes the joins.
+    members
+        Clients of the run, by id in order of ids; the fleet has the same dict.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        run: str,
+        source: DataSource | None,
+        resume: Checkpoint | None,
+        *,
+        epoch: int,
+        disclosures: DisclosureRecord,
+        environments: Environments,
+        remarks: ThrottledLog,
+        joined: Callable[[int, int | None], None],
+        opened: Callable[[str, str], None],
+    ) -> None:
+        self._settings = settings
+        self._run = run
+        self._source = source
+        self._resumed = resume is not None
+        self._disclosures = disclosures
+        self._environments = environments
+        self._remarks = remarks
+        self._joined = joined
+        self._opened = opened
+        self._stateless = keeps_no_state(settings.algorithm)
+        expected = None if settings.clients == "auto" else settings.clients
+        names = () if resume is None else tuple(resume.members)
+        late_joiners = settings.participation.late_joiners
+        self.enrolment = Registration(expected, settings.network.settle, names, late_joiners)
+        self._newcomers = LateJoiners(epoch)
+        self.members: dict[str, ClientRecord] = {} if resume is None else resume.restore()
+        if settings.participation.on_lost_state == "stop":
+            for member in self.members.values():
+                member.lost = None  # this stopped the run; whether its journal is back, its hello says
+        self._described = asyncio.Event()
+        self._over: pb.Farewell | None = None
+        self._recycler = BufferPool(KEPT_BYTES)  # of large replies, of all streams
+
+    # What the transport calls
+
+    async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """Answer a Join. The transport has made sure that the client is who it says it is.
+
+        Raises
+        ------
+        JoinRefusedError
+            With a reason for the person who started the client.
+        """
+        if request.own_data != self._settings.own_data:
+            raise JoinRefusedError(
+                "this run wants each client to bring its own data file: start this client with --data FILE"
+                if self._settings.own_data
+                else "the data of this run come from its settings (data.name): start this client without --data"
+            )
+        member = self.members.get(request.client)
+        assignment = await self.enrolment.join(request, member is not None and member.connected)
+        reply = pb.JoinReply(
+            run=self._run,
+            settings=self._settings.to_json(),
+            joined=len(self.enrolment.instances),
+            expected=self.enrolment.expected or 0,
+        )
+        if assignment is not None:
+            reply.assignment.CopyFrom(assignment)
+        self._disclosures.head("up", request)
+        self._disclosures.head("down", reply)
+        return reply
+
+    async def work(self, client: str, instance: bytes, stream: Stream, traceparent: str = "") -> None:
+        """Serve the Work stream of a client until it ends.
+
+        ``traceparent`` is the trace context that the client opened it with, if any.
+
+        Raises
+        ------
+        WireError
+            The client broke the protocol.
+        """
+        member = self.members.get(client)
+        if member is None and self.enrolment.is_late(client):
+            member = self._newcomers.member(client)
+        if member is None or self.enrolment.instances.get(client) != instance:
+            raise JoinRefusedError(f"client {client!r} has not joined this run, or joined anew meanwhile")
+        self._opened(client, traceparent)
+        named = {"client": client, "instance": instance, "traceparent": traceparent}
+        self._disclosures.opened(client, [name for name, value in named.items() if value])
+        conversation = ClientStream(
+            member,
+            stream,
+            self._settings.network,
+            self._disclosures,
+            self._recycler,
+            budgets=self._settings.differential_privacy is not None,
+        )
+        try:
+            await conversation.run(lambda hello: self._admit(member, hello))
+        except asyncio.CancelledError:
+            refusal = self._newcomers.refusal(client, instance)
+            if self.members.get(client) is member or not refusal:
+                raise
+            # The transport would leave a stream open that ends by cancellation from this side.
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            raise JoinRefusedError(refusal) from None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, and who comes now is told so."""
+        return self._over is not None
+
+    async def _admit(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
+        if self._over is not None:
+            return self._over
+        if self.members.get(member.name) is not member:
+            return await self._admit_late(member, hello)
+        refusal = self._misfit(member, hello.shard)
+        if refusal:
+            return self._refused(member, refusal)
+        if member.shard is None:
+            member.shard = hello.shard
+        self._environments.joined(member.name, hello)
+        # A client's word cannot make a state of which there is none: it would be lost, and might end the run.
+        if member.lost is None and not (self._stateless or member.can_restore(hello)):
+            member.lose(
+                "its journal of this run is gone or damaged, so what it contributed cannot be restored. Put its "
+                "--state folder back and go on with --resume RUN; if it is only the last entry, --resume RUN "
+                "--previous goes back behind it"
+            )
+        if member.lost is not None:
+            return pb.Farewell(reason=f"this client is out of run {self._run}: {member.lost}")
+        described = sum(other.shard is not None for other in self.members.values())
+        self._joined(described, len(self.members))
+        if described == len(self.members):
+            self._described.set()
+        await self._described.wait()
+        if self._over is not None:
+            return self._over
+        return pb.Welcome()
+
+    async def _admit_late(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
+        """Decide on a client that has joined after the fleet was complete; wait for the border of a round."""
+        await self._described.wait()
+        instance = self.enrolment.instances[member.name]
+        refusal = self._newcomers.refusal(member.name, instance) or self._misfit(member, hello.shard)
+        if refusal:
+            return self._refused(member, refusal)
+        member.shard = hello.shard
+        self._environments.joined(member.name, hello)
+        pause = self._newcomers.pause(member.name)
+        log.info(
+            "client %s has joined and waits for the next round%s",
+            member.name,
+            f" after {pause:.0f} s, as it could not be taken in before" if pause else "",
+        )
+        await self._newcomers.wait(member)
+        if self._over is not None:
+            late = f"run {self._run} ended before client {member.name} could take part in it"
+            return pb.Farewell(reason=late)
+        return pb.Welcome()
+
+    def _refused(self, member: ClientRecord, refusal: str) -> pb.Farewell:
+        self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {refusal}")
+        return pb.Farewell(reason=refusal)
+
+    def _misfit(self, member: ClientRecord, shard: pb.ShardDescription) -> str:
+        """Say why a client's data does not fit the run; empty if it does. Names of classes are never told."""
+        if len(shard.class_names) > _CLASS_NAMES or any(
+            len(name) > _CLASS_NAME for name in shard.class_names
+        ):
+            return (
+                f"client {member.name} has more than {_CLASS_NAMES:,} names of classes, or one of more than "
+                f"{_CLASS_NAME} characters; shorten them in its data file"
+            )
+        if shard.samples == 0 or shard.features_held == 0:
+            return f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"
+        if self._source is not None:  # the server knows the data, and need not believe who came first
+            problem = self._source.problem
+            for name, mine, ours in (
+                ("features", shard.features, problem.features),
+                ("classes", shard.classes, problem.classes),
+            ):
+                if mine != ours:
+                    return (
+                        f"client {member.name} has {name} {mine}, but the data of this run have {ours}; does that "
+                        "machine have the same data set as the server?"
+                    )
+            return ""
+        remedy = "all clients need the same (list the classes in data.classes, and give every file the same columns)"
+        others = [other for other in self.members.values() if other.shard is not None and other is not member]
+        for other in others[:1]:
+            assert other.shard is not None
+            for name in ("features", "classes"):
+                mine, theirs = getattr(shard, name), getattr(other.shard, name)
+                if mine != theirs:
+                    return f"client {member.name} has {name} {mine}, but client {other.name} has {theirs}; {remedy}"
+            if shard.class_names != other.shard.class_names:
+                return f"client {member.name} has other names of classes than client {other.name}; {remedy}"
+        return ""
+
+    # What the run calls
+
+    def shape(self) -> tuple[int, int]:
+        """Return features and classes of the whole problem."""
+        if self._source is not None:
+            return self._source.problem.features, self._source.problem.classes
+        shard = next(iter(self.members.values())).shard
+        assert shard is not None
+        return shard.features, shard.classes
+
+    async def gather(self) -> None:
+        """Wait until every client has joined and described its data."""
+        patience = self._settings.network.join_timeout
+        for index, name in enumerate(await self.enrolment.completed(patience)):
+            self.members.setdefault(name, ClientRecord(name, index))
+        if self._resumed:
+            self._described.set()
+        try:
+            async with asyncio.timeout(patience):
+                await self._described.wait()
+        except TimeoutError:
+            missing = [member.name for member in self.members.values() if member.shard is None]
+            raise RunStoppedError(
+                f"these clients joined but did not get ready within {patience:g} s (network.join_timeout): "
+                f"{', '.join(missing)}; their logs say why"
+            ) from None
+
+    async def take_in(self, fleet: Fleet, algorithm: Algorithm) -> bool:
+        """Take those who wait into the fleet, one after the other; return whether it has grown.
+
+        Where one fails, the others wait for the next border: nobody can hold up a round for longer than it
+        takes to find out about one client.
+        """
+        before = len(fleet.members)
+        while (newcomer := self._newcomers.call()) is not None:
+            began = time.monotonic()
+            cohort = fleet.admit(newcomer)
+            fleet.admitting = True
+            try:
+                await algorithm.admit(cohort)
+            except (JoinRefusedError, TooFewRepliesError, WireError) as error:
+                fleet.dismiss(newcomer)
+                instance = self.enrolment.instances[newcomer.name]
+                reason = f"it could not be taken into the run: {error}"
+                self._newcomers.turn_away(newcomer, instance, reason, time.monotonic() - began)
+                log.error(
+                    "client %s could not be taken in: %s. The run goes on without it; started again, it may try "
+                    "once more after %.0f s",
+                    newcomer.name,
+                    error,
+                    self._newcomers.pause(newcomer.name),
+                )
+                break
+            finally:
+                fleet.admitting = False
+            log.info(
+                "client %s takes part from round %d on, one of %d clients now",
+                newcomer.name,
+                fleet.round + 1,
+                len(fleet.members),
+            )
+            self._joined(len(fleet.members), len(fleet.members))
+        return len(fleet.members) > before
+
+    def end(self, farewell: pb.Farewell) -> None:
+        """Tell every client that the run is over, and whoever comes from now on."""
+        self._over = farewell
+        self.enrolment.end(f"run {self._run} is over: {farewell.reason or 'all rounds are done'}")
+        self._described.set()  # let those who still wait for the others hear the farewell
+        self._newcomers.end()
+        for member in self.members.values():
+            if member.connected:
+                self._disclosures.head("down", farewell)
+            member.say_farewell(farewell)
+
+    async def farewells(self, patience: float) -> None:
+        """Wait until every connected client has been told that the run is over, or ``patience`` has passed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while any(member.connected for member in self.members.values()):
+                    await asyncio.sleep(0.02)

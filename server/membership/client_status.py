@@ -1,0 +1,112 @@
+"""How each client of a run stands at one moment, for people who watch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.membership.admission import Admission
+
+State = Literal["joined", "connected", "away", "lost"]
+"""``joined``: it waits for the others, or for the next round; ``away``: it has been here, and the run waits for it as
+long as the settings say; ``lost``: it is out of the run."""
+
+STATES: tuple[State, ...] = get_args(State)
+
+
+@dataclass(frozen=True)
+class Question:
+    """An instruction that a client has not answered yet.
+
+    Attributes
+    ----------
+    phase, round, kind
+        What it was told; ``kind`` is ``ask``, ``tell`` or ``inspect``.
+    since_unix
+        When it was queued, in seconds since 1970.
+    """
+
+    phase: str
+    round: int
+    kind: str
+    since_unix: float
+
+
+@dataclass(frozen=True)
+class ClientStatus:
+    """One client.
+
+    Attributes
+    ----------
+    client
+        Its id.
+    state
+        As :data:`State` says.
+    since_unix
+        When it last came or went away, in seconds since 1970; ``None``: it has not come yet.
+    streams
+        How often it has come.
+    samples
+        As it described its data; ``None``: it has not yet.
+    awaited
+        Whether all phases wait for it; not if it misses one deadline after the other (``participation.patience``).
+    question
+        The oldest that is open, if any.
+    offset_s, offset_error_s
+        The server's clock minus the client's, and by how much that can be wrong; ``None``: not known.
+    """
+
+    client: str
+    state: State
+    since_unix: float | None
+    streams: int
+    samples: int | None
+    awaited: bool
+    question: Question | None
+    offset_s: float | None
+    offset_error_s: float | None
+
+
+def census(admission: Admission) -> list[ClientStatus]:
+    """Return how every client stands, in order of ids. To be called on the event loop of the run."""
+    found = {member.name: _standing(member) for member in admission.members.values()}
+    found |= {name: _joined(name) for name in _waiting(admission)}
+    return [found[name] for name in sorted(found)]
+
+
+def state_of(member: ClientRecord) -> State:
+    """Return how a client of the run stands."""
+    if member.lost is not None:
+        return "lost"
+    return "connected" if member.connected else "away" if member.streams else "joined"
+
+
+def _waiting(admission: Admission) -> Iterable[str]:
+    instances = admission.enrolment.instances
+    return (name for name, given in instances.items() if given and name not in admission.members)
+
+
+def _joined(name: str) -> ClientStatus:
+    return ClientStatus(name, "joined", None, 0, None, True, None, None, None)
+
+
+def _standing(member: ClientRecord) -> ClientStatus:
+    call = next(iter(member.outstanding.values()), None)
+    offset = member.clock.at(time.time_ns())
+    return ClientStatus(
+        client=member.name,
+        state=state_of(member),
+        since_unix=member.changed_unix if member.streams else None,
+        streams=member.streams,
+        samples=None if member.shard is None else member.shard.samples,
+        awaited=not member.punctuality.overlooked,
+        question=None
+        if call is None
+        else Question(call.phase, call.round, pb.Kind.Name(call.kind).lower(), call.queued_unix_ns / 1e9),
+        offset_s=None if offset is None else offset.ns / 1e9,
+        offset_error_s=None if offset is None else offset.error_ns / 1e9,
+    )

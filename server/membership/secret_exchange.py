@@ -1,0 +1,123 @@
+"""The sealed exchange of secrets between the clients, which the server relays and cannot read.
+
+What passes through here: each client's X25519 public key and certificate, one sealed box for each client,
+and fingerprints of the secrets, which tell nothing but whether they are the same. What is signed, and how
+it is checked, is the clients' matter (:mod:`fenchel.client.secrets.secret_exchange`): it is the server whom
+they guard against.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from fenchel.common.errors import RunStoppedError, SettingsError, TooFewRepliesError
+from fenchel.common.wire.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
+from fenchel.common.wire.schema import Expectation
+from fenchel.common.wire.values import Value, Values
+from fenchel.server.fleet.fleet import Fleet
+
+log = logging.getLogger("fenchel.server")
+
+
+async def share_secrets(
+    fleet: Fleet,
+    designated: str | None = None,
+    revoked: Callable[[bytes], str] = lambda certificate: "",
+) -> str:
+    """Let one client make secrets and hand them to all others, sealed.
+
+    Parameters
+    ----------
+    fleet
+        All of it takes part.
+    designated
+        The client that makes them; ``None``: the first by id.
+    revoked
+        Says why a certificate (PEM) was revoked; empty if it was not. What came with one that was is not
+        passed on.
+
+    Returns
+    -------
+    str
+        The fingerprint of the secrets, on which all clients agree.
+
+    Raises
+    ------
+    SettingsError
+        No client has the name of the designated one.
+    RunStoppedError
+        A client could not do its part, or not in time; its certificate was revoked; or they do not agree.
+    """
+    clients = fleet.all().clients
+    maker = clients[0] if designated is None else designated
+    check_designated(maker, clients)
+    others = [client for client in clients if client != maker]
+    offers = await asyncio.gather(*(_ask(fleet, client, OFFER, OFFERED) for client in others))
+    for client, offer in zip(others, offers, strict=True):
+        _check(client, str(offer["certificate"]), revoked)
+    offered = {
+        f"{client}/{name}": value
+        for client, offer in zip(others, offers, strict=True)
+        for name, value in offer.items()
+    }
+    sealed = await _ask(fleet, maker, SEAL, sealed_for(others), offered)
+    _check(maker, str(sealed["certificate"]), revoked)
+
+    def parcel(client: str) -> Values:
+        own = {name: sealed[f"{client}/{name}"] for name in ("box", "signature")}
+        return own | {"sender": maker, "certificate": sealed["certificate"]}
+
+    accepted = await asyncio.gather(
+        *(_ask(fleet, client, ACCEPT, ACCEPTED, parcel(client)) for client in others)
+    )
+    fingerprint = str(sealed["fingerprint"])
+    for client, reply in zip(others, accepted, strict=True):
+        if reply["fingerprint"] != fingerprint:
+            raise RunStoppedError(
+                f"client {client} has other secrets (fingerprint {reply['fingerprint']}) than {maker} made "
+                f"({fingerprint}); what one encrypts the other could not read, so the run does not begin. Begin a "
+                f"new one; if that ends the same way, {client} or {maker} does not run what the others run"
+            )
+    log.info(
+        "client %s made the secrets and sealed them for %d others; fingerprint %s",
+        maker,
+        len(others),
+        fingerprint,
+    )
+    return fingerprint
+
+
+def _check(client: str, certificate: str, revoked: Callable[[bytes], str]) -> None:
+    """Check that a client that takes part in the exchange may do so still."""
+    if problem := revoked(certificate.encode()):
+        raise RunStoppedError(
+            f"client {client} cannot have a part in the secrets of this run: {problem}. Begin a new run without it"
+        )
+
+
+def check_designated(maker: str, clients: Sequence[str]) -> None:
+    """Raise a ``SettingsError`` unless the client that is to make the secrets is one of the run's."""
+    if maker not in clients:
+        raise SettingsError(
+            f"{maker!r} given, but no client of this run has that name (they are {', '.join(clients)}); name one of "
+            "them, or leave the key out",
+            key="secrets.designated",
+        )
+
+
+async def _ask(
+    fleet: Fleet, client: str, phase: str, returns: Expectation, values: Values | None = None
+) -> dict[str, Value]:
+    """Ask one client; it answers without a change of the algorithm's state, like an evaluation."""
+    cohort = fleet.all().only(client.__eq__)
+    try:
+        replies = await cohort.inspect(phase, returns=returns, **(values or {}))
+    except TooFewRepliesError as error:
+        reason = f"{client}: {error.failures[client]}" if client in error.failures else ""
+        raise RunStoppedError(
+            f"the clients could not share secrets (phase {phase!r}): {reason or f'client {client} did not answer'}; "
+            "without them the run cannot begin"
+        ) from None
+    return dict(replies[client])

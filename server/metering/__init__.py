@@ -1,0 +1,1 @@
+"""Measurements and limits of one client's connection."""

@@ -1,0 +1,178 @@
+"""How much of the server one client may take: calls at once, and calls in a second.
+
+A client that keeps to the protocol never notices. One that does not is slowed down, then turned away, and the
+others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from fenchel.common.errors import FenchelError
+from fenchel.common.settings.run import Network
+
+log = logging.getLogger("fenchel.server")
+
+_REMEMBERED = 10_000  # clients; beyond, those without an open call are forgotten
+_TOLD_EVERY = 1000  # refusals; each in the log would let a client fill the disk
+_FULL_SECONDS = 60.0  # between two lines that say that the server is full
+_REFUSALS_PER_SECOND = 1.0
+_REFUSALS_AT_ONCE = 20
+
+
+class CrowdedError(FenchelError):
+    """A client has as many calls open as it may have."""
+
+
+@dataclass
+class TokenBucket:
+    """Lets events pass at a rate, after some that pass at once (a token bucket).
+
+    Parameters
+    ----------
+    rate
+        Events in a second.
+    burst
+        Events that may come at once.
+    """
+
+    rate: float
+    burst: float
+    _debt: float = 0.0
+    _since: float = field(default_factory=time.monotonic)
+
+    def delay(self) -> float:
+        """Count an event; return the seconds after which it may pass."""
+        now = time.monotonic()
+        self._debt = max(self._debt - (now - self._since) * self.rate, 0.0) + 1.0
+        self._since = now
+        return max(self._debt - self.burst, 0.0) / self.rate
+
+
+@dataclass
+class _Visitor:
+    """One client, as the gate knows it."""
+
+    begun: TokenBucket
+    probes: TokenBucket
+    refusals: TokenBucket = field(
+        default_factory=lambda: TokenBucket(_REFUSALS_PER_SECOND, _REFUSALS_AT_ONCE)
+    )
+    open: int = 0
+    waiting: int = 0
+    refused: int = 0
+    slowed: bool = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the server holds a call of this client, open or about to be refused."""
+        return self.open > 0 or self.waiting > 0
+
+
+class RateLimiter:
+    """Stands before every call of a client whose identity is known.
+
+    Parameters
+    ----------
+    network
+        The limits.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._open = 0
+        self._full_since = -math.inf  # as the log was told
+        self._visitors: dict[str, _Visitor] = {}
+        self._forgetting = _REMEMBERED
+
+    @asynccontextmanager
+    async def passed(self, client: str, *, probe: bool = False) -> AsyncIterator[None]:
+        """Count a call of a client as open for the duration of a ``with`` block; wait first if it comes too soon.
+
+        Parameters
+        ----------
+        client
+            Who calls.
+        probe
+            Whether the call is one of many that a measurement makes.
+
+        Raises
+        ------
+        CrowdedError
+            The client has as many calls open as it may have.
+        """
+        visitor, most = self._visitor(client), self._network.max_calls_per_client
+        if visitor.open >= most:
+            visitor.refused += 1
+            if visitor.refused % _TOLD_EVERY == 1:
+                log.warning(
+                    "client %r has %d calls open and is refused more (network.max_calls_per_client; %d times so far)",
+                    client,
+                    visitor.open,
+                    visitor.refused,
+                )
+            raise CrowdedError(
+                f"client {client!r} has {visitor.open} calls open, and may have {most} (network.max_calls_per_client)"
+            )
+        visitor.open += 1
+        self._open += 1
+        self._tell_if_full()
+        try:
+            delay = (visitor.probes if probe else visitor.begun).delay()
+            if delay and not visitor.slowed:
+                visitor.slowed = True
+                log.warning(
+                    "client %r begins more calls than it may (network.%s); they wait from now on",
+                    client,
+                    "probes_per_second" if probe else "calls_per_second",
+                )
+            if delay:
+                await asyncio.sleep(delay)
+            yield
+        finally:
+            visitor.open -= 1
+            self._open -= 1
+
+    async def refusing(self, client: str) -> None:
+        """Wait before a call of a client is refused: longer, the more were refused lately.
+
+        What waits takes memory. So no more than ``max_calls_per_client`` refusals of one client wait at a
+        time, and those beyond them are not delayed.
+        """
+        visitor = self._visitor(client)
+        if visitor.waiting >= self._network.max_calls_per_client:
+            return
+        visitor.waiting += 1
+        try:
+            await asyncio.sleep(visitor.refusals.delay())
+        finally:
+            visitor.waiting -= 1
+
+    def _tell_if_full(self) -> None:
+        """Log that gRPC refuses the next call, which it does without a word here; not more than once in a minute."""
+        now = time.monotonic()
+        if self._open >= self._network.max_calls and now - self._full_since >= _FULL_SECONDS:
+            self._full_since = now
+            log.warning(
+                "all %d calls that the server may have open are open (network.max_calls): it turns away those that "
+                "come now, and their clients try again. If so many clients are meant to come: a new run with a larger "
+                "limit",
+                self._network.max_calls,
+            )
+
+    def _visitor(self, client: str) -> _Visitor:
+        if client not in self._visitors and len(self._visitors) >= self._forgetting:
+            self._visitors = {name: kept for name, kept in self._visitors.items() if kept.is_here}
+            self._forgetting = max(_REMEMBERED, 2 * len(self._visitors))
+        network = self._network
+        fresh = _Visitor(
+            TokenBucket(network.calls_per_second, network.calls_at_once),
+            TokenBucket(network.probes_per_second, network.probes_per_second),
+        )
+        return self._visitors.setdefault(client, fresh)

@@ -1,0 +1,1 @@
+"""Records and exports of a run: tables, time breakdown, metrics, traces."""

@@ -1,0 +1,104 @@
+"""Supervision of the computing environments of a run: recorded, and compared with each other."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from fenchel.common.environment import SERVER, Environment, differences, differences_text
+from fenchel.common.storage.environment_record import EnvironmentRecord
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.telemetry.throttled_log import ThrottledLog
+
+log = logging.getLogger("fenchel.server")
+
+_CONSEQUENCE = (
+    "The run goes on. Its model repeats to the last bit only where all environments are equal and stay so: use the "
+    "same versions everywhere, and the same OPENBLAS_CORETYPE for equal kernels"
+)
+
+
+@dataclass
+class Environments:
+    """The environments of one run's participants.
+
+    Parameters
+    ----------
+    folder
+        Of the run.
+    remarks
+        The throttled log.
+    """
+
+    folder: RunFolder
+    remarks: ThrottledLog
+    _record: EnvironmentRecord = field(default_factory=EnvironmentRecord)
+    _round: int = 1  # that the next news hold for
+    _compared: bool = False
+    _news: bool = False
+
+    def resume(self, done: int) -> None:
+        """Continue the record of a run after round ``done``.
+
+        Raises
+        ------
+        CheckpointError
+            The record is damaged.
+        """
+        self._record = EnvironmentRecord.load(self.folder.environments)
+        self._round = done + 1
+
+    def joined(self, client: str, hello: pb.Hello) -> None:
+        """Record the environment that a client reports, and warn if it differs from what is known.
+
+        Before the first round all are compared at once (:meth:`compare`).
+        """
+        environment = Environment.received(hello.environment)
+        is_new = client not in self._record.latest
+        self._update(client, environment)
+        if is_new and self._compared:
+            pair = {SERVER: self._record.latest[SERVER], client: environment}
+            if found := differences(pair):
+                self._warn(client, f"client {client} has another environment: {differences_text(found)}")
+
+    def compare(self) -> None:
+        """Record the environment of the server, and warn if not all are equal."""
+        self._update(SERVER, Environment.current())
+        self._compared = True
+        if found := differences(self._record.latest):
+            log.warning(
+                "the computing environments of this run differ: %s. %s", differences_text(found), _CONSEQUENCE
+            )
+        self.save_news()
+
+    def begins(self, t: int) -> None:
+        """Write the record if it has changed, as round ``t`` begins.
+
+        Raises
+        ------
+        StorageError
+            The disk is full, or the folder cannot be written.
+        """
+        self._round = t
+        self.save_news()
+
+    def save_news(self) -> None:
+        """Write the record if it has changed.
+
+        Raises
+        ------
+        StorageError
+            The disk is full, or the folder cannot be written.
+        """
+        if self._news:
+            self._record.save(self.folder.environments, self.folder.id)
+            self._news = False
+
+    def _update(self, participant: str, environment: Environment) -> None:
+        self._news = self._news or self._record.latest.get(participant) != environment
+        for change in self._record.update(participant, environment, self._round):
+            self._warn(participant, str(change))
+
+    def _warn(self, participant: str, what: str) -> None:
+        self.remarks.add(logging.WARNING, participant, f"{what}. {_CONSEQUENCE}")

@@ -1,0 +1,323 @@
+"""What a run leaves behind besides its model: a row a round, a row an instruction, a log."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from fenchel.common.objectives.metrics import FIGURES
+from fenchel.common.storage.round_columns import COUNTS, PARTS, SOCKETS, TIMES
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.tables import TableLog
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.calls import Call
+from fenchel.server.telemetry.time_breakdown import CallBreakdown, split
+
+_CALLS = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("phase", pa.string()),
+        ("kind", pa.string()),
+        ("client", pa.string()),
+        ("sequence", pa.int64()),
+        ("outcome", pa.string()),
+        ("queued_unix", pa.float64()),
+        ("bytes_down", pa.int64()),
+        ("bytes_up", pa.int64()),
+        ("wire_down", pa.int64()),
+        ("wire_up", pa.int64()),
+        ("socket_down", pa.float64()),
+        ("socket_up", pa.float64()),
+        ("total_s", pa.float64()),
+        ("away_s", pa.float64()),
+        ("queue_s", pa.float64()),
+        ("send_s", pa.float64()),
+        ("network_s", pa.float64()),
+        ("broken_s", pa.float64()),
+        ("serialisation_s", pa.float64()),
+        ("propagation_s", pa.float64()),
+        ("client_receive_s", pa.float64()),
+        ("client_queue_s", pa.float64()),
+        ("client_decode_s", pa.float64()),
+        ("compute_s", pa.float64()),
+        ("encrypt_s", pa.float64()),
+        ("decrypt_s", pa.float64()),
+        ("encryptions", pa.int64()),
+        ("decryptions", pa.int64()),
+        ("journal_s", pa.float64()),
+        ("client_encode_s", pa.float64()),
+        ("handover_s", pa.float64()),
+        ("receive_s", pa.float64()),
+        ("held_s", pa.float64()),
+        ("decode_s", pa.float64()),
+        ("take_s", pa.float64()),
+        ("waiting_s", pa.float64()),
+        ("arrived_s", pa.float64()),
+        ("replied_s", pa.float64()),
+        ("clock_offset_s", pa.float64()),
+        ("clock_error_s", pa.float64()),
+    ]
+)
+_MOST = (1 << 63) - 1  # a client's counts are its own account, and may be anything
+
+
+def _row(call: Call) -> tuple[Any, ...]:
+    costs = CallBreakdown.of(call)
+    timing = call.timing or pb.Timing()
+    arrived, replied = _at_client(call)
+    offset, crossed, exchange = call.offset, call.crossed, call.exchange
+    return (
+        call.round,
+        call.phase,
+        pb.Kind.Name(call.kind).lower(),
+        call.client,
+        call.sequence,
+        call.outcome,
+        call.queued_unix_ns / 1e9,
+        call.body_bytes,
+        call.reply_bytes,
+        call.wire_down,
+        call.wire_up,
+        math.nan if crossed is None else crossed.down,
+        math.nan if crossed is None else crossed.up,
+        costs.total,
+        call.away_ns / 1e9,
+        _seconds(call.queued_ns + call.away_ns, call.first_sent_ns),
+        _seconds(call.first_sent_ns, call.last_sent_ns),
+        costs.network,
+        costs.broken,
+        costs.serialisation,
+        costs.propagation,
+        timing.receive_ns / 1e9,
+        timing.queue_ns / 1e9,
+        timing.decode_ns / 1e9,
+        timing.compute_ns / 1e9,
+        timing.encrypt_ns / 1e9,
+        timing.decrypt_ns / 1e9,
+        min(timing.encryptions, _MOST),
+        min(timing.decryptions, _MOST),
+        timing.journal_ns / 1e9,
+        timing.encode_ns / 1e9,
+        timing.handover_ns / 1e9,
+        _seconds(call.first_received_ns, call.last_received_ns),
+        call.held_ns / 1e9,
+        _seconds(call.last_received_ns, call.decoded_ns),
+        _seconds(call.decoded_ns, call.taken_ns),
+        math.nan if exchange is None else _seconds(call.taken_ns, exchange.ended_ns),
+        arrived,
+        replied,
+        math.nan if offset is None else offset.ns / 1e9,
+        math.nan if offset is None else offset.error_ns / 1e9,
+    )
+
+
+def _at_client(call: Call) -> tuple[float, float]:
+    """Return when the client had the instruction and began to reply: seconds after it was queued."""
+    timing, offset = call.timing, call.offset
+    if timing is None or offset is None or not timing.received_unix_ns:
+        return math.nan, math.nan
+    arrived = timing.received_unix_ns + offset.ns - call.queued_unix_ns
+    return arrived / 1e9, (arrived + timing.answer_ns) / 1e9
+
+
+def _seconds(start_ns: int, stop_ns: int) -> float:
+    return (stop_ns - start_ns) / 1e9 if start_ns and stop_ns else math.nan
+
+
+def _crossed(calls: Sequence[Call]) -> tuple[float, float]:
+    """Return the bytes on the connections of these calls; nan if not one of them is known."""
+    known = [call.crossed for call in calls if call.crossed is not None]
+    if not known:
+        return math.nan, math.nan
+    return sum(each.down for each in known), sum(each.up for each in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a round, which may be noted later.
+
+    Attributes
+    ----------
+    unix, started_unix
+        When it ended, and when it had begun, by the time of day.
+    seconds, evaluation_seconds
+        What the round and the evaluation after it took.
+    saved_unix, saved_seconds
+        When the writing of a checkpoint began that has ended meanwhile, and what it took; nan: none has.
+    """
+
+    unix: float
+    started_unix: float
+    seconds: float
+    evaluation_seconds: float
+    saved_unix: float
+    saved_seconds: float
+
+
+@dataclass
+class Recorder:
+    """Writes the tables of a run.
+
+    Parameters
+    ----------
+    folder
+        Of the run.
+    figures
+        Names of the algorithm's own figures.
+    kept_rounds
+        Rounds that a resumed run keeps.
+    on_calls
+        Told the instructions whose rows are noted.
+    client_figures
+        Names of the algorithm's figures of each client; without any there is no table of them.
+    """
+
+    folder: RunFolder
+    figures: tuple[str, ...]
+    kept_rounds: int = 0
+    on_calls: Callable[[Sequence[Call]], None] = lambda calls: None
+    client_figures: tuple[str, ...] = ()
+    _rounds: list[tuple[Any, ...]] = field(default_factory=list)
+    _calls: list[tuple[Any, ...]] = field(default_factory=list)
+    _clients: list[tuple[Any, ...]] = field(default_factory=list)
+    _clients_log: TableLog | None = None
+    _saved: tuple[float, float] = (math.nan, math.nan)
+
+    def __post_init__(self) -> None:
+        fields = [(name, pa.int64()) for name in COUNTS]
+        fields += [(name, pa.float64()) for name in (*SOCKETS, *TIMES, *FIGURES, *self.figures)]
+        self._columns = [name for name, _ in fields]
+        self._metrics_log = TableLog(self.folder.metrics, pa.schema(fields), self.kept_rounds)
+        self._calls_log = TableLog(self.folder.calls, _CALLS, self.kept_rounds)
+        if self.client_figures:
+            fields = [("round", pa.int32()), ("client", pa.string())]
+            fields += [(name, pa.float64()) for name in self.client_figures]
+            self._clients_log = TableLog(self.folder.clients, pa.schema(fields), self.kept_rounds)
+
+    def ended(self, started: float, seconds: float, evaluation_seconds: float) -> Ended:
+        """Return the end of a round, which is now.
+
+        Parameters
+        ----------
+        started
+            When the round began, by the performance counter.
+        seconds, evaluation_seconds
+            What the round and the evaluation after it took.
+        """
+        now, saved = time.time(), self._saved
+        self._saved = math.nan, math.nan
+        return Ended(now, now - (time.perf_counter() - started), seconds, evaluation_seconds, *saved)
+
+    def round(
+        self,
+        t: int,
+        started: float,
+        ended: Ended,
+        calls: Sequence[Call],
+        connected: int,
+        figures: Mapping[str, float],
+    ) -> dict[str, float]:
+        """Note a round; return its row.
+
+        Parameters
+        ----------
+        started
+            When the round began, by the performance counter.
+        ended
+            What :meth:`ended` said when it was over.
+        calls
+            All instructions since the last row: of the round and its evaluation, and before the first round those
+            of the setup. Only those of the round itself enter the row.
+        figures
+            Results of the evaluation, and the algorithm's own.
+        """
+        self.calls(calls)
+        own = [call for call in calls if call.kind != pb.INSPECT and call.round == t]
+        started_ns = round(started * 1e9)
+        parts = split(started_ns, started_ns + round(ended.seconds * 1e9), own)
+        spent = {f"{part}_s": getattr(parts, part) for part in PARTS}
+        row = {
+            "round": t,
+            "asked": sum(call.kind == pb.ASK for call in own),
+            **{
+                outcome: sum(call.outcome == outcome for call in own)
+                for outcome in ("counted", "late", "failed")
+            },
+            "connected": connected,
+            "bytes_down": sum(call.body_bytes for call in own),
+            "bytes_up": sum(call.reply_bytes for call in own),
+            "wire_down": sum(call.wire_down for call in own),
+            "wire_up": sum(call.wire_up for call in own),
+            **dict(zip(SOCKETS, _crossed(own), strict=True)),
+            "seconds": ended.seconds,
+            **spent,
+            "unaccounted_s": ended.seconds - parts.accounted,
+            "serialisation_s": parts.serialisation,
+            "propagation_s": parts.propagation,
+            "idle_s": parts.idle,
+            "evaluation_s": ended.evaluation_seconds,
+            "checkpoint_s": ended.saved_seconds,
+            "started_unix": ended.started_unix,
+            "checkpoint_unix": ended.saved_unix,
+            "unix": ended.unix,
+            **figures,
+        }
+        self._rounds.append(tuple(row.get(name, math.nan) for name in self._columns))
+        return row
+
+    def saved(self, seconds: float) -> None:
+        """Note that a checkpoint has just been written, for the row of the round that goes on meanwhile."""
+        self._saved = time.time() - seconds, seconds
+
+    def calls(self, calls: Sequence[Call]) -> None:
+        """Note instructions that belong to no round."""
+        for call in calls:
+            self._calls.append(_row(call))
+            call.recorded = True
+        self.on_calls(calls)
+
+    def clients(self, t: int, figures: Mapping[str, Mapping[str, float]]) -> None:
+        """Note the algorithm's figures of each client after a round."""
+        self._clients += [
+            (t, client, *(own.get(name, math.nan) for name in self.client_figures))
+            for client, own in figures.items()
+        ]
+
+    def flush(self) -> None:
+        """Write what has been noted. May run in another thread than :meth:`round`, but not at the same time."""
+        rounds, self._rounds = self._rounds, []
+        calls, self._calls = self._calls, []
+        self._metrics_log.append(rounds)
+        self._calls_log.append(calls)
+        if self._clients_log is not None:
+            clients, self._clients = self._clients, []
+            self._clients_log.append(clients)
+
+    def finish(self, figures: Mapping[str, float]) -> None:
+        """Write the rest, and turn the tables into Parquet files.
+
+        Parameters
+        ----------
+        figures
+            Those of the final model: an algorithm may change its model after the last round, whose row gets them.
+        """
+        self.flush()
+        self._metrics_log.finish(
+            {name: figures[name] for name in (*FIGURES, *self.figures) if name in figures}
+        )
+        self._calls_log.finish()
+        if self._clients_log is not None:
+            self._clients_log.finish()
+
+    def close(self) -> None:
+        """Write the rest, and leave the tables for a resumed run."""
+        self.flush()
+        self._metrics_log.close()
+        self._calls_log.close()
+        if self._clients_log is not None:
+            self._clients_log.close()

@@ -1,0 +1,179 @@
+"""Where the time of a call, and of a round, has gone.
+
+A round is a sequence of exchanges with the server's own work between them, and an exchange is as long as the call
+that it had to wait for: the one whose answer was counted last. So the parts of a round are the server's own work
+and the parts of these calls. Each part lies between two stamps; none is what is left of the others. What no part
+accounts for is shown as such.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class CallBreakdown:
+    """Seconds of one call, from when it was queued until its reply was decoded. Nan where they are not known.
+
+    Attributes
+    ----------
+    total
+        All of them.
+    compute, encryption
+        Of the client's algorithm; encryption and decryption.
+    coding
+        Encoding, decoding and journalling, on both sides.
+    serialisation
+        Both messages: the time in which their bytes passed.
+    propagation
+        Both messages: the rest of their way.
+    queueing
+        Ready, but not taken up: in the queues of both sides, between threads, or for want of room on the server.
+    away, broken
+        The client had no stream open: before the first byte was sent to it, and after that.
+    """
+
+    total: float
+    compute: float
+    encryption: float
+    coding: float
+    serialisation: float
+    propagation: float
+    queueing: float
+    away: float
+    broken: float
+
+    @property
+    def network(self) -> float:
+        """Seconds between the two sides."""
+        return self.serialisation + self.propagation
+
+    @classmethod
+    def of(cls, call: Call) -> CallBreakdown:
+        """Return the costs of a call, as the stamps of both sides say."""
+        timing = call.timing
+        if timing is None or not call.last_received_ns:
+            return cls(*[math.nan] * len(fields(cls)))
+        encryption_ns = timing.encrypt_ns + timing.decrypt_ns
+        coding_ns = timing.decode_ns + timing.journal_ns + timing.encode_ns
+        queue_ns = timing.queue_ns + timing.handover_ns
+        # The work can be older than the answer, which was sent a second time.
+        client_ns = max(timing.answer_ns, queue_ns + timing.compute_ns + encryption_ns + coding_ns)
+        decode_ns = max(call.decoded_ns - call.last_received_ns, 0)
+        way_ns = call.last_received_ns - call.first_sent_ns - call.held_ns - client_ns
+        # Who has lost its stream may have worked meanwhile, which is no absence.
+        broken_ns = min(call.broken_ns, max(way_ns, 0))
+        network = max(way_ns - broken_ns, 0) / 1e9
+        serialisation = min(call.serialisation, network)
+        return cls(
+            total=(call.last_received_ns + decode_ns - call.queued_ns) / 1e9,
+            compute=timing.compute_ns / 1e9,
+            encryption=encryption_ns / 1e9,
+            coding=(coding_ns + decode_ns) / 1e9,
+            serialisation=serialisation,
+            propagation=network - serialisation,
+            queueing=(call.first_sent_ns - call.queued_ns - call.away_ns + queue_ns + call.held_ns) / 1e9,
+            away=call.away_ns / 1e9,
+            broken=broken_ns / 1e9,
+        )
+
+
+@dataclass
+class RoundBreakdown:
+    """Seconds of one round, by what the run had to wait for.
+
+    Attributes
+    ----------
+    compute, encryption, coding, serialisation, propagation, queueing
+        As for :class:`CallBreakdown`, of the calls that were waited for; ``coding`` with the server's for
+        everybody.
+    away
+        As long as the clients of these calls had no stream open.
+    waiting
+        From the last answer that was counted until the exchange was over: for answers that never came.
+    server
+        The server's own work: between exchanges, and checking and combining the last reply of each.
+    idle
+        How long the average client that had answered waited for the slowest one. No further part: the others
+        are what the slowest did meanwhile.
+    """
+
+    compute: float = 0.0
+    encryption: float = 0.0
+    coding: float = 0.0
+    serialisation: float = 0.0
+    propagation: float = 0.0
+    queueing: float = 0.0
+    away: float = 0.0
+    waiting: float = 0.0
+    server: float = 0.0
+    idle: float = 0.0
+
+    @property
+    def network(self) -> float:
+        """Seconds between the two sides."""
+        return self.serialisation + self.propagation
+
+    @property
+    def accounted(self) -> float:
+        """All parts together."""
+        work = self.compute + self.encryption + self.coding + self.server
+        return work + self.network + self.queueing + self.away + self.waiting
+
+    def add(self, exchange: Request, calls: Sequence[Call]) -> None:
+        """Add an exchange, with its calls."""
+        self.coding += _seconds(exchange.started_ns, exchange.posted_ns)
+        counted = [call for call in calls if call.outcome == "counted"]
+        if not counted:
+            self.waiting += _seconds(exchange.posted_ns, exchange.ended_ns)
+            return
+        last = max(counted, key=lambda call: call.taken_ns)
+        costs = CallBreakdown.of(last)
+        self.compute += costs.compute
+        self.encryption += costs.encryption
+        self.coding += costs.coding
+        self.serialisation += costs.serialisation
+        self.propagation += costs.propagation
+        # While others were still being posted, the server was encoding, whoever was there.
+        encoding = _seconds(last.queued_ns, exchange.posted_ns)
+        absent = min(encoding, costs.away)
+        self.away += costs.away - absent + costs.broken
+        self.queueing += costs.queueing - (encoding - absent)
+        self.server += _seconds(last.decoded_ns, last.taken_ns)
+        self.waiting += _seconds(last.taken_ns, exchange.ended_ns)
+        self.idle += sum(_seconds(call.taken_ns, last.taken_ns) for call in counted) / len(counted)
+
+
+def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdown:
+    """Return where the time of a round has gone.
+
+    Parameters
+    ----------
+    started_ns, ended_ns
+        The round, by the performance counter.
+    calls
+        Its instructions, without those of the evaluation.
+    """
+    by_exchange: dict[Request, list[Call]] = {}
+    for call in calls:
+        if call.exchange is not None:
+            by_exchange.setdefault(call.exchange, []).append(call)
+    found = RoundBreakdown()
+    now = ended_ns
+    for exchange in sorted(by_exchange, key=lambda exchange: exchange.ended_ns, reverse=True):
+        if exchange.ended_ns > now:
+            continue  # went on beside the one after it, which the round waited for
+        found.add(exchange, by_exchange[exchange])
+        found.server += _seconds(exchange.ended_ns, now)
+        now = exchange.started_ns
+    found.server += _seconds(started_ns, now)
+    return found
+
+
+def _seconds(start_ns: int, stop_ns: int) -> float:
+    return (stop_ns - start_ns) / 1e9

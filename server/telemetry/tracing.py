@@ -1,0 +1,108 @@
+"""A run as a trace: a span for the run, below it one for each round, below that one for each phase.
+
+The context of a phase travels with its instructions, so that the clients' spans hang below it. A client names the
+context of its stream in the metadata of the call, and the run's span links to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fenchel.common.telemetry.tracing import Tracing
+from fenchel.server.fleet.calls import Call
+from fenchel.server.rounds import Row
+from fenchel.server.telemetry.observer import Conductor, RunObserver
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+
+class ServerTraces:
+    """Makes the spans of a run, for the duration of a ``with`` block.
+
+    Parameters
+    ----------
+    tracing
+        Where they go.
+    run
+        The run's id.
+    """
+
+    def __init__(self, tracing: Tracing, run: str) -> None:
+        self._tracing = tracing
+        self._name = run
+        self._run: Span | None = None
+        self._round: tuple[int, Span | None] = (
+            0,
+            None,
+        )  # the last that has begun; a row tells of its end a little later
+        self._open: dict[int, Span] = {}
+        self._phases: dict[str, Span] = {}
+
+    def __enter__(self) -> ServerTraces:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        for span in (*self._phases.values(), *self._open.values(), self._run):
+            if span is not None and span.is_recording():
+                if kind is not None:
+                    self._tracing.fail(span, kind.__name__)  # the words may be a client's; the log has them
+                span.end()
+        self._tracing.close()
+
+    def observer(self) -> RunObserver:
+        """Return what a coordinator reports to."""
+        return RunObserver(
+            conducting=self._conducting,
+            begins=self._begins,
+            row=self._row,
+            calls=self._ended,
+            opened=self._opened,
+            traced=self._traced,
+        )
+
+    def _conducting(self, conductor: Conductor) -> None:
+        settings = conductor.settings
+        attributes = {"fenchel.run": self._name, "fenchel.algorithm": settings.algorithm.name}
+        self._run = self._tracing.tracer.start_span("run", attributes=attributes)
+
+    def _begins(self, t: int) -> None:
+        span = self._open[t] = self._start("round", self._run, {"fenchel.round": t})
+        self._round = t, span
+
+    def _row(self, row: Row) -> None:
+        span = self._open.pop(int(row["round"]), None)
+        if span is not None:
+            numbers = {
+                f"fenchel.{name}": float(row[name]) for name in ("counted", "late", "failed", "seconds")
+            }
+            span.set_attributes(numbers)
+            span.end(round(row["unix"] * 1e9))
+
+    def _opened(self, client: str, traceparent: str) -> None:
+        if self._run is not None and traceparent:
+            self._tracing.link(self._run, traceparent, {"fenchel.client": client})
+
+    def _traced(self, phase: str, t: int) -> str:
+        latest, span = self._round
+        above = span if span is not None and latest == t else self._run
+        span = self._start(f"phase {phase}", above, {"fenchel.round": t, "fenchel.phase": phase}, "client")
+        traceparent = self._tracing.traceparent(span)
+        if traceparent:
+            self._phases[traceparent] = span
+        return traceparent
+
+    def _ended(self, calls: Sequence[Call]) -> None:
+        """End the spans of the questions that these instructions belong to, at the moment when each was over."""
+        for call in calls:
+            span = self._phases.pop(call.traceparent, None)
+            if span is not None:
+                over = call.exchange.ended_ns if call.exchange is not None else call.queued_ns
+                span.end(call.unix_ns(over))
+
+    def _start(
+        self, name: str, above: Span | None, attributes: dict[str, str | int], kind: str = "internal"
+    ) -> Span:
+        context = None if above is None else self._tracing.within(above)
+        return self._tracing.tracer.start_span(name, context, self._tracing.kind(kind), attributes=attributes)

@@ -1,0 +1,398 @@
+"""The server's side of one client's Work stream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from fenchel.common.errors import WireError
+from fenchel.common.settings.run import Network
+from fenchel.common.untrusted_text import plain
+from fenchel.common.version import SAME_VERSION
+from fenchel.common.wire.buffer_pool import BufferPool
+from fenchel.common.wire.frames import SMALLEST_PIECE, Assembly, frames, parse
+from fenchel.common.wire.outline import Outline, Outlines, Received
+from fenchel.common.wire.stream import Stream
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.disclosure.entries import Direction
+from fenchel.server.disclosure.record import DisclosureRecord
+from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.client_record import ClientRecord, Partial
+from fenchel.server.fleet.request import Request
+from fenchel.server.metering.socket_bytes import Metered, SocketBytes
+from fenchel.server.metering.unsolicited import MOST_VALUES, Strays
+
+log = logging.getLogger("fenchel.server")
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """A reply that has begun to arrive, and the call that it answers; ``None``: it is not wanted."""
+
+    head: pb.Reply
+    outline: Outline
+    assembly: Assembly
+    call: Call | None
+
+
+class ClientStream:
+    """Sends a member's instructions down its stream and takes the replies up.
+
+    Parameters
+    ----------
+    member
+        Whose stream it is.
+    stream
+        The frames.
+    network
+        The limits: the largest reply to accept, how many that nobody waits for to take in a second, and how many
+        frames of these; more are left on the wire.
+    disclosures
+        Where it is noted what crosses; ``None``: nowhere.
+    recycler
+        Where the memory of large replies comes from; by default no other stream uses it.
+    budgets
+        Whether clients have privacy budgets, as under differential privacy: one that says that its own is spent is
+        asked for nothing more.
+    """
+
+    def __init__(
+        self,
+        member: ClientRecord,
+        stream: Stream,
+        network: Network,
+        disclosures: DisclosureRecord | None = None,
+        recycler: BufferPool | None = None,
+        *,
+        budgets: bool = False,
+    ) -> None:
+        self._member = member
+        self._stream = stream
+        self._largest = network.max_message_bytes
+        self._outlines = Outlines(self._largest)
+        self._arriving: Call | None = None
+        self._recycler = recycler or BufferPool()
+        self._disclosures = disclosures
+        self._budgets = budgets
+        self._metered = stream if isinstance(stream, Metered) else None
+        self._looked_at = False
+        self._framed_down = self._framed_up = 0  # bytes of frames since the connection was looked at
+        self._welcomed_ns = 0
+        if member.strays is None:
+            member.strays = Strays(member.name, network)  # a client that comes back does not begin anew
+        self._strays = member.strays
+
+    async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
+        """Converse until either side ends the stream.
+
+        Parameters
+        ----------
+        admit
+            Decides on the client's introduction, and waits until the fleet is ready.
+
+        Raises
+        ------
+        WireError
+            The client sent what the protocol does not allow.
+        """
+        data = await self._stream.read()
+        now = time.time_ns()
+        if data is None:
+            return
+        hello = parse(data).head
+        if not isinstance(hello, pb.Hello):
+            raise WireError(f"a client did not begin with a hello{SAME_VERSION}")
+        self._note("up", hello)
+        answer = await admit(hello)
+        if isinstance(answer, pb.Welcome):
+            await self._take_over()
+        if isinstance(answer, pb.Welcome) and self._member.partial is not None:
+            begun = self._member.partial
+            answer.partial.sequence, answer.partial.received = begun.sequence, begun.assembly.received
+        if isinstance(answer, pb.Welcome):
+            if hello.sent_unix_ns:
+                self._member.clock.heard(hello.sent_unix_ns, now)
+            self._welcomed_ns = answer.sent_unix_ns = time.time_ns()
+        self._note("down", answer)
+        for frame in frames(answer):
+            await self._stream.write(frame)
+        if isinstance(answer, pb.Farewell):
+            return
+        member = self._member
+        member.confirm(hello)
+        queue: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
+        member.came(queue)
+        writing = asyncio.create_task(self._write(queue, hello.partial))
+        reading = asyncio.create_task(self._read())
+        try:
+            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (reading, writing):
+                if task.done():
+                    task.result()
+        finally:
+            member.left(queue)
+            for task in (reading, writing):
+                task.cancel()
+            try:
+                await asyncio.gather(reading, writing, return_exceptions=True)
+            finally:
+                if self._arriving is not None and self._arriving.exchange is not None:
+                    self._arriving.exchange.interrupted(member.name)
+                self._leave()
+
+    def _note(self, direction: Direction, message: pb.Hello | pb.Welcome | pb.Farewell) -> None:
+        if self._disclosures is not None:
+            self._disclosures.head(direction, message)
+
+    async def _take_over(self) -> None:
+        """End the conversation on an older stream: the client has left it, even if it seems to be open."""
+        older, self._member.serving = self._member.serving, asyncio.current_task()
+        if older is not None and older is not self._member.serving:
+            older.cancel()
+            await asyncio.wait([older])
+
+    async def _write(self, queue: asyncio.Queue[int | pb.Farewell], partial: pb.Partial) -> None:
+        # No variable here holds on to what was sent: its arrays may be large, and the next may be long in coming.
+        while await self._send(await queue.get(), partial):
+            pass
+
+    async def _send(self, what: int | pb.Farewell, partial: pb.Partial) -> bool:
+        """Send one message; return whether others may follow."""
+        if isinstance(what, pb.Farewell):
+            for frame in frames(what):
+                await self._stream.write(frame)
+            return False
+        item = self._member.outstanding.get(what)
+        if item is None or item.body is None:
+            return True  # its deadline passed before it could be sent
+        resume = partial.received if partial.sequence == item.sequence else 0
+        item.interrupted = item.interrupted or item.first_sent_ns > 0 or resume > 0
+        item.first_sent_ns = item.first_sent_ns or time.perf_counter_ns()
+        head = item.head(self._member.reach)
+        if self._disclosures is not None:
+            self._disclosures.sent(item, head, item.body.payload, goes_on=resume > 0)
+        for frame in frames(head, item.body, resume):
+            # Counted first: the answer, and with it the end of the round, can be here before the write returns.
+            item.opening_down = item.opening_down or len(frame)
+            item.wire_down += len(frame)
+            self._framed_down += len(frame)
+            await self._stream.write(frame)
+        if not item.first_received_ns:
+            item.last_sent_ns = time.perf_counter_ns()
+        return True
+
+    async def _read(self) -> None:
+        incoming: _Incoming | None = None
+        while True:
+            data = await self._stream.read()
+            if data is None:
+                return
+            self._framed_up += len(data)
+            frame = parse(data)
+            if frame.head is not None:
+                if not isinstance(frame.head, pb.Reply) or incoming is not None:
+                    raise WireError(f"a client sent a message that does not belong here{SAME_VERSION}")
+                incoming = await self._opened(frame.head, frame.chunk, len(data))
+            elif incoming is None:
+                raise WireError(f"a client sent data that belongs to no reply{SAME_VERSION}")
+            call = incoming.call
+            if call is None:
+                if incoming.head.sequence not in self._member.overdue:
+                    await self._strays.frame()
+                incoming.assembly.discard(frame.chunk)  # too late to count: not worth the memory
+            else:
+                incoming.assembly.add(frame.chunk)
+                call.wire_up += len(data)
+            if incoming.assembly.cuts_short(frame):
+                raise WireError(
+                    f"a client sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
+                    f"have at least {SMALLEST_PIECE:,}; its stream is ended{SAME_VERSION}"
+                )
+            if incoming.assembly.complete:
+                if call is not None:
+                    self._received(call, incoming)
+                else:
+                    self._late(incoming.head.sequence)
+                self._arriving = self._member.partial = None
+                incoming = None
+            del data, frame, call  # the next may be long in coming: let go of the body
+
+    async def _opened(self, reply: pb.Reply, chunk: memoryview, frame_bytes: int) -> _Incoming:
+        """Note that a reply begins to arrive; return when there is room for its body.
+
+        The descriptors of its values are not looked at before it is known how many there may be.
+        """
+        call = self._member.outstanding.get(reply.sequence)
+        answers = call or self._member.overdue.get(reply.sequence)
+        if answers is None:
+            await self._strays.reply()
+        if problem := self._too_many(reply, answers):
+            if call is None or call.exchange is None or not call.exchange.is_open_for(call):
+                raise WireError(f"{problem}; the stream of the client is ended{SAME_VERSION}")
+            call.exchange.fail(call, f"{problem}; do both sides run the same version of the algorithm?")
+            return self._dropped(reply)
+        told = self._outlines.of(reply.payload)
+        assembly = self._assembly(reply, told, call, len(chunk))
+        if self._disclosures is not None:
+            self._disclosures.received(self._member.name, reply, told, answers)
+        if call is not None and not assembly.fits(chunk) and self._exceeds(call, assembly.size):
+            call = None
+            await self._strays.reply()
+        if call is None:
+            return _Incoming(reply, told, assembly, None)
+        call.first_received_ns = time.perf_counter_ns()
+        call.last_sent_ns = call.last_sent_ns or call.first_received_ns
+        call.opening_up = frame_bytes
+        call.interrupted = call.interrupted or reply.resume > 0
+        if assembly.fits(chunk):
+            return _Incoming(reply, told, assembly, call)
+        self._member.partial = Partial(call.sequence, assembly, reply.payload.SerializeToString())
+        self._arriving = call
+        if call.exchange is not None:
+            await call.exchange.arriving(call, assembly.size)
+            call.held_ns = time.perf_counter_ns() - call.first_received_ns
+        return _Incoming(reply, told, assembly, call)
+
+    def _assembly(self, reply: pb.Reply, told: Outline, call: Call | None, first: int) -> Assembly:
+        """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
+        if not reply.resume:
+            # A body that is here already is looked at as a whole.
+            spans = told.float_spans() if first < told.size else ()
+            return Assembly(told.size, recycler=self._recycler, spans=spans)
+        if call is None:
+            return Assembly(told.size, received=min(reply.resume, told.size))  # given up meanwhile: discarded
+        begun = self._member.partial
+        if begun is None or begun.sequence != reply.sequence:
+            raise WireError(
+                f"a client resumed a reply that the server has no part of; its stream is ended{SAME_VERSION}"
+            )
+        if begun.payload != reply.payload.SerializeToString():
+            # What was checked and accounted for on the way are the arrays of the beginning.
+            raise WireError(
+                "a client resumed a reply with other values than those it had begun with; its stream is ended"
+                + SAME_VERSION
+            )
+        begun.assembly.rewind(reply.resume)
+        return begun.assembly
+
+    def _too_many(self, reply: pb.Reply, answers: Call | None) -> str:
+        """Say how many values a reply has, if it has more than were asked for; else return an empty text."""
+        count = len(reply.payload.arrays)
+        if answers is None:
+            most: int | None = max(MOST_VALUES, self._member.most_values)
+            problem = f"a reply to no question has {count:,} values, and {most:,} are accepted"
+        else:
+            most = answers.most_values
+            problem = f"a reply has {count:,} values, and {most} were asked for"
+        return problem if most is not None and count > most else ""
+
+    def _dropped(self, reply: pb.Reply) -> _Incoming:
+        """Return a reply of which nothing is looked at: its body is dropped as it comes."""
+        size = reply.payload.body_bytes
+        if size > self._largest:
+            raise WireError(
+                f"a reply of {size:,} bytes, and network.max_message_bytes is {self._largest:,}; the stream of the "
+                f"client is ended{SAME_VERSION}"
+            )
+        assembly = Assembly(size, received=min(reply.resume, size))
+        return _Incoming(reply, Outline((), size), assembly, None)
+
+    def _exceeds(self, call: Call, size: int) -> bool:
+        """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""
+        exchange = call.exchange
+        problem = "" if exchange is None else exchange.excess(call.client, size)
+        if exchange is None or not problem or not exchange.is_open_for(call):
+            return False
+        exchange.fail(call, problem)
+        return True
+
+    def _received(self, call: Call, incoming: _Incoming) -> None:
+        reply, assembly = incoming.head, incoming.assembly
+        call.last_received_ns = time.perf_counter_ns()
+        call.reply_bytes = assembly.size
+        call.timing = reply.timing
+        self._align(call, reply.timing)
+        call.crossed = self._crossed(call)
+        if self._budgets and reply.spent:
+            self._member.spend(plain(reply.failure))
+        exchange = call.exchange
+        if exchange is None:
+            self._told(call, reply)
+        elif not exchange.is_open_for(call):
+            call.outcome = "late"
+        elif reply.failure:
+            exchange.fail(call, plain(reply.failure), diverged=reply.diverged)
+        else:
+            received = Received(incoming.outline, assembly.body(), assembly.finite)
+            self._answered(exchange, call, received)
+        self._member.settle(call)
+
+    def _answered(self, exchange: Request, call: Call, received: Received) -> None:
+        try:
+            values = received.values()
+            call.decoded_ns = time.perf_counter_ns()
+            exchange.check(call.client, values, received.finite)
+        except WireError as error:
+            exchange.fail(call, str(error), diverged=error.diverged)
+        else:
+            exchange.receive(call, values)
+
+    def _align(self, call: Call, timing: pb.Timing) -> None:
+        """Learn from a call how far the client's clock is off, and how fast its messages passed."""
+        member, clock = self._member, self._member.clock
+        if timing.welcomed_ns and self._welcomed_ns:
+            clock.sent(self._welcomed_ns, self._welcomed_ns + timing.welcomed_ns)
+        received, replied = timing.received_unix_ns, timing.received_unix_ns + timing.answer_ns
+        if received and not call.interrupted:
+            clock.sent(call.unix_ns(call.first_sent_ns), received - timing.receive_ns)
+            clock.heard(replied, call.unix_ns(call.first_received_ns))
+        call.offset = clock.at(call.unix_ns(call.last_received_ns))
+        if call.offset is None or not received or call.interrupted:
+            return
+        down = (received + call.offset.ns - call.unix_ns(call.first_sent_ns)) / 1e9
+        up = (call.unix_ns(call.last_received_ns) - replied - call.offset.ns - call.held_ns) / 1e9
+        spread = (call.last_received_ns - call.first_received_ns - call.held_ns) / 1e9
+        call.serialisation = member.throughput_down.serialisation(
+            call.wire_down, call.opening_down, timing.receive_ns / 1e9, down
+        ) + member.throughput_up.serialisation(call.wire_up, call.opening_up, spread, up)
+
+    def _crossed(self, call: Call) -> SocketBytes | None:
+        """Return what crossed the client's connections for a call; ``None``: nobody knows."""
+        news = None if self._metered is None else self._metered.crossed()
+        if news is None:
+            return None
+        self._looked_at = True
+        self._framed_down = self._framed_up = 0
+        total = self._member.carried + news
+        if call.recorded:
+            self._member.carried = total  # too late for its row: it goes to the next call
+            return None
+        # Later instructions may be on their way already: what crossed of them is counted with them.
+        others = sum(other.wire_down for other in self._member.outstanding.values() if other is not call)
+        theirs = min(others, max(total.down - call.wire_down, 0))
+        self._member.carried = SocketBytes(theirs, 0)
+        return SocketBytes(total.down - theirs, total.up)
+
+    def _leave(self) -> None:
+        """Keep what has crossed for the client's next call, on whatever connection that will be.
+
+        Of a connection that is gone nobody knows any more what crossed it last: the frames must do.
+        """
+        if self._looked_at and self._metered is not None:
+            self._member.carried += self._metered.crossed() or SocketBytes(self._framed_down, self._framed_up)
+
+    def _late(self, sequence: int) -> None:
+        log.info("client %s: a reply came too late and does not count", self._member.name)
+        call = self._member.overdue.pop(sequence, None)
+        if call is not None:
+            call.outcome = "late"
+
+    def _told(self, call: Call, reply: pb.Reply) -> None:
+        call.outcome = "failed" if reply.failure else "told"
+        if reply.failure:
+            self._member.lose(
+                f"it could not do what it was told in round {call.round}, phase {call.phase!r}: {plain(reply.failure)}"
+            )

@@ -1,0 +1,238 @@
+"""The admission interceptor: who may call the server, and how often, decided before a message of theirs is read.
+
+It stands before every call: those of Fenchel's own service and of the standard ones beside it, gRPC health and
+reflection, and those of methods that do not exist. gRPC calls a handler that takes one message only when the
+message is complete, so a call whose message never ends would be held without being counted. Such handlers are
+therefore registered as handlers of a stream, which is the same on the wire: they are called when the head of
+the call is here, and the one message is read after the call was admitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf.message import Message
+
+from fenchel.common.settings.run import Network
+from fenchel.common.tls.roles import no_participant
+from fenchel.server.disclosure.entries import Direction
+from fenchel.server.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
+from fenchel.server.transport.revocation_check import RevocationCheck, RevokedError, certificate_of
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # no generic at run time
+Note: TypeAlias = Callable[[Direction, Message], None]
+
+
+class RefusedError(Exception):
+    """A call that is not answered; the text says why, and what to do.
+
+    Attributes
+    ----------
+    code
+        The status with which the call ends.
+    """
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def certified(context: _Context) -> str:
+    """Return the name in the caller's certificate; empty without TLS."""
+    names = list(context.auth_context().get("x509_common_name", []))
+    return names[0].decode(errors="replace") if names else ""
+
+
+def who_calls(context: _Context) -> str:
+    """Return the name in the caller's certificate; without TLS, its address."""
+    return certified(context) or context.peer()
+
+
+def noted(handler: _Handler, note: Note) -> _Handler:
+    """Return a handler that tells of each message that crosses, in either direction."""
+    read, write = _codec(handler)
+
+    def heard(data: bytes) -> Message:
+        message = read(data)
+        note("up", message)
+        return message
+
+    def said(message: Message) -> bytes:
+        note("down", message)
+        return write(message)
+
+    return _made(_behaviour(handler), handler.request_streaming, handler.response_streaming, heard, said)
+
+
+class AdmissionInterceptor(grpc.aio.ServerInterceptor):
+    """Stands before every call.
+
+    Parameters
+    ----------
+    own
+        Name of Fenchel's service, whose messages are noted where they are answered.
+    guard
+        Knows which certificates were revoked.
+    gate
+        Counts and paces the calls of each client.
+    network
+        The limits.
+    tell
+        Told who is refused, and why.
+    note
+        Told of each message that crosses.
+    """
+
+    def __init__(
+        self,
+        own: str,
+        guard: RevocationCheck,
+        gate: RateLimiter,
+        network: Network,
+        tell: Callable[[str, str], None],
+        note: Note,
+    ) -> None:
+        self._own = f"/{own}/"
+        self._guard = guard
+        self._gate = gate
+        self._network = network
+        self._tell = tell
+        self._note = note
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """Return the handler of a call, with this before it."""
+        method = handler_call_details.method
+        handler = await continuation(handler_call_details) or _unknown(method)
+        is_own, is_probe = method.startswith(self._own), method == f"{self._own}Probe"
+        if not is_own and handler.request_deserializer is not None:
+            handler = noted(handler, self._note)
+        behaviour, streams = _behaviour(handler), handler.request_streaming
+
+        async def admitted(requests: AsyncIterator[Any], context: _Context) -> Any:
+            async with self._passed(context, is_probe):
+                if not streams:
+                    request = await self._only_message(context)
+                else:
+                    request = requests if is_own else self._paced(requests)
+                answer = behaviour(request, context)
+                if not inspect.isasyncgen(answer):
+                    return await answer
+                async for message in answer:
+                    await context.write(message)
+
+        return _made(
+            admitted,
+            True,
+            handler.response_streaming,
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+
+    @asynccontextmanager
+    async def _passed(self, context: _Context, is_probe: bool) -> AsyncIterator[None]:
+        client = who_calls(context)
+        revoked = self._guard.refusal(context)
+        # Neither uses up the calls of the client of that name, which has another certificate.
+        counted = (
+            f"{client} (revoked)" if revoked else f"{client} (monitor)" if _is_monitor(context) else client
+        )
+        try:
+            async with self._gate.passed(counted, probe=is_probe):
+                if revoked:
+                    raise RevokedError(revoked)
+                with self._guard.watching(context):
+                    yield
+        except RevokedError as error:
+            self._tell(client, f"{'is refused' if revoked else 'its stream is ended'}: {error}")
+            code, reason = grpc.StatusCode.PERMISSION_DENIED, str(error)
+        except CrowdedError as error:
+            code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
+        except RefusedError as error:
+            self._tell(client, f"is refused: {error}")
+            code, reason = error.code, str(error)
+        else:
+            return
+        await self._gate.refusing(counted)
+        await context.abort(code, reason)
+
+    async def _only_message(self, context: _Context) -> Any:
+        """Read the message of a call that has one.
+
+        Raises
+        ------
+        RefusedError
+            It does not come, or not in time, or another one follows.
+        """
+        limit = self._network.request_timeout
+        try:
+            async with asyncio.timeout(limit):
+                message = await context.read()
+                if message is not grpc.aio.EOF and await context.read() is grpc.aio.EOF:
+                    return message
+        except TimeoutError:
+            raise RefusedError(
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                f"the message of this call was not complete after {limit:g} s (network.request_timeout); the call ends",
+            ) from None
+        raise RefusedError(
+            grpc.StatusCode.INVALID_ARGUMENT, "this call takes one message, and has none or more than one"
+        )
+
+    async def _paced(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        pace = TokenBucket(self._network.calls_per_second, self._network.calls_at_once)
+        async for request in requests:
+            await asyncio.sleep(pace.delay())
+            yield request
+
+
+def _is_monitor(context: _Context) -> bool:
+    certificate = certificate_of(context)
+    return bool(certificate and no_participant(certificate))
+
+
+def _unknown(method: str) -> _Handler:
+    """Return the handler of a method that does not exist."""
+
+    async def refuse(requests: AsyncIterator[bytes], context: _Context) -> None:
+        raise RefusedError(grpc.StatusCode.UNIMPLEMENTED, f"this server has no method {method:.200}")
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _behaviour(handler: _Handler) -> Callable[..., Any]:
+    kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+    return next(kind for kind in kinds if kind is not None)
+
+
+def _codec(handler: _Handler) -> tuple[Callable[[bytes], Message], Callable[[Message], bytes]]:
+    read, write = handler.request_deserializer, handler.response_serializer
+    assert read is not None
+    assert write is not None
+    return read, write
+
+
+def _made(
+    behaviour: Callable[..., Any],
+    requests_stream: bool,
+    responses_stream: bool,
+    read: Callable[..., Any] | None,
+    write: Callable[..., Any] | None,
+) -> _Handler:
+    """Return a handler of one of gRPC's four kinds."""
+    makers = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }
+    return makers[requests_stream, responses_stream](behaviour, read, write)

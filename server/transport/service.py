@@ -1,0 +1,306 @@
+"""The gRPC service: who calls is established here, and nothing else is decided."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from fenchel.common.errors import IdentityInUseError, JoinRefusedError, UnreachableError, WireError
+from fenchel.common.settings.run import Network
+from fenchel.common.tls.credentials import Credentials
+from fenchel.common.tls.revocation import Revocations
+from fenchel.common.tls.roles import no_participant
+from fenchel.common.untrusted_text import plain
+from fenchel.common.wire.buffer_pool import KEPT_BYTES, keep_freed_memory
+from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
+from fenchel.common.wire.frames import FRAME_BYTES
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.coordinator import Coordinator, Summary
+from fenchel.server.metering.rate_limit import RateLimiter
+from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
+from fenchel.server.telemetry.throttled_log import ThrottledLog
+from fenchel.server.transport.interceptor import AdmissionInterceptor, Note, RefusedError, certified, noted
+from fenchel.server.transport.revocation_check import RevocationCheck, certificate_of
+
+log = logging.getLogger("fenchel.server")
+
+_NAME = "fenchel.v1.Coordinator"
+_INSTANCE_BYTES = 64
+_SOFTWARE_LENGTH = 200
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True)
+class _ServerStream:
+    """The server's side of a Work call, as frames."""
+
+    context: _Context
+    sockets: Sockets
+
+    async def read(self) -> bytes | None:
+        frame = await self.context.read()
+        return frame if isinstance(frame, bytes) else None
+
+    async def write(self, frame: bytes) -> None:
+        await self.context.write(frame)
+
+    def crossed(self) -> SocketBytes | None:
+        return self.sockets.news(self.context.peer())
+
+
+class Service:
+    """Answers the calls of ``fenchel.v1.Coordinator`` for one run.
+
+    Work hands frames on as bytes: :mod:`fenchel.common.wire.frames` reads and writes them.
+
+    Parameters
+    ----------
+    coordinator
+        The run.
+    secure
+        Whether clients show certificates.
+    limits
+        What a client may take up.
+    guard
+        Knows who was shut out.
+    note
+        Told of each message that crosses outside of a client's part in the run.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        secure: bool,
+        limits: Network | None = None,
+        guard: RevocationCheck | None = None,
+        note: Note = lambda direction, message: None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._guard = guard or RevocationCheck()
+        self._secure = secure
+        self._note = note
+        self._sockets = Sockets()
+        self._remarks = ThrottledLog()
+        self._limits = limits or Network()
+        self._gate = RateLimiter(self._limits)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what a gRPC server registers."""
+        return grpc.method_handlers_generic_handler(
+            _NAME,
+            {
+                "Join": grpc.unary_unary_rpc_method_handler(
+                    self._join, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString
+                ),
+                "Work": grpc.stream_stream_rpc_method_handler(self._work),
+                "Probe": noted(
+                    grpc.unary_unary_rpc_method_handler(
+                        self._probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString
+                    ),
+                    self._note,
+                ),
+            },
+        )
+
+    def entrance(self) -> AdmissionInterceptor:
+        """Return what stands before every call of the server that this service is on."""
+        return AdmissionInterceptor(_NAME, self._guard, self._gate, self._limits, self._tell, self._note)
+
+    def _identity(self, context: _Context, claimed: str) -> str:
+        """Return who calls; a client with a certificate can speak only for itself.
+
+        Raises
+        ------
+        RefusedError
+            The name is none, or another's; or the certificate is a monitor's.
+        """
+        if not claimed or len(claimed) > 128 or not claimed.isprintable():
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters"
+            )
+        if not self._secure:
+            return claimed
+        if problem := no_participant(certificate_of(context)):
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, problem)
+        if (name := certified(context)) != claimed:
+            raise RefusedError(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the certificate is for {name!r}, but the client calls itself {claimed!r}; "
+                "leave --name out, or use the certificate of that name",
+            )
+        return claimed
+
+    def _tell(self, client: str, what: str) -> None:
+        """Note in the log what is wrong with a client's call, at the pace of :class:`ThrottledLog`."""
+        self._remarks.add(logging.WARNING, client, f"client {client!r}: {plain(what)}")
+
+    async def _join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:
+        self._identity(context, request.client)
+        if len(request.instance) > _INSTANCE_BYTES or len(request.software) > _SOFTWARE_LENGTH:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"a client names itself by at most {_INSTANCE_BYTES} bytes, and its software by at most "
+                f"{_SOFTWARE_LENGTH} characters",
+            )
+        try:
+            return await self._coordinator.admission.join(request)
+        except JoinRefusedError as error:
+            in_use = isinstance(error, IdentityInUseError)
+            code = grpc.StatusCode.ALREADY_EXISTS if in_use else grpc.StatusCode.FAILED_PRECONDITION
+            raise RefusedError(code, str(error)) from None
+
+    async def _work(self, frames: AsyncIterator[bytes], context: _Context) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        client = self._identity(context, str(metadata.get(CLIENT_KEY, "")))
+        instance = metadata.get(INSTANCE_KEY, b"")
+        try:
+            await self._coordinator.admission.work(
+                client,
+                instance if isinstance(instance, bytes) else instance.encode(),
+                _ServerStream(context, self._sockets),
+                str(metadata.get(TRACE_KEY, "")),
+            )
+        except JoinRefusedError as error:
+            raise RefusedError(grpc.StatusCode.ABORTED, str(error)) from None
+        except WireError as error:
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
+        except asyncio.CancelledError:
+            log.debug("client %r: its stream broke", client)
+            raise
+
+    async def _probe(self, request: pb.ProbeRequest, context: _Context) -> pb.ProbeReply:
+        received = time.time_ns()
+        if request.reply_bytes > FRAME_BYTES:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT, f"a probe may ask for {FRAME_BYTES} bytes at most"
+            )
+        return pb.ProbeReply(
+            payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns()
+        )
+
+
+@asynccontextmanager
+async def listening(
+    coordinator: Coordinator, address: str, credentials: Credentials | None, keepalive: float
+) -> AsyncIterator[int]:
+    """Serve a run's clients for the duration of a ``with`` block.
+
+    Parameters
+    ----------
+    coordinator
+        The run.
+    address
+        ``host:port``; port 0 takes a free one.
+    credentials
+        The server's; ``None``: no TLS.
+    keepalive
+        Seconds between pings.
+
+    Yields
+    ------
+    int
+        The port.
+
+    Raises
+    ------
+    UnreachableError
+        The address cannot be listened on.
+    CredentialError
+        The list of revoked certificates beside the server's cannot be used.
+    """
+    network = coordinator.settings.network
+    folder = None if credentials is None else credentials.folder
+    revocations = None if folder is None else Revocations(folder)
+    if revocations is not None:
+        coordinator.revoked = revocations.refusal
+    guard = RevocationCheck(revocations)
+    service = Service(
+        coordinator,
+        secure=credentials is not None,
+        limits=network,
+        guard=guard,
+        note=coordinator.disclosures.head,
+    )
+    server = grpc.aio.server(
+        interceptors=(service.entrance(),),
+        options=(
+            *options(keepalive),
+            ("grpc.max_concurrent_streams", network.max_calls_per_client),
+            ("grpc.server_handshake_timeout_ms", int(network.handshake_timeout * 1000)),
+            ("grpc.max_connection_idle_ms", int(network.request_timeout * 1000)),
+        ),
+        maximum_concurrent_rpcs=network.max_calls,
+    )
+    server.add_generic_rpc_handlers((service.handler(),))
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    reflection.enable_server_reflection((_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials.for_server())
+    except RuntimeError as error:
+        log.debug("%s", error)  # gRPC's own words, for who debugs gRPC
+        raise UnreachableError(
+            f"cannot listen on {address}: another program has the port, or this machine has no such address (expected "
+            "HOST:PORT); choose another with --listen, or end that program"
+        ) from None
+    await server.start()
+    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    await servicer.set(_NAME, health_pb2.HealthCheckResponse.SERVING)
+    watching = asyncio.create_task(guard.watch())
+    try:
+        yield port
+    finally:
+        watching.cancel()
+        await servicer.enter_graceful_shutdown()
+        await server.stop(grace=1.0)
+
+
+async def serve(
+    coordinator: Coordinator,
+    address: str,
+    credentials: Credentials | None,
+    on_listening: Callable[[int], None],
+) -> Summary:
+    """Conduct a run for clients that dial in; return when it is over and they have been told.
+
+    Parameters
+    ----------
+    coordinator
+        The run.
+    address, credentials
+        As for :func:`listening`.
+    on_listening
+        Told the port as soon as clients can dial it.
+
+    Raises
+    ------
+    FenchelError
+        As :meth:`fenchel.server.coordinator.Coordinator.conduct`.
+    """
+    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+
+    keepalive = coordinator.settings.network.keepalive
+    keep_freed_memory(
+        2 * KEPT_BYTES
+    )  # beside the buffers of replies: what a round takes for models and frames
+    # One thread for linear algebra: sums must not depend on the machine's cores.
+    with threadpool_limits(1):
+        async with listening(coordinator, address, credentials, keepalive) as port:
+            on_listening(port)
+            try:
+                return await coordinator.conduct()
+            finally:
+                await coordinator.farewells()
