@@ -8,14 +8,14 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from fenchel.client.privacy.randomness import digest
 from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Vector
 from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError, PhaseError
 from fenchel.common.objectives.objective import Objective
@@ -23,13 +23,9 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.solver import Solver
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.storage.state import freeze
+from fenchel.common.wire.payload import digest
 from fenchel.common.wire.schema import NotFinite, finiteness_problem, payload_error
 from fenchel.common.wire.values import Ciphertexts, SparseVector, Value, Values
-
-if TYPE_CHECKING:
-    # Not at run time: an algorithm in one file is imported by the server, which must never load what decrypts.
-    from fenchel.client.paillier.cipher import Meter
-    from fenchel.client.secrets.shared import Secrets
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -66,8 +62,8 @@ class ClientContext:
     shard
         The data themselves, for algorithms that align samples and features.
     secrets
-        What all clients of the federation share and the server never has; there if the algorithm's
-        settings say that it needs a key (``key_bits``).
+        The :class:`~fenchel.client.secrets.shared.Secrets` of the federation, if the algorithm needs a key
+        (``key_bits``). The type is not named here: the server imports this module, and never what decrypts.
     solver
         The local solver that suits this client, in place of the run's, if it has one of its own.
     uplink
@@ -81,7 +77,7 @@ class ClientContext:
     settings: AlgorithmSettings
     objective: Objective
     shard: Shard
-    secrets: Secrets | None = None
+    secrets: Any = None
     solver: Solver | None = None
     uplink: ClientUplink | None = None
     message_bytes: int = 8 << 30
@@ -135,7 +131,7 @@ class ClientAlgorithm:
         return not fields(cls.State)
 
     @property
-    def meter(self) -> Meter | None:
+    def meter(self) -> CipherMeter | None:
         """What this half has encrypted and decrypted so far, for the record; ``None``: nothing, ever."""
         return None
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from fenchel.common.crypto.meter import CipherMeter
 from fenchel.proto import fenchel_pb2 as pb
 
-if TYPE_CHECKING:
-    from fenchel.client.paillier.cipher import Meter
 
-
-def set_apart(timing: pb.Timing, before: Meter, after: Meter) -> None:
+def set_apart(timing: pb.Timing, before: CipherMeter, after: CipherMeter) -> None:
     """Take what was encrypted and decrypted meanwhile out of the time of computation."""
     timing.encryptions = after.encryptions - before.encryptions
     timing.decryptions = after.decryptions - before.decryptions

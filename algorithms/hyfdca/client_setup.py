@@ -23,9 +23,10 @@ from fenchel.algorithms.hyfdca.settings import (
     norm_bits,
     target_bits,
 )
-from fenchel.client.paillier.cipher import Meter, Paillier
+from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
 from fenchel.common.arrays import Indices, Vector, squared_norms
+from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import PayloadError, SettingsError
 from fenchel.common.objectives.linear import LinearObjective
@@ -110,7 +111,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         )
 
     @property
-    def meter(self) -> Meter | None:
+    def meter(self) -> CipherMeter | None:
         """What was encrypted and decrypted so far; ``None`` in plaintext."""
         return None if self._cipher is None else self._cipher.meter
 

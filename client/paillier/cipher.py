@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import gmpy2
 import numpy as np
@@ -17,19 +16,10 @@ from numpy.typing import NDArray
 from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.key import PrivateKey
 from fenchel.common.arrays import Vector
+from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, SettingsError
-
-
-@dataclass
-class Meter:
-    """What was done so far: ciphertexts made and opened, and the nanoseconds that it took."""
-
-    encryptions: int = 0
-    encryption_ns: int = 0
-    decryptions: int = 0
-    decryption_ns: int = 0
 
 
 class Paillier:
@@ -64,7 +54,7 @@ class Paillier:
         if obfuscators.key.public != key.public:
             raise EncryptionError("the obfuscators were made for another key than the one to encrypt with")
         self.key = key
-        self.meter = Meter()
+        self.meter = CipherMeter()
         self._obfuscators = obfuscators
         self._threads = threads
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from fenchel.client.privacy.discrete_gaussian import discrete_gaussian
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage.store import settle, writing
-from fenchel.common.wire.payload import encode
-from fenchel.common.wire.values import Values
 
 SECRET_BYTES = 32
 SECRET = "own.secret"  # noqa: S105 - the name of a file
@@ -106,17 +104,3 @@ def _draw(path: Path) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     settle(path.parent)
-
-
-def digest(*parts: str | Values) -> bytes:
-    """Return 32 bytes that stand for texts and named values."""
-    hashed = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, str):
-            hashed.update(f"{len(part)}:{part}".encode())
-            continue
-        encoded = encode(part)
-        hashed.update(encoded.descriptor.SerializeToString(deterministic=True))
-        for segment in encoded.segments:
-            hashed.update(segment)
-    return hashed.digest()

@@ -14,10 +14,12 @@ An algorithm whose client must know what the server saw (a public dual variable,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from fenchel.client.privacy.protection import Protection
+from fenchel.common.accounting.public_facts import PrivacyFacts
+from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.compression.shared_index_sets import uplink_support
 from fenchel.common.compression.sparsification import kept, top_k
@@ -26,6 +28,44 @@ from fenchel.common.randomness import generator, public_seed
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.index_sets import seeded_support
 from fenchel.common.wire.values import SparseVector
+
+
+class SecretRandomness(Protocol):
+    """Random numbers that only one client can draw."""
+
+    def generator(self, *context: str | int | bytes) -> np.random.Generator:
+        """Return a generator for one purpose."""
+
+    def seed(self, *context: str | int | bytes) -> int:
+        """Return 64 bits for one purpose."""
+
+
+class Protection(Protocol):
+    """Differential privacy of one client's uploads; ``client/privacy/protection.py`` has the implementation."""
+
+    @property
+    def facts(self) -> PrivacyFacts:
+        """Public facts that the sensitivity follows from."""
+
+    @property
+    def randomness(self) -> SecretRandomness:
+        """Source of noise, batches and supports."""
+
+    @property
+    def clip_gradient(self) -> float | None:
+        """Norm to which the gradient of every sample is clipped."""
+
+    @property
+    def clip_update(self) -> float | None:
+        """Norm to which an upload is clipped, as a difference from the model that the round began with."""
+
+    def sensitivity(self, local: LocalMap, difference: DualDifference) -> tuple[float, DualDifference]:
+        """Return the sensitivity of a round's upload, and the difference of dual variables after it."""
+
+    def released(
+        self, values: Vector, t: int, name: str, sensitivity: float, largest: float, occasion: bytes
+    ) -> Vector:
+        """Return ``values`` with their noise, shape (k,), charged to the client's ledger."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ smallest. The body may be larger than a protobuf message can be: it travels in c
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -189,3 +190,17 @@ def _described(value: Ciphertexts) -> pb.Ciphertexts:
         additions=value.additions,
         ciphertext_bytes=value.ciphertext_bytes,
     )
+
+
+def digest(*parts: str | Values) -> bytes:
+    """Return the SHA-256 of texts and named values."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            hashed.update(f"{len(part)}:{part}".encode())
+            continue
+        encoded = encode(part)
+        hashed.update(encoded.descriptor.SerializeToString(deterministic=True))
+        for segment in encoded.segments:
+            hashed.update(segment)
+    return hashed.digest()

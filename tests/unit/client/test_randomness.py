@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fenchel.client.privacy.randomness import SECRET, SECRET_BYTES, PrivateRandomness, digest
+from fenchel.client.privacy.randomness import SECRET, SECRET_BYTES, PrivateRandomness
 from fenchel.common.errors import CheckpointError
+from fenchel.common.wire.payload import digest
 
 ONE, OTHER = PrivateRandomness(bytes(SECRET_BYTES)), PrivateRandomness(bytes([1]) * SECRET_BYTES)
 CONTEXT = ("noise", 3, b"occasion", "model")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fenchel.algorithms.client_half import ClientAlgorithm
-from fenchel.client.paillier.cipher import Meter
 from fenchel.client.session import ClientData, Session
+from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard
 from fenchel.common.wire.outline import Received, outline
 from fenchel.common.wire.payload import encode
@@ -24,7 +24,7 @@ class Busy:
     """Stands in for a handler: takes 30 ms, of which it says that 10 were encryption and 15 decryption."""
 
     def __init__(self) -> None:
-        self.meter = Meter()
+        self.meter = CipherMeter()
 
     def work(self) -> None:
         time.sleep(0.03)
