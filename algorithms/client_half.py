@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Vector
 from fenchel.common.compression.uplink import ClientUplink
 from fenchel.common.crypto.meter import CipherMeter
@@ -20,6 +19,7 @@ from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError, PhaseError
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.randomness import generator
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.solver import Solver
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.storage.state import freeze

@@ -15,10 +15,10 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
-from fenchel.common.algorithm_registry import SMALLEST_STEP, AlgorithmSettings, Weighting
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.compression.uplink import Sent
 from fenchel.common.objectives.regularizer import Zero
+from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.wire.values import Values
 
@@ -31,7 +31,6 @@ class LocalTrainingSettings(AlgorithmSettings):
     """
 
     treats_nonconvex: ClassVar[bool] = True
-    asks: ClassVar[tuple[str, ...]] = ("train",)
 
     local_epochs: PositiveInt | None = Field(
         None, description="passes over the shard in a round (E); either this or local_steps; default 1"
@@ -153,7 +152,6 @@ class FedAvgSettings(WeightedAverageSettings):
 
     uses_uplink: ClassVar[bool] = True
     treats_regularizer: ClassVar[bool] = True
-    stateless: ClassVar[bool] = True
 
     name: Literal["fedavg"] = "fedavg"
     regularizer_step: Literal["subgradient", "prox"] = Field(

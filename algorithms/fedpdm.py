@@ -19,9 +19,9 @@ from fenchel.algorithms.client_half import ClientContext, answers
 from fenchel.algorithms.fedavg import LocalTraining, LocalTrainingSettings
 from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.accounting.sensitivity import DualDifference
-from fenchel.common.algorithm_registry import Weighting
 from fenchel.common.arrays import Vector
 from fenchel.common.compression.uplink import Sent
+from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.schema import Expected
@@ -38,7 +38,6 @@ class FedPDMSettings(LocalTrainingSettings):
     uses_uplink: ClassVar[bool] = True
     treats_regularizer: ClassVar[bool] = True
     treats_nonconvex: ClassVar[bool] = True
-    asks: ClassVar[tuple[str, ...]] = ("solve",)
 
     name: Literal["fedpdm"] = "fedpdm"
     penalty: PositiveFloat = Field(

@@ -12,8 +12,8 @@ from pydantic import Field, NonNegativeFloat
 
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.fedavg import FedAvg, LocalTraining, WeightedAverageSettings
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Vector
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.values import Values
 
 
@@ -22,7 +22,6 @@ class FedProxSettings(WeightedAverageSettings):
 
     uses_uplink: ClassVar[bool] = True
     treats_regularizer: ClassVar[bool] = True
-    stateless: ClassVar[bool] = True
 
     name: Literal["fedprox"] = "fedprox"
     proximity: NonNegativeFloat = Field(

@@ -19,8 +19,6 @@ class MiniBatchSGDSettings(WeightedSumSettings):
     """Gradient descent on the server, with mini-batches that all lie at the global model."""
 
     treats_regularizer: ClassVar[bool] = True
-    asks: ClassVar[tuple[str, ...]] = ("gradient",)
-    stateless: ClassVar[bool] = True
 
     name: Literal["mb-sgd"] = "mb-sgd"
     step_size: PositiveFloat = Field(0.1, description="learning rate of the server's step (eta)")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Vector
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.privacy import DifferentialPrivacy
 from fenchel.common.settings.uplink import Downlink, Uplink
 from fenchel.server.fleet.cohort import Cohort

@@ -11,11 +11,11 @@ import numpy as np
 
 from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.values import Values
 
 

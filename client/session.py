@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext
-from fenchel.algorithms.client_registry import client_half, require_allowed
+from fenchel.algorithms.registry import client_half, require_allowed
 from fenchel.client.evaluation import ClientEvaluation
 from fenchel.client.journal import Journal
 from fenchel.client.privacy.protection import bounded, protection_of

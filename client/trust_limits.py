@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from fenchel.algorithms.client_registry import require_allowed
+from fenchel.algorithms.registry import require_allowed
 from fenchel.common.crypto.public_key import SAFE_BITS
 from fenchel.common.data.catalogue import CATALOGUE, UNPUBLISHED
 from fenchel.common.data.extractor import VARIABLE

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fenchel.algorithms.client_half import ClientAlgorithm, answers
     from fenchel.algorithms.server_half import Algorithm
-    from fenchel.common.algorithm_registry import AlgorithmSettings
+    from fenchel.common.settings.algorithm import AlgorithmSettings
     from fenchel.common.arrays import Indices, Matrix, Vector
     from fenchel.common.data.shard import Shard
     from fenchel.common.errors import DataError, FenchelError, SettingsError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Algorithm": "fenchel.algorithms.server_half",
-    "AlgorithmSettings": "fenchel.common.algorithm_registry",
+    "AlgorithmSettings": "fenchel.common.settings.algorithm",
     "ArraySpec": "fenchel.common.wire.schema",
     "ClientAlgorithm": "fenchel.algorithms.client_half",
     "Cohort": "fenchel.server.fleet.cohort",

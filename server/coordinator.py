@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from fenchel.algorithms.server_registry import server_half
+from fenchel.algorithms.registry import server_half
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError
 from fenchel.common.objectives.factory import build_objective

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fenchel.algorithms.privacy_requirements import check_claim, check_uploads
+from fenchel.algorithms.registry import server_half
 from fenchel.algorithms.server_half import Algorithm, ServerContext
-from fenchel.algorithms.server_registry import server_half
 from fenchel.common.accounting.accountant import require_library
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.data.shard import Shard

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ from fenchel.common.wire.values import Value, Values
 
 class CodascaSettings(WindowedSettings):
     """CODA+ with control variates on primal and dual variables (Yuan et al. 2021, Algorithms 3 and 4)."""
-
-    asks: ClassVar[tuple[str, ...]] = ("count", "gradient", "train")
 
     name: Literal["codasca"] = "codasca"
     server_step_size: PositiveFloat | None = Field(

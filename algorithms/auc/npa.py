@@ -7,7 +7,7 @@ Complexity", ICML 2021, appendix C (CODASCA specification, section 2.3).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from fenchel.common.wire.values import Values
 
 class NaiveParallelSettings(StagedSettings):
     """The naive parallel algorithm: one averaged gradient a round (appendix C of the paper)."""
-
-    asks: ClassVar[tuple[str, ...]] = ("count", "gradient")
-    stateless: ClassVar[bool] = True
 
     name: Literal["npa"] = "npa"
     output: Literal["average", "last"] = Field(

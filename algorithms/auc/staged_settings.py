@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from fenchel.algorithms.auc.stages import PracticeSchedule, Schedule, Stage, TheorySchedule
-from fenchel.common.algorithm_registry import SMALLEST_STEP, AlgorithmSettings
+from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings
 from fenchel.common.settings.participation import AllClients, Participation
 
 _LONGEST_ROUND = 1 << 31

@@ -9,13 +9,14 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import Field, PositiveFloat, model_validator
 
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.feddcd.feddcd import DualAscent, DualAscentClient, difference
-from fenchel.algorithms.feddcd.settings import Acceleration, AccFedDCDSettings, effective_participation
+from fenchel.algorithms.feddcd.settings import Acceleration, DualAscentSettings, effective_participation
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.optim import Solved
@@ -24,6 +25,44 @@ from fenchel.common.wire.schema import ABSURD, Expected, NumberSpec
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.cohort import Cohort
 from fenchel.server.fleet.replies import Reduced
+
+
+class AccFedDCDSettings(DualAscentSettings):
+    """Accelerated FedDCD (Algorithm 2 of the paper)."""
+
+    name: Literal["acc-feddcd"] = "acc-feddcd"
+    cohorts: Literal[1, 2] = Field(
+        1,
+        description="cohorts a round: two as printed, or one, which the same proof covers (for equal "
+        "alpha_i) at half of the traffic",
+    )
+    smoothness: PositiveFloat | None = Field(
+        None,
+        description="beta of each client's objective before weighting; null: its own bound. A "
+        "smaller one than the truth may be "
+        "faster, without guarantee",
+    )
+    conditioning: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="alpha / beta, from which the acceleration follows; null: the smallest of the clients' own. With "
+        "dual_step and a neural network, which has neither, it must be given (the paper's code: 30 times l2)",
+    )
+    restart: bool = Field(
+        True,
+        description="restart the acceleration, with solves four times as accurate, when the clients' minimisers "
+        "move apart and local solves were not accurate enough, which each client bounds by the gradient that it left",
+    )
+
+    @model_validator(mode="after")
+    def _one_conditioning(self) -> Self:
+        if self.conditioning is not None and self.smoothness is not None:
+            raise ValueError(
+                "smoothness: not used where conditioning is given, which is alpha / beta; leave one of them out"
+            )
+        return self
+
 
 log = logging.getLogger("fenchel.server")
 

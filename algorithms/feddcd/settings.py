@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
-from fenchel.common.algorithm_registry import AlgorithmSettings, Weighting
 from fenchel.common.errors import SettingsError
+from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler
 from fenchel.common.settings.solver import AutoSolver, SolverSettings
 
 
 class DualAscentSettings(AlgorithmSettings):
     """What FedDCD and AccFedDCD have in common (Fan, Fang and Friedlander 2022)."""
-
-    asks: ClassVar[tuple[str, ...]] = ("describe", "minimize", "certify", "solve_at_dual")
 
     weighting: Literal["uniform", "samples"] = Field(
         "samples",
@@ -72,68 +70,6 @@ class DualAscentSettings(AlgorithmSettings):
     def minimises(self, sampler: Sampler) -> Weighting | None:
         """As the settings say, whoever is drawn how often: a dual step leaves the optimum where it is."""
         return self.weighting
-
-
-class FedDCDSettings(DualAscentSettings):
-    """Federated dual coordinate descent (Algorithm 1 of the paper), exact or inexact."""
-
-    name: Literal["feddcd"] = "feddcd"
-    step_size: float = Field(
-        1.0,
-        gt=0,
-        description="eta; stable below 2. 1 is the minimax choice, 1.9 needed half the rounds in practice, 0.25 is "
-        "that of the theorem for inexact solves",
-    )
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """A step that is known to diverge."""
-        if self.step_size > 2:
-            return (f"algorithm.step_size: {self.step_size:g}. Above 2 FedDCD diverges",)
-        return ()
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if self.dual_step is not None and self.step_size != 1.0:
-            raise ValueError("step_size: not used where dual_step is given; leave one of them out")
-        return self
-
-
-class AccFedDCDSettings(DualAscentSettings):
-    """Accelerated FedDCD (Algorithm 2 of the paper)."""
-
-    name: Literal["acc-feddcd"] = "acc-feddcd"
-    cohorts: Literal[1, 2] = Field(
-        1,
-        description="cohorts a round: two as printed, or one, which the same proof covers (for equal "
-        "alpha_i) at half of the traffic",
-    )
-    smoothness: PositiveFloat | None = Field(
-        None,
-        description="beta of each client's objective before weighting; null: its own bound. A "
-        "smaller one than the truth may be "
-        "faster, without guarantee",
-    )
-    conditioning: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="alpha / beta, from which the acceleration follows; null: the smallest of the clients' own. With "
-        "dual_step and a neural network, which has neither, it must be given (the paper's code: 30 times l2)",
-    )
-    restart: bool = Field(
-        True,
-        description="restart the acceleration, with solves four times as accurate, when the clients' minimisers "
-        "move apart and local solves were not accurate enough, which each client bounds by the gradient that it left",
-    )
-
-    @model_validator(mode="after")
-    def _one_conditioning(self) -> Self:
-        if self.conditioning is not None and self.smoothness is not None:
-            raise ValueError(
-                "smoothness: not used where conditioning is given, which is alpha / beta; leave one of them out"
-            )
-        return self
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
 from fenchel.algorithms.server_half import Algorithm, ServerContext
-from fenchel.common.algorithm_registry import AlgorithmSettings, Weighting
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import PayloadError
 from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.optim.sparse_descent import descend
+from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.wire.schema import ArraySpec
 from fenchel.common.wire.values import Values
@@ -34,7 +34,6 @@ class LocalDescentSettings(AlgorithmSettings):
     other_problem: ClassVar[str] = (
         "no such sum where clients hold parts of samples: it averages models feature by feature"
     )
-    asks: ClassVar[tuple[str, ...]] = ("tell_features", "train")
 
     local_steps: PositiveInt = Field(10, description="steps of a client in a round (H)")
     batch_size: PositiveInt | None = Field(1, description="samples a step; null: the whole shard")
@@ -56,8 +55,6 @@ class LocalDescentSettings(AlgorithmSettings):
 
 class HybridFedAvgSettings(LocalDescentSettings):
     """FedAvg extended to data split by samples and features (Overman et al. 2022)."""
-
-    stateless: ClassVar[bool] = True
 
     name: Literal["hybrid-fedavg"] = "hybrid-fedavg"
 

@@ -13,8 +13,8 @@ from pydantic import Field, NonNegativeFloat
 
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.hybrid.hybrid_fedavg import HybridFedAvg, HybridFedAvgClient, LocalDescentSettings
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Vector
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.values import Values
 
 

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal, Self, TypeAlias
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fenchel.common.algorithm_registry import AlgorithmSettings, Weighting
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import PayloadError
 from fenchel.common.randomness import generator
+from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler
 from fenchel.common.settings.section import Section
 from fenchel.common.version import SAME_VERSION
@@ -54,7 +54,7 @@ class HyFDCASettings(AlgorithmSettings):
     """Hybrid federated dual coordinate ascent (Overman, Blum and Klabjan 2022, Algorithm 1)."""
 
     splits_features: ClassVar[bool] = True
-    asks: ClassVar[tuple[str, ...]] = (
+    phases: ClassVar[tuple[str, ...]] = (
         *("introduce", "align", "take_norms", "resume", "catch_up"),
         *("inner_product", "change_dual", "aggregate", "propose", "advance"),
         *("curvature", "figures", "reveal", "release"),

@@ -9,20 +9,112 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.fedavg import LocalTraining
 from fenchel.algorithms.robust.sampled_by_weight import CohortMean, SampledByWeight
-from fenchel.algorithms.robust.settings import DRDMSettings, SampledByWeightSettings
+from fenchel.algorithms.robust.settings import SampledByWeightSettings
 from fenchel.algorithms.server_half import ServerContext
 from fenchel.common.arrays import Dense, Vector
 from fenchel.common.optim.projection import onto
+from fenchel.common.settings.algorithm import Weighting
+from fenchel.common.settings.participation import Sampler
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.cohort import Cohort, Each
+
+
+class DRDMSettings(SampledByWeightSettings):
+    """Distributionally robust learning with client-drift minimisation (Krouka, Ben Issaid, Bennis)."""
+
+    name: Literal["drdm"] = "drdm"
+    exploration: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of uniform sampling that is mixed into lambda for the draw (epsilon); 0 in the paper, where "
+        "clients without weight are never drawn again; not with sampling: uniform. null: 0.1",
+    )
+    dual_estimator: Literal["plain", "control-variate"] = Field(
+        "control-variate",
+        description="what is taken for the losses of clients that were not asked. plain: 0, as in the paper; "
+        "control-variate: what they last reported, which is quieter; where everybody is asked, about those that do not "
+        "answer",
+    )
+    regularization: NonNegativeFloat = Field(
+        0.1,
+        description="strength of the dynamic regularisation of local steps (mu); small values oscillate for long, and "
+        "0 is for correction: none only",
+    )
+    correction: Literal["lambda-table", "lambda-scaled", "uniform", "none"] = Field(
+        "lambda-table",
+        description="how the clients' drifts are summed up. lambda-table: by lambda, for which the server keeps the "
+        "drift of every client. lambda-scaled: the clients scale their gradients by lambda, and the server keeps one "
+        "vector. uniform: all alike, as in the paper, which leads to the minimum of the average loss, whatever lambda "
+        "is. none: not at all, which is DRFA with a proximal term",
+    )
+    smallest_scale: PositiveFloat | None = Field(
+        None,
+        description="with correction: lambda-scaled, and only there: smallest factor of a client's gradients "
+        "(omega_min). null: 0.001",
+    )
+
+    @property
+    def epsilon(self) -> float:
+        """Share of uniform sampling in the draw of the training cohort."""
+        return 0.1 if self.exploration is None else self.exploration
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """With drifts that are summed up all alike, the average of the clients' losses; else the largest."""
+        return "uniform" if self.correction == "uniform" else None
+
+    @property
+    def omega_min(self) -> float:
+        """Smallest factor of a client's gradients, with ``lambda-scaled``."""
+        return 1e-3 if self.smallest_scale is None else self.smallest_scale
+
+    @model_validator(mode="after")
+    def _scales(self) -> Self:
+        if self.smallest_scale is not None and self.correction != "lambda-scaled":
+            raise ValueError(
+                f"smallest_scale: {self.smallest_scale:g} is a limit of how gradients are scaled, and with correction: "
+                f"{self.correction} they are not; leave smallest_scale out, or use correction: lambda-scaled"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _corrects(self) -> Self:
+        if self.regularization == 0 and self.correction != "none":
+            raise ValueError(
+                f"regularization: 0 given, but drifts enter the local steps times regularization, so that with "
+                f"correction: {self.correction} they would correct nothing and still push the model further in every "
+                "round; use a positive regularization, or correction: none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _visits_everybody(self) -> Self:
+        if self.correction == "lambda-scaled" and self.sampling != "uniform":
+            raise ValueError(
+                f"correction: lambda-scaled sums up the drifts of all clients, also of those with little weight, so "
+                f"each must take part now and then, but with sampling: {self.sampling} they may never; use sampling: "
+                "uniform, or correction: lambda-table"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _steps_converge(self) -> Self:
+        if self.step_size * self.regularization >= 2:
+            raise ValueError(
+                f"step_size {self.step_size:g} times regularization {self.regularization:g} is "
+                f"{self.step_size * self.regularization:g}, but local steps diverge from 2 on; lower one of them"
+            )
+        return self
+
 
 log = logging.getLogger("fenchel.server")
 
@@ -231,17 +323,3 @@ class DRDMClient(SampledClient):
     def forget_drift(self) -> None:
         """h_i <- 0, as everybody's and the server's H: another client's h_i is lost for good (section 2.7)."""
         self.state = self.initial_state()
-
-
-class DRFAClient(SampledClient):
-    """Local gradient steps from the global model; keeps no state."""
-
-    @answers("train")
-    def train(self, model: Vector, snapshot_step: int) -> Values:
-        """tau times w <- Pi_W(w - eta grad l_k(w)); return how far that went, and how far the first k' steps did."""
-        w, snapshot, eta = model.copy(), model, self.settings.step_size_at(self.round)
-        for step, batch in enumerate(self.batches(), 1):
-            w = onto(self.settings.constraint, w - eta * self.gradient(w, batch))
-            if step == snapshot_step:
-                snapshot = w
-        return self.displacements(w - model, snapshot - model, snapshot_step)

@@ -6,13 +6,22 @@ describes it (DRDM specification, section 2.8).
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Literal, cast
 
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.robust.drdm import SampledClient
 from fenchel.algorithms.robust.sampled_by_weight import CohortMean, SampledByWeight
-from fenchel.algorithms.robust.settings import DRFASettings
+from fenchel.algorithms.robust.settings import SampledByWeightSettings
 from fenchel.common.arrays import Vector
+from fenchel.common.optim.projection import onto
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.cohort import Cohort
+
+
+class DRFASettings(SampledByWeightSettings):
+    """Distributionally robust federated averaging (Deng, Kamani, Mahdavi 2020), as the DRDM paper describes it."""
+
+    name: Literal["drfa"] = "drfa"
 
 
 class DRFA(SampledByWeight):
@@ -38,3 +47,17 @@ class DRFA(SampledByWeight):
         self.model = self.moved(w, end.value)
         self.visited(answered)
         await self.dual_step(t, self.moved(w, snapshot.value))
+
+
+class DRFAClient(SampledClient):
+    """Local gradient steps from the global model; keeps no state."""
+
+    @answers("train")
+    def train(self, model: Vector, snapshot_step: int) -> Values:
+        """tau times w <- Pi_W(w - eta grad l_k(w)); return how far that went, and how far the first k' steps did."""
+        w, snapshot, eta = model.copy(), model, self.settings.step_size_at(self.round)
+        for step, batch in enumerate(self.batches(), 1):
+            w = onto(self.settings.constraint, w - eta * self.gradient(w, batch))
+            if step == snapshot_step:
+                snapshot = w
+        return self.displacements(w - model, snapshot - model, snapshot_step)

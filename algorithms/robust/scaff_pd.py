@@ -9,19 +9,50 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.fedavg import LocalTraining
-from fenchel.algorithms.robust.settings import ScaffPDSettings
+from fenchel.algorithms.robust.settings import LARGEST_DUAL_STEP, RobustSettings
 from fenchel.algorithms.robust.weights import Robust
 from fenchel.common.arrays import Vector
 from fenchel.common.optim.projection import onto
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.cohort import Cohort
+
+
+class ScaffPDSettings(RobustSettings):
+    """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as the DRDM specification describes it (section 2.8)."""
+
+    name: Literal["scaff-pd"] = "scaff-pd"
+    dual_step_size: NonNegativeFloat = Field(
+        0.01,
+        le=LARGEST_DUAL_STEP,
+        description="step size of the clients' weights in a round (sigma); keep dual_step_size * clients * loss well "
+        "below 1",
+    )
+    extrapolation: NonNegativeFloat = Field(
+        1.0, le=LARGEST_DUAL_STEP, description="by how much the dual step runs ahead of the losses (theta)"
+    )
+    server_step_size: PositiveFloat = Field(1.0, description="step size of the server (eta_g)")
+    concavity: NonNegativeFloat = Field(
+        0.0,
+        le=LARGEST_DUAL_STEP,
+        description="weight rho of (rho/2) ||lambda - 1/N||^2, which keeps the weights near equal",
+    )
+
+    @model_validator(mode="after")
+    def _concavity_is_used(self) -> Self:
+        if self.concavity > 0 and self.dual_step_size == 0:
+            raise ValueError(
+                f"concavity: {self.concavity:g} pulls at the steps of lambda, and with dual_step_size: 0 it takes "
+                "none; use another dual_step_size, or leave concavity out"
+            )
+        return self
 
 
 class ScaffPD(Robust):

@@ -7,9 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from fenchel.algorithms.fedavg import LocalTrainingSettings
-from fenchel.common.algorithm_registry import Weighting
 from fenchel.common.settings.constraint import ConstraintSettings, NoConstraint
-from fenchel.common.settings.participation import Sampler
 from fenchel.common.wire.schema import ABSURD
 
 LARGEST_DUAL_STEP = 1e12
@@ -50,8 +48,6 @@ class RobustSettings(LocalTrainingSettings):
 
 class SampledByWeightSettings(RobustSettings):
     """For DRDM and DRFA: who trains is drawn by weight, and the weights move by losses at a snapshot of the model."""
-
-    asks: ClassVar[tuple[str, ...]] = ("train", "loss")
 
     sampling: Literal["with-replacement", "without-replacement", "uniform"] = Field(
         "with-replacement",
@@ -129,133 +125,5 @@ class SampledByWeightSettings(RobustSettings):
             raise ValueError(
                 "first_losses: asked is for the first steps of lambda, and with dual_step_size: 0 it takes none; use "
                 "another dual_step_size, or leave first_losses out"
-            )
-        return self
-
-
-class DRDMSettings(SampledByWeightSettings):
-    """Distributionally robust learning with client-drift minimisation (Krouka, Ben Issaid, Bennis)."""
-
-    name: Literal["drdm"] = "drdm"
-    exploration: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="share of uniform sampling that is mixed into lambda for the draw (epsilon); 0 in the paper, where "
-        "clients without weight are never drawn again; not with sampling: uniform. null: 0.1",
-    )
-    dual_estimator: Literal["plain", "control-variate"] = Field(
-        "control-variate",
-        description="what is taken for the losses of clients that were not asked. plain: 0, as in the paper; "
-        "control-variate: what they last reported, which is quieter; where everybody is asked, about those that do not "
-        "answer",
-    )
-    regularization: NonNegativeFloat = Field(
-        0.1,
-        description="strength of the dynamic regularisation of local steps (mu); small values oscillate for long, and "
-        "0 is for correction: none only",
-    )
-    correction: Literal["lambda-table", "lambda-scaled", "uniform", "none"] = Field(
-        "lambda-table",
-        description="how the clients' drifts are summed up. lambda-table: by lambda, for which the server keeps the "
-        "drift of every client. lambda-scaled: the clients scale their gradients by lambda, and the server keeps one "
-        "vector. uniform: all alike, as in the paper, which leads to the minimum of the average loss, whatever lambda "
-        "is. none: not at all, which is DRFA with a proximal term",
-    )
-    smallest_scale: PositiveFloat | None = Field(
-        None,
-        description="with correction: lambda-scaled, and only there: smallest factor of a client's gradients "
-        "(omega_min). null: 0.001",
-    )
-
-    @property
-    def epsilon(self) -> float:
-        """Share of uniform sampling in the draw of the training cohort."""
-        return 0.1 if self.exploration is None else self.exploration
-
-    def minimises(self, sampler: Sampler) -> Weighting | None:
-        """With drifts that are summed up all alike, the average of the clients' losses; else the largest."""
-        return "uniform" if self.correction == "uniform" else None
-
-    @property
-    def omega_min(self) -> float:
-        """Smallest factor of a client's gradients, with ``lambda-scaled``."""
-        return 1e-3 if self.smallest_scale is None else self.smallest_scale
-
-    @model_validator(mode="after")
-    def _scales(self) -> Self:
-        if self.smallest_scale is not None and self.correction != "lambda-scaled":
-            raise ValueError(
-                f"smallest_scale: {self.smallest_scale:g} is a limit of how gradients are scaled, and with correction: "
-                f"{self.correction} they are not; leave smallest_scale out, or use correction: lambda-scaled"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _corrects(self) -> Self:
-        if self.regularization == 0 and self.correction != "none":
-            raise ValueError(
-                f"regularization: 0 given, but drifts enter the local steps times regularization, so that with "
-                f"correction: {self.correction} they would correct nothing and still push the model further in every "
-                "round; use a positive regularization, or correction: none"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _visits_everybody(self) -> Self:
-        if self.correction == "lambda-scaled" and self.sampling != "uniform":
-            raise ValueError(
-                f"correction: lambda-scaled sums up the drifts of all clients, also of those with little weight, so "
-                f"each must take part now and then, but with sampling: {self.sampling} they may never; use sampling: "
-                "uniform, or correction: lambda-table"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _steps_converge(self) -> Self:
-        if self.step_size * self.regularization >= 2:
-            raise ValueError(
-                f"step_size {self.step_size:g} times regularization {self.regularization:g} is "
-                f"{self.step_size * self.regularization:g}, but local steps diverge from 2 on; lower one of them"
-            )
-        return self
-
-
-class DRFASettings(SampledByWeightSettings):
-    """Distributionally robust federated averaging (Deng, Kamani, Mahdavi 2020), as the DRDM paper describes it."""
-
-    stateless: ClassVar[bool] = True
-
-    name: Literal["drfa"] = "drfa"
-
-
-class ScaffPDSettings(RobustSettings):
-    """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as the DRDM specification describes it (section 2.8)."""
-
-    asks: ClassVar[tuple[str, ...]] = ("gradient", "train")
-
-    name: Literal["scaff-pd"] = "scaff-pd"
-    dual_step_size: NonNegativeFloat = Field(
-        0.01,
-        le=LARGEST_DUAL_STEP,
-        description="step size of the clients' weights in a round (sigma); keep dual_step_size * clients * loss well "
-        "below 1",
-    )
-    extrapolation: NonNegativeFloat = Field(
-        1.0, le=LARGEST_DUAL_STEP, description="by how much the dual step runs ahead of the losses (theta)"
-    )
-    server_step_size: PositiveFloat = Field(1.0, description="step size of the server (eta_g)")
-    concavity: NonNegativeFloat = Field(
-        0.0,
-        le=LARGEST_DUAL_STEP,
-        description="weight rho of (rho/2) ||lambda - 1/N||^2, which keeps the weights near equal",
-    )
-
-    @model_validator(mode="after")
-    def _concavity_is_used(self) -> Self:
-        if self.concavity > 0 and self.dual_step_size == 0:
-            raise ValueError(
-                f"concavity: {self.concavity:g} pulls at the steps of lambda, and with dual_step_size: 0 it takes "
-                "none; use another dual_step_size, or leave concavity out"
             )
         return self

@@ -9,9 +9,9 @@ import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from fenchel.common.accounting.public_facts import Support
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.crypto.public_key import SAFE_BITS
 from fenchel.common.errors import SettingsError
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.privacy import DifferentialPrivacy, Mechanism
 from fenchel.common.settings.section import Section, settings_error, yaml_value
 

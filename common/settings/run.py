@@ -19,14 +19,9 @@ from pydantic import (
     model_validator,
 )
 
-from fenchel.common.algorithm_registry import (
-    AlgorithmSettings,
-    algorithm_settings,
-    asked_phases,
-    builtin_settings,
-    is_outside,
-)
 from fenchel.common.errors import SettingsError
+from fenchel.common.registry import algorithm_settings, asked_phases, builtin_settings, is_outside
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.data import DataSettings, GridPartition, RaggedPartition
 from fenchel.common.settings.link import Links
 from fenchel.common.settings.objective import ObjectiveSettings

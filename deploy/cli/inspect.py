@@ -83,7 +83,7 @@ def check(
 
 def algorithms(as_json: JsonOption = False) -> None:
     """List the algorithms and their settings."""
-    from fenchel.algorithms.server_registry import builtin
+    from fenchel.algorithms.registry import builtin
 
     found: dict[str, dict[str, Any]] = {}
     for name, half in builtin().items():

@@ -11,8 +11,8 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from fenchel.common.algorithm_registry import Weighting
 from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.data import GridPartition, RaggedPartition
 from fenchel.common.settings.run import RunSettings, load
 from fenchel.deploy.cli.run import JsonOption, SetOption

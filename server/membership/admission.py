@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.common.algorithm_registry import keeps_no_state
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import JoinRefusedError, RunStoppedError, TooFewRepliesError, WireError
+from fenchel.common.registry import keeps_no_state
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.buffer_pool import KEPT_BYTES, BufferPool
 from fenchel.common.wire.stream import Stream

@@ -17,8 +17,8 @@ from pydantic import PositiveInt
 
 from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Vector
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.schema import ArraySpec
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.replies import Reduced, Replies

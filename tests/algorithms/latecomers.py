@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from threadpoolctl import threadpool_limits
 
-from fenchel.algorithms.client_registry import client_half
-from fenchel.algorithms.server_registry import server_half
+from fenchel.algorithms.registry import client_half, server_half
 from fenchel.client.session import ClientData, Session
 from fenchel.client.worker import Worker
 from fenchel.common.arrays import Dense, Vector

@@ -22,7 +22,7 @@ from scipy.optimize import minimize
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
-from fenchel.algorithms.server_registry import server_half
+from fenchel.algorithms.registry import server_half
 from fenchel.client.local_data import LocalData
 from fenchel.client.session import ClientData
 from fenchel.common.arrays import Vector

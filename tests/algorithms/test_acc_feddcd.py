@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.algorithms.client_half import ClientContext
-from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCD, AccFedDCDClient
-from fenchel.algorithms.feddcd.settings import Acceleration, AccFedDCDSettings
+from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCD, AccFedDCDClient, AccFedDCDSettings
+from fenchel.algorithms.feddcd.settings import Acceleration
 from fenchel.common.arrays import Dense, Indices, Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.factory import build_objective

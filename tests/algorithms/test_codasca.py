@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from fenchel.algorithms.auc.coda import CodaPlusSettings
+from fenchel.algorithms.auc.coda_plus import CodaPlusSettings
 from fenchel.algorithms.auc.codasca import Codasca, CodascaSettings
 from fenchel.algorithms.auc.npa import NaiveParallelSettings
 from fenchel.algorithms.auc.staged import Staged
 from fenchel.algorithms.auc.stages import Stage, TheorySchedule
 from fenchel.algorithms.client_half import ClientContext
-from fenchel.algorithms.client_registry import client_half
-from fenchel.common.algorithm_registry import algorithm_settings
+from fenchel.algorithms.registry import client_half
 from fenchel.common.errors import DataError, LostStateError, RunStoppedError, SettingsError
 from fenchel.common.objectives.factory import build_objective
+from fenchel.common.registry import algorithm_settings
 from fenchel.common.settings.objective import BinarySettings
 from tests.algorithms.auc_runs import (
     Array,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fenchel.algorithms.client_half import ClientContext
-from fenchel.algorithms.client_registry import client_half
 from fenchel.algorithms.fedavg import LocalTraining
+from fenchel.algorithms.registry import client_half
 from fenchel.common.arrays import Vector
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import DataError

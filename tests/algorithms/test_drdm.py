@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from fenchel.algorithms.robust.drdm import DRDM, DRDMClient
-from fenchel.algorithms.robust.settings import DRDMSettings, DRFASettings
+from fenchel.algorithms.robust.drdm import DRDM, DRDMClient, DRDMSettings
+from fenchel.algorithms.robust.drfa import DRFASettings
 from fenchel.algorithms.server_half import ServerContext
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fenchel.algorithms.client_half import answers
-from fenchel.algorithms.feddcd.feddcd import FedDCD, FedDCDClient
-from fenchel.algorithms.feddcd.settings import FedDCDSettings
+from fenchel.algorithms.feddcd.feddcd import FedDCD, FedDCDClient, FedDCDSettings
 from fenchel.common.errors import PayloadError
 from fenchel.common.wire.values import Values
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
 from fenchel.algorithms.server_half import Algorithm, ServerContext
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Vector
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.schema import ArraySpec, Expectation
 from fenchel.common.wire.values import Array, Values
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 
-from fenchel.algorithms.client_registry import client_half
+from fenchel.algorithms.registry import client_half
 from fenchel.client.secrets.shared import Secrets
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder

@@ -37,7 +37,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import DecodeError, Message
 
-from fenchel.algorithms.client_registry import require_allowed
+from fenchel.algorithms.registry import require_allowed
 from fenchel.client.journal import Journal
 from fenchel.client.paillier.interoperability import from_phe
 from fenchel.client.privacy.ledger import Ledger

@@ -25,10 +25,10 @@ import yaml
 
 import fenchel
 from fenchel.common import errors
-from fenchel.common.algorithm_registry import builtin_settings
 from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.randomness import generator
+from fenchel.common.registry import builtin_settings
 from fenchel.common.settings.data import IidPartition
 from fenchel.common.settings.run import json_schema, load, validate
 from fenchel.common.settings.tuning import load_tuning

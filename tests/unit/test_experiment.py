@@ -12,7 +12,7 @@ from benchmarks import codasca_digits, codasca_methods
 from benchmarks.experiment import Planned, all_kept, begun, done, kept
 from benchmarks.outcome import evaluated, first
 from benchmarks.page import put
-from fenchel.algorithms.auc.coda import CodaPlusSettings
+from fenchel.algorithms.auc.coda_plus import CodaPlusSettings
 from fenchel.algorithms.auc.codasca import CodascaSettings
 from fenchel.algorithms.auc.stages import PracticeSchedule
 from fenchel.algorithms.fedavg import LocalTrainingSettings

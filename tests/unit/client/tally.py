@@ -9,8 +9,8 @@ import numpy as np
 
 from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Vector
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.values import Values
 
 NAME = "tests.unit.client.tally:Tally"

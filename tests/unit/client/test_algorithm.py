@@ -11,13 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
-from fenchel.algorithms.client_registry import client_half
+from fenchel.algorithms.registry import client_half
 from fenchel.client.backoff import Backoff
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError, PhaseError, SettingsError
 from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.values import SparseVector, Value, Values
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError
 from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.frames import Assembly
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode

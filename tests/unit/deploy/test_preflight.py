@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from fenchel.algorithms.client_half import ClientAlgorithm
+from fenchel.algorithms.registry import builtin
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.algorithms.server_registry import builtin
-from fenchel.common.algorithm_registry import AlgorithmSettings
 from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.run import validate
 from fenchel.common.settings.tuning import load_tuning
 from fenchel.deploy.cli.inspect import check

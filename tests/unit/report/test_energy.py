@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 from pydantic import TypeAdapter
 
-from fenchel.algorithms.client_registry import client_half
+from fenchel.algorithms.registry import client_half
 from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.factory import initial_model
 from fenchel.common.settings.objective import ObjectiveSettings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fenchel
-from fenchel.algorithms.server_registry import server_half
+from fenchel.algorithms.registry import server_half
 from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.settings.participation import Participation
 from fenchel.common.settings.run import RunSettings, validate

@@ -1,0 +1,173 @@
+"""CODA+.
+
+Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
+Complexity", ICML 2021, Algorithms 1 and 2; Guo, Liu, Yuan, Shen, Liu, Yang, "Communication-Efficient Distributed
+Stochastic AUC Maximization with Deep Neural Networks", ICML 2020 (CODASCA specification, sections 2.1 and 2.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fenchel.algorithms.auc.staged import Staged, StagedClient
+from fenchel.algorithms.auc.staged_settings import WindowedSettings
+from fenchel.algorithms.auc.stages import Stage, TheorySchedule
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.server_half import ServerContext
+from fenchel.common.arrays import Vector
+from fenchel.common.settings.algorithm import AlgorithmSettings
+from fenchel.common.wire.values import Values
+
+
+class AveragingSettings(WindowedSettings):
+    """What CODA+ and CODA share."""
+
+    output: Literal["average", "last"] = Field(
+        "average",
+        description="what a stage hands on. average: of all local iterates of all clients, as in the paper; last: the "
+        "model after its last round",
+    )
+
+    @property
+    def needs_everybody(self) -> str | None:
+        """The average is over all clients."""
+        return "output: average is the mean over all local iterates" if self.output == "average" else None
+
+    def stage(self, number: int, prior: float, clients: int) -> Stage:
+        """Return stage ``number``: of the experiments, or of Theorem 1."""
+        if isinstance(self.schedule, TheorySchedule):
+            return self.schedule.averaging_stage(number, self.step_size, prior, clients)
+        return self.schedule.stage(number, self.first_step, self.round_steps)
+
+
+class CodaPlusSettings(AveragingSettings):
+    """Local descent and ascent with periodic averaging (Yuan et al. 2021, Algorithms 1 and 2)."""
+
+    name: Literal["coda-plus"] = "coda-plus"
+
+
+class CodaPlus(Staged):
+    """Clients take local steps, and the server averages where they end: federated averaging for a saddle."""
+
+    Settings: ClassVar[type[AlgorithmSettings]] = CodaPlusSettings
+    settings: AveragingSettings
+
+    def __init__(self, conduct: ServerContext) -> None:
+        super().__init__(conduct)
+        self.averages = self.settings.output == "average"
+
+    async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
+        """u <- sum_k lambda_k u^k; after the last round of a stage, the mean of all its local iterates."""
+        u = self.point
+        returns = {"change": u, "value": float} | ({"average": u} if ends and self.averages else {})
+        values = {
+            "prior": self.state.prior,
+            "steps": stage.local_steps,
+            "step_size": stage.step_size,
+            "begins": begins,
+            "ends": ends,
+            "point": u,
+        }
+        sums = await self.visit(self.sample(), "train", returns, values, everybody=self.averages)
+        if begins:
+            await self.tell_others(sums.cohort, u)
+        self.state.value = float(sums.mean("value"))
+        self.point = sums.mean("average") if ends and self.averages else u + sums.mean("change")
+        if ends:
+            await self.renew_dual()
+
+    async def renew_dual(self) -> None:
+        """Nothing: alpha goes on as it is."""
+
+    async def finish(self) -> None:
+        """Return the mean of the iterates of the last stage also where the run ended before it did."""
+        if self.averages and self.state.done:
+            sums = await self.visit(self.fleet.all(), "average", {"average": self.point}, {}, everybody=True)
+            self.point = sums.mean("average")
+
+
+class CodaPlusClient(StagedClient):
+    """Local descent and ascent from the averaged point."""
+
+    @dataclass
+    class State:
+        """What a client keeps within a stage.
+
+        Attributes
+        ----------
+        centre
+            v_0, where the stage began, shape (n,); its last entry is not used.
+        iterates
+            Sum of the local iterates of the stage, shape (n,), float64; shape (0,) where it is not wanted.
+        counted
+            How many they are.
+        """
+
+        centre: Vector
+        iterates: Vector
+        counted: int
+
+    settings: AveragingSettings
+    state: State
+
+    def initial_state(self) -> State:
+        """Begin without iterates."""
+        wanted = self.length if self.settings.output == "average" else 0
+        return self.State(self.zeros(), np.zeros(wanted), 0)
+
+    @answers("begin_stage")
+    def begin_stage(self, point: Vector) -> None:
+        """Note where a stage has begun that this client did not begin itself."""
+        self.state.centre = np.array(point)
+        self.state.iterates[:] = 0
+        self.state.counted = 0
+
+    @answers("train")
+    def train(
+        self, prior: float, steps: int, step_size: float, begins: bool, ends: bool, point: Vector
+    ) -> Values:
+        """Start at u = u_{r-1}; I times u <- u - eta g(u), descent in v and ascent in alpha.
+
+        Parameters
+        ----------
+        prior
+            p.
+        steps, step_size
+            I and eta.
+        begins, ends
+            Whether a stage begins here, whose centre is then the point, and whether it ends.
+        point
+            u_{r-1}, shape (n,).
+
+        Returns
+        -------
+        Values
+            ``change``, u - u_{r-1}, and ``value``, the mean of F along the way; where a stage ends whose
+            average is wanted, ``average`` of this client's iterates.
+        """
+        if begins:
+            self.begin_stage(point)
+        u, total = point.copy(), 0.0
+        for batch in self.batches(steps):
+            value, g = self.direction(u, batch, prior)
+            u = self.stepped(u, g, step_size)
+            total += value
+            if self.state.iterates.size:
+                self.state.iterates += u
+                self.state.counted += 1
+        reply: Values = {"change": u - point, "value": total / steps}
+        return {**reply, **self.average()} if ends and self.state.iterates.size else reply
+
+    def stepped(self, u: Vector, g: Vector, eta: float) -> Vector:
+        """Return where a step leads: a gradient step on F and the proximal term."""
+        return self.moved(u, self.pulled(g, u, self.state.centre), eta)
+
+    @answers("average")
+    def average(self) -> Values:
+        """Return the mean of this client's iterates since the stage began, shape (n,)."""
+        mean = self.state.iterates / self.state.counted
+        return {"average": mean.astype(self.objective.dtype)}

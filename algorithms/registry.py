@@ -1,0 +1,76 @@
+"""The halves of algorithms by name, and the leave that a client needs to run code from outside Fenchel."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fenchel.algorithms.client_half import ClientAlgorithm
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.errors import SettingsError
+from fenchel.common.registry import builtin_settings, half, is_outside, names
+
+
+def server_half(name: str) -> type[Algorithm]:
+    """Return the server half of an algorithm, by the name in the settings.
+
+    Raises
+    ------
+    SettingsError
+        There is no such algorithm.
+    """
+    found = half(name, "server")
+    if not issubclass(found, Algorithm):
+        raise SettingsError(f"{name!r} must derive from fenchel.Algorithm", key="algorithm.name")
+    checked: type[Algorithm] = found
+    return checked
+
+
+def builtin() -> dict[str, type[Algorithm]]:
+    """Return the server halves of the algorithms that come with Fenchel, by name."""
+    return {name: server_half(name) for name in builtin_settings()}
+
+
+def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorithm]:
+    """Return the client half of an algorithm.
+
+    Parameters
+    ----------
+    name
+        As in the settings, which come from the server.
+    allowed
+        Algorithms from outside Fenchel that the person who started this client agreed to run.
+
+    Raises
+    ------
+    SettingsError
+        The name is unknown, or it is not allowed here.
+    """
+    if is_outside(name):
+        require_allowed(name, allowed)
+    elif name not in names():
+        raise SettingsError(
+            f"the server runs the algorithm {name!r}, which this version does not have (it has {', '.join(names())}); "
+            "install the server's version",
+            key="algorithm.name",
+        )
+    found = half(name, "client")
+    if not issubclass(found, ClientAlgorithm):
+        raise SettingsError(f"{name}Client must derive from fenchel.ClientAlgorithm", key="algorithm.name")
+    checked: type[ClientAlgorithm] = found
+    return checked
+
+
+def require_allowed(name: str, allowed: Collection[str]) -> None:
+    """Refuse code from outside Fenchel that nobody on this side agreed to run.
+
+    Raises
+    ------
+    SettingsError
+        ``name`` is not among ``allowed``: a server must not choose what code a client imports.
+    """
+    if name not in allowed:
+        raise SettingsError(
+            f"the server's settings name {name!r}, which is code from outside Fenchel; if you trust it, "
+            f"start this client with --allow {name}",
+            key="algorithm.name",
+        )

@@ -1,0 +1,190 @@
+"""Algorithms by name.
+
+A name stands for one of three things:
+
+- an algorithm that comes with Fenchel: its module in ``fenchel.algorithms`` has the name, with underscores
+  (``mb-sgd``: ``mb_sgd.py``), and defines ``XSettings``, ``X`` and ``XClient``; or a folder has the name, with
+  ``settings.py``, ``server.py`` and ``client.py``;
+- an entry point of an installed package, in the group ``fenchel.algorithms``: ``name = "package.module:X"``;
+- ``package.module:X`` itself, where ``X`` names its settings as ``X.Settings``, and ``XClient`` is beside it.
+
+Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.algorithm import AlgorithmSettings
+
+HOME = "fenchel.algorithms"
+"""The package of the algorithms that come with Fenchel, and the group of entry points that adds others."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The modules of an algorithm: one for all three, or one for each."""
+
+    settings: str
+    server: str
+    client: str
+
+
+def algorithm_settings(name: str) -> type[AlgorithmSettings]:
+    """Return the settings class of an algorithm.
+
+    Raises
+    ------
+    ValueError
+        No such algorithm (pydantic turns it into an error that names the key).
+    SettingsError
+        The module of an algorithm from outside cannot be imported.
+    """
+    if is_outside(name):
+        found = attribute(_reference(name)).Settings
+        if not issubclass(found, AlgorithmSettings):
+            raise ValueError(f"{name}: Settings must derive from fenchel.AlgorithmSettings")
+        settings: type[AlgorithmSettings] = found
+        return settings
+    home = _builtin().get(name)
+    own = home and _settings_in(importlib.import_module(home.settings), name)
+    if not own:
+        raise ValueError(
+            f"there is no algorithm {name!r}; known: {', '.join(names())}; "
+            "one of your own is named package.module:Class"
+        )
+    return own
+
+
+def half(name: str, side: str) -> Any:
+    """Return what an algorithm's module defines as its half of one ``side``, ``server`` or ``client``.
+
+    Raises
+    ------
+    SettingsError
+        An algorithm from outside has no such half.
+    """
+    suffix = "Client" if side == "client" else ""
+    if is_outside(name):
+        return attribute(_reference(name) + suffix)
+    stem = algorithm_settings(name).__name__.removesuffix("Settings")
+    return attribute(f"{getattr(_builtin()[name], side)}:{stem}{suffix}")
+
+
+def is_outside(name: str) -> bool:
+    """Return whether an algorithm's name refers to code outside Fenchel."""
+    return ":" in name or (name not in _builtin() and name in _installed())
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the algorithms that come with Fenchel and of those that installed packages add."""
+    return (*builtin_settings(), *sorted(_installed()))
+
+
+def builtin_settings() -> dict[str, type[AlgorithmSettings]]:
+    """Return the settings classes of the algorithms that come with Fenchel, by name."""
+    found = {
+        name: _settings_in(importlib.import_module(home.settings), name) for name, home in _builtin().items()
+    }
+    return {name: settings for name, settings in found.items() if settings is not None}
+
+
+def asked_phases(settings: AlgorithmSettings) -> tuple[str, ...]:
+    """Return the phases that an algorithm asks, in alphabetical order: those whose handler returns something.
+
+    Raises
+    ------
+    SettingsError
+        It is from outside, and its module has no client half.
+    """
+    if settings.phases:
+        return settings.phases
+    found = half(settings.name, "client")
+    handlers = [each for _, each in inspect.getmembers(found) if hasattr(each, "answers_phase")]
+    returning = [each for each in handlers if each.__annotations__.get("return") not in (None, "None")]
+    return tuple(sorted(each.answers_phase for each in returning))
+
+
+def keeps_no_state(settings: AlgorithmSettings) -> bool:
+    """Return whether the client half of an algorithm keeps no state, as far as that can be known without a client."""
+    if settings.phases:
+        return False
+    try:
+        return bool(half(settings.name, "client").stateless())
+    except SettingsError:
+        return False
+
+
+def attribute(reference: str) -> Any:
+    """Import ``package.module:Name``.
+
+    Raises
+    ------
+    SettingsError
+        The module or the name in it does not exist.
+    """
+    module_name, _, name = reference.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{reference!r}: there is no module {error.name!r}; is it installed, or in this folder?",
+            key="algorithm.name",
+        ) from None
+    if not hasattr(module, name):
+        raise SettingsError(
+            f"{reference!r}: the module {module_name!r} has no {name!r}", key="algorithm.name"
+        )
+    return getattr(module, name)
+
+
+def _reference(name: str) -> str:
+    return name if ":" in name else _installed()[name]
+
+
+def _settings_in(module: ModuleType, name: str) -> type[AlgorithmSettings] | None:
+    for found in vars(module).values():
+        if (
+            isinstance(found, type)
+            and issubclass(found, AlgorithmSettings)
+            and found.model_fields["name"].default == name
+        ):
+            return found
+    return None
+
+
+@cache
+def _builtin() -> dict[str, Halves]:
+    """Return the modules of ``fenchel.algorithms`` and its folders by the name that each would have in settings."""
+    found = {}
+    for path in importlib.import_module(HOME).__path__:
+        for module in pkgutil.iter_modules([path]):
+            home = f"{HOME}.{module.name}"
+            if not module.ispkg:
+                found[_name(module.name)] = Halves(home, home, home)
+                continue
+            inner = [each.name for each in pkgutil.iter_modules([str(Path(path, module.name))])]
+            if {"settings", "server", "client"} <= set(inner):
+                found[_name(module.name)] = Halves(f"{home}.settings", f"{home}.server", f"{home}.client")
+                continue
+            for name in inner:
+                found[_name(name)] = Halves(*(f"{home}.{name}",) * 3)
+    return found
+
+
+def _name(module: str) -> str:
+    return module.replace("_", "-")
+
+
+@cache
+def _installed() -> dict[str, str]:
+    return {point.name: point.value for point in metadata.entry_points(group=HOME)}

@@ -1,0 +1,109 @@
+"""The base of the settings of all algorithms."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from pydantic import Field
+
+from fenchel.common.settings.participation import Participation, Sampler
+from fenchel.common.settings.section import Section
+from fenchel.common.settings.uplink import Uplink
+
+Weighting: TypeAlias = Literal["samples", "uniform"]
+"""What counts alike in a sum over clients: each sample, or each client."""
+
+SMALLEST_STEP = 2.0**-126
+"""Smaller step sizes lose their digits in float32, and then are 0."""
+
+
+class AlgorithmSettings(Section):
+    """Base of the settings of all algorithms; a subclass adds the parameters of its paper.
+
+    Attributes
+    ----------
+    splits_features
+        Whether the algorithm works where clients hold different features of the same samples.
+    treats_regularizer
+        Whether the algorithm minimises h too, the term ``objective.regularizer``.
+    treats_nonconvex
+        Whether the algorithm works with nothing but gradients of the clients' objectives, so that a term that
+        is not convex (``objective.nonconvex``) does no harm.
+    uses_uplink
+        Whether clients send their vectors through the uplink, and take the model from the downlink.
+    phases
+        Phases that the client half answers, where it cannot be asked: the halves of HyFDCA lie apart, because a server
+        must not import what decrypts.
+    other_problem
+        What the algorithm minimises where :meth:`minimises` has no name for it; empty: it does not say.
+    """
+
+    splits_features: ClassVar[bool] = False
+    uses_uplink: ClassVar[bool] = False
+    treats_regularizer: ClassVar[bool] = False
+    treats_nonconvex: ClassVar[bool] = False
+    phases: ClassVar[tuple[str, ...]] = ()
+    other_problem: ClassVar[str] = ""
+
+    name: str = Field(description="the algorithm")
+
+    @property
+    def key_bits(self) -> int | None:
+        """Length of the Paillier key that the clients must share; ``None``: the algorithm needs none."""
+        return None
+
+    @property
+    def takes_subgradient(self) -> bool:
+        """Whether clients step along subgradients of h, so that h must have some."""
+        return False
+
+    @property
+    def prox_penalty(self) -> float | None:
+        """The smallest penalty rho with which the proximal operator of h is taken; ``None``: it never is."""
+        return None
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """Return how the clients' mean losses are weighted in the sum that the algorithm minimises.
+
+        Parameters
+        ----------
+        sampler
+            How cohorts are drawn: who is drawn more often may count for more.
+
+        Returns
+        -------
+        Weighting or None
+            ``"samples"``: each sample counts alike; ``"uniform"``: each client does; ``None``: it minimises
+            something else, or does not say what.
+        """
+        return None
+
+    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
+        """Say why the algorithm does not work if its vectors are changed on their way so; ``None``: it does.
+
+        Parameters
+        ----------
+        uplink
+            What is done to what clients send.
+        noisy
+            Whether noise is added, for differential privacy or not.
+        """
+        return None
+
+    def participation_problem(self, participation: Participation) -> str | None:
+        """Say why the algorithm does not work if clients take part so; ``None``: it does."""
+        return None
+
+    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
+        """Say why the algorithm cannot do so many rounds; ``None``: it can. ``clients`` is ``None`` if not known."""
+        return None
+
+    @property
+    def mirrors_initial(self) -> bool:
+        """Whether clients, too, begin from the initial model, which they must then be able to make."""
+        return False
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What people should be told, loudly, before such a run."""
+        return ()
