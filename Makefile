@@ -24,7 +24,7 @@ torch: $(READY)  ## PyTorch, for the neural networks (several hundred MB)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
 
 demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live table, a report
-	$(BIN)/fenchel up experiments/quickstart.yaml
+	$(BIN)/fenchel up quickstart
 
 test: $(READY)  ## all tests but those that need Docker
 	@failed=0; set -x; \

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fenchel.common.objectives.metrics import FIGURES
 from fenchel.common.storage.round_columns import COUNTS, SOCKETS, TIMES
+
+Floats = NDArray[np.float64]
 
 CLIENT_ACCURACY = {
     "worst": "client_accuracy_worst",
@@ -18,6 +23,13 @@ CLIENT_ACCURACY = {
 SPLITS = ("train", "test", "holdout")
 KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
 """Figures that one chart shows for all splits, such as ``test_loss``, and its title."""
+
+
+def column(table: pa.Table, name: str) -> Floats:
+    """Return a column as numbers; nan where the table has no such column or no value."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, math.nan)
+    return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
 def figures(metrics: pa.Table) -> list[str]:

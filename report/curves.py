@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fenchel.report import columns, summary
+from fenchel.report.columns import Floats
 from fenchel.report.run import Run
-from fenchel.report.summary import Floats
 
 OPTIMALITY_GAP = "optimality_gap"
 """A figure that no table has: the objective minus an optimum that the reader of the run knows."""
@@ -66,16 +66,16 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
         Of the run's objective, such as ``fenchel solve`` finds; adds the figure ``optimality_gap``.
     """
     metrics = run.steady.metrics
-    wire = summary.column(metrics, "wire_down") + summary.column(metrics, "wire_up")
-    socket = summary.column(metrics, "socket_down") + summary.column(metrics, "socket_up")
+    wire = columns.column(metrics, "wire_down") + columns.column(metrics, "wire_up")
+    socket = columns.column(metrics, "socket_down") + columns.column(metrics, "socket_up")
     costs = {
-        "round": summary.column(metrics, "round"),
-        "seconds": np.cumsum(np.nan_to_num(summary.column(metrics, "seconds"))),
+        "round": columns.column(metrics, "round"),
+        "seconds": np.cumsum(np.nan_to_num(columns.column(metrics, "seconds"))),
         "bytes": np.cumsum(np.nan_to_num(wire)),
     }
     if np.isfinite(socket).all():  # some rounds alone would pass for all
         costs["socket"] = np.cumsum(socket)
-    figures = {name: summary.column(metrics, name) for name in summary.drawn_figures(run)}
+    figures = {name: columns.column(metrics, name) for name in summary.drawn_figures(run)}
     epsilon = next((name for name in _EPSILONS if name in figures), "")
     if epsilon:
         costs["epsilon"] = figures[epsilon]

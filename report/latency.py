@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fenchel.report import summary
-from fenchel.report.summary import Floats
+from fenchel.report import columns
+from fenchel.report.columns import Floats
 
 What = Literal["total", "network"]
 _COLUMNS: dict[What, str] = {"total": "total_s", "network": "network_s"}
@@ -59,7 +59,7 @@ def histograms(calls: pa.Table) -> list[Histogram]:
     found = []
     for name in dict.fromkeys(phase):
         for what, column in _COLUMNS.items():
-            seconds = summary.column(calls, column)[phase == name]
+            seconds = columns.column(calls, column)[phase == name]
             seconds = seconds[np.isfinite(seconds)]
             if seconds.size:
                 found.append(_histogram(name, what, seconds))

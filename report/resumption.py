@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fenchel.report.summary import Floats, column
+from fenchel.report.columns import Floats, column
 
 _EPOCH_BITS = 32
 """A server that is started again numbers its instructions from the next multiple of two to this power."""

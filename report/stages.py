@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fenchel.report import summary
+from fenchel.report import columns
 
 STAGES = (
     "away_s",
@@ -71,7 +71,7 @@ def stages_of(calls: pa.Table) -> list[Stages]:
     if not calls.num_rows or "outcome" not in calls.column_names:
         return []
     calls = calls.filter(pc.is_in(calls["outcome"], pa.array(["counted", "told"])))
-    calls = calls.filter(np.isfinite(summary.column(calls, "total_s")))
+    calls = calls.filter(np.isfinite(columns.column(calls, "total_s")))
     if not calls.num_rows:
         return []
     pairs = list(zip(*(map(str, calls[key].to_pylist()) for key in ("client", "phase")), strict=True))
@@ -79,9 +79,9 @@ def stages_of(calls: pa.Table) -> list[Stages]:
     index = {pair: k for k, pair in enumerate(keys)}
     code = np.array([index[pair] for pair in pairs])
     counts = np.bincount(code)
-    means = {stage: np.bincount(code, weights=summary.column(calls, stage)) / counts for stage in STAGES}
-    whole = summary.column(calls, "total_s") + sum(
-        np.nan_to_num(summary.column(calls, stage)) for stage in ("take_s", "waiting_s")
+    means = {stage: np.bincount(code, weights=columns.column(calls, stage)) / counts for stage in STAGES}
+    whole = columns.column(calls, "total_s") + sum(
+        np.nan_to_num(columns.column(calls, stage)) for stage in ("take_s", "waiting_s")
     )
     wholes = np.bincount(code, weights=whole) / counts
     return [

@@ -6,20 +6,16 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from fenchel.common.storage import round_columns
 from fenchel.report import columns
-
-if TYPE_CHECKING:
-    from fenchel.report.run import Run
-
-Floats = NDArray[np.float64]
+from fenchel.report.columns import Floats, column
+from fenchel.report.run import Run
 
 _DATE = re.compile(r"^\d{8}-\d{6}-")
 _ENCRYPTION = ("encrypt_s", "decrypt_s")
@@ -136,13 +132,6 @@ class CallCosts:
     network_p50: float
     network_p90: float
     mean: RoundShares
-
-
-def column(table: pa.Table, name: str) -> Floats:
-    """Return a column as numbers; nan where the table has no such column or no value."""
-    if name not in table.column_names:
-        return np.full(table.num_rows, math.nan)
-    return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
 def drawn_figures(run: Run) -> list[str]:

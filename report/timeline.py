@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from fenchel.common.errors import CheckpointError
-from fenchel.report import summary
+from fenchel.report import columns
+from fenchel.report.columns import Floats
 from fenchel.report.run import Run
-from fenchel.report.summary import Floats
 
 _CALLS = (
     *("round", "phase", "kind", "client", "outcome", "queued_unix", "wire_down", "wire_up"),
@@ -221,10 +221,10 @@ class Timeline:
             )
         origin = min(calls["queued_unix"][0].as_py(), metrics["started_unix"][0].as_py())
         steps = _steps(calls, origin, run.steady.away)
-        started = summary.column(metrics, "started_unix") - origin
-        ended = started + summary.column(metrics, "seconds")
-        judged = ended + summary.column(metrics, "evaluation_s")
-        numbers = summary.column(metrics, "round").astype(int).tolist()
+        started = columns.column(metrics, "started_unix") - origin
+        ended = started + columns.column(metrics, "seconds")
+        judged = ended + columns.column(metrics, "evaluation_s")
+        numbers = columns.column(metrics, "round").astype(int).tolist()
         of_round: dict[tuple[int, bool], list[Step]] = {}
         for t, step in steps:
             of_round.setdefault((t, step.kind == "inspect"), []).append(step)
@@ -251,7 +251,7 @@ class Timeline:
 def _in_one_process(run: Run) -> bool:
     """Whether clients and server were one process: then nobody kept a log, and nothing crossed a socket."""
     logs = any((run.path / name).exists() for name in ("log.jsonl", "clients"))
-    crossed = summary.column(run.calls_table, "socket_up")
+    crossed = columns.column(run.calls_table, "socket_up")
     return not logs and not np.isfinite(crossed).any()
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fenchel.report import summary
-from fenchel.report.summary import Floats
+from fenchel.report import columns
+from fenchel.report.columns import Floats
 
 Layer = Literal["payload", "wire", "socket"]
 LAYERS: dict[Layer, tuple[str, str]] = {
@@ -58,7 +58,7 @@ def carried_by(calls: pa.Table, key: str) -> list[TrafficRow]:
     )
     numbers = np.bincount(code, minlength=names.size)
     sums = {
-        layer: tuple(_sums(summary.column(calls, column), code, names.size) for column in pair)
+        layer: tuple(_sums(columns.column(calls, column), code, names.size) for column in pair)
         for layer, pair in LAYERS.items()
     }
     return [

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fenchel.report import summary
-from fenchel.report.summary import Floats
+from fenchel.report import columns
+from fenchel.report.columns import Floats
 
 Number = TypeVar("Number", np.float64, np.int64)
 
@@ -57,11 +57,11 @@ def waiting_of(calls: pa.Table) -> Waiting:
         nothing = np.empty((0, 0))
         return Waiting([], [], nothing, nothing, nothing.astype(np.int64))
     names, row = np.unique([str(name) for name in calls["client"].to_pylist()], return_inverse=True)
-    rounds, column = np.unique(summary.column(calls, "round").astype(np.int64), return_inverse=True)
+    rounds, column = np.unique(columns.column(calls, "round").astype(np.int64), return_inverse=True)
     cells, shape = row * rounds.size + column, (names.size, rounds.size)
     outcome = np.asarray(calls["outcome"].to_pylist(), dtype=object)
     missed = np.bincount(cells[outcome != "counted"], minlength=names.size * rounds.size).reshape(shape)
-    took = summary.column(calls, "total_s") + np.nan_to_num(summary.column(calls, "take_s"))
+    took = columns.column(calls, "total_s") + np.nan_to_num(columns.column(calls, "take_s"))
     answers = _sums(took, cells, shape)
     mean = _means(answers)
     # Those that never answered (nan) are the slowest of all.
@@ -70,7 +70,7 @@ def waiting_of(calls: pa.Table) -> Waiting:
         clients=[str(name) for name in names[order]],
         rounds=[str(t) for t in rounds],
         took=answers[order],
-        waited=_sums(summary.column(calls, "waiting_s"), cells, shape)[order],
+        waited=_sums(columns.column(calls, "waiting_s"), cells, shape)[order],
         missed=missed[order],
     )
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from fenchel.report.columns import Floats, column
 from fenchel.report.resumption import epochs_of
 from fenchel.report.run import Run
-from fenchel.report.summary import Floats, column
 
 
 @dataclass(frozen=True)

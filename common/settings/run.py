@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -475,7 +476,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     Parameters
     ----------
     path
-        YAML.
+        YAML; or the name of an experiment that comes with Fenchel, such as ``quickstart`` or ``hyfdca/mnist``.
     overrides
         ``key=value`` pairs of the command line: dotted keys, values in YAML.
 
@@ -485,7 +486,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
         The file cannot be read or parsed, or its contents cannot be accepted.
     """
     try:
-        values = yaml_value(path.read_text())
+        values = yaml_value(shipped_or_own(path).read_text())
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -496,6 +497,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     for override in overrides:
         _override(values, override)
     return validate(values, str(path))
+
+
+def shipped_or_own(path: Path) -> Path:
+    """Return ``path``, or the file of the shipped experiment that it names if there is no such file."""
+    shipped = resources.files("fenchel") / "experiments" / f"{path}.yaml"
+    named = not path.is_absolute() and ".." not in path.parts and not path.exists()
+    return Path(str(shipped)) if named and shipped.is_file() else path
 
 
 def _override(values: dict[str, Any], override: str) -> None:

@@ -7,7 +7,6 @@ person can act on is one paragraph on standard error and an exit code (``docs/ex
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import sys
@@ -45,9 +44,7 @@ def _set_up_process() -> None:
 
 
 def find_own_modules() -> None:
-    """Let settings name modules in the current folder; it comes last, so nothing there can stand in for ours."""
-    for package in ("proto", "common", "server", "client", "report"):
-        importlib.import_module(package)
+    """Let settings name modules in the current folder; it comes last, so that nothing there hides an installed one."""
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
         sys.path.append(here)

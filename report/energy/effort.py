@@ -118,13 +118,13 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
     if not calls.num_rows:
         raise CheckpointError(run.why_empty)
     if rounds is not None:
-        calls = calls.filter(summary.column(calls, "round") <= rounds)
+        calls = calls.filter(columns.column(calls, "round") <= rounds)
     shards = run.shards
     one = next(iter(shards.values()))
     if macs is None:
         macs = forward_macs(settings.objective, one.features, one.classes)
     phases, clients = calls["phase"].to_pylist(), calls["client"].to_pylist()
-    bits_up = 8 * summary.column(calls, "wire_up")
+    bits_up = 8 * columns.column(calls, "wire_up")
     passes = {
         (phase, client): _forward_passes(algorithm, phase, int(shards[client].samples))
         for phase, client in set(zip(phases, clients, strict=True))
@@ -132,13 +132,13 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
     done = np.array([passes[key] for key in zip(phases, clients, strict=True)], np.float64)
     return Effort(
         rounds=run.rounds if rounds is None else rounds,
-        round=summary.column(calls, "round").astype(np.int64),
+        round=columns.column(calls, "round").astype(np.int64),
         phase=np.array(phases),
         client=np.array(clients),
         # Whoever never answered cannot be known to have computed.
         macs=np.where(bits_up > 0, macs * done, 0.0),
         bits_up=bits_up,
-        bits_down=8 * summary.column(calls, "wire_down"),
+        bits_down=8 * columns.column(calls, "wire_down"),
     )
 
 
@@ -216,7 +216,7 @@ def rounds_to(run: Run, figure: str, target: float) -> int | None:
     if figure not in summary.drawn_figures(run):
         known = ", ".join(summary.drawn_figures(run)) or "none"
         raise SettingsError(f"run {run.id} has no figure {figure!r}; it has {known}")
-    values = summary.column(run.metrics_table, figure)
+    values = columns.column(run.metrics_table, figure)
     good = values >= target if columns.is_share(figure) else values <= target
     reached = np.flatnonzero(good)
-    return int(summary.column(run.metrics_table, "round")[reached[0]]) if reached.size else None
+    return int(columns.column(run.metrics_table, "round")[reached[0]]) if reached.size else None

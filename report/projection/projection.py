@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fenchel.common.randomness import generator
 from fenchel.common.settings.link import Link
 from fenchel.common.wire.channel import options
-from fenchel.report import summary
+from fenchel.report import columns
 from fenchel.report.timeline import Instruction, Step, Stretch, Timeline
 
 Floats = NDArray[np.float64]
@@ -120,11 +120,11 @@ def measured(course: Timeline) -> Projection:
         *("compute_s", "encryption_s", "coding_s", "serialisation_s"),
         *("propagation_s", "queueing_s", "away_s", "waiting_s", "server_s"),
     )
-    sums = [float(np.nansum(summary.column(metrics, name))) for name in names]
+    sums = [float(np.nansum(columns.column(metrics, name))) for name in names]
     return Projection(
         None,
-        summary.column(metrics, "seconds"),
-        summary.column(metrics, "evaluation_s"),
+        columns.column(metrics, "seconds"),
+        columns.column(metrics, "evaluation_s"),
         ProjectedTime(*sums),
     )
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from fenchel.report import columns, summary
+from fenchel.report.columns import Floats
 from fenchel.report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of_all, known_figures
 from fenchel.report.latency import histograms
 from fenchel.report.run import Run
-from fenchel.report.summary import PARTS, Floats
+from fenchel.report.summary import PARTS
 from fenchel.report.traffic import LAYERS, carried_by
 from fenchel.report.waiting import thinned, waiting_of
 
@@ -101,7 +102,7 @@ def _traffic(run: Run) -> dict[str, Any]:
     """Return the bytes of each round by layer and direction, or their means over groups of rounds."""
     metrics = run.metrics_table
     layers = {
-        layer: {way: summary.column(metrics, name) for way, name in zip(("down", "up"), pair, strict=True)}
+        layer: {way: columns.column(metrics, name) for way, name in zip(("down", "up"), pair, strict=True)}
         for layer, pair in LAYERS.items()
     }
     return {layer: _rounds(run, ways) for layer, ways in layers.items() if _counted(ways)}
@@ -140,7 +141,7 @@ def _spent(parts: dict[str, Floats]) -> dict[str, Floats]:
 
 
 def _rounds(run: Run, parts: dict[str, Floats]) -> dict[str, Any]:
-    rounds = summary.column(run.metrics_table, "round").astype(int)
+    rounds = columns.column(run.metrics_table, "round").astype(int)
     bars = _bars([str(t) for t in rounds], parts, "–")
     return bars | {"round": [float(group.mean()) for group in _groups(rounds)]}
 

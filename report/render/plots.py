@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fenchel.report import summary
+from fenchel.report import columns, summary
+from fenchel.report.columns import Floats
 from fenchel.report.curves import axes_of, curves_of_all
 from fenchel.report.formatting import plain
 from fenchel.report.latency import histograms
 from fenchel.report.render import figure
 from fenchel.report.render.canvas import COLORS, canvas
 from fenchel.report.run import Run
-from fenchel.report.summary import Floats
 from fenchel.report.traffic import carried_by
 from fenchel.report.waiting import thinned, waiting_of
 
@@ -83,7 +83,7 @@ def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) 
 
 
 def _time_by_round(run: Run, axes: Axes) -> str:
-    rounds = summary.column(run.steady.metrics, "round")
+    rounds = columns.column(run.steady.metrics, "round")
     _stack(axes, rounds, summary.time_columns(run.steady.metrics))
     axes.set_xlabel("round")
     _unit(axes.yaxis, "s")

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fenchel.report import summary
+from fenchel.report import columns, summary
 from fenchel.report.curves import Curves, curves_of_all, known_figures
 from fenchel.report.formatting import plain
 from fenchel.report.latency import histograms
@@ -129,7 +129,7 @@ def _wall(name: str, run: Run) -> Row:
 
 def _times(name: str, run: Run) -> Iterator[Row]:
     metrics = run.steady.metrics
-    whole = [summary.column(metrics, name) for name in ("round", "evaluation_s", "idle_s", "seconds")]
+    whole = [columns.column(metrics, name) for name in ("round", "evaluation_s", "idle_s", "seconds")]
     for number, *values in zip(*whole, *summary.time_columns(metrics).values(), strict=True):
         yield name, int(number), *values
 
@@ -156,8 +156,8 @@ def _waiting(name: str, run: Run) -> Iterator[Row]:
 
 def _traffic(name: str, run: Run) -> Iterator[Row]:
     metrics = run.metrics_table
-    counts = [summary.column(metrics, column) for pair in LAYERS.values() for column in pair]
-    for number, *values in zip(summary.column(metrics, "round"), *counts, strict=True):
+    counts = [columns.column(metrics, column) for pair in LAYERS.values() for column in pair]
+    for number, *values in zip(columns.column(metrics, "round"), *counts, strict=True):
         yield name, int(number), *values
 
 

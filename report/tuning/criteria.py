@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.tuning import Selection
-from fenchel.report import columns, summary
+from fenchel.report import columns
 from fenchel.report.run import Run
 from fenchel.report.tuning.selection import Floats
 
@@ -109,7 +109,7 @@ def divergence(run: Run, loss: str, selection: Selection) -> str:
     loss
         Its column.
     """
-    values = summary.column(run.metrics_table, loss)
+    values = columns.column(run.metrics_table, loss)
     # The model is always evaluated after the last round; earlier rounds may be left out.
     if not values.size or not math.isfinite(values[-1]) or np.isinf(values).any():
         return f"{loss} is not finite"
@@ -133,11 +133,11 @@ def criteria(run: Run, loss: str, accuracy: str | None, selection: Selection) ->
         Columns of ``metrics.parquet``.
     """
     metrics = run.steady.metrics
-    rounds, seconds = (summary.column(metrics, name) for name in ("round", "seconds"))
+    rounds, seconds = (columns.column(metrics, name) for name in ("round", "seconds"))
     trips = round_trips(run.calls_table, rounds) if selection.round_trips is None else selection.round_trips
-    losses = summary.column(metrics, loss)
+    losses = columns.column(metrics, loss)
     known = np.isfinite(losses)
-    accuracies = np.array([]) if accuracy is None else summary.column(metrics, accuracy)
+    accuracies = np.array([]) if accuracy is None else columns.column(metrics, accuracy)
     accuracies = accuracies[np.isfinite(accuracies)]
     return Criteria(
         runtimes=tuple(float((seconds + trips * latency).mean()) for latency in selection.latencies),
@@ -190,7 +190,7 @@ def round_trips(calls: pa.Table, rounds: Floats) -> Floats:
     if not {"kind", "outcome"} <= set(calls.column_names):
         return trips
     asked = calls.filter(pc.and_(pc.equal(calls["kind"], "ask"), pc.equal(calls["outcome"], "counted")))
-    of_round, begun, lasted = (summary.column(asked, name) for name in ("round", "queued_unix", "total_s"))
+    of_round, begun, lasted = (columns.column(asked, name) for name in ("round", "queued_unix", "total_s"))
     ended = begun + lasted * (1 - _CLOCKS)
     answered = np.isfinite(ended)
     of_round, begun, ended = of_round[answered], begun[answered], ended[answered]
@@ -213,6 +213,6 @@ def _known(runs: Sequence[Run]) -> list[str]:
             name
             for run in runs
             for name in columns.figures(run.metrics_table)
-            if not np.isnan(summary.column(run.metrics_table, name)).all()
+            if not np.isnan(columns.column(run.metrics_table, name)).all()
         )
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fenchel.report import summary
+from fenchel.report import columns, summary
 from fenchel.report.run import Run
 
 
@@ -96,7 +96,7 @@ def test_late_and_failed_answers_do_not_enter_the_times() -> None:
 
 
 def test_a_table_without_a_column_gives_nan_and_without_rows_no_costs() -> None:
-    assert np.isnan(summary.column(pa.table({"round": [1, 2]}), "objective")).tolist() == [True, True]
+    assert np.isnan(columns.column(pa.table({"round": [1, 2]}), "objective")).tolist() == [True, True]
     assert summary.costs_by(pa.table({"round": pa.array([], pa.int32())}), "phase") == []
 
 
