@@ -14,6 +14,7 @@ import numpy as np
 
 from fenchel.common.arrays import Vector
 from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError, PhaseError
@@ -25,7 +26,7 @@ from fenchel.common.settings.uplink import Uplink
 from fenchel.common.storage.state import freeze
 from fenchel.common.wire.payload import digest
 from fenchel.common.wire.schema import NotFinite, finiteness_problem, payload_error
-from fenchel.common.wire.values import Ciphertexts, SparseVector, Value, Values
+from fenchel.common.wire.values import SparseVector, Value, Values
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 

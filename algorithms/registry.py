@@ -7,7 +7,7 @@ from collections.abc import Collection
 from fenchel.algorithms.client_half import ClientAlgorithm
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.errors import SettingsError
-from fenchel.common.registry import builtin_settings, half, is_outside, names
+from fenchel.common.settings.registry import builtin_settings, half, is_outside, names
 
 
 def server_half(name: str) -> type[Algorithm]:

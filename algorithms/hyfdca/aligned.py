@@ -15,11 +15,12 @@ import numpy as np
 from fenchel.algorithms.hyfdca.alignment import Arrangement
 from fenchel.algorithms.hyfdca.settings import entries_of
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.wire.schema import ArraySpec, CipherSpec, Expected
-from fenchel.common.wire.values import Ciphertexts, Value
+from fenchel.common.wire.values import Value
 
 Stored: TypeAlias = Vector | CipherVector | Ciphertexts
 """An aligned vector: numbers, ciphertexts to compute with, or ciphertexts as they are stored and sent."""

@@ -17,6 +17,7 @@ from fenchel.algorithms.hyfdca.client_setup import HyFDCASetupClient
 from fenchel.algorithms.hyfdca.client_vectors import entries
 from fenchel.algorithms.hyfdca.settings import LINE_STEPS, entries_of, picked_units
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.errors import EncryptionError, PayloadError
 from fenchel.common.objectives.coordinate import (
     conjugate_curvature,
@@ -27,7 +28,7 @@ from fenchel.common.objectives.coordinate import (
     theory_step,
 )
 from fenchel.common.version import SAME_VERSION
-from fenchel.common.wire.values import Ciphertexts, Value, Values
+from fenchel.common.wire.values import Value, Values
 
 log = logging.getLogger("fenchel.client")
 

@@ -26,13 +26,14 @@ from fenchel.algorithms.hyfdca.settings import (
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
 from fenchel.common.arrays import Indices, Vector, squared_norms
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import PayloadError, SettingsError
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.version import SAME_VERSION
-from fenchel.common.wire.values import Ciphertexts, Values
+from fenchel.common.wire.values import Values
 
 log = logging.getLogger("fenchel.client")
 

@@ -11,11 +11,12 @@ import numpy as np
 from fenchel.algorithms.hyfdca.settings import entries_of
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, OutOfRangeError, PayloadError
 from fenchel.common.version import SAME_VERSION
-from fenchel.common.wire.values import Ciphertexts, Value
+from fenchel.common.wire.values import Value
 
 log = logging.getLogger("fenchel.client")
 

@@ -17,10 +17,10 @@ import numpy as np
 from gmpy2 import mpz
 
 from fenchel.common.arrays import Indices
+from fenchel.common.crypto.ciphertexts import Buffer, Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.errors import EncryptionError, PayloadError
-from fenchel.common.wire.values import Buffer, Ciphertexts
 
 
 class CipherVector:

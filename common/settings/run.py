@@ -21,13 +21,13 @@ from pydantic import (
 )
 
 from fenchel.common.errors import SettingsError
-from fenchel.common.registry import algorithm_settings, asked_phases, builtin_settings, is_outside
 from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.data import DataSettings, GridPartition, RaggedPartition
 from fenchel.common.settings.link import Links
 from fenchel.common.settings.objective import ObjectiveSettings
 from fenchel.common.settings.participation import Cyclic, FixedSize, Participation, Weighted
 from fenchel.common.settings.privacy import DifferentialPrivacy
+from fenchel.common.settings.registry import algorithm_settings, asked_phases, builtin_settings, is_outside
 from fenchel.common.settings.section import RUN_NAME, Section, settings_error, yaml_value
 from fenchel.common.settings.uplink import Downlink, Uplink
 

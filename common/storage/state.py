@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import CheckpointError
-from fenchel.common.wire.values import Ciphertexts, SparseVector, Value, Values
+from fenchel.common.wire.values import SparseVector, Value, Values
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -16,10 +16,11 @@ from typing import Literal, TypeAlias
 
 from google.protobuf.message import DecodeError
 
+from fenchel.common.crypto.ciphertexts import Buffer
 from fenchel.common.errors import CheckpointError, PayloadError, StorageError
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
-from fenchel.common.wire.values import Buffer, Value, Values
+from fenchel.common.wire.values import Value, Values
 from fenchel.proto import fenchel_pb2 as pb
 
 _MAGIC = b"FNCHL\x01\x00\x00"

@@ -20,13 +20,14 @@ from typing import TypeAlias
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from fenchel.common.crypto.ciphertexts import Buffer
 from fenchel.common.errors import WireError
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.buffer_pool import BufferPool
 from fenchel.common.wire.outline import FloatSpan
 from fenchel.common.wire.payload import Encoded
 from fenchel.common.wire.schema import is_finite
-from fenchel.common.wire.values import ALIGNMENT, Buffer
+from fenchel.common.wire.values import ALIGNMENT
 from fenchel.proto import fenchel_pb2 as pb
 
 FRAME_BYTES = 1 << 20

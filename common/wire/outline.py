@@ -12,21 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fenchel.common.crypto.ciphertexts import LARGEST, Buffer, Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import EncryptionError, PayloadError
 from fenchel.common.wire import index_sets
-from fenchel.common.wire.values import (
-    ALIGNMENT,
-    DTYPES,
-    LARGEST,
-    Array,
-    Buffer,
-    Ciphertexts,
-    Scalar,
-    SparseVector,
-    Value,
-    naming,
-)
+from fenchel.common.wire.values import ALIGNMENT, DTYPES, Array, Scalar, SparseVector, Value, naming
 from fenchel.proto import fenchel_pb2 as pb
 
 MAX_ARRAYS = 10_000

@@ -17,19 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from fenchel.common.crypto.ciphertexts import LARGEST, Buffer, Ciphertexts
 from fenchel.common.errors import PayloadError
 from fenchel.common.wire import index_sets
-from fenchel.common.wire.values import (
-    ALIGNMENT,
-    DTYPES,
-    LARGEST,
-    Array,
-    Buffer,
-    Ciphertexts,
-    SparseVector,
-    Values,
-    naming,
-)
+from fenchel.common.wire.values import ALIGNMENT, DTYPES, Array, SparseVector, Values, naming
 from fenchel.proto import fenchel_pb2 as pb
 
 _BOOLEANS, _INTEGERS, _REALS = (bool, np.bool_), (int, np.integer), (float, np.floating)

@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import wire_problem
 from fenchel.common.errors import NotFiniteError, PayloadError
 from fenchel.common.untrusted_text import plain
-from fenchel.common.wire.values import ALIGNMENT, Array, Ciphertexts, SparseVector, Value, Values
+from fenchel.common.wire.values import ALIGNMENT, Array, SparseVector, Value, Values
 
 Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
 """What a reader can take from an array that is no ciphertext: its bytes do not show it, so who asks for it says it."""

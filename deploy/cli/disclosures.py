@@ -73,7 +73,7 @@ def disclosures(
 def _meanings(run: Path) -> dict[str, str]:
     """Return, by phase, what the client half says that it does; of an algorithm from outside the project, nothing."""
     from fenchel.algorithms.registry import client_half
-    from fenchel.common.registry import is_outside
+    from fenchel.common.settings.registry import is_outside
     from fenchel.common.storage.run_folder import RunFolder
     from fenchel.report.run import Run
     from fenchel.report.summary import headline

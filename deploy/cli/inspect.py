@@ -186,8 +186,8 @@ def probe(
     """Measure the way to a server: round-trip time, jitter, clock offset, throughput; a row a client."""
     from fenchel.client.probe import probe as measure
     from fenchel.common.tls.credentials import Credentials
+    from fenchel.deploy.address import Address
     from fenchel.deploy.certificates.description import common_name
-    from fenchel.deploy.cli.address import Address
 
     if (not certs) != insecure:
         raise SettingsError("give either --certs DIR (once for each client to probe as) or --insecure")

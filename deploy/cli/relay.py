@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fenchel.common.settings.link import PRESETS, parse_link
-from fenchel.deploy.cli.address import Address
+from fenchel.deploy.address import Address
 from fenchel.deploy.netem.proxy import NetworkProxy, event_loop
 from fenchel.report.formatting import bytes_text
 

@@ -285,8 +285,8 @@ def server(
 ) -> None:
     """Coordinate one run for clients that dial in."""
     from fenchel.common.tls.credentials import Credentials
+    from fenchel.deploy.address import Address
     from fenchel.deploy.certificates.pairs import check_pair
-    from fenchel.deploy.cli.address import Address
     from fenchel.deploy.cli.display import Display
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import Coordinator, open_resumed
@@ -469,7 +469,7 @@ def client(
     from fenchel.client.secrets.shared import Secrets
     from fenchel.client.trust_limits import TrustLimits
     from fenchel.common.settings.solver import parse_solver
-    from fenchel.deploy.cli.address import Address
+    from fenchel.deploy.address import Address
     from fenchel.deploy.launch.crash import leaving_no_data
     from fenchel.deploy.monitoring.exporters import watching_clients
 

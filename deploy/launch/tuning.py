@@ -30,8 +30,8 @@ from fenchel.common.settings.run import RunSettings, load, validate
 from fenchel.common.settings.tuning import TuningSettings, load_tuning
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.up import up
-from fenchel.report.render.pareto_front import draw
 from fenchel.report.run import Run
+from fenchel.report.tuning.pareto_front import draw
 from fenchel.report.tuning.trials import Trial, Verdict, judge, write_table
 from fenchel.server.preflight import check_run, open_data
 from fenchel.server.telemetry.observer import RunObserver

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from fenchel.common.errors import UnreachableError
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.address import Address
+from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, Route, WebServer
 from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.client_status import ClientStatus, census

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.telemetry.tracing import endpoint, tracing
-from fenchel.deploy.cli.address import Address
+from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.web import HttpResponse, WebServer
 from fenchel.server.telemetry.exporters import Exporter
 from fenchel.server.telemetry.observer import RunObserver

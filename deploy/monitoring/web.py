@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from fenchel.common.errors import UnreachableError
-from fenchel.deploy.cli.address import Address
+from fenchel.deploy.address import Address
 
 log = logging.getLogger("fenchel.web")
 

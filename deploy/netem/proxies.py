@@ -21,7 +21,7 @@ from typing import Any
 
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.settings.link import Link
-from fenchel.deploy.cli.address import Address
+from fenchel.deploy.address import Address
 from fenchel.deploy.netem.proxy import NetworkProxy, event_loop
 
 _HOST = "127.0.0.1"

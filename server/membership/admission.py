@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import JoinRefusedError, RunStoppedError, TooFewRepliesError, WireError
-from fenchel.common.registry import keeps_no_state
+from fenchel.common.settings.registry import keeps_no_state
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.buffer_pool import KEPT_BYTES, BufferPool
 from fenchel.common.wire.stream import Stream

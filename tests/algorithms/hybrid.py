@@ -15,6 +15,7 @@ from fenchel.client.local_data import LocalData
 from fenchel.client.secrets.shared import Secrets
 from fenchel.client.worker import Worker
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.data.shard import Shard
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage import store
@@ -23,7 +24,7 @@ from fenchel.common.wire.frames import Body, frames, parse
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.stream import Stream
-from fenchel.common.wire.values import Ciphertexts, Value, Values
+from fenchel.common.wire.values import Value, Values
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.deploy.launch.names import client_names
 from fenchel.proto import fenchel_pb2 as pb

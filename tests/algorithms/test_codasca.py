@@ -23,8 +23,8 @@ from fenchel.algorithms.client_half import ClientContext
 from fenchel.algorithms.registry import client_half
 from fenchel.common.errors import DataError, LostStateError, RunStoppedError, SettingsError
 from fenchel.common.objectives.factory import build_objective
-from fenchel.common.registry import algorithm_settings
 from fenchel.common.settings.objective import BinarySettings
+from fenchel.common.settings.registry import algorithm_settings
 from tests.algorithms.auc_runs import (
     Array,
     Scored,

@@ -17,10 +17,11 @@ from fenchel.algorithms.hyfdca.settings import HyFDCASettings, picked_units
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.shared import Secrets
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.data.shard import Shard
 from fenchel.common.settings.run import RunSettings
-from fenchel.common.wire.values import Ciphertexts, SparseVector, Values
+from fenchel.common.wire.values import SparseVector, Values
 from fenchel.server.fleet.fleet import Fleet
 from tests.algorithms.hybrid import (
     CIPHERTEXT_BYTES,

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.shared import Secrets
 from fenchel.common.arrays import Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.settings.run import validate
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.common.wire.values import Ciphertexts, Value
+from fenchel.common.wire.values import Value
 from fenchel.deploy.certificates.keys import make_keys
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.federation import Federation, digest, wait_until

@@ -51,6 +51,7 @@ from fenchel.client.secrets.shared import Secrets
 from fenchel.client.session import ClientData, Session
 from fenchel.client.worker import Worker
 from fenchel.common.accounting.accountant import Release
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import LARGEST_BITS, PublicKey
 from fenchel.common.crypto.vector import CipherVector
@@ -88,14 +89,14 @@ from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import OFFER
 from fenchel.common.wire.schema import ArraySpec, CipherSpec, Expectation, NumberSpec, check
-from fenchel.common.wire.values import Ciphertexts, SparseVector, Values
+from fenchel.common.wire.values import SparseVector, Values
+from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.authority import AUTHORITY_KEY
 from fenchel.deploy.certificates.description import common_name, describe
 from fenchel.deploy.certificates.issued import ISSUED, issued
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.certificates.pairs import check_pair
 from fenchel.deploy.certificates.revocation import revoke
-from fenchel.deploy.cli.address import Address
 from fenchel.deploy.cli.energy import _devices as read_devices
 from fenchel.deploy.launch.tuning import TuningFolder, _recorded
 from fenchel.deploy.monitoring.exporters import Exporters, watching

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import CipherVector
@@ -19,7 +20,7 @@ from fenchel.common.wire.index_sets import seeded_support
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.schema import ArraySpec, CipherSpec, check
-from fenchel.common.wire.values import Ciphertexts, SparseVector, Value
+from fenchel.common.wire.values import SparseVector, Value
 from fenchel.proto import fenchel_pb2 as pb
 
 LIMIT = 1 << 16

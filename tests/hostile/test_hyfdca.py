@@ -19,6 +19,7 @@ from fenchel.client.local_data import LocalData
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.shared import Secrets
 from fenchel.client.session import ClientData
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import LARGEST_BITS
 from fenchel.common.crypto.vector import CipherVector
@@ -30,7 +31,7 @@ from fenchel.common.errors import (
     TooFewRepliesError,
 )
 from fenchel.common.settings.run import RunSettings
-from fenchel.common.wire.values import Ciphertexts, Value, Values
+from fenchel.common.wire.values import Value, Values
 from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Tamper, hybrid_settings, shards_of
 

@@ -13,11 +13,11 @@ from fenchel.algorithms.client_half import ClientContext
 from fenchel.algorithms.hyfdca.client import HyFDCAClient
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.shared import Secrets
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, FenchelError, PayloadError, SettingsError
 from fenchel.common.objectives.factory import build_objective
-from fenchel.common.wire.values import Ciphertexts
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Run, hybrid_settings, shards_of
 
 CLIENT = "client-000"

@@ -20,7 +20,7 @@ import pytest
 
 from fenchel.common.settings.run import load
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.address import Address
+from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring import web
 from fenchel.deploy.monitoring.dashboard import DEFAULT
 from fenchel.deploy.monitoring.exporters import Exporters, watching

@@ -38,7 +38,7 @@ ROOMS = {
         "report/render/canvas.py",
         "report/render/figure.py",
         "report/render/plots.py",
-        "report/render/pareto_front.py",
+        "report/tuning/pareto_front.py",
         "report/energy/picture.py",
         "common/data/table_picture.py",
     },

@@ -28,8 +28,8 @@ from fenchel.common import errors
 from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.randomness import generator
-from fenchel.common.registry import builtin_settings
 from fenchel.common.settings.data import IidPartition
+from fenchel.common.settings.registry import builtin_settings
 from fenchel.common.settings.run import json_schema, load, validate
 from fenchel.common.settings.tuning import load_tuning
 from fenchel.common.storage import store

@@ -8,7 +8,7 @@ import pytest
 
 from fenchel.algorithms.registry import client_half
 from fenchel.common.errors import SettingsError
-from fenchel.common.registry import (
+from fenchel.common.settings.registry import (
     algorithm_settings,
     asked_phases,
     builtin_settings,

@@ -15,9 +15,9 @@ from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.paillier.key import generate
 from fenchel.common.arrays import Indices
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import EncryptionError, PayloadError
-from fenchel.common.wire.values import Ciphertexts
 
 LAYOUT = Layout.fit(256, 20, largest=4.0, additions=10, slots=5)
 SIZES = np.array([5, 5, 2, 3])

@@ -8,7 +8,7 @@ import pytest
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.factory import margin_loss
-from fenchel.common.registry import builtin_settings
+from fenchel.common.settings.registry import builtin_settings
 from fenchel.common.settings.run import RunSettings, from_json, validate
 
 L1 = {"kind": "l1", "weight": 0.01}

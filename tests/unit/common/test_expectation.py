@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import PayloadError
 from fenchel.common.wire.payload import encode
@@ -23,7 +24,7 @@ from fenchel.common.wire.schema import (
     finiteness_problem,
     largest_body,
 )
-from fenchel.common.wire.values import Ciphertexts, SparseVector, Value
+from fenchel.common.wire.values import SparseVector, Value
 from tests.unit.common.textbook import KEY, OTHER_KEY
 
 MODEL = np.zeros(3)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.encryption import PublicEncryption
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
@@ -20,7 +21,6 @@ from fenchel.common.errors import EncryptionError, PayloadError
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.schema import CipherSpec, check
-from fenchel.common.wire.values import Ciphertexts
 from tests.unit.common.textbook import KEY, OTHER_KEY, P, Q, blum_prime, decrypted, slots, values_of, vector
 
 LAYOUT = Layout(slot_bits=40, fraction_bits=10, slots=6, value_bits=30)

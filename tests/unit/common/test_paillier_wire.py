@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.data.shard import Shard
@@ -18,7 +19,7 @@ from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.frames import Assembly
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
-from fenchel.common.wire.values import Ciphertexts, SparseVector, Value, Values
+from fenchel.common.wire.values import SparseVector, Value, Values
 from tests.unit.common.textbook import KEY
 
 LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=6, value_bits=30)

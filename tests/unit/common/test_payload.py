@@ -16,11 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import PayloadError
 from fenchel.common.wire.outline import MAX_ARRAYS, Outlines, Received, outline
 from fenchel.common.wire.payload import encode
-from fenchel.common.wire.values import Ciphertexts, SparseVector, Value, Values
+from fenchel.common.wire.values import SparseVector, Value, Values
 from fenchel.proto import fenchel_pb2 as pb
 
 DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool")

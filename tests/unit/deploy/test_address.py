@@ -9,9 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from fenchel.common.errors import SettingsError, UnreachableError
+from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli import inspect, relay, run
-from fenchel.deploy.cli.address import Address
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.address import Address
+from fenchel.deploy.address import Address
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.deploy.monitoring.dashboard import Dashboard
 from fenchel.deploy.monitoring.rendering import page

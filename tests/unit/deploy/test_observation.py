@@ -13,7 +13,7 @@ import pytest
 from fenchel.common.errors import MissingDependencyError, SettingsError, UnreachableError
 from fenchel.common.settings.run import load
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.address import Address
+from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.exporters import Exporters, watching, watching_clients
 from fenchel.deploy.monitoring.web import WebServer
 from fenchel.server.telemetry.observer import RunObserver

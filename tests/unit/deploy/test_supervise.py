@@ -15,7 +15,7 @@ import pytest
 
 from fenchel.common.errors import SettingsError
 from fenchel.deploy.cli.main import INTERRUPTED
-from fenchel.deploy.launch.supervise import Supervisor, main
+from fenchel.deploy.cli.supervise import Supervisor, main
 
 # Stands for "fenchel server": notes its words, and does what the test's script says next.
 SERVER = """
@@ -114,7 +114,7 @@ def test_an_interrupted_run_waits_where_it_is_for_the_next_start(fake: Path) -> 
 def test_a_stopped_supervisor_stops_its_server_and_starts_no_other(fake: Path) -> None:
     (fake / "script").write_text(json.dumps([["checkpoint", "sleep"], [0]]))
     code = (
-        "import signal, sys, pathlib; from fenchel.deploy.launch.supervise import Supervisor; "
+        "import signal, sys, pathlib; from fenchel.deploy.cli.supervise import Supervisor; "
         "signal.signal(signal.SIGTERM, signal.default_int_handler); "
         f"sys.exit(Supervisor(pathlib.Path({str(fake / 'runs')!r}), [], ['s'], "
         f"(sys.executable, {str(fake / 'server.py')!r})).run())"

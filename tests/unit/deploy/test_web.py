@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from fenchel.common.errors import UnreachableError
-from fenchel.deploy.cli.address import Address
+from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, WebServer
 
 BODY = b"<p>hello</p>"

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from fenchel.common.errors import CheckpointError
 from fenchel.common.settings.tuning import Selection
-from fenchel.report.render import pareto_front
 from fenchel.report.run import Run
-from fenchel.report.tuning import trials
+from fenchel.report.tuning import pareto_front, trials
 from fenchel.report.tuning.trials import Trial, Verdict, judge
 
 UNKNOWN = math.nan

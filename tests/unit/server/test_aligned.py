@@ -18,11 +18,12 @@ from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.paillier.key import generate
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, PayloadError
 from fenchel.common.wire.schema import check
-from fenchel.common.wire.values import Ciphertexts, Value
+from fenchel.common.wire.values import Value
 from tests.unit.server.test_alignment import aligned, grid, hybrids
 
 FRACTION = 20

@@ -1,6 +1,6 @@
 """Keep a server going: begin a run, and go on with it when its process or its container was killed.
 
-``python -m fenchel.deploy.launch.supervise DIR [WORDS...] -- SETTINGS [WORDS...]`` is ``fenchel server`` with
+``python -m fenchel.deploy.cli.supervise DIR [WORDS...] -- SETTINGS [WORDS...]`` is ``fenchel server`` with
 run folders in ``DIR``. The words before ``--`` are given whenever a server is started (``--listen``,
 ``--certs``); those after it only when a run begins (``--clients``, ``--set``), since a resumed run keeps its
 settings.
