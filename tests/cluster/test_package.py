@@ -1,0 +1,97 @@
+"""The package as others install it: one name, beside whatever a user's own folder holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEPENDENCIES = Path(pytest.__file__).parents[1]
+"""The site-packages of this process: all but Fenchel comes from there, as no path file in it is read by another one."""
+
+OWN = ("client.py", "server.py", "report.py", "deploy.py", "common/__init__.py", "proto/__init__.py", "algorithms.py")
+"""Modules that a user's folder may hold, with the names of Fenchel's folders."""
+
+pytestmark = pytest.mark.cluster
+
+
+def ran(*words: str | Path, at: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=at, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site-packages of a new environment with the wheel, which was built from the source distribution."""
+    built = tmp_path_factory.mktemp("built")
+    make = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
+    source = ran(sys.executable, "-c", make, "build_sdist", built, at=ROOT).splitlines()[-1]
+    with tarfile.open(built / source) as archive:
+        archive.extractall(built, filter="data")
+    unpacked = built / source.removesuffix(".tar.gz")
+    wheel = ran(sys.executable, "-c", make, "build_wheel", built, at=unpacked).splitlines()[-1]
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, with_pip=False)
+    (site,) = home.glob("lib/python*/site-packages")
+    pip = (sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"))
+    ran(*pip, "install", "--quiet", "--no-deps", "--no-index", built / wheel, at=built)
+    return site
+
+
+def test_nothing_but_fenchel_is_installed(site: Path) -> None:
+    found = sorted(each.name for each in site.iterdir())
+    assert [name for name in found if not name.endswith(".dist-info")] == ["fenchel"]
+
+
+@pytest.fixture
+def folder(site: Path, tmp_path: Path) -> Path:
+    """A user's folder, whose own modules must never be imported."""
+    (site / "dependencies.pth").write_text(f"{DEPENDENCIES}\n")
+    for name in OWN:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise SystemExit('a module of the user was imported')\n")
+    return tmp_path
+
+
+def test_a_shipped_experiment_runs_beside_modules_of_the_same_names(site: Path, folder: Path) -> None:
+    binaries = site.parents[2] / "bin"
+    ran(binaries / "fenchel", "up", "fedavg-digits", "--set", "rounds=2", "--runs", folder / "runs", at=folder)
+    (run,) = (folder / "runs").iterdir()
+    assert (run / "model.npz").exists()
+    assert (run / "report.html").exists()
+
+
+def test_a_script_imports_fenchel_beside_modules_of_the_same_names(site: Path, folder: Path) -> None:
+    script = folder / "script.py"
+    script.write_text(
+        "import fenchel, sys\n"
+        "run = fenchel.up('fedavg-digits', overrides=['rounds=1', 'clients=2'], in_process=True, runs='runs')\n"
+        "print(len(run.metrics))\n"
+        "files = [m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)]\n"
+        "assert not [f for f in files if f.startswith(sys.argv[1])], files\n"
+    )
+    python = site.parents[2] / "bin" / "python"
+    assert ran(python, script, folder / "c", at=folder).splitlines()[-1] in ("1", "2")
+
+
+def test_no_module_of_a_checkout_exists_twice() -> None:
+    """The folders of ``fenchel`` are links: the same file must not be imported under two names."""
+    code = (
+        "import fenchel, os, pathlib, sys\n"
+        "for name in fenchel.__all__: getattr(fenchel, name)\n"
+        "import fenchel.deploy.cli.main as main; main.register()\n"
+        "files = [os.path.realpath(m.__file__) for m in list(sys.modules.values()) if getattr(m, '__file__', None)]\n"
+        "own = [f for f in files if f.startswith(sys.argv[1])]\n"
+        "assert len(own) == len(set(own)), sorted(f for f in own if own.count(f) > 1)\n"
+        "print(len(own))\n"
+    )
+    assert int(ran(sys.executable, "-c", code, str(ROOT), at=ROOT)) > 100
