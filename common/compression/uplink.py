@@ -40,7 +40,7 @@ class SecretRandomness(Protocol):
         """Return 64 bits for one purpose."""
 
 
-class Protection(Protocol):
+class UploadProtection(Protocol):
     """Differential privacy of one client's uploads; ``client/privacy/protection.py`` has the implementation."""
 
     @property
@@ -104,7 +104,7 @@ class ClientUplink:
     settings: Uplink
     seed: int
     client: str
-    protection: Protection | None = None
+    protection: UploadProtection | None = None
 
     @property
     def noisy(self) -> bool:

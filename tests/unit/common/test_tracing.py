@@ -206,9 +206,11 @@ def test_a_collector_that_is_not_there_is_named_once_in_one_line() -> None:
 
 def test_neither_library_is_imported_unless_it_is_asked_for() -> None:
     script = (
-        "import sys, common.tracing, server.tracing, client.tracing, server.metrics, client.metrics\n"
-        "import deploy.observation, deploy.commands.run\n"
-        "assert common.tracing.tracing('x', {}) is None\n"
+        "import sys, fenchel.server.telemetry.tracing, fenchel.server.telemetry.metrics\n"
+        "import fenchel.client.tracing, fenchel.client.metrics\n"
+        "import fenchel.deploy.monitoring.exporters, fenchel.deploy.cli.run\n"
+        "from fenchel.common.telemetry.tracing import tracing\n"
+        "assert tracing('x', {}) is None\n"
         "assert not {'opentelemetry', 'prometheus_client'} & set(sys.modules), 'imported'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -44,9 +44,9 @@ asyncio.run(serve())
 
 _COMMAND = """
 import sys
-from deploy import command
+from fenchel.deploy.cli.main import main
 sys.argv = ["fenchel", "--help"]
-command.main()
+main()
 """
 
 
@@ -111,7 +111,7 @@ def test_what_fenchel_is_compared_with_has_grpc_as_it_comes() -> None:
 
 def test_the_installed_version_knows_what_it_is_told() -> None:
     """Otherwise each process would say so. Then the choice must be made anew for that version."""
-    done = python("from deploy import engine; engine.choose()\n" + _SERVE)
+    done = python("from fenchel.deploy.launch import grpc_engine; grpc_engine.choose()\n" + _SERVE)
     assert done.stderr == ""
     unknown = python(_SERVE, **{grpc_engine.VARIABLE: "-no_engine_has_this_name"})
     assert "Unknown experiment" in unknown.stderr, "the check above finds nothing"

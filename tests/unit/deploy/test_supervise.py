@@ -140,4 +140,4 @@ def test_words_that_make_no_sense_are_answered_with_how_it_is_called(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
-    assert "deploy.supervise DIR" in capsys.readouterr().err
+    assert "fenchel.deploy.cli.supervise DIR" in capsys.readouterr().err
