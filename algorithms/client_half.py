@@ -203,13 +203,14 @@ class _Handler:
         unknown = values.keys() - self.parameters.keys()
         if missing or unknown:
             raise PayloadError(
-                f"phase {self.phase!r} takes {sorted(self.parameters)}, got {sorted(values)}; "
-                "do both sides run the same version of the algorithm?"
+                f"it takes {sorted(self.parameters)}, got {sorted(values)}; "
+                "do both sides run the same version of the algorithm?",
+                phase=self.phase,
             )
         for name, value in values.items():
             problem = self.differs[name](value, finite)
             if problem:
-                raise payload_error(f"phase {self.phase!r}: {name!r}", problem)
+                raise payload_error(problem, phase=self.phase, array=name)
 
     def dense(self, values: Values, objective: Objective) -> dict[str, Any]:
         """Return the values; a model gets back its zeros where it came sparse, and its dtype where it came narrower."""
@@ -220,8 +221,9 @@ class _Handler:
             if isinstance(value, SparseVector):
                 if value.size != objective.dimension:
                     raise PayloadError(
-                        f"phase {self.phase!r}: {name!r} is a sparse vector of length {value.size}, but the model "
-                        f"has {objective.dimension} parameters"
+                        f"is a sparse vector of length {value.size}, but the model has {objective.dimension} numbers",
+                        phase=self.phase,
+                        array=name,
                     )
                 value = value.dense()
             if isinstance(value, np.ndarray):

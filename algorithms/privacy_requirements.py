@@ -45,8 +45,9 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
     algorithm, privacy = settings.algorithm, settings.differential_privacy
     if privacy is None or not isinstance(algorithm, LocalTrainingSettings):
         raise SettingsError(
-            f"differential_privacy: how much a sample changes what {algorithm.name} sends is not known; use an "
-            "algorithm whose clients take gradient steps, such as fedavg or fedpdm"
+            f"how much a sample changes what {algorithm.name} sends is not known; use an "
+            "algorithm whose clients take gradient steps, such as fedavg or fedpdm",
+            key="differential_privacy",
         )
     sparsifier = settings.uplink.sparsify
     linear = objective if isinstance(objective, LinearObjective) else None
@@ -170,8 +171,9 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
             GridNoise.covering(sensitivity, noise_multiplier, 1)
         except ValueError as error:
             raise SettingsError(
-                f"differential_privacy: in round {t} the sensitivity of an upload would be {sensitivity:.4g}: {error}. "
-                "Change what sets it: algorithm.step_size and step_decay, or the clip and noise of differential_privacy"
+                f"in round {t} the sensitivity of an upload would be {sensitivity:.4g}: {error}. "
+                "Change what sets it: algorithm.step_size and step_decay, or clip and noise of differential_privacy",
+                key="differential_privacy",
             ) from None
 
 

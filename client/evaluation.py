@@ -51,8 +51,9 @@ class ClientEvaluation:
             raise PayloadError(f"phase {EVALUATE!r} takes an array named 'model', got {sorted(values)}")
         if model.shape != (self.objective.dimension,):
             raise PayloadError(
-                f"phase {EVALUATE!r}: a model of shape {model.shape} cannot be evaluated here, where "
-                f"{self.shard.features.shape[1]} of {self.shard.total_features} features are held"
+                f"a model of shape {model.shape} cannot be evaluated here, where "
+                f"{self.shard.features.shape[1]} of {self.shard.total_features} features are held",
+                phase=EVALUATE,
             )
         own, ranked = self.objective.judge(model)
         held, held_ranked = (Metrics(0.0, 0, 0), None) if self.holdout is None else self.holdout.judge(model)
@@ -81,7 +82,7 @@ def _places(values: Values) -> Places:
     if not (isinstance(places, np.ndarray) and places.dtype == np.float64):
         raise PayloadError(f"phase {EVALUATE!r} takes an array of float64 named 'places', if any")
     if problem := places_problem(places):
-        raise PayloadError(f"phase {EVALUATE!r}: the places that divide the line of scores {problem}")
+        raise PayloadError(f"the places that divide the line of scores {problem}", phase=EVALUATE)
     return places
 
 

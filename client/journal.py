@@ -198,7 +198,9 @@ def _written(folder: Path | None) -> list[int]:
     try:
         return sorted(int(path.name.removesuffix(_SUFFIX)) for path in folder.glob(f"*{_SUFFIX}"))
     except ValueError as error:
-        raise CheckpointError(f"{folder}: holds a file that no journal wrote ({error}); remove it") from None
+        raise CheckpointError(
+            f"holds a file that no journal wrote ({error}); remove it", source=folder
+        ) from None
 
 
 def _path(folder: Path | None, sequence: int) -> Path:

@@ -89,7 +89,7 @@ class LocalData:
             with self.own.path.open("rb") as file:
                 return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
         except OSError as error:
-            raise DataError(f"{self.own.path}: cannot be read ({error.strerror})") from None
+            raise DataError(f"cannot be read ({error.strerror})", source=self.own.path) from None
 
     def _source(self, settings: RunSettings) -> DataSource:
         key = f"{settings.seed} {settings.positive} {settings.data.model_dump_json()}"

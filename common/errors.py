@@ -49,15 +49,11 @@ class Place(TypedDict, total=False):
 
 
 _PLACES = (
-    ("source", "{}"),
-    ("row", "row {}"),
-    ("column", "column {!r}"),
-    ("key", "{}"),
-    ("round", "round {}"),
-    ("phase", "phase {!r}"),
-    ("client", "client {}"),
-    ("array", "array {!r}"),
+    (("source", "{}"), ("row", "row {}"), ("column", "column {!r}")),
+    (("key", "{}"),),
+    (("round", "round {}"), ("phase", "phase {!r}"), ("client", "client {}"), ("array", "array {!r}")),
 )
+"""Parts of a place as people read them: those of a file, of the settings and of a run."""
 
 
 class FenchelError(Exception):
@@ -94,11 +90,13 @@ class FenchelError(Exception):
 
     @property
     def place(self) -> str:
-        """Where it is wrong, in words: "ages.csv, row 3, column 'age'"."""
+        """Where it is wrong, in words: "ages.csv, row 3", or "settings.yaml: participation.deadline"."""
         named = self.__dict__
-        return ", ".join(
-            form.format(named[name]) for name, form in _PLACES if named.get(name) not in (None, "")
+        groups = (
+            ", ".join(form.format(named[name]) for name, form in group if named.get(name) not in (None, ""))
+            for group in _PLACES
         )
+        return ": ".join(filter(None, groups))
 
     def __str__(self) -> str:
         if not (place := self.place):

@@ -136,12 +136,13 @@ def load_disclosures(run: Path) -> dict[str, Any]:
         _Account.model_validate(found)
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror}); is {run} a run folder, and has anybody joined the run?"
+            f"cannot be read ({error.strerror}); is {run} a run folder, and has anybody joined the run?",
+            source=path,
         ) from None
     except ValidationError as error:
-        raise CheckpointError(f"{path}: {_DAMAGED} ({problem_text(error)})") from None
+        raise CheckpointError(f"{_DAMAGED} ({problem_text(error)})", source=path) from None
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: {_DAMAGED} ({error})") from None
+        raise CheckpointError(f"{_DAMAGED} ({error})", source=path) from None
     return found
 
 

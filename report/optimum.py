@@ -35,7 +35,7 @@ def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]
     each = "give --optimum once for each run, in the order of the runs"
     if len(given) > 1:
         raise SettingsError(
-            f"--optimum: {len(given)} values for {len(runs)} runs; give one for all, or {each}"
+            f"{len(given)} values for {len(runs)} runs; give one for all, or {each}", key="--optimum"
         )
     problems = [_problem(run) for run in runs]
     keys = dict.fromkeys(key for problem in problems for key in problem)
@@ -43,8 +43,9 @@ def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]
     if differing:
         some = ", ".join(differing[:3]) + (", …" if len(differing) > 3 else "")
         raise SettingsError(
-            f"--optimum: these runs differ in what they minimise, or on which samples ({some}), so that one value is "
-            f"not the optimum of all; {each}"
+            f"these runs differ in what they minimise, or on which samples ({some}), so that one value is "
+            f"not the optimum of all; {each}",
+            key="--optimum",
         )
     return [given[0]] * len(runs)
 

@@ -65,11 +65,12 @@ class Run:
         self.path = Path(path).resolve()
         self._folder = RunFolder(self.path)
         if not self.path.is_dir():
-            raise CheckpointError(f"{path}: expected the folder of a run, but there is no such folder")
+            raise CheckpointError("expected the folder of a run, but there is no such folder", source=path)
         if not self._folder.settings.is_file():
             raise CheckpointError(
-                f"{path}: expected the folder of a run, but it holds no {self._folder.settings.name}; "
-                "name the folder that the run itself made, not the one above it"
+                f"expected the folder of a run, but it holds no {self._folder.settings.name}; "
+                "name the folder that the run itself made, not the one above it",
+                source=path,
             )
 
     @property
@@ -94,7 +95,7 @@ class Run:
         try:
             return self._folder.settings.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{self._folder.settings}: cannot be read ({error})") from None
+            raise CheckpointError(f"cannot be read ({error})", source=self._folder.settings) from None
 
     @cached_property
     def settings_values(self) -> dict[str, Any]:
@@ -153,14 +154,14 @@ class Run:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"{self._folder.summary}: cannot be read ({error})") from None
+            raise CheckpointError(f"cannot be read ({error})", source=self._folder.summary) from None
         if not isinstance(values, dict):
-            raise CheckpointError(f"{self._folder.summary}: expected a JSON object")
+            raise CheckpointError("expected a JSON object", source=self._folder.summary)
         try:
             _Summary.model_validate(values)
         except ValidationError as error:
             raise CheckpointError(
-                f"{self._folder.summary}: damaged, or edited; copy it again ({problem_text(error)})"
+                f"damaged, or edited; copy it again ({problem_text(error)})", source=self._folder.summary
             ) from None
         return values
 
@@ -272,7 +273,7 @@ class Run:
             members = json.loads(str(store.read(path)["about"]))["members"]
             return {name: ParseDict(kept["shard"], pb.ShardDescription()) for name, kept in members.items()}
         except (AttributeError, KeyError, TypeError, ValueError, ParseError, SystemError) as error:
-            raise CheckpointError(f"{path}: not a checkpoint of this version ({error})") from None
+            raise CheckpointError(f"not a checkpoint of this version ({error})", source=path) from None
 
     @cached_property
     def model(self) -> Vector:
@@ -292,7 +293,7 @@ class Run:
         try:
             model: Vector = read_arrays(path)["model"]
         except (DataError, KeyError) as error:
-            raise CheckpointError(f"{path}: cannot be read as a model ({error})") from None
+            raise CheckpointError(f"cannot be read as a model ({error})", source=path) from None
         return model
 
     def __repr__(self) -> str:
@@ -322,9 +323,9 @@ def values_of(text: str, path: Path) -> dict[str, Any]:
     try:
         values = yaml_value(text)
     except yaml.YAMLError as error:
-        raise CheckpointError(f"{path}: not valid YAML ({error})") from None
+        raise CheckpointError(f"not valid YAML ({error})", source=path) from None
     if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: expected a mapping of settings")
+        raise CheckpointError("expected a mapping of settings", source=path)
     return values
 
 
@@ -338,7 +339,8 @@ def _table(path: Path) -> pa.Table:
     for name in dict.fromkeys(("round", *table.column_names)):
         if problem := _column_problem(table, name):
             raise CheckpointError(
-                f"{path}: column {name!r} {problem}; the table is damaged, or another program wrote it: copy it again"
+                f"column {name!r} {problem}; the table is damaged, or another program wrote it: copy it again",
+                source=path,
             )
     return table
 

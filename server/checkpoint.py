@@ -294,7 +294,8 @@ def newest(folder: RunFolder) -> Checkpoint:
     except CheckpointError as damage:
         if not folder.checkpoint.exists() and not folder.previous_checkpoint.exists():
             raise CheckpointError(
-                f"{folder.path}: no checkpoint was written, so there is nothing to go on from; begin a new run"
+                "no checkpoint was written, so there is nothing to go on from; begin a new run",
+                source=folder.path,
             ) from None
         if not folder.previous_checkpoint.exists():
             raise CheckpointError(f"{damage}; {_NOT_LEFT}") from damage
@@ -356,5 +357,5 @@ def load(path: Path) -> Checkpoint:
         ParseError,
         SystemError,  # protobuf's word for half of a surrogate pair
     ) as error:
-        raise CheckpointError(f"{path}: not a checkpoint of this version ({error})") from error
+        raise CheckpointError(f"not a checkpoint of this version ({error})", source=path) from error
     return found

@@ -315,7 +315,7 @@ def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
     found = checkpoints.before_last(folder) if previous else checkpoints.newest(folder)
     if found.run != folder.id:
         raise CheckpointError(
-            f"{folder.path}: the checkpoint in it is of run {found.run!r}; was the folder renamed?"
+            f"the checkpoint in it is of run {found.run!r}; was the folder renamed?", source=folder.path
         )
     return found
 

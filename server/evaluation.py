@@ -226,12 +226,13 @@ class Evaluator:
             groups = {prefix + name: _groups(reply, prefix + name) for name in ("positives", "negatives")}
             for name, those in groups.items():
                 if problem := groups_problem(those, bins, least):
-                    raise PayloadError(f"client {client}: {name!r} {problem}")
+                    raise PayloadError(f"{name!r} {problem}", client=client)
             grouped = sum(map(samples_in, groups.values()))
             if grouped not in (samples, 0):
                 raise PayloadError(
-                    f"client {client}: {' and '.join(map(repr, groups))} hold {grouped} samples, expected {samples}, "
-                    "as many as it has told"
+                    f"{' and '.join(map(repr, groups))} hold {grouped} samples, expected {samples}, "
+                    "as many as it has told",
+                    client=client,
                 )
 
     def _training(self, train: Metrics, model: Vector) -> dict[str, float]:
@@ -244,7 +245,7 @@ class Evaluator:
 def check_training(settings: RunSettings, source: DataSource | None) -> None:
     """Raise a ``DataError`` if the server is to evaluate on training samples that it cannot prepare."""
     if settings.evaluation.training and source is not None and source.lack:
-        raise DataError(f"evaluation.training: true given, but {source.lack}")
+        raise DataError(f"true given, but {source.lack}", key="evaluation.training")
 
 
 def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict[str, float]:

@@ -252,7 +252,7 @@ class Staged(Algorithm):
         """
         number, prior = self.state.stage, self.state.prior
         if problem := self.settings.stage_problem(number, prior, self.clients):
-            raise RunStoppedError(f"round {self.fleet.round}: {problem}")
+            raise RunStoppedError(f"{problem}", round=self.fleet.round)
         return self.settings.stage(number, prior, self.clients)
 
     async def round(self, t: int) -> None:
@@ -308,9 +308,11 @@ class Staged(Algorithm):
         missing = sorted(self.fleet.members.keys() - set(cohort.clients))
         if everybody and missing:
             raise LostStateError(
-                f"round {self.fleet.round}, phase {phase!r}: {', '.join(missing)} cannot take part any more, but these "
+                f"{', '.join(missing)} cannot take part any more, but these "
                 f"settings of {self.settings.name} need all clients in every round; use settings for partial "
-                "participation (codasca: wire: paper, others: output: last)"
+                "participation (codasca: wire: paper, others: output: last)",
+                round=self.fleet.round,
+                phase=phase,
             )
         sums, weights = WeightedSums(), self.weights()
         sums.cohort = await cohort.visit(

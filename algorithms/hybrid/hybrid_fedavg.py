@@ -148,8 +148,9 @@ def checked_positions(features: Indices, total: int, client: str) -> Indices:
     increasing = features.size and features[0] >= 0 and features[-1] < total and (np.diff(features) > 0).all()
     if not increasing:
         raise PayloadError(
-            f"client {client}: its features must be strictly increasing positions from 0 to {total - 1}, at "
-            "least one; does this client's version of Fenchel fit the server's?"
+            f"its features must be strictly increasing positions from 0 to {total - 1}, at "
+            "least one; does this client's version of Fenchel fit the server's?",
+            client=client,
         )
     return features
 

@@ -278,7 +278,8 @@ def _check(client: str, holding: HeldEntries, features: int) -> None:
     own = holding.features
     if own.ndim != 1 or own.dtype != np.int64:
         raise PayloadError(
-            f"client {client}: features are {own.dtype} of shape {own.shape}; expected int64 of shape (features,)"
+            f"features are {own.dtype} of shape {own.shape}; expected int64 of shape (features,)",
+            client=client,
         )
     if len(holding.samples) == 0 or len(own) == 0:
         raise DataError(
@@ -289,8 +290,9 @@ def _check(client: str, holding: HeldEntries, features: int) -> None:
     if (steps <= 0).any():
         at = int(np.argmax(steps <= 0))
         raise PayloadError(
-            f"client {client}: feature {own[at]} is followed by feature {own[at + 1]}; expected positions in "
-            "increasing order, each once"
+            f"feature {own[at]} is followed by feature {own[at + 1]}; expected positions in "
+            "increasing order, each once",
+            client=client,
         )
     if own[0] < 0 or own[-1] >= features:
         wrong = own[0] if own[0] < 0 else own[-1]
@@ -303,8 +305,9 @@ def _check(client: str, holding: HeldEntries, features: int) -> None:
 def _check_pseudonyms(client: str, what: str, pseudonyms: NDArray[Any], width: int) -> None:
     if pseudonyms.ndim != 2 or pseudonyms.shape[1] != width or pseudonyms.dtype != np.uint8:
         raise PayloadError(
-            f"client {client}: the pseudonyms of its {what} are {pseudonyms.dtype} of shape {pseudonyms.shape}; "
-            f"expected uint8 of shape ({what}, {width})"
+            f"the pseudonyms of its {what} are {pseudonyms.dtype} of shape {pseudonyms.shape}; "
+            f"expected uint8 of shape ({what}, {width})",
+            client=client,
         )
 
 
@@ -327,8 +330,9 @@ def _refuse_repeated(client: str, numbers: Indices) -> None:
     if len(repeated):
         first, second = order[repeated[0] : repeated[0] + 2] + 1
         raise DataError(
-            f"client {client}: rows {first} and {second} are the same sample, and {len(repeated)} rows in all repeat "
-            "one; each sample may occur once in a client's data"
+            f"rows {first} and {second} are the same sample, and {len(repeated)} rows in all repeat "
+            "one; each sample may occur once in a client's data",
+            client=client,
         )
 
 

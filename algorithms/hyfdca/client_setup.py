@@ -294,8 +294,9 @@ class HyFDCASetupClient(ClientAlgorithm):
     def _problem(self) -> LinearObjective:
         if not isinstance(self.objective, LinearObjective) or self.objective.outputs != 1:
             raise SettingsError(
-                "objective.kind: HyFDCA works with linear models of one score: hinge, smoothed-hinge, "
-                "squared-hinge, logistic, squared"
+                "HyFDCA works with linear models of one score: hinge, smoothed-hinge, "
+                "squared-hinge, logistic, squared",
+                key="objective.kind",
             )
         return self.objective
 

@@ -267,8 +267,9 @@ class HyFDCA(HyFDCASetup):
         g = best_step(float(wv), float(vv), terms, self._l2)
         if not math.isfinite(g):
             raise RunStoppedError(
-                f"round {self.fleet.round}: the line search has no finite step, because clients sent contributions "
-                "beyond all bounds; nothing was changed. Begin a new run with data.scale: unit-rows"
+                "the line search has no finite step, because clients sent contributions "
+                "beyond all bounds; nothing was changed. Begin a new run with data.scale: unit-rows",
+                round=self.fleet.round,
             )
         return g
 

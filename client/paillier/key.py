@@ -149,28 +149,33 @@ class PrivateKey:
             It is not the private key that it should be.
         """
         if not isinstance(fields, Mapping):
-            raise CredentialError(f"{source}: not a private key: expected an object with {_listed(_FIELDS)}")
+            raise CredentialError(
+                f"not a private key: expected an object with {_listed(_FIELDS)}", source=source
+            )
         kind = fields.get("kind", "")
         if "public" in str(kind) or ("n" in fields and not {"p", "q"} & set(fields)):
             raise CredentialError(
-                f"{source}: this is a public key, and the private one is needed here; "
-                "clients are given the file that fenchel keys made, the server is not"
+                "this is a public key, and the private one is needed here; "
+                "clients are given the file that fenchel keys made, the server is not",
+                source=source,
             )
         if "kty" in fields:
             raise CredentialError(
-                f"{source}: this key was written by phe; load it with phe and pass it to "
-                "fenchel.client.paillier.interoperability.from_phe"
+                "this key was written by phe; load it with phe and pass it to "
+                "fenchel.client.paillier.interoperability.from_phe",
+                source=source,
             )
         if kind != PRIVATE_KIND:
-            raise CredentialError(f"{source}: its kind is {kind!r}, expected {PRIVATE_KIND!r}")
+            raise CredentialError(f"its kind is {kind!r}, expected {PRIVATE_KIND!r}", source=source)
         if not is_current(fields.get("version")):
             raise CredentialError(
-                f"{source}: version {fields.get('version')!r} of the file form, this program reads {FORMAT_VERSION}; "
-                "use the version of Fenchel that made it"
+                f"version {fields.get('version')!r} of the file form, this program reads {FORMAT_VERSION}; "
+                "use the version of Fenchel that made it",
+                source=source,
             )
         if set(fields) != _FIELDS:
             raise CredentialError(
-                f"{source}: expected exactly the fields {_listed(_FIELDS)}, found {_listed(set(fields))}"
+                f"expected exactly the fields {_listed(_FIELDS)}, found {_listed(set(fields))}", source=source
             )
         try:
             key = cls(
@@ -182,7 +187,7 @@ class PrivateKey:
             if key.public.n != _number(fields["n"], "n"):
                 raise CredentialError("private key: n is not the product of p and q, so the file is damaged")
         except CredentialError as error:
-            raise CredentialError(f"{source}: {error}") from None
+            raise CredentialError(f"{error}", source=source) from None
         return key
 
     @classmethod
@@ -295,16 +300,16 @@ def parse_object(text: str, source: str) -> object:
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = [name for name, _ in pairs]
         if len(set(names)) != len(names):
-            raise CredentialError(f"{source}: a name appears twice in it")
+            raise CredentialError("a name appears twice in it", source=source)
         return dict(pairs)
 
     try:
         return json.loads(text, object_pairs_hook=unique)
     except ValueError:
         # The parser's own words would quote the text, and the text is secret.
-        raise CredentialError(f"{source}: not a file of keys: it is not JSON, or cut off") from None
+        raise CredentialError("not a file of keys: it is not JSON, or cut off", source=source) from None
     except RecursionError:
-        raise CredentialError(f"{source}: not a file of keys: it is nested too deeply") from None
+        raise CredentialError("not a file of keys: it is nested too deeply", source=source) from None
 
 
 def is_current(version: object) -> bool:

@@ -380,7 +380,8 @@ def _write_count(path: Path, uploads: int) -> None:
 
 def _lowered(place: str, found: int, known: int) -> CheckpointError:
     return CheckpointError(
-        f"{place}: the privacy ledger holds {found} uploads, but this client has sent {known}. It is an old copy, or "
+        f"the privacy ledger holds {found} uploads, but this client has sent {known}. It is an old copy, or "
         "lost; with it this client would give away more than its budget, so nothing is sent. Put the right file back, "
-        "or begin a new run without this client"
+        "or begin a new run without this client",
+        source=place,
     )

@@ -155,8 +155,9 @@ class LedgerFile:
 
     def _changed(self) -> CheckpointError:
         return CheckpointError(
-            f"{self.path}: changed while this client was running, so its charges would be lost; nothing is sent. Is a "
-            "second client running with the same state folder? Start this one again once the file is in order"
+            "changed while this client was running, so its charges would be lost; nothing is sent. Is a "
+            "second client running with the same state folder? Start this one again once the file is in order",
+            source=self.path or "",
         )
 
     def _read(self, path: Path) -> None:
@@ -169,8 +170,9 @@ class LedgerFile:
                 data = file.read()
         except OSError as error:
             raise CheckpointError(
-                f"{path}: the privacy ledger cannot be read ({error.strerror}), so nothing is sent; make it "
-                "readable, or put a copy back that is as new"
+                f"the privacy ledger cannot be read ({error.strerror}), so nothing is sent; make it "
+                "readable, or put a copy back that is as new",
+                source=path,
             ) from error
         whole, _, rest = data.rpartition(b"\n")
         for line in whole.split(b"\n") if whole else []:
@@ -218,17 +220,20 @@ class LedgerFile:
         kind, owner = self._header["kind"], self._header.get("owner")
         if header.get("kind") != kind:
             raise CheckpointError(
-                f"{path}: not a privacy ledger: its first line does not say {kind!r}; is --state this client's folder?"
+                f"not a privacy ledger: its first line does not say {kind!r}; is --state this client's folder?",
+                source=path,
             )
         if header.get("version") not in self._versions:
             raise CheckpointError(
-                f"{path}: written in version {header.get('version')!r:.20} of the ledger; this Fenchel reads "
-                f"{self._versions[-1]}. Go on with the version of Fenchel that wrote it"
+                f"written in version {header.get('version')!r:.20} of the ledger; this Fenchel reads "
+                f"{self._versions[-1]}. Go on with the version of Fenchel that wrote it",
+                source=path,
             )
         if header.get("owner") != owner:
             raise CheckpointError(
-                f"{path}: the privacy ledger of {header.get('owner')!r:.80}, and {owner!r} is wanted here; is "
-                "--state this client's folder?"
+                f"the privacy ledger of {header.get('owner')!r:.80}, and {owner!r} is wanted here; is "
+                "--state this client's folder?",
+                source=path,
             )
 
 
@@ -239,8 +244,9 @@ def writing_ledger(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"{path}: the privacy ledger cannot be written ({error.strerror}), so nothing is sent and no budget spent; "
-            "make room on the disk, or the folder writable, and start this client again"
+            f"the privacy ledger cannot be written ({error.strerror}), so nothing is sent and no budget spent; "
+            "make room on the disk, or the folder writable, and start this client again",
+            source=path,
         ) from error
 
 
@@ -264,6 +270,8 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _damaged(path: Path, number: int, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{path}, line {number}: the privacy ledger is damaged: {why}. Nothing is sent, for nobody knows what was "
-        "given away; put an undamaged copy back that is as new as this one, or begin a new run without this client"
+        f"the privacy ledger is damaged: {why}. Nothing is sent, for nobody knows what was "
+        "given away; put an undamaged copy back that is as new as this one, or begin a new run without this client",
+        source=path,
+        row=number,
     )

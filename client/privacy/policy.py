@@ -168,12 +168,12 @@ def load_policy(path: Path) -> Policy:
     try:
         values: Any = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"--privacy-policy {path}: cannot be read ({error.strerror})") from None
+        raise SettingsError(f"cannot be read ({error.strerror})", key=f"--privacy-policy {path}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not valid YAML: {error}") from None
+        raise SettingsError(f"not valid YAML: {error}", source=path) from None
     if not isinstance(values, dict):
         raise SettingsError(
-            f"{path}: expected a mapping such as {{maximum_epsilon: 5}}, found {type(values).__name__}"
+            f"expected a mapping such as {{maximum_epsilon: 5}}, found {type(values).__name__}", source=path
         )
     try:
         policy = Policy.model_validate(values)

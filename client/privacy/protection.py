@@ -106,8 +106,9 @@ class Protection:
             integers = grid.integers(values)
         except ValueError as error:
             raise PrivacyBudgetError(
-                f"round {t}: {name!r} stays here: {error}. No noise covers such values; take steps that are neither "
-                "endlessly small nor so large that the model grows without bound"
+                f"{name!r} stays here: {error}. No noise covers such values; take steps that are neither "
+                "endlessly small nor so large that the model grows without bound",
+                round=t,
             ) from None
         about = hashlib.sha256(np.ascontiguousarray(values).data).digest()
         noise = self.randomness.discrete_gaussian(
@@ -210,8 +211,9 @@ def _policy_ledger(client: str, policy: Policy | None, account: Account | None) 
     opened = None if account is None else account.opened(policy.maximum_epsilon, policy.delta)
     if opened is None and policy.maximum_epsilon is not None:
         raise SettingsError(
-            f"client {client}: maximum_epsilon = {policy.maximum_epsilon:g} holds for all runs together, and nothing "
-            "says where they are counted; give a state folder, or name a file in the policy (ledger: PATH)"
+            f"maximum_epsilon = {policy.maximum_epsilon:g} holds for all runs together, and nothing "
+            "says where they are counted; give a state folder, or name a file in the policy (ledger: PATH)",
+            client=client,
         )
     return opened
 
@@ -243,8 +245,9 @@ def _check_ledger(folder: Path | None) -> None:
     if folder is None or (folder / LEDGER).exists() or not (folder / SECRET).exists():
         return
     raise CheckpointError(
-        f"{folder / LEDGER}: the privacy ledger is missing, but this client has taken part in this run before. Without "
-        "it nobody knows what was given away: put it back, or begin a new run without this client"
+        "the privacy ledger is missing, but this client has taken part in this run before. Without "
+        "it nobody knows what was given away: put it back, or begin a new run without this client",
+        source=folder / LEDGER,
     )
 
 

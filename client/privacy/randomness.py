@@ -59,8 +59,9 @@ class PrivateRandomness:
         secret = path.read_bytes()
         if len(secret) != SECRET_BYTES:
             raise CheckpointError(
-                f"{path}: has {len(secret)} bytes, not {SECRET_BYTES}; it is damaged, and with it what this client "
-                "needs to go on with the run. Put an undamaged copy back, or begin a new run without this client"
+                f"has {len(secret)} bytes, not {SECRET_BYTES}; it is damaged, and with it what this client "
+                "needs to go on with the run. Put an undamaged copy back, or begin a new run without this client",
+                source=path,
             )
         return cls(secret)
 

@@ -96,7 +96,7 @@ class SecretExchange:
             What must be kept cannot be written.
         """
         if phase == OFFER:
-            check(values, {}, _source(phase))
+            check(values, {}, source=_source(phase))
             return self._offer()
         if phase == SEAL:
             return self._seal(values)
@@ -148,7 +148,7 @@ class SecretExchange:
         return reply
 
     def _checked_offer(self, client: str, offer: Values) -> bytes:
-        check(offer, OFFERED, f"{_source(SEAL)}, offer of {client}")
+        check(offer, OFFERED, source=f"{_source(SEAL)}, offer of {client}")
         self._check_peer(client)
         public = _bytes(offer["public_key"])
         signed = self._offered(client, public)
@@ -156,7 +156,7 @@ class SecretExchange:
         return public
 
     def _accept(self, values: Values) -> Values:
-        check(values, {"sender": str, "certificate": str, **BOX}, _source(ACCEPT))
+        check(values, {"sender": str, "certificate": str, **BOX}, source=_source(ACCEPT))
         own, sender, box = self._identity.name, str(values["sender"]), _bytes(values["box"])
         if self.secrets is not None:  # the answer was lost on its way, and the question came again
             return {"fingerprint": self._fingerprint()}
@@ -237,7 +237,7 @@ def _kept_key(folder: Path | None) -> X25519PrivateKey | None:
     try:
         return X25519PrivateKey.from_private_bytes((folder / _KEY).read_bytes())
     except ValueError:
-        raise CheckpointError(f"{folder / _KEY}: damaged: not an X25519 key of 32 bytes") from None
+        raise CheckpointError("damaged: not an X25519 key of 32 bytes", source=folder / _KEY) from None
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -255,7 +255,8 @@ def _write(path: Path, content: bytes) -> None:
         settle(path.parent)
     except OSError as error:
         raise StorageError(
-            f"{path}: cannot be written ({error.strerror}); make room, or give another folder with --state"
+            f"cannot be written ({error.strerror}); make room, or give another folder with --state",
+            source=path,
         ) from None
 
 
@@ -267,6 +268,7 @@ def _remove(path: Path) -> None:
         path.unlink()
     except OSError as error:
         raise StorageError(
-            f"{path}: cannot be removed ({error.strerror}), and it is of no more use to anybody but a thief; remove it "
-            "once the folder is writable"
+            f"cannot be removed ({error.strerror}), and it is of no more use to anybody but a thief; remove it "
+            "once the folder is writable",
+            source=path,
         ) from None

@@ -51,7 +51,8 @@ class Secrets:
     def __post_init__(self) -> None:
         if len(self.alignment_key) != ALIGNMENT_KEY_BYTES:
             raise CredentialError(
-                f"secrets: the alignment key has {len(self.alignment_key)} bytes, expected {ALIGNMENT_KEY_BYTES}"
+                f"the alignment key has {len(self.alignment_key)} bytes, expected {ALIGNMENT_KEY_BYTES}",
+                key="secrets",
             )
 
     @cached_property
@@ -118,15 +119,17 @@ class Secrets:
                 PRIVATE_KIND: "a private key without the key that pseudonyms are made with",
             }.get(str(kind), "something else")
             raise CredentialError(
-                f"{source}: not a file of client secrets but {what}; "
-                "clients are given the file of secrets that fenchel keys made"
+                f"not a file of client secrets but {what}; "
+                "clients are given the file of secrets that fenchel keys made",
+                source=source,
             )
         if not paillier.is_current(fields.get("version")):
             raise CredentialError(
-                f"{source}: written in another version of the format; this Fenchel reads version {FORMAT_VERSION}"
+                f"written in another version of the format; this Fenchel reads version {FORMAT_VERSION}",
+                source=source,
             )
         if set(fields) != _FIELDS:
-            raise CredentialError(f"{source}: expected exactly the fields {', '.join(sorted(_FIELDS))}")
+            raise CredentialError(f"expected exactly the fields {', '.join(sorted(_FIELDS))}", source=source)
         digits = fields["alignment_key"]
         if (
             not isinstance(digits, str)
@@ -134,7 +137,8 @@ class Secrets:
             or set(digits) - set("0123456789abcdef")
         ):
             raise CredentialError(
-                f"{source}: alignment_key must be {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits"
+                f"alignment_key must be {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits",
+                source=source,
             )
         return cls(PrivateKey.from_fields(fields["paillier"], source), bytes.fromhex(digits))
 
@@ -156,11 +160,12 @@ class Secrets:
                 os.fsync(descriptor)
         except FileExistsError:
             raise CredentialError(
-                f"{path}: exists already; secrets are never replaced, because what was encrypted with them "
-                "would be lost: choose another name, or remove the file yourself"
+                "exists already; secrets are never replaced, because what was encrypted with them "
+                "would be lost: choose another name, or remove the file yourself",
+                source=path,
             ) from None
         except OSError as error:
-            raise CredentialError(f"{path}: cannot be written ({error.strerror})") from None
+            raise CredentialError(f"cannot be written ({error.strerror})", source=path) from None
 
     @classmethod
     def load(cls, path: Path) -> Secrets:
@@ -177,14 +182,16 @@ class Secrets:
                 text = file.read()
         except OSError as error:
             raise CredentialError(
-                f"{path}: cannot be read ({error.strerror}); fenchel keys makes such a file, "
-                "and every client of the federation needs a copy"
+                f"cannot be read ({error.strerror}); fenchel keys makes such a file, "
+                "and every client of the federation needs a copy",
+                source=path,
             ) from None
         except UnicodeDecodeError:
-            raise CredentialError(f"{path}: not a file of client secrets: it is not a text") from None
+            raise CredentialError("not a file of client secrets: it is not a text", source=path) from None
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise CredentialError(
-                f"{path}: other users of this machine may read or change it (mode {mode:04o}), and whoever reads it "
-                f"can decrypt everything; run: chmod 600 {path}"
+                f"other users of this machine may read or change it (mode {mode:04o}), and whoever reads it "
+                f"can decrypt everything; run: chmod 600 {path}",
+                source=path,
             )
         return cls.from_text(text, str(path))

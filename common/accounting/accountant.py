@@ -208,8 +208,9 @@ def calibrate(
     while not fits(enough):
         if enough == LARGEST_NOISE:
             raise SettingsError(
-                f"differential_privacy.budget: no noise keeps {uploads:,} uploads within epsilon = {budget:g}: not "
-                f"even {LARGEST_NOISE:g} times the sensitivity can be shown to; give a larger budget or fewer uploads"
+                f"no noise keeps {uploads:,} uploads within epsilon = {budget:g}: not "
+                f"even {LARGEST_NOISE:g} times the sensitivity can be shown to; give a larger budget or fewer uploads",
+                key="differential_privacy.budget",
             )
         enough = min(2 * enough, LARGEST_NOISE)
     too_little = enough / 2

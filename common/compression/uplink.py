@@ -156,8 +156,9 @@ class ClientUplink:
         if self.protection is not None:
             if sensitivity is None:
                 raise PrivacyBudgetError(
-                    f"client {self.client}: the sensitivity of {name!r} is not known, so it stays here; use an "
-                    "algorithm that docs/privacy.md lists"
+                    f"the sensitivity of {name!r} is not known, so it stays here; use an "
+                    "algorithm that docs/privacy.md lists",
+                    client=self.client,
                 )
             values = self.protection.released(values, t, name, sensitivity, largest, occasion)
         elif self.settings.noise is not None:

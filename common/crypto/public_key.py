@@ -125,26 +125,28 @@ class PublicKey:
         """
         if looks_private(text):
             raise CredentialError(
-                f"{source}: holds a private key, and a public key is wanted here. Whoever has the private key can read "
+                "holds a private key, and a public key is wanted here. Whoever has the private key can read "
                 "what the clients hide: give this place the file with the public key, and if the private one has "
-                "reached a machine that should not have it, make new keys"
+                "reached a machine that should not have it, make new keys",
+                source=source,
             )
         content = _fields(text, source)
         digits = content["n"]
         if not isinstance(digits, str) or not re.fullmatch("0x[1-9a-f][0-9a-f]*", digits):
-            raise CredentialError(f"{source}: 'n' is not a number in hexadecimal digits, as in '0x1f'")
+            raise CredentialError("'n' is not a number in hexadecimal digits, as in '0x1f'", source=source)
         try:
             key = cls(int(digits, 16))
         except CredentialError as error:
-            raise CredentialError(f"{source}: {error}") from None
+            raise CredentialError(f"{error}", source=source) from None
         if content["fingerprint"] != key.fingerprint:
             raise CredentialError(
-                f"{source}: the fingerprint is not that of the key ({key.fingerprint}); "
-                "the file is damaged or was edited"
+                f"the fingerprint is not that of the key ({key.fingerprint}); "
+                "the file is damaged or was edited",
+                source=source,
             )
         if key.bits < smallest_bits:
             raise CredentialError(
-                f"{source}: a key of {key.bits} bits is too short; use {smallest_bits} or more"
+                f"a key of {key.bits} bits is too short; use {smallest_bits} or more", source=source
             )
         return key
 
@@ -157,18 +159,19 @@ def _fields(text: str, source: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         pairs = None
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-        raise CredentialError(f"{source}: not a public key file ({PUBLIC_KIND!r}, as JSON)")
+        raise CredentialError(f"not a public key file ({PUBLIC_KIND!r}, as JSON)", source=source)
     content = dict(pairs)
     if content.get("kind") != PUBLIC_KIND:
-        raise CredentialError(f"{source}: not a public key file: its kind is not {PUBLIC_KIND!r}")
+        raise CredentialError(f"not a public key file: its kind is not {PUBLIC_KIND!r}", source=source)
     if content.get("version") != FORMAT_VERSION or isinstance(content["version"], bool):
         raise CredentialError(
-            f"{source}: written in version {content.get('version')!r:.20} of the format; "
-            f"this Fenchel reads version {FORMAT_VERSION}"
+            f"written in version {content.get('version')!r:.20} of the format; "
+            f"this Fenchel reads version {FORMAT_VERSION}",
+            source=source,
         )
     if len(pairs) != len(content) or content.keys() != wanted:
         raise CredentialError(
-            f"{source}: a public key file holds {sorted(wanted)}, each once, and nothing else"
+            f"a public key file holds {sorted(wanted)}, each once, and nothing else", source=source
         )
     return content
 

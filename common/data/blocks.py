@@ -62,8 +62,8 @@ def grid(
     _check_groups(settings, clients, samples)
     if settings.feature_groups > features:
         raise DataError(
-            f"data.partition.feature_groups: {settings.feature_groups} given, but there are {features} "
-            f"features; use at most {features}"
+            f"{settings.feature_groups} given, but there are {features} features; use at most {features}",
+            key="data.partition.feature_groups",
         )
     rows = deal(samples, settings.sample_groups, generator(seed, "partition", "grid"))
     if settings.layout == "quadrants":
@@ -79,8 +79,9 @@ def _quadrants(pixels: int, features: int, settings: GridPartition) -> list[Indi
     height, width = settings.image if settings.image is not None else (side, side)
     if height * width != pixels or min(height, width) < 2:
         raise DataError(
-            f"data.partition.image: quadrants need an image, but {pixels} features are not {height} x "
-            f"{width} pixels; give data.partition.image as [rows, columns], or use layout: contiguous"
+            f"quadrants need an image, but {pixels} features are not {height} x "
+            f"{width} pixels; give data.partition.image as [rows, columns], or use layout: contiguous",
+            key="data.partition.image",
         )
     row, column = np.divmod(np.arange(pixels), width)
     quadrant = np.full(features, 3)
@@ -117,8 +118,9 @@ def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartit
     cells = by_owner(owner, clients)
     if empty := sum(len(mine) == 0 for mine in cells):
         raise DataError(
-            f"data.partition: {empty} of {clients} clients would get no value, as {matrix.nnz} non-zero "
-            "values are too few; use fewer sample_groups or feature_groups"
+            f"{empty} of {clients} clients would get no value, as {matrix.nnz} non-zero "
+            "values are too few; use fewer sample_groups or feature_groups",
+            key="data.partition",
         )
     return [
         ClientBlock(
@@ -132,12 +134,14 @@ def _check_groups(settings: GridPartition | RaggedPartition, clients: int, sampl
     needed = settings.sample_groups * settings.feature_groups
     if clients != needed:
         raise DataError(
-            f"data.partition: {settings.sample_groups} sample groups x {settings.feature_groups} feature "
+            f"{settings.sample_groups} sample groups x {settings.feature_groups} feature "
             f"groups are for {needed} clients, but there are {clients}; change sample_groups, "
-            "feature_groups or the number of clients"
+            "feature_groups or the number of clients",
+            key="data.partition",
         )
     if settings.sample_groups > samples:
         raise DataError(
-            f"data.partition.sample_groups: {settings.sample_groups} given, but there are {samples} "
-            f"training samples; use at most {samples}"
+            f"{settings.sample_groups} given, but there are {samples} "
+            f"training samples; use at most {samples}",
+            key="data.partition.sample_groups",
         )

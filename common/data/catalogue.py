@@ -289,8 +289,9 @@ def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
         return read_npz(files[CANONICAL])
     if entry is None:
         raise DataError(
-            f"data.name: no data set is called {name!r}; known are {', '.join(known_names(folders))}; "
-            f"`fenchel data import {name} FILE...` makes one of your own files"
+            f"no data set is called {name!r}; known are {', '.join(known_names(folders))}; "
+            f"`fenchel data import {name} FILE...` makes one of your own files",
+            key="data.name",
         )
     if files is None:
         searched = data_folders() if folders is None else folders
@@ -298,9 +299,10 @@ def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
         if name in UNPUBLISHED:
             fetched = f"{' and '.join(file.name for file in entry.files)} have no public address; "
         raise DataError(
-            f"data.name: {name} is not on this machine (looked in "
+            f"{name} is not on this machine (looked in "
             f"{', '.join(str(folder / (entry.folder or name)) for folder in searched)}); "
-            f"{fetched}`fenchel data import {name} FILE...` takes files you have"
+            f"{fetched}`fenchel data import {name} FILE...` takes files you have",
+            key="data.name",
         )
     if name in UNPUBLISHED:
         _check(entry, files)
@@ -315,8 +317,9 @@ def _check(entry: Entry, files: Mapping[str, Path]) -> None:
         found = hashlib.sha256(files[file.name].read_bytes()).hexdigest()
         if found != file.sha256:
             raise DataError(
-                f"{files[file.name]}: its SHA-256 is {found}, expected {file.sha256} for {entry.name}; "
-                f"`fenchel data import NAME FILE` takes another file, under a name of its own"
+                f"its SHA-256 is {found}, expected {file.sha256} for {entry.name}; "
+                f"`fenchel data import NAME FILE` takes another file, under a name of its own",
+                source=files[file.name],
             )
 
 
@@ -334,7 +337,7 @@ def verify(dataset: DataSet, entry: Entry, where: str) -> None:
     if found != expected:
         words = "{} training samples, {} test samples, {} features, {} classes"
         raise DataError(
-            f"{where}: {words.format(*found)}; expected those of {entry.name}: {words.format(*expected)}"
+            f"{words.format(*found)}; expected those of {entry.name}: {words.format(*expected)}", source=where
         )
 
 

@@ -54,14 +54,16 @@ def class_groups(
     shares = settings.positive_shares
     if shares is not None and len(shares) != clients:
         raise DataError(
-            f"data.partition.positive_shares: {len(shares)} numbers given for {clients} clients; expected one for each"
+            f"{len(shares)} numbers given for {clients} clients; expected one for each",
+            key="data.partition.positive_shares",
         )
     sides = {"positive": np.flatnonzero(positive), "negative": np.flatnonzero(~positive)}
     held: list[list[Indices]] = [[] for _ in range(clients)]
     for side, rows in sides.items():
         if len(rows) == 0:
             raise DataError(
-                f"data.partition: no training sample is {side}; change objective.positive, or use more samples"
+                f"no training sample is {side}; change objective.positive, or use more samples",
+                key="data.partition",
             )
         if side == "positive" and shares is not None:
             pieces = _by_shares(rows, shares, rng)
@@ -98,7 +100,8 @@ def _by_class(
         holders = range(position, clients, len(present)) if len(present) < clients else (position % clients,)
         if len(mine) < len(holders):
             raise DataError(
-                f"data.partition: {clients} clients share {len(present)} {side} classes, so class {label} has "
-                f"{len(holders)} holders, but only {len(mine)} training samples; use fewer clients"
+                f"{clients} clients share {len(present)} {side} classes, so class {label} has "
+                f"{len(holders)} holders, but only {len(mine)} training samples; use fewer clients",
+                key="data.partition",
             )
         yield from zip(holders, np.array_split(mine, len(holders)), strict=True)

@@ -48,8 +48,9 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
     sizes = np.array([len(mine) for mine in held])
     if len(labels) < len(held):
         raise DataError(
-            f"data.client_tests: {len(labels)} test samples cannot be divided among {len(held)} clients; use fewer "
-            "clients, a larger test set, or data.holdout"
+            f"{len(labels)} test samples cannot be divided among {len(held)} clients; use fewer "
+            "clients, a larger test set, or data.holdout",
+            key="data.client_tests",
         )
     tests = []
     for client, (size, mine) in enumerate(zip(apportion(len(labels), sizes, at_least=1), held, strict=True)):
@@ -57,8 +58,9 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
         taken = _taken(int(size), counts, left)
         if not taken.any():
             raise DataError(
-                f"data.client_tests: no test sample of the classes that client {client} holds is left for it; use "
-                "fewer clients, a larger test set, or data.holdout"
+                f"no test sample of the classes that client {client} holds is left for it; use "
+                "fewer clients, a larger test set, or data.holdout",
+                key="data.client_tests",
             )
         rows = [pool[rest - n : rest] for pool, rest, n in zip(pools, left, taken, strict=True)]
         tests.append(np.sort(np.concatenate(rows)))

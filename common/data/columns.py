@@ -52,9 +52,9 @@ def read_csv(
         try:
             fields = [field.strip() for field in next(csv.reader([first], delimiter=delimiter), [])]
         except csv.Error as error:
-            raise DataError(f"{path}: the first line is not one of a CSV table: {error}") from error
+            raise DataError(f"the first line is not one of a CSV table: {error}", source=path) from error
         if not any(fields):
-            raise DataError(f"{path}: the first line is empty; expected column names or values")
+            raise DataError("the first line is empty; expected column names or values", source=path)
         header = not any(_is_number(field) for field in fields)
         names = fields if header else [f"column {i}" for i in range(1, len(fields) + 1)]
         _refuse_repeated(names, path)
@@ -72,7 +72,7 @@ def read_csv(
                 ),
             )
         except pa.ArrowException as error:
-            raise DataError(f"{path}: not a CSV table of {len(names)} columns: {error}") from error
+            raise DataError(f"not a CSV table of {len(names)} columns: {error}", source=path) from error
     return from_table(table, label, path, identifier, holder)
 
 
@@ -104,7 +104,7 @@ def read_parquet(
         table = pyarrow.parquet.ParquetFile(path).read()
         table.validate(full=True)  # a damaged one gives any error, or none, when it is asked for its values
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is no text
-        raise DataError(f"{path}: not a Parquet file: {error}") from error
+        raise DataError(f"not a Parquet file: {error}", source=path) from error
     _refuse_repeated(table.column_names, path)
     return from_table(table, label, path, identifier, holder)
 
@@ -128,21 +128,28 @@ def from_table(
     identifiers = None
     if identifier is not None:
         if identifier == label:
-            raise DataError(f"{path}: column {label!r} is named for the label and for the sample identifiers")
+            raise DataError(
+                f"column {label!r} is named for the label and for the sample identifiers", source=path
+            )
         if identifier not in table.column_names:
             raise DataError(
-                f"{path}: no column {identifier!r} for the sample identifiers (--id); the columns are "
-                f"{listed(table.column_names)}"
+                f"no column {identifier!r} for the sample identifiers (--id); the columns are "
+                f"{listed(table.column_names)}",
+                source=path,
             )
         identifiers = _identifiers(table.column(identifier), identifier, path)
         table = table.drop_columns([identifier])
     holders = None
     if holder is not None:
         if holder == label:
-            raise DataError(f"{path}: column {label!r} is named for the label and for who holds a sample")
+            raise DataError(
+                f"column {label!r} is named for the label and for who holds a sample", source=path
+            )
         if holder not in table.column_names:
             raise DataError(
-                f"{path}: data.partition.column: no column {holder!r}; the columns are {listed(table.column_names)}"
+                f"no column {holder!r}; the columns are {listed(table.column_names)}",
+                source=path,
+                key="data.partition.column",
             )
         holders = _holders(table.column(holder), holder, path)
         table = table.drop_columns([holder])
@@ -150,10 +157,10 @@ def from_table(
     if label is None:
         label = "label" if "label" in names else names[-1] if names else ""
     if label not in names:
-        raise DataError(f"{path}: no column {label!r} for the label; the columns are {listed(names)}")
+        raise DataError(f"no column {label!r} for the label; the columns are {listed(names)}", source=path)
     if table.num_rows == 0 or len(names) == 1:
         raise DataError(
-            f"{path}: {table.num_rows} rows, {len(names) - 1} feature columns; expected some of both"
+            f"{table.num_rows} rows, {len(names) - 1} feature columns; expected some of both", source=path
         )
     columns = [name for name in names if name != label]
     single = all(pa.types.is_float32(table.schema.field(name).type) for name in columns)
@@ -174,8 +181,10 @@ def _numbers(column: Any, name: str, path: Path) -> NDArray[Any]:
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         row, value = _first_not_number(column)
         raise DataError(
-            f"{path}: column {name!r}, row {row}: {value!r} is not a number; expected numbers only (encode "
-            "categories as one 0/1 column each)"
+            f"{value!r} is not a number; expected numbers only (encode categories as one 0/1 column each)",
+            source=path,
+            column=name,
+            row=row,
         )
     values: NDArray[Any] = column.to_numpy().astype(np.float64)
     finite = np.isfinite(values)
@@ -183,7 +192,7 @@ def _numbers(column: Any, name: str, path: Path) -> NDArray[Any]:
         row = int(np.argmin(finite))
         found = "an empty value" if column[row].as_py() is None else str(values[row])
         raise DataError(
-            f"{path}: column {name!r}, row {row + 1}: {found}; expected a finite number in every row"
+            f"{found}; expected a finite number in every row", source=path, column=name, row=row + 1
         )
     return values
 
@@ -200,7 +209,7 @@ def _first_not_number(column: Any) -> tuple[int, Any]:
 def _labels(column: Any, name: str, path: Path) -> NDArray[Any]:
     if column.null_count:
         row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
-        raise DataError(f"{path}: column {name!r}, row {row}: no label; expected one in every row")
+        raise DataError("no label; expected one in every row", source=path, column=name, row=row)
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
@@ -209,7 +218,7 @@ def _labels(column: Any, name: str, path: Path) -> NDArray[Any]:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         numbers: NDArray[Any] = column.to_numpy()
         return numbers
-    raise DataError(f"{path}: the label column {name!r} is of type {kind}; expected numbers or strings")
+    raise DataError(f"the label column {name!r} is of type {kind}; expected numbers or strings", source=path)
 
 
 def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
@@ -217,7 +226,7 @@ def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
     if column.null_count:
         row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
         raise DataError(
-            f"{path}: column {name!r}, row {row}: empty; expected who holds the sample in every row"
+            "empty; expected who holds the sample in every row", source=path, column=name, row=row
         )
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -228,7 +237,8 @@ def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), dtype=str)
     raise DataError(
-        f"{path}: column {name!r} of who holds a sample is of type {kind}; expected words or whole numbers"
+        f"column {name!r} of who holds a sample is of type {kind}; expected words or whole numbers",
+        source=path,
     )
 
 
@@ -239,7 +249,8 @@ def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:
         column, kind = column.cast(kind.value_type), kind.value_type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
         raise DataError(
-            f"{path}: column {name!r} of sample identifiers is of type {kind}; expected text or whole numbers"
+            f"column {name!r} of sample identifiers is of type {kind}; expected text or whole numbers",
+            source=path,
         )
     words = ["" if value is None else str(value) for value in column.to_pylist()]
     return checked(words, f"{path}: column {name!r}")
@@ -248,7 +259,7 @@ def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:
 def _refuse_repeated(names: list[str], path: Path) -> None:
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"{path}: two columns are called {repeated!r}; expected different names")
+        raise DataError(f"two columns are called {repeated!r}; expected different names", source=path)
 
 
 def _is_number(text: str) -> bool:

@@ -25,7 +25,7 @@ COMPRESSIONS = tuple(_OPENERS)
 def missing(path: Path) -> DataError:
     """Return the error of a data file that is not there."""
     seen = "" if path.is_absolute() else f" in {Path.cwd()}"
-    return DataError(f"{path}: there is no such file{seen}; check data.file, or the --data of a client")
+    return DataError(f"there is no such file{seen}; check data.file, or the --data of a client", source=path)
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise missing(path) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DataError(f"{path}: cannot be read: {reason}") from error
+        raise DataError(f"cannot be read: {reason}", source=path) from error
 
 
 def plain_name(path: Path) -> str:

@@ -77,13 +77,15 @@ class Extractor:
         """
         if image is None or peak is None:
             raise DataError(
-                f"data.extractor: {settings.network} takes images, but {where} holds none of which the largest pixel "
-                "value is known; remove extractor, or use an image data set (a NumPy file of bytes, say)"
+                f"{settings.network} takes images, but {where} holds none of which the largest pixel "
+                "value is known; remove extractor, or use an image data set (a NumPy file of bytes, say)",
+                key="data.extractor",
             )
         if image[0] not in (1, 3):
             raise DataError(
-                f"data.extractor: {settings.network} takes grey images or red, green and blue, but those of {where} "
-                f"have {image[0]} channels"
+                f"{settings.network} takes grey images or red, green and blue, but those of {where} "
+                f"have {image[0]} channels",
+                key="data.extractor",
             )
         return cls(settings, image, peak)
 
@@ -136,8 +138,9 @@ class Extractor:
         wanted = self.settings.sha256
         if wanted is not None and found != wanted:
             raise DataError(
-                f"{self.path}: its SHA-256 is {found}, but data.extractor.sha256 is {wanted}: this is another file "
-                "than the run's"
+                f"its SHA-256 is {found}, but data.extractor.sha256 is {wanted}: this is another file "
+                "than the run's",
+                source=self.path,
             )
         return found
 
@@ -281,8 +284,9 @@ def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
         ).itemsize * math.prod(shape)
     if not whole:
         raise DataError(
-            f"{path}: features that were kept are damaged, or of another NumPy; remove the file, and they are computed "
-            "again"
+            "features that were kept are damaged, or of another NumPy; remove the file, and they are computed "
+            "again",
+            source=path,
         )
     return np.memmap(path, dtype, mode="r+", offset=len(header), shape=shape)
 

@@ -81,7 +81,7 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
         f"into a folder {name} of the folder that $FENCHEL_DATA names"
     )
     if not file.url.startswith(("https://", "http://")):
-        raise DataError(f"{file.url}: expected an address that starts with https:// or http://")
+        raise DataError("expected an address that starts with https:// or http://", source=file.url)
     digest = hashlib.sha256()
     done = 0
     try:
@@ -98,14 +98,15 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
     except urllib.error.HTTPError as error:
         with error:
             raise DataError(
-                f"{file.url}: the server answered {error.code} {error.reason}; {remedy}"
+                f"the server answered {error.code} {error.reason}; {remedy}", source=file.url
             ) from error
     except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"{file.url}: cannot be downloaded: {error}; {remedy}") from error
+        raise DataError(f"cannot be downloaded: {error}; {remedy}", source=file.url) from error
     if total is not None and done != total:
-        raise DataError(f"{file.url}: {done} of {total} bytes arrived; try again, or {remedy}")
+        raise DataError(f"{done} of {total} bytes arrived; try again, or {remedy}", source=file.url)
     if file.sha256 is not None and digest.hexdigest() != file.sha256:
         raise DataError(
-            f"{file.url}: its SHA-256 is {digest.hexdigest()}, expected {file.sha256}; the file was changed "
-            f"or damaged on its way and was not kept; {remedy}"
+            f"its SHA-256 is {digest.hexdigest()}, expected {file.sha256}; the file was changed "
+            f"or damaged on its way and was not kept; {remedy}",
+            source=file.url,
         )

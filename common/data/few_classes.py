@@ -48,14 +48,16 @@ def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64])
     places = clients * settings.per_client
     if settings.per_client > len(sizes):
         raise DataError(
-            f"data.partition.per_client: {settings.per_client} given, but the training samples have only "
-            f"{len(sizes)} classes; use at most {len(sizes)}"
+            f"{settings.per_client} given, but the training samples have only "
+            f"{len(sizes)} classes; use at most {len(sizes)}",
+            key="data.partition.per_client",
         )
     if places < len(sizes):
         raise DataError(
-            f"data.partition.per_client: {clients} clients of {settings.per_client} classes hold at most "
+            f"{clients} clients of {settings.per_client} classes hold at most "
             f"{places} of {len(sizes)} classes, so samples would be lost; use at least "
-            f"{-(-len(sizes) // clients)}"
+            f"{-(-len(sizes) // clients)}",
+            key="data.partition.per_client",
         )
     most = np.minimum(sizes, clients)
     shares = int(most.sum())
@@ -63,9 +65,10 @@ def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64])
         most = _room(settings, clients, sizes, most)
     if places > shares:
         raise DataError(
-            f"data.partition.per_client: {clients} clients of {settings.per_client} classes need {places} "
+            f"{clients} clients of {settings.per_client} classes need {places} "
             f"shares, but the classes with {sizes.min()} to {sizes.max()} training samples give only "
-            f"{shares}; use fewer clients or classes per client"
+            f"{shares}; use fewer clients or classes per client",
+            key="data.partition.per_client",
         )
     return apportion(places, sizes, at_least=min(1, int(most.min())), at_most=most)
 
@@ -113,9 +116,10 @@ def _equal_shares(
 
 def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> DataError:
     return DataError(
-        f"data.partition.samples: {clients} clients of {settings.per_client} classes cannot all hold "
+        f"{clients} clients of {settings.per_client} classes cannot all hold "
         f"{settings.samples} of {sizes.sum()} training samples, in classes of {sizes.min()} to "
-        f"{sizes.max()}; use fewer samples or clients"
+        f"{sizes.max()}; use fewer samples or clients",
+        key="data.partition.samples",
     )
 
 
@@ -132,8 +136,9 @@ def label_shards(
     shards = clients * settings.per_client
     if shards > len(labels):
         raise DataError(
-            f"data.partition.per_client: {clients} clients of {settings.per_client} shards need {shards} "
-            f"training samples, but there are {len(labels)}; use fewer clients or shards per client"
+            f"{clients} clients of {settings.per_client} shards need {shards} "
+            f"training samples, but there are {len(labels)}; use fewer clients or shards per client",
+            key="data.partition.per_client",
         )
     rng = generator(seed, "partition", "label-shards")
     # Shuffled before the stable sort, so that a shard is a random part of its class.

@@ -58,11 +58,13 @@ def read_file(
     form = name.rpartition(".")[2] if "." in name else ""
     if label is not None and form not in ("csv", "tsv", "data", "parquet"):
         raise DataError(
-            f"{path}: label {label!r} given, but only the columns of CSV and Parquet files have names"
+            f"label {label!r} given, but only the columns of CSV and Parquet files have names", source=path
         )
     if holder is not None and form not in ("csv", "tsv", "data", "parquet", "npz"):
         raise DataError(
-            f"{path}: data.partition.column: {holder!r} given, but only CSV, Parquet and NumPy files can have one"
+            f"{holder!r} given, but only CSV, Parquet and NumPy files can have one",
+            source=path,
+            key="data.partition.column",
         )
     match form:
         case "npz":
@@ -77,7 +79,7 @@ def read_file(
         first = stream.readline(100_000)
     if first.strip() and _LIBSVM_LINE.match(first):
         return _libsvm(path, features, identifier)
-    raise DataError(f"{path}: of no known form; expected {FORMS}; a spreadsheet can be saved as CSV")
+    raise DataError(f"of no known form; expected {FORMS}; a spreadsheet can be saved as CSV", source=path)
 
 
 def _libsvm(path: Path, features: int | None, identifier: str | None) -> DataSet:

@@ -34,7 +34,7 @@ def checked(identifiers: Sequence[str], where: str) -> tuple[str, ...]:
     first_row: dict[str, int] = {}
     for row, identifier in enumerate(stripped, start=1):
         if not identifier:
-            raise DataError(f"{where}, row {row}: no sample identifier; expected one in every row")
+            raise DataError("no sample identifier; expected one in every row", source=where, row=row)
         first = first_row.setdefault(identifier, row)
         if first != row:
             raise DataError(
@@ -54,13 +54,15 @@ def of_array(arrays: dict[str, NDArray[Any]], name: str, samples: int, path: Pat
     """
     if name not in arrays:
         raise DataError(
-            f"{path}: no array {name!r} for the sample identifiers (--id); the arrays are {', '.join(arrays)}"
+            f"no array {name!r} for the sample identifiers (--id); the arrays are {', '.join(arrays)}",
+            source=path,
         )
     array = arrays[name]
     if array.shape != (samples,) or array.dtype.kind not in "iuU":
         raise DataError(
-            f"{path}: array {name!r} of sample identifiers (--id) has shape {array.shape} and type {array.dtype}; "
-            f"expected words or whole numbers, one for each of {samples} samples"
+            f"array {name!r} of sample identifiers (--id) has shape {array.shape} and type {array.dtype}; "
+            f"expected words or whole numbers, one for each of {samples} samples",
+            source=path,
         )
     return checked([str(each) for each in array.tolist()], f"{path}: array {name!r}")
 
@@ -84,21 +86,25 @@ def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:
     """
     if not path.is_file():
         raise DataError(
-            f"--id {path}: there is no such file; a LIBSVM file has no columns, so --id names a text file beside it, "
-            "with one identifier a line"
+            "there is no such file; a LIBSVM file has no columns, so --id names a text file beside it, "
+            "with one identifier a line",
+            key=f"--id {path}",
         )
     if path.resolve() == data.resolve():
-        raise DataError(f"--id {path}: is the data file itself; expected a file with one identifier a line")
+        raise DataError(
+            "is the data file itself; expected a file with one identifier a line", key=f"--id {path}"
+        )
     try:
         with opened(path) as stream:
             lines = stream.read().decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"--id {path}: byte {error.start} is not UTF-8; expected text, one identifier a line"
+            f"byte {error.start} is not UTF-8; expected text, one identifier a line", key=f"--id {path}"
         ) from None
     if len(lines) != samples:
         raise DataError(
-            f"--id {path}: {len(lines)} lines, but {data} has {samples} samples; expected one identifier a line, in "
-            "the order of the samples"
+            f"{len(lines)} lines, but {data} has {samples} samples; expected one identifier a line, in "
+            "the order of the samples",
+            key=f"--id {path}",
         )
     return checked(lines, f"--id {path}")

@@ -48,15 +48,17 @@ def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tu
             return (1,)
         if key:
             raise DataError(
-                f"{key}: needs to know which of the classes 0 to {classes - 1} are positive, but the objective does "
-                "not say it; use objective.kind: binary and list them in objective.positive"
+                f"needs to know which of the classes 0 to {classes - 1} are positive, but the objective does "
+                "not say it; use objective.kind: binary and list them in objective.positive",
+                key=key,
             )
         return None
     wrong = [each for each in chosen if each >= classes]
     if wrong or len(set(chosen)) == classes:
         problem = f"class {wrong[0]} does not exist" if wrong else "no class is left as negative"
         raise SettingsError(
-            f"objective.positive: {list(chosen)} given, but {problem}: the data set has the classes 0 to {classes - 1}"
+            f"{list(chosen)} given, but {problem}: the data set has the classes 0 to {classes - 1}",
+            key="objective.positive",
         )
     return tuple(sorted(set(chosen)))
 
@@ -98,13 +100,15 @@ def imbalanced_whole(labels: NDArray[Any], positive: NDArray[np.bool_], imratio:
     count = positives_beside(len(labels) - len(found), imratio)
     if count > len(found):
         raise DataError(
-            f"data.imbalance.imratio: {imratio} given, but only {len(found):,} of {len(labels):,} training samples "
-            f"are positive ({len(found) / len(labels):.3g}), and none are added; use a smaller one"
+            f"{imratio} given, but only {len(found):,} of {len(labels):,} training samples "
+            f"are positive ({len(found) / len(labels):.3g}), and none are added; use a smaller one",
+            key="data.imbalance.imratio",
         )
     if count == 0:
         raise DataError(
-            f"data.imbalance.imratio: {imratio} given, but then none of {len(found):,} positive training samples "
-            f"stays beside {len(labels) - len(found):,} negative ones; use a larger one"
+            f"{imratio} given, but then none of {len(found):,} positive training samples "
+            f"stays beside {len(labels) - len(found):,} negative ones; use a larger one",
+            key="data.imbalance.imratio",
         )
     rng = generator(seed, "imbalance")
     present, sizes = np.unique(labels[found], return_counts=True)
@@ -143,8 +147,9 @@ def imbalanced(
         mine, others = part.samples[positive[part.samples]], part.samples[~positive[part.samples]]
         if len(others) == 0:
             raise DataError(
-                f"data.imbalance: client {client} of {len(parts)} holds positive samples only ({len(mine):,}), so "
-                "that none could stay; use another partition, or of: whole"
+                f"client {client} of {len(parts)} holds positive samples only ({len(mine):,}), so "
+                "that none could stay; use another partition, or of: whole",
+                key="data.imbalance",
             )
         count = positives_beside(len(others), imratio)
         if count < len(mine):
@@ -152,7 +157,8 @@ def imbalanced(
         thinned.append(replace(part, samples=np.sort(np.concatenate([others, mine]))))
     if all(len(after.samples) == len(before.samples) for after, before in zip(thinned, parts, strict=True)):
         raise DataError(
-            f"data.imbalance.imratio: {imratio} given, but on no client is a larger part of the samples positive, so "
-            "there is nothing to remove; use a smaller one"
+            f"{imratio} given, but on no client is a larger part of the samples positive, so "
+            "there is nothing to remove; use a smaller one",
+            key="data.imbalance.imratio",
         )
     return thinned

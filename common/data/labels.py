@@ -33,16 +33,18 @@ def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
         if values.dtype.kind == "f" and (values != np.floor(values)).any():
             fraction = values[values != np.floor(values)][0]
             raise DataError(
-                f"{where}: the label {fraction} is not a whole number, so it names no class; set data.task: "
-                "regression to predict numbers"
+                f"the label {fraction} is not a whole number, so it names no class; set data.task: "
+                "regression to predict numbers",
+                source=where,
             )
         names = [str(int(value)) for value in values]
     else:
         names = sorted({name for part in found for name in _as_names(part)})
     if len(names) < 2:
         raise DataError(
-            f"{where}: all labels are {names[0]!r}; expected two classes or more (if other clients hold the "
-            "others, name all of them in data.classes)"
+            f"all labels are {names[0]!r}; expected two classes or more (if other clients hold the "
+            "others, name all of them in data.classes)",
+            source=where,
         )
     return tuple(names)
 
@@ -60,7 +62,7 @@ def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
     indices = []
     for name in _as_names(values):
         if name not in number:
-            raise DataError(f"{where}: the label {name!r} occurs; expected one of {', '.join(names)}")
+            raise DataError(f"the label {name!r} occurs; expected one of {', '.join(names)}", source=where)
         indices.append(number[name])
     return np.array(indices, np.int64)[inverse]
 
@@ -75,8 +77,9 @@ def numbers(labels: NDArray[Any], where: str) -> NDArray[np.float64]:
     """
     if labels.dtype.kind not in "biuf":
         raise DataError(
-            f"{where}: the label {str(labels[0])!r} is not a number, but data.task is regression; use task: "
-            "classification"
+            f"the label {str(labels[0])!r} is not a number, but data.task is regression; use task: "
+            "classification",
+            source=where,
         )
     return labels.astype(np.float64)
 
@@ -136,11 +139,11 @@ def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tupl
     for name in positive:
         if name not in names:
             raise DataError(
-                f"{where}: data.binarise.positive names {name!r}; expected some of {', '.join(names)}"
+                f"data.binarise.positive names {name!r}; expected some of {', '.join(names)}", source=where
             )
     new = np.array([name in positive for name in names], np.int64)
     if new.all():
-        raise DataError(f"{where}: data.binarise.positive names all classes; leave at least one out")
+        raise DataError("data.binarise.positive names all classes; leave at least one out", source=where)
     rest = [name for name in names if name not in positive]
     return (" ".join(rest) if len(rest) == 1 else "rest", "+".join(positive)), new
 

@@ -53,16 +53,16 @@ def read_libsvm(path: Path, features: int | None = None) -> Samples:
                 values.extend([float(value) for _, value in pairs])
                 indices.extend(row)
             except (ValueError, OverflowError) as error:
-                raise DataError(f"{path}, line {number}: {_complaint(content)}") from error
+                raise DataError(f"{_complaint(content)}", source=path, row=number) from error
             if any(after <= before for before, after in zip([0, *row], row, strict=False)):
-                raise DataError(f"{path}, line {number}: {_order_complaint(row)}")
+                raise DataError(f"{_order_complaint(row)}", source=path, row=number)
             starts.append(len(indices))
     if not labels:
-        raise DataError(f"{path}: no samples in {number} lines; expected lines such as '+1 3:0.5 17:1'")
+        raise DataError(f"no samples in {number} lines; expected lines such as '+1 3:0.5 17:1'", source=path)
     columns = np.frombuffer(indices, np.int32) - 1 if indices else np.empty(0, np.int32)
     largest = int(columns.max()) + 1 if columns.size else 0
     if features is not None and largest > features:
-        raise DataError(f"{path}: feature {largest} occurs; expected at most {features}")
+        raise DataError(f"feature {largest} occurs; expected at most {features}", source=path)
     data = np.frombuffer(values, np.float64).copy() if values else np.empty(0)
     matrix = sp.csr_array(
         (data, columns, np.frombuffer(starts, np.int64)),

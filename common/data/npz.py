@@ -64,8 +64,9 @@ def read_npz(path: Path, holder: str | None = None, identifier: str | None = Non
     features, image = _features(arrays, _FEATURES, "", path)
     if features is None:
         raise DataError(
-            f"{path}: no features; expected an array called {', '.join(_FEATURES[:4])}, or "
-            f"{', '.join(_SPARSE)}; found {', '.join(arrays) or 'nothing'}"
+            f"no features; expected an array called {', '.join(_FEATURES[:4])}, or "
+            f"{', '.join(_SPARSE)}; found {', '.join(arrays) or 'nothing'}",
+            source=path,
         )
     train = samples(features, _labels(arrays, _LABELS, path), str(path))
     if holder is not None:
@@ -107,10 +108,10 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
     arrays = read_arrays(path)
     rows = arrays["indptr"].size - 1 if "indptr" in arrays else 0
     if rows <= train:
-        raise DataError(f"{path}: {rows} sparse rows; expected more than the {train} to train on")
+        raise DataError(f"{rows} sparse rows; expected more than the {train} to train on", source=path)
     matrix, _ = _features(arrays | {"shape": np.array([rows, features])}, (), "", path)
     if matrix is None:
-        raise DataError(f"{path}: no features; expected {', '.join(_SPARSE[:3])}")
+        raise DataError(f"no features; expected {', '.join(_SPARSE[:3])}", source=path)
     whole = samples(matrix, _labels(arrays, _LABELS, path), str(path))
     first, rest = (
         Samples(sp.csr_array(whole.features[part]), whole.labels[part])
@@ -135,8 +136,9 @@ def joined(
     train, test = widen(train, width), widen(test, width)
     if train.features.shape[1] != test.features.shape[1]:
         raise DataError(
-            f"{where}: {train.features.shape[1]} features to train on, but {test.features.shape[1]} to test "
-            "on; expected the same"
+            f"{train.features.shape[1]} features to train on, but {test.features.shape[1]} to test "
+            "on; expected the same",
+            source=where,
         )
     return DataSet(train, test, image, peak)
 
@@ -218,7 +220,7 @@ def read_npy(path: Path) -> NDArray[Any]:
     try:
         return _read_npy(io.BytesIO(content), len(content))
     except (ValueError, TypeError) as error:
-        raise DataError(f"{path}: not a plain NumPy array: {error}") from error
+        raise DataError(f"not a plain NumPy array: {error}", source=path) from error
 
 
 def read_idx(path: Path) -> NDArray[Any]:
@@ -234,19 +236,21 @@ def read_idx(path: Path) -> NDArray[Any]:
     dtype = _IDX_TYPES.get(content[2]) if len(content) >= 4 and content[:2] == b"\0\0" else None
     if dtype is None or len(content) < 4 + 4 * content[3]:
         raise DataError(
-            f"{path}: starts with {content[:4].hex(' ') or 'nothing'}; expected an IDX header (00 00 08 ..)"
+            f"starts with {content[:4].hex(' ') or 'nothing'}; expected an IDX header (00 00 08 ..)",
+            source=path,
         )
     offset = 4 + 4 * content[3]
     shape = tuple(int(n) for n in np.frombuffer(content[4:offset], ">u4"))
     expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if len(content) != expected:
         raise DataError(
-            f"{path}: {len(content)} bytes, but its header announces shape {shape}, which takes {expected}"
+            f"{len(content)} bytes, but its header announces shape {shape}, which takes {expected}",
+            source=path,
         )
     try:
         array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
     except ValueError:  # no entries, but sides whose product is beyond what an array can have
-        raise DataError(f"{path}: its header announces shape {shape}, which no array can have") from None
+        raise DataError(f"its header announces shape {shape}, which no array can have", source=path) from None
     return array.astype(array.dtype.newbyteorder("="))
 
 
@@ -293,17 +297,21 @@ def _features(
         return None, None
     data, indices, indptr, shape = (arrays[prefix + part] for part in _SPARSE)
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or data.dtype.kind not in "biuf":
-        raise DataError(f"{path}: {prefix}shape and {prefix}data do not describe a CSR matrix of numbers")
+        raise DataError(
+            f"{prefix}shape and {prefix}data do not describe a CSR matrix of numbers", source=path
+        )
     if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
         raise DataError(
-            f"{path}: {prefix}indices and {prefix}indptr are {indices.dtype}, {indptr.dtype}; expected "
-            "integers"
+            f"{prefix}indices and {prefix}indptr are {indices.dtype}, {indptr.dtype}; expected integers",
+            source=path,
         )
     try:
         matrix = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
         matrix.check_format(full_check=True)
     except (ValueError, IndexError, OverflowError, TypeError) as error:
-        raise DataError(f"{path}: {prefix}data, indices and indptr are not a CSR matrix: {error}") from error
+        raise DataError(
+            f"{prefix}data, indices and indptr are not a CSR matrix: {error}", source=path
+        ) from error
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     return matrix, None
@@ -314,21 +322,24 @@ def _labels(arrays: dict[str, NDArray[Any]], names: tuple[str, ...], path: Path)
         if name in arrays:
             return arrays[name]
     raise DataError(
-        f"{path}: no labels; expected an array called {', '.join(names)}; found {', '.join(arrays)}"
+        f"no labels; expected an array called {', '.join(names)}; found {', '.join(arrays)}", source=path
     )
 
 
 def _holders(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path) -> NDArray[Any]:
     if name not in arrays:
         raise DataError(
-            f"{path}: data.partition.column: no array {name!r}, which would say who holds a sample; found "
-            f"{', '.join(arrays)}"
+            f"no array {name!r}, which would say who holds a sample; found {', '.join(arrays)}",
+            source=path,
+            key="data.partition.column",
         )
     holders = arrays[name]
     if holders.shape != (count,) or holders.dtype.kind not in "iuU":
         raise DataError(
-            f"{path}: data.partition.column: array {name!r} of shape {holders.shape} and type {holders.dtype}; "
-            f"expected words or whole numbers, one for each of {count} samples"
+            f"array {name!r} of shape {holders.shape} and type {holders.dtype}; "
+            f"expected words or whole numbers, one for each of {count} samples",
+            source=path,
+            key="data.partition.column",
         )
     return holders
 
@@ -340,8 +351,9 @@ def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, i
         or math.prod(array.tolist()) != train.features.shape[1]
     ):
         raise DataError(
-            f"{path}: image is {array.tolist()}; expected channels, rows and columns of "
-            f"{train.features.shape[1]} pixels"
+            f"image is {array.tolist()}; expected channels, rows and columns of "
+            f"{train.features.shape[1]} pixels",
+            source=path,
         )
     channels, height, width = (int(n) for n in array)
     return channels, height, width
@@ -349,5 +361,5 @@ def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, i
 
 def _positive(array: NDArray[Any], path: Path) -> float:
     if array.size != 1 or array.dtype.kind not in "iuf" or not 0 < float(array.reshape(())) < math.inf:
-        raise DataError(f"{path}: peak is not one positive number")
+        raise DataError("peak is not one positive number", source=path)
     return float(array.reshape(()))

@@ -81,8 +81,10 @@ def load_own(
     part, held, total = _columns_held(dataset, columns, where)
     if len(held) < total and "unit-rows" in scalings:
         raise DataError(
-            f"{where}: data.scale: unit-rows needs all {total} features of a sample, of which this file holds "
-            f"{len(held)}; scale the columns of every client's file beforehand"
+            f"unit-rows needs all {total} features of a sample, of which this file holds "
+            f"{len(held)}; scale the columns of every client's file beforehand",
+            source=where,
+            key="data.scale",
         )
     if bias is not None:
         if held[-1] == total - 1:
@@ -118,8 +120,10 @@ def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where:
         pixels = dataset.peak is not None and position == 0
         if step == "standard" or (step == "unit-interval" and not pixels):
             raise DataError(
-                f"{where}: data.scale: {step} needs the values of all clients, which nobody may see; scale "
-                "the columns of every client's file alike beforehand, or use unit-rows"
+                f"{step} needs the values of all clients, which nobody may see; scale "
+                "the columns of every client's file alike beforehand, or use unit-rows",
+                source=where,
+                key="data.scale",
             )
 
 
@@ -144,16 +148,18 @@ def _columns_held(
         return *_numbered_columns(dataset, columns, where), columns
     if dataset.columns is None:
         raise DataError(
-            f"{where}: data.columns lists {len(columns)} names, but files of this form have no column names; set "
-            "data.columns to the number of features, or use CSV or Parquet files"
+            f"data.columns lists {len(columns)} names, but files of this form have no column names; set "
+            "data.columns to the number of features, or use CSV or Parquet files",
+            source=where,
         )
     place = {name: position for position, name in enumerate(columns)}
     unknown = [name for name in dataset.columns if name not in place]
     if unknown:
         raise DataError(
-            f"{where}: data.columns does not have these columns of the file: {listed(unknown)}; it lists "
+            f"data.columns does not have these columns of the file: {listed(unknown)}; it lists "
             f"{listed(columns)}. Remove them from the file, or correct the names (the columns of the label and of "
-            "the sample identifiers are named with --label and --id)"
+            "the sample identifiers are named with --label and --id)",
+            source=where,
         )
     positions = np.array([place[name] for name in dataset.columns])
     order = np.argsort(positions)
@@ -165,21 +171,23 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
     part = dataset.train
     if dataset.columns is not None:
         raise DataError(
-            f"{where}: data.columns is the number {total}, but the columns of this file have names; list the names "
-            "of all features of the run in data.columns"
+            f"data.columns is the number {total}, but the columns of this file have names; list the names "
+            "of all features of the run in data.columns",
+            source=where,
         )
     matrix = part.features
     sparse = isinstance(matrix, sp.csr_array)
     if dataset.features > total or (dataset.features < total and not sparse):
         raise DataError(
-            f"{where}: {dataset.features} features, but data.columns is {total}; expected "
-            f"{'at most so many' if sparse else 'as many'}"
+            f"{dataset.features} features, but data.columns is {total}; expected "
+            f"{'at most so many' if sparse else 'as many'}",
+            source=where,
         )
     if not isinstance(matrix, sp.csr_array):
         return part, np.arange(total)
     held = np.unique(matrix.indices).astype(np.int64)
     if len(held) == 0:
-        raise DataError(f"{where}: no value that is not zero; expected some of the {total} features")
+        raise DataError(f"no value that is not zero; expected some of the {total} features", source=where)
     shape = (matrix.shape[0], len(held))
     kept = sp.csr_array((matrix.data, np.searchsorted(held, matrix.indices), matrix.indptr), shape=shape)
     return Samples(kept, part.labels), held

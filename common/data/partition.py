@@ -88,8 +88,9 @@ def partition(
         raise DataError(f"{clients} clients; expected at least 1")
     if clients > len(labels) and not isinstance(settings, GridPartition | RaggedPartition):
         raise DataError(
-            f"data.partition: {len(labels)} training samples cannot be divided among {clients} clients; use "
-            f"at most {len(labels)} clients or a larger data set"
+            f"{len(labels)} training samples cannot be divided among {clients} clients; use "
+            f"at most {len(labels)} clients or a larger data set",
+            key="data.partition",
         )
     match settings:
         case GridPartition():
@@ -135,7 +136,8 @@ def by_column(holders: NDArray[Any], clients: int, settings: ColumnPartition) ->
     names, owner = np.unique(holders, return_inverse=True)
     if len(names) != clients:
         raise DataError(
-            f"data.partition.column: column {settings.column!r} names {len(names)} holders of training samples "
-            f"({listed([str(name) for name in names])}), but there are {clients} clients; expected as many"
+            f"column {settings.column!r} names {len(names)} holders of training samples "
+            f"({listed([str(name) for name in names])}), but there are {clients} clients; expected as many",
+            key="data.partition.column",
         )
     return by_owner(owner, clients)

@@ -75,7 +75,7 @@ class Preparation:
         """Return the features that the network makes of training samples or of the test set; each is opened once."""
         if self.extractor is None:
             raise DataError(
-                "data.extractor: the settings name no network, so there are no features to compute"
+                "the settings name no network, so there are no features to compute", key="data.extractor"
             )
         with self._lock:
             if id(samples.features) not in self._extracted:

@@ -63,17 +63,18 @@ def read_weights(path: Path) -> Weights:
     ) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"{path}: cannot be read as a state dict of tensors ({reason}); expected what "
-            "torch.save(model.state_dict(), FILE) writes"
+            f"cannot be read as a state dict of tensors ({reason}); expected what "
+            "torch.save(model.state_dict(), FILE) writes",
+            source=path,
         ) from None
     if not isinstance(found, dict):
-        raise DataError(f"{path}: holds a {type(found).__name__}; expected a state dict, name to tensor")
+        raise DataError(f"holds a {type(found).__name__}; expected a state dict, name to tensor", source=path)
     for name, shape in _shapes().items():
         tensor = found.get(name)
         if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape:
             given = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else "missing"
             raise DataError(
-                f"{path}: {name} is {given}; expected shape {shape}, as in torchvision's resnet18"
+                f"{name} is {given}; expected shape {shape}, as in torchvision's resnet18", source=path
             )
     return {name: found[name].to(torch.float32) for name in _shapes()}
 

@@ -100,17 +100,19 @@ def samples(features: Any, labels: Any, where: str) -> Samples:
         labels = labels[:, 0]
     if features.ndim != 2 or labels.ndim != 1 or features.shape[0] != labels.shape[0]:
         raise DataError(
-            f"{where}: features of shape {features.shape} and labels of shape {labels.shape} do not fit; "
-            "expected (samples, features) and (samples,)"
+            f"features of shape {features.shape} and labels of shape {labels.shape} do not fit; "
+            "expected (samples, features) and (samples,)",
+            source=where,
         )
     if features.shape[0] == 0 or features.shape[1] == 0:
         raise DataError(
-            f"{where}: {features.shape[0]} samples with {features.shape[1]} features; expected some of both"
+            f"{features.shape[0]} samples with {features.shape[1]} features; expected some of both",
+            source=where,
         )
     if features.dtype.kind not in "biuf":
-        raise DataError(f"{where}: features are of type {features.dtype}; expected numbers")
+        raise DataError(f"features are of type {features.dtype}; expected numbers", source=where)
     if labels.dtype.kind not in "biufU":
-        raise DataError(f"{where}: labels are of type {labels.dtype}; expected numbers or strings")
+        raise DataError(f"labels are of type {labels.dtype}; expected numbers or strings", source=where)
     if isinstance(features, sp.csr_array):
         bad = features.indices[~np.isfinite(features.data)]
         place = f"column {bad[0] + 1}" if bad.size else ""
@@ -118,11 +120,13 @@ def samples(features: Any, labels: Any, where: str) -> Samples:
         place = _first_not_finite(features)
     if place:
         raise DataError(
-            f"{where}: a value that is not a finite number in {place}; fill in or remove such values"
+            f"a value that is not a finite number in {place}; fill in or remove such values", source=where
         )
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         row = int(np.argmin(np.isfinite(labels)))
-        raise DataError(f"{where}: the label of sample {row + 1} is {labels[row]}; expected a finite number")
+        raise DataError(
+            f"the label of sample {row + 1} is {labels[row]}; expected a finite number", source=where
+        )
     if features.dtype.kind == "b":
         features = features.astype(np.uint8)
     return Samples(features, labels)

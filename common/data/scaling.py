@@ -68,8 +68,9 @@ def fit(scalings: Sequence[Scaling], features: RawMatrix, peak: float | None) ->
         elif scaling == "standard":
             if isinstance(features, sp.csr_array):
                 raise DataError(
-                    "data.scale: standard would make every zero of sparse features non-zero; allowed are "
-                    "unit-interval and unit-rows"
+                    "standard would make every zero of sparse features non-zero; allowed are "
+                    "unit-interval and unit-rows",
+                    key="data.scale",
                 )
             steps.append(_standard(steps, features))
         elif peak is not None and not steps:
@@ -134,8 +135,9 @@ def _unit_interval(steps: Sequence[Step], features: RawMatrix) -> Columns:
         assert isinstance(result, sp.csr_array)
         if result.nnz and result.data.min() < 0:
             raise DataError(
-                "data.scale: unit-interval would make the zeros of sparse features with negative values "
-                "non-zero; allowed is unit-rows"
+                "unit-interval would make the zeros of sparse features with negative values "
+                "non-zero; allowed is unit-rows",
+                key="data.scale",
             )
         largest = np.zeros(columns)
         np.maximum.at(largest, result.indices, result.data)

@@ -40,26 +40,29 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
     """
     if len(settings.sites) != clients:
         raise DataError(
-            f"data.partition.sites: {len(settings.sites)} sites given for {clients} clients; expected one for each"
+            f"{len(settings.sites)} sites given for {clients} clients; expected one for each",
+            key="data.partition.sites",
         )
     pools = [np.flatnonzero(positive), np.flatnonzero(~positive)]
     total = _most(settings, len(pools[0]), len(pools[1]))
     if settings.samples is not None:
         if settings.samples < clients:
             raise DataError(
-                f"data.partition.samples: {settings.samples} given for {clients} sites; expected at least "
-                f"{clients}, one for each"
+                f"{settings.samples} given for {clients} sites; expected at least {clients}, one for each",
+                key="data.partition.samples",
             )
         if settings.samples > total:
             raise DataError(
-                f"data.partition.samples: {settings.samples} given, but with these sites {len(pools[0])} positive and "
-                f"{len(pools[1])} negative training samples suffice for {total}; use at most those"
+                f"{settings.samples} given, but with these sites {len(pools[0])} positive and "
+                f"{len(pools[1])} negative training samples suffice for {total}; use at most those",
+                key="data.partition.samples",
             )
         total = settings.samples
     if total < clients:
         raise DataError(
-            f"data.partition.sites: {len(pools[0])} positive and {len(pools[1])} negative training samples suffice for "
-            f"{total} samples at these {clients} sites; use a larger data set or other rates"
+            f"{len(pools[0])} positive and {len(pools[1])} negative training samples suffice for "
+            f"{total} samples at these {clients} sites; use a larger data set or other rates",
+            key="data.partition.sites",
         )
     rng = generator(seed, "partition", "sites")
     cuts = [np.cumsum(counts) for counts in _counts(settings, total)]
@@ -118,7 +121,8 @@ def as_seen(
         return features
     if isinstance(features, sp.csr_array):
         raise DataError(
-            "data.partition.sites: noise and shift would fill up sparse features; use 0, or a dense data set"
+            "noise and shift would fill up sparse features; use 0, or a dense data set",
+            key="data.partition.sites",
         )
     seen = features.copy()
     seen[:, :columns] += np.asarray(site.shift, features.dtype)

@@ -27,9 +27,10 @@ def dirichlet(labels: NDArray[Any], clients: int, seed: int, settings: Dirichlet
     """
     if clients * settings.min_samples > len(labels):
         raise DataError(
-            f"data.partition.min_samples: {clients} clients of {settings.min_samples} samples need "
+            f"{clients} clients of {settings.min_samples} samples need "
             f"{clients * settings.min_samples}, but there are {len(labels)} training samples; use at most "
-            f"{len(labels) // clients}"
+            f"{len(labels) // clients}",
+            key="data.partition.min_samples",
         )
     rng = generator(seed, "partition", "dirichlet")
     owner = np.empty(len(labels), np.int64)

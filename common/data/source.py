@@ -206,8 +206,9 @@ class DataSource:
         shards = [self.shard(client, clients, dtype) for client in range(clients)]
         if any(shard.features.shape[1] < self.problem.features for shard in shards):
             raise DataError(
-                "data.partition: clients hold parts of samples, so that none has a loss of its own; count each sample "
-                "alike (samples)"
+                "clients hold parts of samples, so that none has a loss of its own; count each sample "
+                "alike (samples)",
+                key="data.partition",
             )
         parts: list[Any] = [shard.features for shard in shards]
         sparse = any(isinstance(part, sp.csr_array) for part in parts)
@@ -317,8 +318,9 @@ class DataSource:
         """Return which samples of the test set each client tests on."""
         if self._test is None:
             raise DataError(
-                f"data.client_tests: {self.settings.client_tests} divides the test set, but there is none; give "
-                "data.test_fraction"
+                f"{self.settings.client_tests} divides the test set, but there is none; give "
+                "data.test_fraction",
+                key="data.client_tests",
             )
         held = [self.labels[part.samples] for part in self.parts(clients)]
         with self._lock:

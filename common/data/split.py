@@ -59,8 +59,8 @@ def _refuse_draw(test: Samples, settings: DataSettings, where: str) -> None:
         given = getattr(settings, key)
         if given != DataSettings.model_fields[key].default:
             raise DataError(
-                f"data.{key}: {given} given, but {where} has a published test set of {len(test)} samples; "
-                f"remove {key}"
+                f"{given} given, but {where} has a published test set of {len(test)} samples; remove {key}",
+                key=f"data.{key}",
             )
 
 
@@ -69,8 +69,8 @@ def _with_test_set(samples: Samples, settings: DataSettings, seed: int) -> tuple
     count = int(np.ceil(fraction * len(samples)))
     if count >= len(samples):
         raise DataError(
-            f"data.test_fraction: {fraction} of {len(samples)} samples leaves none to train on; use a "
-            "smaller one"
+            f"{fraction} of {len(samples)} samples leaves none to train on; use a smaller one",
+            key="data.test_fraction",
         )
     if not count:
         return samples, None
@@ -89,8 +89,8 @@ def _subsample(train: Samples, settings: DataSettings, seed: int, where: str) ->
         return train
     if settings.samples > len(train):
         raise DataError(
-            f"data.samples: {settings.samples} given, but {where} has {len(train)} training samples; "
-            "use at most those"
+            f"{settings.samples} given, but {where} has {len(train)} training samples; use at most those",
+            key="data.samples",
         )
     rng = generator(seed, "samples")
     return train.take(
@@ -106,8 +106,8 @@ def _scikit_learn_split(
 
     if seed >= 1 << 32:
         raise DataError(
-            f"data.test_split: scikit-learn takes seeds below 2^32, but the seed of the run is {seed}; give "
-            "data.test_seed"
+            f"scikit-learn takes seeds below 2^32, but the seed of the run is {seed}; give data.test_seed",
+            key="data.test_split",
         )
     try:
         kept, drawn = train_test_split(
@@ -115,8 +115,9 @@ def _scikit_learn_split(
         )
     except ValueError as error:
         raise DataError(
-            f"data.test_split: scikit-learn cannot draw {count} of {len(labels)} samples from each class in "
-            f"proportion: {error}"
+            f"scikit-learn cannot draw {count} of {len(labels)} samples from each class in "
+            f"proportion: {error}",
+            key="data.test_split",
         ) from None
     return kept, drawn
 

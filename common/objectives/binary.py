@@ -317,13 +317,15 @@ def _signs(positive: Positive, dtype: DTypeLike) -> Vector:
 def _positive_classes(classes: int, chosen: Sequence[int] | None) -> tuple[int, ...]:
     if classes < 2:
         raise SettingsError(
-            "objective.kind: binary needs a data set with classes, but this one has real numbers as labels; use squared"
+            "binary needs a data set with classes, but this one has real numbers as labels; use squared",
+            key="objective.kind",
         )
     found = positive_classes(classes, chosen, "")
     if found is None:
         raise SettingsError(
-            f"objective.kind: binary tells two classes apart, but this data set has {classes}; say in "
-            f"objective.positive which of the classes 0 to {classes - 1} count as positive"
+            f"binary tells two classes apart, but this data set has {classes}; say in "
+            f"objective.positive which of the classes 0 to {classes - 1} count as positive",
+            key="objective.kind",
         )
     return found
 

@@ -121,12 +121,13 @@ def _own_class(name: str) -> Callable[..., Objective]:
         found = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"objective.name: {name}: there is no module {error.name!r} here; install it on every "
-            "machine of the run"
+            f"{name}: there is no module {error.name!r} here; install it on every machine of the run",
+            key="objective.name",
         ) from None
     if not (isinstance(found, type) and issubclass(found, Objective)):
         raise SettingsError(
-            f"objective.name: {name}: {attribute!r} in {module!r} must be a subclass of fenchel.Objective"
+            f"{name}: {attribute!r} in {module!r} must be a subclass of fenchel.Objective",
+            key="objective.name",
         )
     return found
 
@@ -143,13 +144,15 @@ def margin_loss(settings: ObjectiveSettings) -> MarginLoss:
     loss = _margin_loss(settings)
     if isinstance(settings, LinearSettings | SmoothedHingeSettings) and settings.nonconvex:
         raise SettingsError(
-            f"objective.nonconvex: {settings.nonconvex:g} given, but only a convex objective has the dual that is "
-            "solved here; use 0"
+            f"{settings.nonconvex:g} given, but only a convex objective has the dual that is "
+            "solved here; use 0",
+            key="objective.nonconvex",
         )
     if settings.regularizer.present:
         raise SettingsError(
-            f"objective.regularizer.kind: {settings.regularizer.kind} given, but the dual that is solved here is that "
-            "of a loss and a ridge (objective.l2); use none"
+            f"{settings.regularizer.kind} given, but the dual that is solved here is that "
+            "of a loss and a ridge (objective.l2); use none",
+            key="objective.regularizer.kind",
         )
     return loss
 
@@ -167,8 +170,9 @@ def _margin_loss(settings: ObjectiveSettings) -> MarginLoss:
         case "squared-hinge":
             return SquaredHinge()
     raise SettingsError(
-        f"objective.kind: {settings.kind} is not a loss of one score; this algorithm works with squared, "
-        "logistic, hinge, smoothed-hinge and squared-hinge"
+        f"{settings.kind} is not a loss of one score; this algorithm works with squared, "
+        "logistic, hinge, smoothed-hinge and squared-hinge",
+        key="objective.kind",
     )
 
 
@@ -208,13 +212,13 @@ def _continued(settings: InitialModel, fresh: Vector, head: int) -> Vector:
         model = read_arrays(Path(settings.file))["model"]
     except (OSError, KeyError, DataError) as error:
         raise SettingsError(
-            f"{key}: no model can be read from it ({error}); give the model.npz of a run"
+            f"no model can be read from it ({error}); give the model.npz of a run", key=key
         ) from None
     if model.ndim != 1 or not np.issubdtype(model.dtype, np.floating) or not np.isfinite(model).all():
-        raise SettingsError(f"{key}: it must hold one vector of finite numbers; give the model.npz of a run")
+        raise SettingsError("it must hold one vector of finite numbers; give the model.npz of a run", key=key)
     if settings.fresh_head and not head:
         raise SettingsError(
-            "objective.initial.fresh_head: true given, but this objective has no layers; use false"
+            "true given, but this objective has no layers; use false", key="objective.initial.fresh_head"
         )
     kept = fresh.size - head if settings.fresh_head else fresh.size
     fits = (

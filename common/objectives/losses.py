@@ -101,8 +101,8 @@ class MarginLoss(ABC):
                 (f"{classes} classes", "softmax") if classes else ("real numbers as labels", "squared")
             )
             raise SettingsError(
-                f"objective.kind: {self.kind} needs a data set with two classes, but this one has {problem}; "
-                f"use {remedy}"
+                f"{self.kind} needs a data set with two classes, but this one has {problem}; use {remedy}",
+                key="objective.kind",
             )
         return signs(labels, dtype)
 
@@ -421,8 +421,8 @@ def require_classes(classes: int, kind: str) -> None:
     """
     if classes < 2:
         raise SettingsError(
-            f"objective.kind: {kind} needs a data set with classes, but this one has real numbers as labels; "
-            "use squared"
+            f"{kind} needs a data set with classes, but this one has real numbers as labels; use squared",
+            key="objective.kind",
         )
 
 

@@ -223,8 +223,9 @@ class Mcp(Regularizer):
         """
         if penalty * self.theta <= 1:
             raise SettingsError(
-                f"objective.regularizer.theta: {self.theta:g} given, but the proximal operator of mcp is asked for "
-                f"with the penalty rho = {penalty:g}, and needs rho > 1/theta; use a larger theta or penalty"
+                f"{self.theta:g} given, but the proximal operator of mcp is asked for "
+                f"with the penalty rho = {penalty:g}, and needs rho > 1/theta; use a larger theta or penalty",
+                key="objective.regularizer.theta",
             )
         bent = soft(u, self.weight / penalty) / (1 - 1 / (penalty * self.theta))
         result: Vector = np.where(np.abs(u) <= self.weight * self.theta, bent, u)
@@ -296,8 +297,9 @@ def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | No
         case GroupLassoSettings():
             if shape is None:
                 raise SettingsError(
-                    "objective.regularizer.kind: group-lasso needs a linear model, whose weights belong to features "
-                    "and classes; use l1, or a linear objective.kind such as softmax"
+                    "group-lasso needs a linear model, whose weights belong to features "
+                    "and classes; use l1, or a linear objective.kind such as softmax",
+                    key="objective.regularizer.kind",
                 )
             return GroupLasso(settings.weight, shape, 0 if settings.groups == "features" else 1)
         case BoxSettings():
@@ -310,6 +312,7 @@ def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | No
 
 def _without_slope(kind: str, what: str) -> SettingsError:
     return SettingsError(
-        f"objective.regularizer.kind: {kind} is {what}, which steps along subgradients cannot see; use an algorithm "
-        "that takes its proximal operator, such as fedavg with regularizer_step: prox"
+        f"{kind} is {what}, which steps along subgradients cannot see; use an algorithm "
+        "that takes its proximal operator, such as fedavg with regularizer_step: prox",
+        key="objective.regularizer.kind",
     )

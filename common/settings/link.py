@@ -194,12 +194,13 @@ class Links(Section):
             name = numbered.get(key, key)
             if name not in names:
                 raise SettingsError(
-                    f"links.clients: {key:.80} is not a client of this run; its clients are {names[0]} to {names[-1]}, "
-                    f"or 0 to {len(names) - 1}"
+                    f"{key:.80} is not a client of this run; its clients are {names[0]} to {names[-1]}, "
+                    f"or 0 to {len(names) - 1}",
+                    key="links.clients",
                 )
             if name in given:
                 raise SettingsError(
-                    f"links.clients: {name} is given twice, by id and by number; give it once"
+                    f"{name} is given twice, by id and by number; give it once", key="links.clients"
                 )
             given[name] = link
         links = {name: given.get(name, self.default) for name in names}

@@ -488,12 +488,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     try:
         values = yaml_value(shipped_or_own(path).read_text())
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
+        raise SettingsError(f"cannot be read ({error.strerror})", source=path) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not valid YAML: {error}") from None
+        raise SettingsError(f"not valid YAML: {error}", source=path) from None
     if not isinstance(values, dict):
         found = "nothing" if values is None else "a list" if isinstance(values, list) else "a single value"
-        raise SettingsError(f"{path}: expected a mapping of settings, found {found}")
+        raise SettingsError(f"expected a mapping of settings, found {found}", source=path)
     for override in overrides:
         _override(values, override)
     return validate(values, str(path))
@@ -509,17 +509,19 @@ def shipped_or_own(path: Path) -> Path:
 def _override(values: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise SettingsError(f"--set {override}: expected key=value, such as --set participation.deadline=30")
+        raise SettingsError(
+            "expected key=value, such as --set participation.deadline=30", key=f"--set {override}"
+        )
     try:
         value = yaml_value(text)
     except yaml.YAMLError:
-        raise SettingsError(f"--set {override}: the value is not valid YAML") from None
+        raise SettingsError("the value is not valid YAML", key=f"--set {override}") from None
     *path, last = key.split(".")
     section = values
     for part in path:
         inner = section.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise SettingsError(f"--set {override}: {part!r} is {inner!r}, not a section with keys")
+            raise SettingsError(f"{part!r} is {inner!r}, not a section with keys", key=f"--set {override}")
         section = inner
     section[last] = value
 

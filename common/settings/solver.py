@@ -230,8 +230,9 @@ def parse_solver(text: str, source: str = "solver") -> Solver:
     values = {"kind": given} if isinstance(given, str) else given
     if not isinstance(values, dict):
         raise SettingsError(
-            f"{source}: {text!r} is not a solver; give a kind, such as lbfgs, or a section in braces, such as "
-            "'{kind: gradient, accelerated: true}'"
+            f"{text!r} is not a solver; give a kind, such as lbfgs, or a section in braces, such as "
+            "'{kind: gradient, accelerated: true}'",
+            source=source,
         )
     adapter: TypeAdapter[Solver] = TypeAdapter(SolverSettings)
     try:

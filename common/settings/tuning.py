@@ -192,15 +192,16 @@ def load_tuning(path: Path) -> TuningSettings:
     try:
         values = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
+        raise SettingsError(f"cannot be read ({error.strerror})", source=path) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not valid YAML: {error}") from None
+        raise SettingsError(f"not valid YAML: {error}", source=path) from None
     if not isinstance(values, dict):
-        raise SettingsError(f"{path}: expected a mapping of settings, found {type(values).__name__}")
+        raise SettingsError(f"expected a mapping of settings, found {type(values).__name__}", source=path)
     if "algorithm" in values and "parameters" not in values:
         raise SettingsError(
-            f"{path}: these are the settings of a run; a tuning file names such a file (settings: FILE) and says what "
-            "varies (parameters)"
+            "these are the settings of a run; a tuning file names such a file (settings: FILE) and says what "
+            "varies (parameters)",
+            source=path,
         )
     try:
         tuning = TuningSettings.model_validate(values)

@@ -148,8 +148,9 @@ class EnvironmentRecord:
             return cls()
         except (OSError, ValidationError) as error:
             raise CheckpointError(
-                f"{path}: cannot be read as the record of computing environments ({error}). Put it back from a copy, "
-                "or move it away to begin a new record"
+                f"cannot be read as the record of computing environments ({error}). Put it back from a copy, "
+                "or move it away to begin a new record",
+                source=path,
             ) from None
         latest: dict[str, Environment] = {}
         for group in content.environments:

@@ -41,8 +41,9 @@ class RunFolder:
             folder.checkpoint.parent.mkdir()
         except OSError as error:
             raise StorageError(
-                f"{parent}: no run folder can be made there ({error.strerror}); make room on the disk, or the folder "
-                "writable, or choose another with --runs"
+                f"no run folder can be made there ({error.strerror}); make room on the disk, or the folder "
+                "writable, or choose another with --runs",
+                source=parent,
             ) from None
         return folder
 

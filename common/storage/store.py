@@ -56,8 +56,9 @@ def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise StorageError(
-            f"{path}: cannot be written ({reason}); what was there before is untouched. Make room on this {owner}'s "
-            f"disk, or the folder writable, and {_START_AGAIN[owner]}: nothing that counted is lost"
+            f"cannot be written ({reason}); what was there before is untouched. Make room on this {owner}'s "
+            f"disk, or the folder writable, and {_START_AGAIN[owner]}: nothing that counted is lost",
+            source=path,
         ) from error
 
 
@@ -241,16 +242,16 @@ def read(path: Path) -> dict[str, Value]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        raise CheckpointError(f"cannot be read ({error.strerror})", source=path) from error
     view = memoryview(data)
     length = int.from_bytes(view[_HEADER - 4 : _HEADER], "little")
     if view[: len(_MAGIC)] != _MAGIC or len(view) < _HEADER + length:
-        raise CheckpointError(f"{path}: not a file that Fenchel wrote, or cut off")
+        raise CheckpointError("not a file that Fenchel wrote, or cut off", source=path)
     if zlib.crc32(view[_HEADER:]) != int.from_bytes(view[len(_MAGIC) : len(_MAGIC) + 4], "little"):
-        raise CheckpointError(f"{path}: damaged (its checksum is wrong)")
+        raise CheckpointError("damaged (its checksum is wrong)", source=path)
     try:
         descriptor = pb.Payload.FromString(bytes(view[_HEADER : _HEADER + length]))
         # Written by this project, and its checksum is right: also long vectors with seeded supports are its own.
         return outline(descriptor, len(data), sys.maxsize).decode(view[_HEADER + length :])
     except (DecodeError, PayloadError) as error:
-        raise CheckpointError(f"{path}: damaged ({error})") from error
+        raise CheckpointError(f"damaged ({error})", source=path) from error

@@ -160,8 +160,9 @@ def read(path: Path) -> pa.Table:
         return table
     except _DAMAGE as error:
         raise CheckpointError(
-            f"{place}: cannot be read as a table ({error}); put it back from a copy, or, if the run is to go on, move "
-            "it away: --resume begins the table anew, without the rows so far"
+            f"cannot be read as a table ({error}); put it back from a copy, or, if the run is to go on, move "
+            "it away: --resume begins the table anew, without the rows so far",
+            source=place,
         ) from None
 
 

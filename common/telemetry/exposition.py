@@ -31,7 +31,8 @@ class Exposition:
             import prometheus_client
         except ImportError:
             raise MissingDependencyError(
-                "--metrics needs the library prometheus_client: pip install 'fenchel[metrics]', or leave the option out"
+                "needs the library prometheus_client: pip install 'fenchel[metrics]', or leave the option out",
+                key="--metrics",
             ) from None
         # When each series began: nobody asks, and it doubles their number.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -56,12 +56,14 @@ class Credentials:
                 found[name] = path.read_bytes()
             except OSError as error:
                 raise CredentialError(
-                    f"{path}: cannot be read ({error.strerror}); make certificates with fenchel certs, "
-                    "and give this folder with --certs"
+                    f"cannot be read ({error.strerror}); make certificates with fenchel certs, "
+                    "and give this folder with --certs",
+                    source=path,
                 ) from None
             if f"{marker}-----".encode() not in found[name]:
                 raise CredentialError(
-                    f"{path}: not a {marker.lower()} in PEM form; is it the file that fenchel certs made, and whole?"
+                    f"not a {marker.lower()} in PEM form; is it the file that fenchel certs made, and whole?",
+                    source=path,
                 )
         return cls(found[AUTHORITY], found[CERTIFICATE], found[KEY], folder)
 

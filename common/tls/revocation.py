@@ -49,14 +49,16 @@ def read_revoked(folder: Path) -> Revoked:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise CredentialError(f"{path}: cannot be read ({error.strerror})") from None
+        raise CredentialError(f"cannot be read ({error.strerror})", source=path) from None
     blocks = _BLOCK.findall(text)
     if not blocks:
-        raise CredentialError(f"{path}: not a revocation list in PEM form; fenchel certs revoke writes one")
+        raise CredentialError(
+            "not a revocation list in PEM form; fenchel certs revoke writes one", source=path
+        )
     try:
         authorities = x509.load_pem_x509_certificates((folder / AUTHORITY).read_bytes())
     except (OSError, ValueError) as error:
-        raise CredentialError(f"{folder / AUTHORITY}: cannot be read ({error})") from None
+        raise CredentialError(f"cannot be read ({error})", source=folder / AUTHORITY) from None
     found: dict[tuple[bytes, int], datetime] = {}
     for block in blocks:
         found |= _entries(block, authorities, path)
@@ -72,12 +74,13 @@ def _entries(
         entries = {(issuer.public_bytes(), each.serial_number): each.revocation_date_utc for each in revoked}
     except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise CredentialError(
-            f"{path}: a damaged revocation list; take it again from where fenchel certs revoke wrote it"
+            "a damaged revocation list; take it again from where fenchel certs revoke wrote it", source=path
         ) from None
     if not any(_signed(revoked, authority) for authority in authorities):
         raise CredentialError(
-            f"{path}: the list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} beside it; "
-            "take it from where fenchel certs revoke wrote it"
+            f"the list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} beside it; "
+            "take it from where fenchel certs revoke wrote it",
+            source=path,
         )
     return entries
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import wire_problem
-from fenchel.common.errors import NotFiniteError, PayloadError
+from fenchel.common.errors import NotFiniteError, PayloadError, Place
 from fenchel.common.untrusted_text import plain
 from fenchel.common.wire.values import ALIGNMENT, Array, SparseVector, Value, Values
 
@@ -109,7 +109,7 @@ Expected: TypeAlias = (
 Expectation: TypeAlias = Mapping[str, Expected]
 
 
-def check(values: Values, expectation: Expectation, source: str, *, finite: bool = False) -> None:
+def check(values: Values, expectation: Expectation, *, finite: bool = False, **place: Unpack[Place]) -> None:
     """Raise unless ``values`` are what was asked for.
 
     Parameters
@@ -118,10 +118,10 @@ def check(values: Values, expectation: Expectation, source: str, *, finite: bool
         A decoded payload.
     expectation
         Wanted names and kinds; no others are accepted.
-    source
-        Who sent it and for what, for the error: ``"client-3, phase 'train', round 7"``.
     finite
-        Whether the arrays are known to be finite (:class:`fenchel.common.wire.frames.Assembly`).
+        True if the arrays are known to be finite (:class:`fenchel.common.wire.frames.Assembly`).
+    **place
+        Round, phase and client, for the error.
 
     Raises
     ------
@@ -130,13 +130,15 @@ def check(values: Values, expectation: Expectation, source: str, *, finite: bool
     """
     if values.keys() != expectation.keys():
         raise PayloadError(
-            f"{source}: got values named {_names(values)}, expected {sorted(expectation)}; "
-            "do both sides run the same version of the algorithm?"
+            f"got values named {_names(values)}, expected {sorted(expectation)}; "
+            "do both sides run the same version of the algorithm?",
+            **place,
         )
     for name, expected in expectation.items():
         problem = _difference(values[name], expected, finite)
         if problem:
-            raise payload_error(f"{source}: {name!r}", problem)
+            place["array"] = name
+            raise payload_error(problem, **place)
 
 
 def largest_body(expectation: Expectation) -> int | None:
@@ -289,10 +291,10 @@ class NotFinite(str):
     """A difference from what was expected: that a value is not finite."""
 
 
-def payload_error(place: str, problem: str) -> PayloadError:
-    """Return the error for a value at ``place`` that has a problem."""
+def payload_error(problem: str, **place: Unpack[Place]) -> PayloadError:
+    """Return the error for a value at this place that has a problem."""
     kind = NotFiniteError if isinstance(problem, NotFinite) else PayloadError
-    return kind(f"{place} {problem}")
+    return kind(problem, **place)
 
 
 def finiteness_problem(array: Array) -> NotFinite | None:

@@ -102,7 +102,8 @@ class Authority:
         key = private_key(read(folder / AUTHORITY_KEY), folder / AUTHORITY_KEY)
         if not isinstance(key, ec.EllipticCurvePrivateKey) or public_key(key) != public_key(certificate):
             raise CredentialError(
-                f"{folder}: {AUTHORITY_KEY} is not the key of {AUTHORITY}; put back the two that were made together"
+                f"{AUTHORITY_KEY} is not the key of {AUTHORITY}; put back the two that were made together",
+                source=folder,
             )
         check_dates(certificate, f"{folder / AUTHORITY}: the authority")
         return cls(certificate, key, folder)

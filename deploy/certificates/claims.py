@@ -58,12 +58,14 @@ def claim(pool: Path, holder: str) -> str:
             draft.unlink()
     except OSError as error:
         raise CredentialError(
-            f"{claims}: cannot be used for the claims of identities ({error.strerror}); make {pool} a folder that this "
-            "process may write"
+            f"cannot be used for the claims of identities ({error.strerror}); make {pool} a folder that this "
+            "process may write",
+            source=claims,
         ) from None
     if not names:
-        raise SettingsError(f"{pool}: holds no client's folder; make some with fenchel certs all")
+        raise SettingsError("holds no client's folder; make some with fenchel certs all", source=pool)
     raise SettingsError(
-        f"{pool}: all {len(names)} identities are taken; make more with fenchel certs client, or remove the "
-        f"files of clients that are gone for good from {claims}"
+        f"all {len(names)} identities are taken; make more with fenchel certs client, or remove the "
+        f"files of clients that are gone for good from {claims}",
+        source=pool,
     )

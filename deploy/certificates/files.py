@@ -42,7 +42,7 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
         for name in files:
             path = folder / name
             if path.exists() and not force:
-                raise SettingsError(f"{path}: is there already; --force replaces it")
+                raise SettingsError("is there already; --force replaces it", source=path)
         for name, content in files.items():
             temporary = folder / f"{name}.new"
             temporary.unlink(missing_ok=True)
@@ -68,4 +68,4 @@ def explained(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CredentialError(f"{path}: {what} ({error.strerror})") from None
+        raise CredentialError(f"{what} ({error.strerror})", source=path) from None

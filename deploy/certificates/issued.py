@@ -42,8 +42,9 @@ def issued(authority_folder: Path) -> list[Issued]:
         return [Issued(int(line["serial"], 16), line["name"], line["expires"]) for line in lines]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CredentialError(
-            f"{path}: damaged: each line must be a JSON object; put a copy back. Until then certificates can be "
-            "revoked by their number: --serial, which fenchel certs show tells"
+            "damaged: each line must be a JSON object; put a copy back. Until then certificates can be "
+            "revoked by their number: --serial, which fenchel certs show tells",
+            source=path,
         ) from None
 
 

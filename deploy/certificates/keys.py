@@ -54,8 +54,9 @@ def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) ->
     for path in paths:
         if path.exists() and not force:
             raise SettingsError(
-                f"{path}: is there already; --force replaces it, and what was encrypted with it can then no "
-                "longer be read"
+                "is there already; --force replaces it, and what was encrypted with it can then no "
+                "longer be read",
+                source=path,
             )
     secrets = Secrets.generate(bits)
     public = secrets.private_key.public
@@ -66,7 +67,7 @@ def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) ->
         secrets.save(paths[0])
         paths[1].write_text(public.to_text())
     except OSError as error:
-        raise CredentialError(f"{folder}: cannot be written ({error.strerror})") from None
+        raise CredentialError(f"cannot be written ({error.strerror})", source=folder) from None
     return public
 
 
@@ -103,7 +104,7 @@ def read_public(path: Path) -> PublicKey:
         text = path.read_text(errors="replace")
     except OSError as error:
         raise CredentialError(
-            f"{path}: cannot be read ({error.strerror}); fenchel keys makes {SERVER}"
+            f"cannot be read ({error.strerror}); fenchel keys makes {SERVER}", source=path
         ) from None
     return PublicKey.from_text(text, str(path))
 
@@ -130,9 +131,10 @@ def refuse_private_keys(
     for place, text in _offered(certificates, environment, mounted):
         if looks_private(text):
             raise CredentialError(
-                f"{place}: holds the clients' private key, and this would be the server: whoever runs it could read "
+                f"holds the clients' private key, and this would be the server: whoever runs it could read "
                 f"what the clients hide. Give the server {SERVER} only, and remove this. If others than the clients "
-                "have had access to it, make new keys (fenchel keys)"
+                "have had access to it, make new keys (fenchel keys)",
+                source=place,
             )
 
 

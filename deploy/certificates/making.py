@@ -183,7 +183,8 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
         make_client(authority_folder, folder, subject_name(old), days=days, force=True)
     else:
         raise CredentialError(
-            f"{path}: neither a server's nor a client's nor a monitor's certificate, so it cannot be renewed"
+            "neither a server's nor a client's nor a monitor's certificate, so it cannot be renewed",
+            source=path,
         )
 
 

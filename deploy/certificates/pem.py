@@ -34,7 +34,7 @@ def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
         x509.DuplicateExtension,
         x509.UnsupportedGeneralNameType,
     ):
-        raise CredentialError(f"{where}: not a certificate in PEM form, or a damaged one") from None
+        raise CredentialError("not a certificate in PEM form, or a damaged one", source=where) from None
 
 
 def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
@@ -49,10 +49,10 @@ def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
         return serialization.load_pem_private_key(pem, password=None)
     except TypeError:
         raise CredentialError(
-            f"{where}: the key is locked with a passphrase; gRPC needs it unlocked"
+            "the key is locked with a passphrase; gRPC needs it unlocked", source=where
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise CredentialError(f"{where}: not a private key in PEM form, or of an unknown kind") from None
+        raise CredentialError("not a private key in PEM form, or of an unknown kind", source=where) from None
 
 
 def public_key(holder: x509.Certificate | PrivateKeyTypes) -> bytes:

@@ -48,8 +48,9 @@ def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequen
         found = [each.serial for each in issued(authority_folder) if each.name == name]
         if not found:
             raise SettingsError(
-                f"{authority_folder / ISSUED}: has no certificate of {name!r}; is the name right? One that was made "
-                "before this list was kept is revoked by its number: --serial, which fenchel certs show tells"
+                f"has no certificate of {name!r}; is the name right? One that was made "
+                "before this list was kept is revoked by its number: --serial, which fenchel certs show tells",
+                source=authority_folder / ISSUED,
             )
         wanted += found
     new = [serial for serial in dict.fromkeys(wanted) if serial not in before]

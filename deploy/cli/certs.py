@@ -168,7 +168,7 @@ def _number(serial: str) -> int:
         number = 0
     if number <= 0:
         raise SettingsError(
-            f"--serial {serial}: not a number in hexadecimal digits; fenchel certs show tells it"
+            "not a number in hexadecimal digits; fenchel certs show tells it", key=f"--serial {serial}"
         )
     return number
 

@@ -104,7 +104,7 @@ def extract(
     chosen = load(settings, overrides or ())
     if chosen.own_data:
         raise DataError(
-            "data.name: own means that each client brings its own file, and computes its own features"
+            "own means that each client brings its own file, and computes its own features", key="data.name"
         )
     console = Console(highlight=False)
     ensure(chosen.data, console)
@@ -131,10 +131,10 @@ def show(
     chosen = load(settings, [*(overrides or []), *([f"clients={clients}"] if clients else [])])
     if chosen.own_data:
         raise DataError(
-            "data.name: own means that each client brings its own file: there is no partition to show"
+            "own means that each client brings its own file: there is no partition to show", key="data.name"
         )
     if not isinstance(chosen.clients, int):
-        raise SettingsError("clients: auto; say how many with --clients N")
+        raise SettingsError("auto; say how many with --clients N", key="clients")
     console = Console(highlight=False)
     ensure(chosen.data, console)
     table = partition_table(DataSource.open(chosen.data, chosen.seed, chosen.positive), chosen.clients)

@@ -96,12 +96,14 @@ def energy(
 
     channel, devices = Channel(snr, bandwidth, downlink_rate), _devices(device or ())
     if devices.receive and downlink_rate is None:
-        raise SettingsError("--device receive_power: receiving takes no time without --downlink-rate BIT/S")
+        raise SettingsError(
+            "receiving takes no time without --downlink-rate BIT/S", key="--device receive_power"
+        )
     measured = [Measured.of(Run(path), target, figure, macs) for path in runs]
     priced = [(each, each.expense(devices, channel)) for each in measured]
     if picture is not None and target is None and len(measured) > 1:
         raise SettingsError(
-            "--map of several runs needs --target: without one they do not strive for the same"
+            "a map of several runs needs --target: without one they do not strive for the same", key="--map"
         )
     best = None if target is None else choice(measured, devices, channel)
     if picture is not None:
@@ -167,18 +169,18 @@ def _constant(word: str, text: str) -> Any:
     try:
         return yaml_value(text)
     except yaml.YAMLError:
-        raise SettingsError(f"--device {word}: the value is not valid YAML") from None
+        raise SettingsError("the value is not valid YAML", key=f"--device {word}") from None
 
 
 def _constants(path: Path) -> dict[str, Any]:
     try:
         values = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"--device {path}: cannot be read ({error.strerror})") from None
+        raise SettingsError(f"cannot be read ({error.strerror})", key=f"--device {path}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--device {path}: not valid YAML: {error}") from None
+        raise SettingsError(f"not valid YAML: {error}", key=f"--device {path}") from None
     if not isinstance(values, dict):
-        raise SettingsError(f"--device {path}: expected constants, such as transmit_power: 0.2")
+        raise SettingsError("expected constants, such as transmit_power: 0.2", key=f"--device {path}")
     return values
 
 

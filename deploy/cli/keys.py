@@ -68,7 +68,8 @@ def _about(file: Path) -> dict[str, str | int]:
         private = looks_private(file.read_text(errors="replace"))
     except OSError as error:
         raise CredentialError(
-            f"{file}: cannot be read ({error.strerror}); give clients.secret or server.public, which fenchel keys made"
+            f"cannot be read ({error.strerror}); give clients.secret or server.public, which fenchel keys made",
+            source=file,
         ) from None
     if private:
         secrets = Secrets.load(file)

@@ -105,7 +105,7 @@ def _chosen(
         chosen.append(f"clients={clients}")
     if resume is None:
         if previous:
-            raise SettingsError("--previous says where to go on from: give it with --resume RUN")
+            raise SettingsError("says where to go on from: give it with --resume RUN", key="--previous")
         if settings is None:
             raise SettingsError(
                 "which settings? Give a file, such as experiments/quickstart.yaml, or --resume RUN"
@@ -115,7 +115,7 @@ def _chosen(
         raise SettingsError("a resumed run keeps its settings: give --resume RUN alone")
     folder = RunFolder(resume)
     if not folder.settings.exists():
-        raise CheckpointError(f"{resume}: not a run folder (it has no {folder.settings.name})")
+        raise CheckpointError(f"not a run folder (it has no {folder.settings.name})", source=resume)
     return load(folder.settings), folder
 
 
@@ -229,7 +229,7 @@ def up(
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     number = len(checkpoint.members) if checkpoint is not None else chosen.clients
     if not isinstance(number, int):
-        raise SettingsError("clients: auto means whoever joins; say how many to start with --clients N")
+        raise SettingsError("auto means whoever joins; say how many to start with --clients N", key="clients")
     _warn(chosen)
     console = Console(stderr=as_json)
     ensure(chosen.data, console)
@@ -307,8 +307,9 @@ def server(
         )
     if chosen.seals_secrets and insecure:
         raise SettingsError(
-            "secrets.source: sealed needs the clients' certificates: start the server with --certs DIR, or use "
-            "secrets.source: file"
+            "sealed needs the clients' certificates: start the server with --certs DIR, or use "
+            "secrets.source: file",
+            key="secrets.source",
         )
     credentials = None if certs is None else Credentials.load(certs)
     if credentials is not None:
@@ -555,8 +556,9 @@ def _identities(
         identities[common_name(credentials)] = credentials
         if name is not None and name not in identities:
             raise SettingsError(
-                f"--name {name}: with --certs a client has the name in its certificate, which is "
-                f"{common_name(credentials)}; leave --name out, or give the folder of that identity"
+                f"with --certs a client has the name in its certificate, which is "
+                f"{common_name(credentials)}; leave --name out, or give the folder of that identity",
+                key=f"--name {name}",
             )
     elif name is not None:
         identities[name] = None

@@ -53,13 +53,13 @@ def solve(
     from fenchel.report.render.output import output_at
 
     if output is not None and output.is_dir():
-        raise SettingsError(f"--output {output}: is a folder; name a file in it")
+        raise SettingsError("is a folder; name a file in it", key=f"--output {output}")
     if output is not None and not output.parent.is_dir():
-        raise SettingsError(f"--output {output}: there is no folder {output.parent}; make it first")
+        raise SettingsError(f"there is no folder {output.parent}; make it first", key=f"--output {output}")
     chosen = load(settings, overrides or ())
     if chosen.own_data:
         raise DataError(
-            "data.name: own means that each client brings its own file: nobody holds the whole problem"
+            "own means that each client brings its own file: nobody holds the whole problem", key="data.name"
         )
     loss, l2 = margin_loss(chosen.objective), chosen.objective.l2
     console = Console(stderr=as_json, highlight=False)

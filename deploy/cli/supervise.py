@@ -63,8 +63,9 @@ class Supervisor:
             self._mine.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SettingsError(
-                f"{self.runs}: cannot be written by user {os.getuid()}, group {os.getgid()} ({error.strerror}); make "
-                "the folder before you start, and start as its owner (docs/docker.md: FENCHEL_UID)"
+                f"cannot be written by user {os.getuid()}, group {os.getgid()} ({error.strerror}); make "
+                "the folder before you start, and start as its owner (docs/docker.md: FENCHEL_UID)",
+                source=self.runs,
             ) from None
         for _ in range(1 + _RESTARTS):
             code = self._serve()

@@ -88,8 +88,9 @@ async def run_in_process(
     """
     if settings.links is not None:
         raise SettingsError(
-            "links: in one process there is no network between the clients and the server; use fenchel up without "
-            "in_process, or leave links out"
+            "in one process there is no network between the clients and the server; use fenchel up without "
+            "in_process, or leave links out",
+            key="links",
         )
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
 
@@ -123,8 +124,9 @@ def _secrets(settings: RunSettings, keys: Path, *, fresh: bool) -> Secrets | Non
         return None
     if settings.seals_secrets:
         raise SettingsError(
-            "secrets.source: sealed needs certificates, which clients in one process do not have; use fenchel up "
-            "without in_process, or secrets.source: file"
+            "sealed needs certificates, which clients in one process do not have; use fenchel up "
+            "without in_process, or secrets.source: file",
+            key="secrets.source",
         )
     if fresh:
         make_keys(keys, bits)

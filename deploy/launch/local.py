@@ -131,13 +131,14 @@ class LocalLauncher:
         """
         if self.settings.own_data:
             raise SettingsError(
-                "data.name: own means that clients on other machines bring their files; start fenchel server, and "
-                "fenchel client --data FILE there (docs/separate-machines.md)"
+                "own means that clients on other machines bring their files; start fenchel server, and "
+                "fenchel client --data FILE there (docs/separate-machines.md)",
+                key="data.name",
             )
         if self.settings.seals_secrets and not self.secure:
             raise SettingsError(
-                "secrets.source: sealed needs the clients' certificates: leave --insecure out, or use "
-                "secrets.source: file"
+                "sealed needs the clients' certificates: leave --insecure out, or use secrets.source: file",
+                key="secrets.source",
             )
         if self.settings.secrets.designated is not None:
             check_designated(self.settings.secrets.designated, client_names(self.clients))
@@ -192,8 +193,9 @@ class LocalLauncher:
             return await make_keys_apart(self._keys, bits)
         if not (self._keys / CLIENTS).exists():
             raise CheckpointError(
-                f"{self._keys / CLIENTS}: is gone, and with it what the clients need to go on with this run (it is "
-                "removed when a run is complete); put it back from a copy, or begin a new run"
+                "is gone, and with it what the clients need to go on with this run (it is "
+                "removed when a run is complete); put it back from a copy, or begin a new run",
+                source=self._keys / CLIENTS,
             )
         return read_public(self._keys / SERVER)
 

@@ -66,8 +66,9 @@ class TuningFolder:
             folder.write_settings(tuning)
         except OSError as error:
             raise StorageError(
-                f"{parent}: no tuning folder can be made there ({error.strerror}); make room on the disk, or the "
-                "folder writable, or choose another with --runs"
+                f"no tuning folder can be made there ({error.strerror}); make room on the disk, or the "
+                "folder writable, or choose another with --runs",
+                source=parent,
             ) from None
         return folder
 
@@ -177,7 +178,7 @@ class Search:
         """
         folder = TuningFolder(path)
         if not folder.settings.is_file():
-            raise CheckpointError(f"{path}: not a tuning folder (it has no {folder.settings.name})")
+            raise CheckpointError(f"not a tuning folder (it has no {folder.settings.name})", source=path)
         tuning = load_tuning(folder.settings)
         if trials is not None:
             tuning = tuning.model_copy(update={"trials": trials})
@@ -188,8 +189,9 @@ class Search:
         for trial in finished.values():
             if trial.parameters != _plain(parameters(tuning, trial.number)):
                 raise CheckpointError(
-                    f"{folder.record}: trial {trial.number} was done with {dict(trial.parameters)}, which is not what "
-                    f"{folder.settings.name} draws; parameters and seed of a search cannot be changed: start a new one"
+                    f"trial {trial.number} was done with {dict(trial.parameters)}, which is not what "
+                    f"{folder.settings.name} draws; parameters and seed of a search cannot be changed: start a new one",
+                    source=folder.record,
                 )
         return cls(tuning, base, folder, finished)
 
@@ -234,7 +236,7 @@ class Search:
         if verdict.best is None:
             reasons = "\n  ".join(f"trial {each.trial.number}: {each.reason}" for each in verdict.trials)
             raise RunStoppedError(
-                f"{self.folder.path}: no trial can be chosen, all were dropped\n  {reasons}"
+                f"no trial can be chosen, all were dropped\n  {reasons}", source=self.folder.path
             )
         draw(verdict, self.folder.figure)
         self.folder.best.write_text(self._settings_of(verdict.best).to_yaml())
@@ -318,7 +320,7 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
             section = section.get(part) if isinstance(section, dict) else None
         if not isinstance(section, dict):
             raise SettingsError(
-                f"parameters.{key}: the settings of the run have no section {'.'.join(path)!r}"
+                f"the settings of the run have no section {'.'.join(path)!r}", key=f"parameters.{key}"
             )
         section[last] = value
     return validate(values, f"trial {number}")
@@ -329,7 +331,7 @@ def _check(
 ) -> None:
     """Refuse a search before it starts if one of its trials could not start."""
     if not isinstance(base.clients, int):
-        raise SettingsError(f"{source}: clients: auto means whoever joins; a search needs a number")
+        raise SettingsError("auto means whoever joins; a search needs a number", source=source, key="clients")
     trials = [trial_settings(base, parameters(tuning, number), number) for number in range(tuning.trials)]
     sources: dict[str, DataSource | None] = {}
     for number, trial in enumerate(trials):
@@ -373,5 +375,7 @@ def _recorded(folder: TuningFolder) -> list[Trial]:
             run = None if values["run"] is None else folder.trials / values["run"]
             trials.append(Trial(values["trial"], values["parameters"], run, values["error"]))
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise CheckpointError(f"{folder.record}: line {position} is not the record of a trial") from None
+            raise CheckpointError(
+                f"line {position} is not the record of a trial", source=folder.record
+            ) from None
     return trials

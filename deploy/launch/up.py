@@ -66,7 +66,7 @@ def up(
 
     chosen = _settings(settings, overrides, clients)
     if not isinstance(chosen.clients, int):
-        raise SettingsError("clients: auto means whoever joins; give clients=N")
+        raise SettingsError("auto means whoever joins; give clients=N", key="clients")
     ensure(chosen.data, Console(stderr=True))
     folder = RunFolder.create(Path(runs), chosen.name)
     observer = observer or RunObserver()

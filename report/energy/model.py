@@ -63,7 +63,8 @@ class Devices:
         own = values.get("clients") or {}
         if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
             raise SettingsError(
-                "device: clients: expected constants for each client, such as {client-003: {frequency: 5e8}}"
+                "clients: expected constants for each client, such as {client-003: {frequency: 5e8}}",
+                key="device",
             )
         clients = {str(name): _device({**common, **each}, f"device of {name}") for name, each in own.items()}
         return cls(_device(common, "device"), clients)

@@ -37,8 +37,9 @@ def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> i
     """
     if isinstance(objective, OwnSettings):
         raise SettingsError(
-            f"objective.name: {objective.name}: how much this model computes is not known; say how many "
-            "multiply-accumulate operations the forward pass of one sample takes, with --macs"
+            f"{objective.name}: how much this model computes is not known; say how many "
+            "multiply-accumulate operations the forward pass of one sample takes, with --macs",
+            key="objective.name",
         )
     if isinstance(objective, BinarySettings):
         return _scorer_macs(objective, features)
@@ -58,8 +59,9 @@ def _scorer_macs(objective: BinarySettings, features: int) -> int:
         case CnnScorer():
             return _cnn(features, 1)
     raise SettingsError(
-        f"objective.scorer.kind: {objective.scorer.kind}: how much this network computes is not known here; say how "
-        "many multiply-accumulate operations the forward pass of one sample takes, with --macs"
+        f"{objective.scorer.kind}: how much this network computes is not known here; say how "
+        "many multiply-accumulate operations the forward pass of one sample takes, with --macs",
+        key="objective.scorer.kind",
     )
 
 

@@ -23,5 +23,6 @@ def output_at(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise SettingsError(
-            f"{path}: cannot be written there ({error.strerror or error}); name another place, or make room"
+            f"cannot be written there ({error.strerror or error}); name another place, or make room",
+            source=path,
         ) from None

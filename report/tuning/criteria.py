@@ -78,8 +78,9 @@ def loss_column(runs: Sequence[Run], chosen: str) -> str:
         if name in known:
             return name
     raise SettingsError(
-        f"selection.loss: {chosen}: no trial has values of {' or '.join(candidates)}; "
-        f"their figures are {', '.join(known) or 'none'} (see evaluation in the settings of the run)"
+        f"{chosen}: no trial has values of {' or '.join(candidates)}; "
+        f"their figures are {', '.join(known) or 'none'} (see evaluation in the settings of the run)",
+        key="selection.loss",
     )
 
 
@@ -96,7 +97,8 @@ def accuracy_column(runs: Sequence[Run], chosen: str) -> str | None:
         return next((name for name in ACCURACIES if name in known), None)
     if chosen not in known:
         raise SettingsError(
-            f"selection.accuracy: no trial has values of {chosen}; their figures are {', '.join(known) or 'none'}"
+            f"no trial has values of {chosen}; their figures are {', '.join(known) or 'none'}",
+            key="selection.accuracy",
         )
     return chosen
 

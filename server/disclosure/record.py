@@ -316,8 +316,9 @@ class DisclosureRecord:
                 self.shown(Exporter(entry["outlet"], entry["address"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
-                f"{self.path}: cannot be read ({error}); without it the account of what was disclosed would begin "
-                "anew. Put it back, or move it away to accept that"
+                f"cannot be read ({error}); without it the account of what was disclosed would begin "
+                "anew. Put it back, or move it away to accept that",
+                source=self.path,
             ) from None
 
 

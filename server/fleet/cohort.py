@@ -229,13 +229,13 @@ class Cohort:
         roster = self.roster
         expected = returns or {}
 
-        source = f"round {roster.round}, phase {phase!r}, client "
+        t = roster.round
         differs = any(isinstance(value, Each) for value in expected.values())
         same: dict[str, Expected] = {} if differs else _for_client(expected, "")
 
         def checked(client: str, reply: Values, finite: bool) -> None:
             wanted: dict[str, Expected] = _for_client(expected, client) if differs else same
-            check(reply, wanted, source + client, finite=finite)
+            check(reply, wanted, finite=finite, round=t, phase=phase, client=client)
             if verify is not None:
                 verify(client, reply)
 

@@ -94,13 +94,15 @@ def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
     """
     if exhausted:
         return RunStoppedError(
-            f"round {t}: {exhausted}. Everything up to the last checkpoint is saved; a longer run needs more noise, "
-            "set before it begins, or policies that allow more"
+            f"{exhausted}. Everything up to the last checkpoint is saved; a longer run needs more noise, "
+            "set before it begins, or policies that allow more",
+            round=t,
         )
     return RunStoppedError(
-        f"round {t}: all {clients} clients are lost (the log has the reason of each), so nobody can go on. Put their "
+        f"all {clients} clients are lost (the log has the reason of each), so nobody can go on. Put their "
         "--state folders back and go on with --resume RUN --previous, as the last checkpoint may count clients as lost "
-        "already; or begin a new run"
+        "already; or begin a new run",
+        round=t,
     )
 
 

@@ -261,8 +261,13 @@ class Request:
         self.ended_ns = time.perf_counter_ns()
         self._let_go()
         if len(self.answered) < self._needed:
-            text = self._too_few(asked, setting)
-            raise TooFewRepliesError(text, failures=self.failures, diverged=self._diverged)
+            raise TooFewRepliesError(
+                self._too_few(asked, setting),
+                failures=self.failures,
+                diverged=self._diverged,
+                round=self.round,
+                phase=self.phase,
+            )
         return sorted(self.answered)
 
     def _let_go(self) -> None:
@@ -370,7 +375,7 @@ class Request:
             remedy = "continue with --resume when the clients are back"
         reasons = "".join(f"\n  {client}: {reason}" for client, reason in sorted(failures.items())[:5])
         return (
-            f"round {self.round}, phase {self.phase!r}: {problem}, and it needs {self._needed} ({setting}). "
+            f"{problem}, and it needs {self._needed} ({setting}). "
             f"Everything up to the last checkpoint is saved; {remedy}.{reasons}"
         )
 

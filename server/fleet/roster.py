@@ -121,9 +121,10 @@ class Roster:
         for member in self.members.values():
             if member.lost is not None:
                 raise LostStateError(
-                    f"client {member.name}: {member.lost}. The run stops, because the algorithm's state on the "
+                    f"{member.lost}. The run stops, because the algorithm's state on the "
                     "clients would no longer add up. Where that cannot be cured, begin a new run; with "
-                    "participation.on_lost_state: continue it would go on without such a client"
+                    "participation.on_lost_state: continue it would go on without such a client",
+                    client=member.name,
                 )
 
     def note_attendance(self, calls: Iterable[Call]) -> None:

@@ -147,9 +147,10 @@ def _weighted(
     positive = int(np.count_nonzero(weights > 0))
     if not np.isfinite(weights).all() or (weights < 0).any() or not positive:
         raise SettingsError(
-            "participation.sampler: the weights by which the algorithm has clients drawn must be finite, not "
+            "the weights by which the algorithm has clients drawn must be finite, not "
             f"negative and not all zero, but they are {weights.min():g} to {weights.max():g}; correct what it gives to "
-            "sample(weights=)"
+            "sample(weights=)",
+            key="participation.sampler",
         )
     size = sampler.size if sampler.replacement else _at_most("size", sampler.size, positive, lost)
     first = np.where(here, weights, 0.0)

@@ -147,16 +147,18 @@ def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:
     key, name = "participation.late_joiners", settings.algorithm.name
     if not settings.own_data:
         raise SettingsError(
-            f"{key}: admit given, but the data set is divided among the clients at the start, so nothing is left for "
+            "admit given, but the data set is divided among the clients at the start, so nothing is left for "
             "one that comes later; use refuse, or data.name: own, where each client brings a file (fenchel client "
-            "--data FILE)"
+            "--data FILE)",
+            key=key,
         )
     if half.fixed_fleet:
-        raise SettingsError(f"{key}: admit given, but with {name} {half.fixed_fleet}; use refuse")
+        raise SettingsError(f"admit given, but with {name} {half.fixed_fleet}; use refuse", key=key)
     if settings.seals_secrets:
         raise SettingsError(
-            f"{key}: admit given, but with secrets.source: sealed the clients exchange secrets once, at the start; "
-            "use refuse, or secrets.source: file"
+            "admit given, but with secrets.source: sealed the clients exchange secrets once, at the start; "
+            "use refuse, or secrets.source: file",
+            key=key,
         )
     keeps = [entry.name for entry in fields(half.State)][1:]  # besides the model
     own = (
@@ -164,6 +166,7 @@ def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:
     )
     if own and half.admit is Algorithm.admit:
         raise SettingsError(
-            f"{key}: admit given, but {name} {own} and does not say what becomes of that when a client comes later; "
-            "use refuse, or another algorithm (if it is your own, define admit(cohort))"
+            f"admit given, but {name} {own} and does not say what becomes of that when a client comes later; "
+            "use refuse, or another algorithm (if it is your own, define admit(cohort))",
+            key=key,
         )

@@ -229,16 +229,16 @@ def _read_message(data: bytes) -> None:
             with contextlib.suppress(PayloadError):
                 CipherVector.from_wire(value, KEY_PAIR)
             with contextlib.suppress(PayloadError):
-                check({name: value}, {name: CipherSpec(KEY_PAIR, LAYOUT, 6, 2)}, "somebody")
+                check({name: value}, {name: CipherSpec(KEY_PAIR, LAYOUT, 6, 2)}, client="somebody")
     with contextlib.suppress(PayloadError):
         check(
             values,
             dict.fromkeys(values, ArraySpec(np.float64, (None,), sparse=True)),
-            "x",
+            client="x",
             finite=assembly.finite,
         )
     with contextlib.suppress(PayloadError):
-        check(values, ASKED, "somebody")
+        check(values, ASKED, client="somebody")
 
 
 def _changed_descriptor(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
@@ -403,7 +403,7 @@ class _Gate:
         member = ClientRecord("a", 0)
 
         def judge(client: str, values: Values, finite: bool) -> None:
-            check(values, ASKED, client, finite=finite)
+            check(values, ASKED, client=client, finite=finite)
 
         exchange = Request("train", 1, Gathered(), judge, 60.0)
         call = member.post("train", 1, pb.ASK, Body(encode({"model": np.zeros(4)})), exchange)

@@ -142,8 +142,8 @@ def received(data: bytes) -> None:
                     with contextlib.suppress(PayloadError):
                         CipherVector.from_wire(value, KEY)
                     with contextlib.suppress(PayloadError):
-                        check({name: value}, {name: CipherSpec(KEY, LAYOUT, 6, 2)}, "somebody")
-            check(values, {"model": ArraySpec(np.float64, (None,))}, "somebody")
+                        check({name: value}, {name: CipherSpec(KEY, LAYOUT, 6, 2)}, client="somebody")
+            check(values, {"model": ArraySpec(np.float64, (None,))}, client="somebody")
 
 
 def assert_supported(value: Value) -> None:

@@ -36,8 +36,9 @@ def cnn(features: int, classes: int) -> nn.Sequential:
     side = math.isqrt(features)
     if side * side != features or side < 4:
         raise SettingsError(
-            f"objective.kind: cnn needs square grey images of at least 4x4 pixels, 784 features for 28x28, "
-            f"but the data set has {features} features; use mlp or softmax"
+            f"cnn needs square grey images of at least 4x4 pixels, 784 features for 28x28, "
+            f"but the data set has {features} features; use mlp or softmax",
+            key="objective.kind",
         )
     return nn.Sequential(
         nn.Unflatten(1, (1, side, side)),
@@ -151,7 +152,8 @@ def _square(features: int, channels: int, least: int, kind: str) -> tuple[int, i
     side = math.isqrt(features // channels)
     if channels * side * side != features or side < least:
         raise SettingsError(
-            f"objective.scorer.kind: {kind} needs square images of {channels} channels (objective.scorer.channels) and "
-            f"at least {least}x{least} pixels, channel after channel, but the data set has {features} features"
+            f"{kind} needs square images of {channels} channels (objective.scorer.channels) and "
+            f"at least {least}x{least} pixels, channel after channel, but the data set has {features} features",
+            key="objective.scorer.kind",
         )
     return side, side

@@ -63,7 +63,7 @@ def offers(*parts: tuple[str, SecretExchange]) -> dict[str, Value]:
     collected: dict[str, Value] = {}
     for name, part in parts:
         offer = part.answer(OFFER, {})
-        check(offer, OFFERED, name)
+        check(offer, OFFERED, client=name)
         collected |= {f"{name}/{item}": value for item, value in offer.items()}
     return collected
 
@@ -87,10 +87,10 @@ def text(part: SecretExchange) -> str:
 def test_all_clients_come_to_the_same_secrets(make: Make, kept: bool) -> None:
     parts = {name: make(name, kept=kept) for name in NAMES}
     sealed = parts[MAKER].answer(SEAL, offers(*((name, parts[name]) for name in OTHERS)))
-    check(sealed, sealed_for(OTHERS), MAKER)
+    check(sealed, sealed_for(OTHERS), client=MAKER)
     for name in OTHERS:
         accepted = parts[name].answer(ACCEPT, parcel(sealed, name))
-        check(accepted, ACCEPTED, name)
+        check(accepted, ACCEPTED, client=name)
         assert accepted["fingerprint"] == sealed["fingerprint"]
     assert len({text(part) for part in parts.values()}) == 1
 

@@ -308,7 +308,7 @@ def test_evaluation_returns_sums_and_changes_nothing(make_session: MakeSession, 
     session = make_session(evaluation={"histograms": least and {"least": least, "bins": 16}})
     add(session, 1.0, sequence=1, base=0)
     answer = values_of(handled(session, EVALUATE, 2, 1, kind=pb.INSPECT, model=np.array([0.5, -0.5])))
-    check(answer, {**EVALUATION, **(grouped_in(16) if least else {})}, "client-0")
+    check(answer, {**EVALUATION, **(grouped_in(16) if least else {})}, client="client-0")
     assert (answer["samples"], answer["holdout_samples"]) == (4, 0)
     assert session.hello().snapshots == [1]
     assert add(session, 2.0, sequence=3, base=1) == 3.0
@@ -320,7 +320,9 @@ def test_further_places_on_the_line_of_scores_divide_the_groups(make_session: Ma
 
     def check_groups(answer: Values, places: Places) -> None:
         bins = edges_of(16, places).size + 1
-        check(answer, {**EVALUATION, **grouped_in(bins), **(LEVELS if len(places) else {})}, "client-0")
+        check(
+            answer, {**EVALUATION, **grouped_in(bins), **(LEVELS if len(places) else {})}, client="client-0"
+        )
         groups = [answer[name] for name in ("positives", "negatives")]
         assert sum(samples_in(each) for each in groups if isinstance(each, np.ndarray)) == 4
 

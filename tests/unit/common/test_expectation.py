@@ -80,7 +80,7 @@ def encrypted(
     ],
 )
 def test_what_was_asked_for_is_accepted(value: Value, expected: Expected) -> None:
-    check({"x": value}, {"x": expected}, "client-1")
+    check({"x": value}, {"x": expected}, client="client-1")
 
 
 @pytest.mark.parametrize(
@@ -139,20 +139,20 @@ def test_anything_else_is_refused_and_the_error_says_from_whom(
     value: Value, expected: Expected, told: str
 ) -> None:
     with pytest.raises(PayloadError, match=f"client-1, round 4: 'x' .*{told}"):
-        check({"x": value}, {"x": expected}, "client-1, round 4")
+        check({"x": value}, {"x": expected}, client="client-1, round 4")
 
 
 @pytest.mark.parametrize("names", [(), ("x",), ("y",), ("x", "y", "z")])
 def test_no_name_may_be_missing_or_new(names: tuple[str, ...]) -> None:
     expectation: Expectation = {"x": float, "y": float}
     with pytest.raises(PayloadError, match=r"expected \['x', 'y'\]"):
-        check(dict.fromkeys(names, 1.0), expectation, "client-1")
+        check(dict.fromkeys(names, 1.0), expectation, client="client-1")
 
 
 def test_names_that_somebody_else_chose_are_told_in_short() -> None:
     names = {"\x1b[31m\n" + "A" * 900_000: 1.0} | {f"name {number}": 1.0 for number in range(10_000)}
     with pytest.raises(PayloadError, match="got values named") as caught:
-        check(names, {"loss": float}, "client a")
+        check(names, {"loss": float}, client="client a")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 600
 
@@ -206,6 +206,6 @@ def test_the_largest_payload_is_known_where_all_lengths_are() -> None:
 
 
 def test_an_open_length_may_be_bounded() -> None:
-    check({"x": np.ones((7, 2))}, {"x": BOUNDED}, "a client")
+    check({"x": np.ones((7, 2))}, {"x": BOUNDED}, client="a client")
     with pytest.raises(PayloadError, match=r"'x' has shape \(8, 2\), expected at most 7 in an open length"):
-        check({"x": np.ones((8, 2))}, {"x": BOUNDED}, "a client")
+        check({"x": np.ones((8, 2))}, {"x": BOUNDED}, client="a client")

@@ -270,8 +270,8 @@ def test_a_number_that_shares_a_factor_with_n_is_no_ciphertext(number: int, plac
         CipherVector.from_wire(hostile, KEY)
     assert str(number) not in str(caught.value)
     with pytest.raises(PayloadError):
-        check({"dual": hostile}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, "a client")
-    check({"dual": GOOD}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, "a client")
+        check({"dual": hostile}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, client="a client")
+    check({"dual": GOOD}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, client="a client")
 
 
 @pytest.mark.parametrize("number", [1, KEY.n**2 - 1])

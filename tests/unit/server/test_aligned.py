@@ -119,8 +119,8 @@ def test_blocks_are_added_and_replaced_alike(hybrid: Layouts, block: int, seed: 
         }
         sent = {c: envelope(alignment, c, block).seal(own[c], blocks[c]) for c in own}
         for client in own:
-            check({"x": own[client]}, {"x": clear.expected(client, blocks[client])}, client)
-            check({"x": sent[client]}, {"x": encrypted.expected(client, blocks[client])}, client)
+            check({"x": own[client]}, {"x": clear.expected(client, blocks[client])}, client=client)
+            check({"x": sent[client]}, {"x": encrypted.expected(client, blocks[client])}, client=client)
         before = decrypted(alignment, number, block).copy()
         number, cipher, earlier = (
             clear.added(number, own, blocks),
@@ -159,10 +159,10 @@ def test_zeros_and_what_is_expected(block: int) -> None:
         assert clear.own_zeros(client).shape == (len(part.positions),)
         assert not paillier_values(alignment, client, encrypted.own_zeros(client), block).any()
         whole = sealed(alignment, client, np.ones(len(part.positions)), block)
-        check({"x": whole}, {"x": encrypted.expected(client)}, client)
+        check({"x": whole}, {"x": encrypted.expected(client)}, client=client)
         if len(part.blocks) > 1:
             with pytest.raises(PayloadError, match=client):
-                check({"x": whole}, {"x": encrypted.expected(client, np.array([0]))}, client)
+                check({"x": whole}, {"x": encrypted.expected(client, np.array([0]))}, client=client)
 
 
 def test_a_sum_that_slots_have_no_room_for_is_refused() -> None:

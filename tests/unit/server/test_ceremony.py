@@ -49,7 +49,7 @@ class Relayed:
             reply["certificate"] = client
             for name in recipients:
                 reply |= {f"{name}/box": array(f"for {name}"), f"{name}/signature": array(f"{client} {name}")}
-        check(reply, returns, client)
+        check(reply, returns, client=client)
         return {client: reply}
 
 

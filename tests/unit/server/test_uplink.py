@@ -105,7 +105,7 @@ def test_what_is_expected_is_what_clients_send_and_nothing_else(
     settings = settings_of(support, dtype=dtype)
     expected = {"model": ServerUplink(settings, SEED).expected(X0), "samples": int}
     (good,) = sent(settings, vectors_of(1, 0)).values()
-    check(good, expected, "client-000")
+    check(good, expected, client="client-000")
     other = settings_of(support, 0.6, dtype=dtype)  # another share, which is another length
     wrong = [sent(settings_of(support, dtype="float32" if dtype is None else None), vectors_of(1, 0))]
     if support is not None:
@@ -114,7 +114,7 @@ def test_what_is_expected_is_what_clients_send_and_nothing_else(
     for replies in wrong:
         for reply in replies.values():
             with pytest.raises(PayloadError, match="client-000: 'model'"):
-                check(reply, expected, "client-000")
+                check(reply, expected, client="client-000")
 
 
 def test_a_support_that_the_server_knows_is_expected_without_indices() -> None:
