@@ -40,6 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[messages.UPDATE] = "1"
 
 
+def pytest_sessionfinish() -> None:
+    """Write what this process has found of the snapshot."""
+    if os.environ.get(messages.UPDATE):
+        messages.save()
+
+
 MakeSettings: TypeAlias = Callable[..., RunSettings]
 
 

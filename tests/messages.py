@@ -14,6 +14,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,8 @@ UPDATE = "FENCHEL_UPDATE_MESSAGES"
 
 _E = TypeVar("_E", bound=BaseException)
 
+_found: dict[str, set[str]] = {}  # by test, in this process
+
 # What differs from one machine or run to the next; numbers with decimals depend on rounding.
 _VARYING = (
     (re.compile(re.escape(tempfile.gettempdir()) + r"/[^\s:'\",;)]*/"), "…/"),
@@ -39,7 +42,9 @@ _VARYING = (
 
 
 @contextmanager
-def raises(kind: type[_E], *, snapshot: bool = True, **attributes: Any) -> Iterator[pytest.ExceptionInfo[_E]]:
+def raises(
+    kind: type[_E] | tuple[type[_E], ...], *, snapshot: bool = True, **attributes: Any
+) -> Iterator[pytest.ExceptionInfo[_E]]:
     """Expect an error of a type, with these attributes, and with the text that the snapshot holds.
 
     Parameters
@@ -57,7 +62,8 @@ def raises(kind: type[_E], *, snapshot: bool = True, **attributes: Any) -> Itera
     for name, expected in attributes.items():
         found = getattr(error, name)
         assert found == (str(expected) if isinstance(expected, Path) else expected), f"{name} of: {error}"
-    if snapshot and isinstance(error, FenchelError) and not currently_in_test_context():
+    named = "PYTEST_CURRENT_TEST" in os.environ  # not while tests are collected
+    if snapshot and named and isinstance(error, FenchelError) and not currently_in_test_context():
         _compare(_normal(str(error)))
 
 
@@ -80,16 +86,26 @@ def _normal(text: str) -> str:
 def _compare(text: str) -> None:
     test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
     if os.environ.get(UPDATE):
-        with SNAPSHOT.open("a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            kept = json.loads(file.read() or "{}")
-            kept[test] = sorted({*kept.get(test, ()), text})
-            file.truncate(0)
-            json.dump(dict(sorted(kept.items())), file, indent=1, ensure_ascii=False)
+        _found.setdefault(test, set()).add(text)
         return
-    known = json.loads(SNAPSHOT.read_text(encoding="utf-8")).get(test, [])
-    assert text in known, (
+    assert text in _known().get(test, []), (
         "the text of this error is not in tests/messages.json; look at it, and if it is right, run this test "
         f"with --update-messages: {text}"
     )
+
+
+@cache
+def _known() -> dict[str, list[str]]:
+    known: dict[str, list[str]] = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
+    return known
+
+
+def save() -> None:
+    """Write the texts that this process has found, beside those that others write."""
+    with SNAPSHOT.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        kept = json.loads(file.read() or "{}") | {test: sorted(texts) for test, texts in _found.items()}
+        file.truncate(0)
+        json.dump(dict(sorted(kept.items())), file, indent=1, ensure_ascii=False)
+        file.write("\n")

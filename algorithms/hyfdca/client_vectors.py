@@ -110,7 +110,7 @@ class Encrypted:
                 else "not finite; the steps may be too long"
             )
             raise OutOfRangeError(
-                f"a value is {problem} (this client's log has it)", finite=finite, source=self.what
+                f"{self.what}: a value is {problem} (this client's log has it)", finite=finite
             ) from None
 
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
@@ -146,9 +146,8 @@ class Encrypted:
 
     def _overflow(self) -> EncryptionError:
         return EncryptionError(
-            "an encrypted sum has grown out of its range, or is none of this run; raise the ranges in "
-            "algorithm.encryption, or damp the steps",
-            source=self.what,
+            f"{self.what}: an encrypted sum has grown out of its range, or is none of this run; raise the ranges in "
+            "algorithm.encryption, or damp the steps"
         )
 
     def _count(self, blocks: Indices | None) -> int:

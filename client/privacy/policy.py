@@ -168,7 +168,9 @@ def load_policy(path: Path) -> Policy:
     try:
         values: Any = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"cannot be read ({error.strerror})", key=f"--privacy-policy {path}") from None
+        raise SettingsError(
+            f"cannot be read ({error.strerror})", source=path, key="--privacy-policy"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"not valid YAML: {error}", source=path) from None
     if not isinstance(values, dict):

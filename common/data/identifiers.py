@@ -88,23 +88,25 @@ def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:
         raise DataError(
             "there is no such file; a LIBSVM file has no columns, so --id names a text file beside it, "
             "with one identifier a line",
-            key=f"--id {path}",
+            source=path,
+            key="--id",
         )
     if path.resolve() == data.resolve():
         raise DataError(
-            "is the data file itself; expected a file with one identifier a line", key=f"--id {path}"
+            "is the data file itself; expected a file with one identifier a line", source=path, key="--id"
         )
     try:
         with opened(path) as stream:
             lines = stream.read().decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"byte {error.start} is not UTF-8; expected text, one identifier a line", key=f"--id {path}"
+            f"byte {error.start} is not UTF-8; expected text, one identifier a line", source=path, key="--id"
         ) from None
     if len(lines) != samples:
         raise DataError(
             f"{len(lines)} lines, but {data} has {samples} samples; expected one identifier a line, in "
             "the order of the samples",
-            key=f"--id {path}",
+            source=path,
+            key="--id",
         )
     return checked(lines, f"--id {path}")

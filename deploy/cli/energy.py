@@ -176,11 +176,11 @@ def _constants(path: Path) -> dict[str, Any]:
     try:
         values = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"cannot be read ({error.strerror})", key=f"--device {path}") from None
+        raise SettingsError(f"cannot be read ({error.strerror})", source=path, key="--device") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"not valid YAML: {error}", key=f"--device {path}") from None
+        raise SettingsError(f"not valid YAML: {error}", source=path, key="--device") from None
     if not isinstance(values, dict):
-        raise SettingsError("expected constants, such as transmit_power: 0.2", key=f"--device {path}")
+        raise SettingsError("expected constants, such as transmit_power: 0.2", source=path, key="--device")
     return values
 
 

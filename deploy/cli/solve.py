@@ -53,9 +53,11 @@ def solve(
     from fenchel.report.render.output import output_at
 
     if output is not None and output.is_dir():
-        raise SettingsError("is a folder; name a file in it", key=f"--output {output}")
+        raise SettingsError("is a folder; name a file in it", source=output, key="--output")
     if output is not None and not output.parent.is_dir():
-        raise SettingsError(f"there is no folder {output.parent}; make it first", key=f"--output {output}")
+        raise SettingsError(
+            f"there is no folder {output.parent}; make it first", source=output, key="--output"
+        )
     chosen = load(settings, overrides or ())
     if chosen.own_data:
         raise DataError(

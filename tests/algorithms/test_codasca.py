@@ -40,6 +40,7 @@ from tests.algorithms.auc_runs import (
 from tests.algorithms.codasca_oracle import Machines, Part, golden
 from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import Run, train
+from tests.messages import raises
 
 ONE_STAGE = {"kind": "practice", "stage_steps": 1_000_000}
 EXACT = {"batch_size": None, "schedule": ONE_STAGE}
@@ -825,7 +826,7 @@ def test_clients_without_positive_samples_do_no_harm(tmp_path: Path) -> None:
         assert np.isfinite(points(run)).all()
     for part in parts:
         part.y[:] = -1.0
-    with pytest.raises(DataError, match=r"0 of the 36 samples of all clients are positive"):
+    with raises(DataError):
         train(scored(parts), tmp_path, codasca(step_size=0.1), rounds=1)
 
 
@@ -883,36 +884,28 @@ def test_no_local_step_takes_alpha_below_its_floor(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    "keys",
     [
-        ({"name": "codasca", "gradient_clip": 1.0}, "use wire: paper"),
-        ({"name": "codasca", "positive_share": 0.5}, "positive_share says how batches: stratified"),
-        ({"name": "codasca", "batches": "stratified", "batch_size": 1}, "batch_size of at least 2"),
-        (
-            {"name": "codasca", "local_steps": 64, "schedule": {"stage_steps": 32, "kind": "practice"}},
-            "one round",
-        ),
-        ({"name": "npa", "weight_decay": 0.1}, "use coda-plus with local_steps: 1"),
-        ({"name": "npa", "dual_floor": -1}, "use coda-plus with local_steps: 1"),
-        ({"name": "codasca", "dual_floor": -1}, "use wire: paper"),
-        ({"name": "coda-plus", "dual_floor": 0}, "dual_floor"),
-        ({"name": "coda-plus", "dual_floor": -1, "initial_dual": -2}, "below dual_floor"),
-        ({"name": "codasca", "cv_batch_size": 9}, "belongs to cv_init: gradient"),
-        (
-            {"name": "codasca", "cv_init": "gradient", "batches": "stratified"},
-            "batches: stratified draws others",
-        ),
-        ({"name": "codasca", "local_steps": 8, "schedule": THEORY}, "use schedule.window"),
-        ({"name": "coda", "local_steps": 8, "schedule": THEORY}, "use schedule.window"),
-        ({"name": "codasca", "schedule": {**THEORY, "heterogeneous": False}}, "leave it out"),
-        ({"name": "npa", "schedule": {**THEORY, "heterogeneous": False}}, "leave them out"),
-        ({"name": "npa", "schedule": {**THEORY, "window": 2}}, "leave them out"),
+        {"name": "codasca", "gradient_clip": 1.0},
+        {"name": "codasca", "positive_share": 0.5},
+        {"name": "codasca", "batches": "stratified", "batch_size": 1},
+        {"name": "codasca", "local_steps": 64, "schedule": {"stage_steps": 32, "kind": "practice"}},
+        {"name": "npa", "weight_decay": 0.1},
+        {"name": "npa", "dual_floor": -1},
+        {"name": "codasca", "dual_floor": -1},
+        {"name": "coda-plus", "dual_floor": 0},
+        {"name": "coda-plus", "dual_floor": -1, "initial_dual": -2},
+        {"name": "codasca", "cv_batch_size": 9},
+        {"name": "codasca", "cv_init": "gradient", "batches": "stratified"},
+        {"name": "codasca", "local_steps": 8, "schedule": THEORY},
+        {"name": "coda", "local_steps": 8, "schedule": THEORY},
+        {"name": "codasca", "schedule": {**THEORY, "heterogeneous": False}},
+        {"name": "npa", "schedule": {**THEORY, "heterogeneous": False}},
+        {"name": "npa", "schedule": {**THEORY, "window": 2}},
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(
-    keys: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(SettingsError, match=message):
+def test_settings_that_contradict_each_other_are_refused(keys: dict[str, Any], tmp_path: Path) -> None:
+    with raises(SettingsError, source="settings"):
         scored(golden()).settings(tmp_path, keys)
 
 
@@ -929,27 +922,27 @@ def test_settings_that_leave_clients_out_are_refused_before_anything_starts(
     participation: dict[str, Any], tmp_path: Path
 ) -> None:
     problem = scored(random_parts([7, 12, 9], 3, seed=1))
-    for needs_all, works, message in (
-        (codasca(), codasca(wire="paper"), "algorithm.wire: compact"),
-        (coda_plus(), coda_plus(output="last"), "algorithm.output: average"),
-        ({**coda_plus(), "name": "coda"}, npa(), "algorithm.output: average"),
+    for needs_all, works in (
+        (codasca(), codasca(wire="paper")),
+        (coda_plus(), coda_plus(output="last")),
+        ({**coda_plus(), "name": "coda"}, npa()),
     ):
-        with pytest.raises(SettingsError, match=f"settings: participation.*{message}"):
+        with raises(SettingsError, source="settings"):
             problem.settings(tmp_path, needs_all, participation=participation)
         problem.settings(tmp_path, works, participation=participation)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "sections", "message"),
+    ("algorithm", "sections"),
     [
-        (codasca(), {"objective": {"kind": "logistic"}}, "objective.kind: .*use binary"),
-        (npa(), {"objective": {"kind": "softmax"}}, "objective.kind: .*use binary"),
+        (codasca(), {"objective": {"kind": "logistic"}}),
+        (npa(), {"objective": {"kind": "softmax"}}),
     ],
 )
 def test_runs_that_cannot_be_are_refused(
-    algorithm: dict[str, Any], sections: dict[str, Any], message: str, tmp_path: Path
+    algorithm: dict[str, Any], sections: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError, match=message):
+    with raises(SettingsError, key="objective.kind"):
         train(scored(random_parts([7, 12, 9], 3, seed=1)), tmp_path, algorithm, **sections)
 
 
@@ -968,7 +961,7 @@ def test_without_a_client_that_is_lost_only_the_paper_s_wire_goes_on(
     monkeypatch.setattr(Codasca, "communicate", loses_one)
     problem, algorithm = scored(random_parts([7, 12, 9], 3, seed=1)), codasca(local_steps=2, wire=wire)
     if wire == "compact":
-        with pytest.raises(LostStateError, match="client-001 cannot take part any more"):
+        with raises(LostStateError, round=3, phase="train"):
             train(problem, tmp_path, algorithm, rounds=5)
     else:
         run = train(problem, tmp_path, algorithm, rounds=5, participation={"on_lost_state": "continue"})
@@ -1080,7 +1073,7 @@ def test_where_only_one_class_is_left_the_run_stops(tmp_path: Path, monkeypatch:
     for k in LEFT:
         parts[k].y[:] = -1.0
     losing(monkeypatch)
-    with pytest.raises(DataError, match=r"0 of the 90 samples of the clients that are left are positive"):
+    with raises(DataError):
         train(
             scored(parts),
             tmp_path,
@@ -1119,7 +1112,7 @@ def test_a_schedule_without_a_kind_is_one_of_practice(tmp_path: Path) -> None:
             "stage_steps": 64,
             "decay": 3.0,
         }
-    with pytest.raises(SettingsError, match=r"algorithm.schedule.smoothness: unknown key"):
+    with raises(SettingsError, key="algorithm.schedule.smoothness", source="settings"):
         scored(golden()).settings(tmp_path, {"name": "codasca", "schedule": {"smoothness": 2}})
 
 
@@ -1127,27 +1120,19 @@ FAST: dict[str, Any] = {**THEORY, "polyak": 100.0}
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "rounds", "message"),
+    ("algorithm", "rounds"),
     [
-        (npa(schedule={"stage_steps": 1}), 660, r"rounds: 660 .*schedule.decay: 3 .*stage 660 .*beyond all"),
-        (
-            npa(schedule={"stage_steps": 1}),
-            90,
-            r"schedule.decay: 3 makes the step size 3\.\d+e-44 in stage 90",
-        ),
-        (codasca(local_steps=4, schedule={"stage_steps": 4}), 90, r"schedule.decay: 3 .*in stage 90"),
-        (
-            codasca(schedule=FAST, step_size=1e4, prior=0.3),
-            100,
-            r"schedule.polyak: 100 makes rounds of .*steps",
-        ),
-        (coda_plus(schedule={**FAST, "window": 2e8}), 10, r"polyak: 100 makes rounds of .* in stage [2-9]\b"),
+        (npa(schedule={"stage_steps": 1}), 660),
+        (npa(schedule={"stage_steps": 1}), 90),
+        (codasca(local_steps=4, schedule={"stage_steps": 4}), 90),
+        (codasca(schedule=FAST, step_size=1e4, prior=0.3), 100),
+        (coda_plus(schedule={**FAST, "window": 2e8}), 10),
     ],
 )
 def test_a_run_that_would_reach_a_stage_that_cannot_be_done_is_refused_before_it_starts(
-    algorithm: dict[str, Any], rounds: int, message: str, tmp_path: Path
+    algorithm: dict[str, Any], rounds: int, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError, match=message):
+    with raises(SettingsError, source="settings"):
         scored(golden()).settings(tmp_path, algorithm, rounds=rounds)
     scored(golden()).settings(tmp_path, algorithm, rounds=1)
 
@@ -1158,15 +1143,13 @@ def test_the_last_stage_that_is_looked_at_is_the_last_that_is_reached(tmp_path: 
     stages = [CodascaSettings.model_validate(algorithm).stage(s, 0.5, 1) for s in range(1, 79)]
     last = sum(stage.rounds for stage in stages)
     scored(golden()).settings(tmp_path, algorithm, rounds=last)
-    with pytest.raises(SettingsError, match="in stage 79"):
+    with raises(SettingsError, source="settings"):
         scored(golden()).settings(tmp_path, algorithm, rounds=last + 1)
 
 
 def test_stages_that_only_chance_makes_so_many_stop_the_run_and_say_why(tmp_path: Path) -> None:
     algorithm = codasca(local_steps=1, output="random", schedule={"stage_steps": 2, "decay": 1e9})
-    with pytest.raises(
-        RunStoppedError, match=r"round \d+: algorithm.schedule.decay: 1e\+09 makes the step size"
-    ):
+    with raises(RunStoppedError, round=10):
         train(scored(golden()), tmp_path, algorithm, rounds=10)
 
 

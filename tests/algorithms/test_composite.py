@@ -23,6 +23,7 @@ from fenchel.deploy.launch.in_process import run_in_process
 from tests.algorithms.federation import load_model
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 from tests.conftest import MakeSettings
+from tests.messages import raises
 
 GAMMA, ETA = 0.05, 0.2
 SOFTMAX = {"kind": "softmax", "l2": 0.1}
@@ -145,7 +146,7 @@ def test_a_client_with_too_few_samples_for_one_epoch_says_so(tmp_path: Path) -> 
     trained = half(
         reproducible(), tmp_path, {"name": "fedavg", "local_steps": 2, "batch_size": 3, "batches": "epoch"}
     )
-    with pytest.raises(DataError, match="2 batches of 3 .* need 6 samples, but there are 4"):
+    with raises(DataError):
         trained.batches()
 
 

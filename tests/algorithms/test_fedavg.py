@@ -26,6 +26,7 @@ from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server.coordinator import Summary
 from tests.algorithms.federation import Faults, Federation, load_model
 from tests.conftest import MakeSettings
+from tests.messages import raises
 
 UNEQUAL = {
     "name": "digits",
@@ -238,7 +239,7 @@ def test_the_figures_are_those_of_the_pooled_data(
 def test_a_run_that_diverges_says_so(make_settings: MakeSettings, tmp_path: Path, sparsified: bool) -> None:
     algorithm = {"name": "fedavg", "local_steps": 3, "step_size": 1e200}
     sparse = {"uplink": {"sparsify": {"support": "top-k", "keep": 0.5}}} if sparsified else {}
-    with np.errstate(all="ignore"), pytest.raises(TooFewRepliesError) as stopped:
+    with np.errstate(all="ignore"), raises(TooFewRepliesError, round=1, phase="train") as stopped:
         run(
             make_settings(
                 algorithm=algorithm, objective={"kind": "squared", "l2": 0.1}, data=SQUARE, **sparse

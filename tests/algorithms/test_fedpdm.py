@@ -36,6 +36,7 @@ from tests.algorithms.fedpdm_oracle import Trace, Variant, feddyn, fedpd, simula
 from tests.algorithms.fedpdm_runs import COHORTS, EVERYBODY, SEED, Solve, real, watched
 from tests.algorithms.latecomers import federation
 from tests.algorithms.mlr import Problem, Run, reproducible, train
+from tests.messages import raises
 
 LAST = len(COHORTS)
 START = np.array([0.3, -0.1, 0.0, 0.2, 0.05, -0.4, 0.0, 0.15, -0.2])
@@ -753,65 +754,34 @@ def test_the_replica_of_a_newcomer_begins_where_its_own_does(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "sections", "text"),
+    ("algorithm", "sections"),
     [
-        (
-            {"penalty": 10.0, "step_size": 0.2},
-            {},
-            "step_size 0.2 times penalty 10 is 2, but local steps diverge from 2 on; lower one of them",
-        ),
-        (
-            {"aggregator": "hybrid", "dual": "private"},
-            {},
-            "dual: private does not go with aggregator: hybrid, where the server sums up the dual variables from what "
-            "it receives; use public, or leave it out",
-        ),
-        (
-            {"aggregator": "sampled", "error_feedback": "ef21"},
-            {},
-            "error_feedback: ef21 needs uplink.sparsify: there is nothing to send later if all is sent at once",
-        ),
-        (
-            {"aggregator": "stale", "error_feedback": "ef21"},
-            {"uplink": {**TOP, "noise": 0.1}},
-            "error_feedback: ef21 undoes clipping and accumulates noise; leave it out, or them",
-        ),
-        (
-            {"aggregator": "stale", "error_feedback": "ef21"},
-            {"uplink": {**TOP, "clip": 0.1}},
-            "error_feedback: ef21 undoes clipping and accumulates noise; leave it out, or them",
-        ),
-        (
-            {"aggregator": "hybrid", "error_feedback": "ef21"},
-            {"uplink": TOP},
-            "error_feedback: ef21 needs aggregator: stale",
-        ),
-        ({"error_feedback": "ef21"}, {"uplink": TOP}, "error_feedback: ef21 needs aggregator: stale"),
-        (
-            {"aggregator": "stale", "error_feedback": "ef21", "dual": "public"},
-            {"uplink": TOP},
-            "error_feedback: ef21 goes with dual: private, which it exists to keep exact",
-        ),
-        ({"penalty": 0.0}, {}, "algorithm.penalty"),
-        ({"tolerance": -1.0}, {}, "algorithm.tolerance"),
-        ({}, {"uplink": {"sparsify": {"support": "top-k", "keep": 0.0}}}, "uplink.sparsify.keep"),
-        ({}, {"uplink": {"sparsify": {"support": "top-k", "keep": 1.1}}}, "uplink.sparsify.keep"),
-        ({}, {"downlink": {"sparsify": {"support": "random", "keep": 0.5}}}, "downlink.sparsify.support"),
+        ({"penalty": 10.0, "step_size": 0.2}, {}),
+        ({"aggregator": "hybrid", "dual": "private"}, {}),
+        ({"aggregator": "sampled", "error_feedback": "ef21"}, {}),
+        ({"aggregator": "stale", "error_feedback": "ef21"}, {"uplink": {**TOP, "noise": 0.1}}),
+        ({"aggregator": "stale", "error_feedback": "ef21"}, {"uplink": {**TOP, "clip": 0.1}}),
+        ({"aggregator": "hybrid", "error_feedback": "ef21"}, {"uplink": TOP}),
+        ({"error_feedback": "ef21"}, {"uplink": TOP}),
+        ({"aggregator": "stale", "error_feedback": "ef21", "dual": "public"}, {"uplink": TOP}),
+        ({"penalty": 0.0}, {}),
+        ({"tolerance": -1.0}, {}),
+        ({}, {"uplink": {"sparsify": {"support": "top-k", "keep": 0.0}}}),
+        ({}, {"uplink": {"sparsify": {"support": "top-k", "keep": 1.1}}}),
+        ({}, {"downlink": {"sparsify": {"support": "random", "keep": 0.5}}}),
         (
             {},
             {
                 "objective": {"kind": "softmax", "regularizer": {"kind": "mcp", "weight": 0.1, "theta": 1.0}},
             },
-            "mcp needs a penalty rho above 1/theta = 1, but with these settings of fedpdm rho is 1",
         ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(
-    algorithm: Mapping[str, Any], sections: Mapping[str, Any], text: str, tmp_path: Path
+    algorithm: Mapping[str, Any], sections: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError) as refusal:
+    with raises(SettingsError, source="settings"):
         reproducible().settings(tmp_path, {"name": "fedpdm", **algorithm}, **sections)
-    assert text in str(refusal.value)
 
 
 def test_a_private_dual_is_not_silently_made_public(tmp_path: Path) -> None:
@@ -832,11 +802,8 @@ def test_a_private_dual_is_not_silently_made_public(tmp_path: Path) -> None:
 def test_an_algorithm_that_sends_other_vectors_takes_no_uplink(
     name: str, section: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError) as refusal:
+    with raises(SettingsError, source="settings"):
         reproducible().settings(tmp_path, {"name": name}, **section)
-    assert f"{next(iter(section))}: {name} does not send vectors that could be changed on their way" in str(
-        refusal.value
-    )
 
 
 def test_the_figures_of_a_round_are_what_they_say(tmp_path: Path) -> None:

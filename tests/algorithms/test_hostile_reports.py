@@ -16,6 +16,7 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Values
 from tests.algorithms.federation import Federation
+from tests.messages import raises
 
 
 def run(tmp_path: Path, algorithm: dict[str, Any], objective: dict[str, Any]) -> None:
@@ -59,7 +60,7 @@ def test_counts_that_contradict_the_description_are_refused_by_the_clients_name(
 
     count.answers_phase = "count"  # type: ignore[attr-defined]
     monkeypatch.setattr(StagedClient, "count", count)
-    with pytest.raises(PayloadError, match="client client-001 now counts"):
+    with raises(PayloadError):
         run(tmp_path, {"name": "codasca"}, {"kind": "binary"})
 
 
@@ -74,5 +75,5 @@ def test_a_number_of_samples_that_contradicts_the_description_gives_nobody_weigh
 
     describe.answers_phase = "describe"  # type: ignore[attr-defined]
     monkeypatch.setattr(DualAscentClient, "describe", describe)
-    with pytest.raises(PayloadError, match="client client-001 now counts"):
+    with raises(PayloadError):
         run(tmp_path, {"name": "feddcd"}, {"kind": "softmax", "l2": 0.1})

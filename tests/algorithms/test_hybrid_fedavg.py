@@ -26,6 +26,7 @@ from fenchel.server.coordinator import Summary
 from tests.algorithms.federation import Faults, Federation, load_model, undisturbed
 from tests.algorithms.local_descent import simulated
 from tests.conftest import MakeSettings
+from tests.messages import raises
 
 L2 = 0.01
 ROWS = {"name": "breast_cancer", "scale": ["standard", "unit-rows"]}
@@ -144,13 +145,13 @@ def test_features_whose_holders_are_away_keep_their_weights(
 
 @pytest.mark.parametrize("features", [[], [-1, 2], [0, 30], [3, 3], [4, 2]])
 def test_the_server_refuses_features_that_cannot_be(features: list[int]) -> None:
-    with pytest.raises(PayloadError, match=r"client-5: .*strictly increasing positions from 0 to 29"):
+    with raises(PayloadError, client="client-5"):
         checked_positions(np.array(features, np.int64), 30, "client-5")
 
 
 def test_a_model_with_several_scores_a_sample_is_refused(make_settings: MakeSettings, tmp_path: Path) -> None:
     settings = make_settings(algorithm={"name": "hybrid-fedavg"})
-    with pytest.raises(SettingsError, match="one score a sample"):
+    with raises(SettingsError, key="objective.kind"):
         run(settings, tmp_path)
 
 

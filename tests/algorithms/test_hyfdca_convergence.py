@@ -16,6 +16,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.deploy.launch.names import client_names
 from tests.algorithms.hyfdca_witness import Witness, settings_of
+from tests.messages import raises
 
 Case = dict[str, Any]
 
@@ -64,7 +65,7 @@ def test_the_dual_objective_never_falls(loss: str, seed: int, tmp_path: Path) ->
 
 def test_a_line_search_with_a_step_size_is_refused(tmp_path: Path) -> None:
     settings = settings_of({"preset": "linesearch", "step_size": 0.5}, grid=(2, 2), rounds=1)
-    with pytest.raises(SettingsError) as raised:
+    with raises(SettingsError, key="algorithm.step_size") as raised:
         Witness(settings).run(tmp_path)
     assert raised.value.key == "algorithm.step_size"
 

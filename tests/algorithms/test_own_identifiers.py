@@ -18,6 +18,7 @@ from fenchel.common.errors import ContradictingLabelsError
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from tests.algorithms.latecomers import Federation
+from tests.messages import raises
 
 SAMPLES, FEATURES = 40, 6
 COLUMNS = [f"x{column}" for column in range(FEATURES)]
@@ -115,6 +116,6 @@ def test_identifiers_match_samples_as_those_of_a_table_do(tmp_path: Path, writer
 
 
 def test_without_identifiers_shuffled_files_are_refused_as_their_labels_differ(tmp_path: Path) -> None:
-    with pytest.raises(ContradictingLabelsError) as caught:
+    with raises(ContradictingLabelsError) as caught:
         model(tmp_path / "mixed", as_csv, seed=1, identified=False)
     assert caught.value.contradictions > 0

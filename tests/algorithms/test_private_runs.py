@@ -27,6 +27,7 @@ from fenchel.common.wire.outline import Received, outline
 from fenchel.common.wire.payload import encode
 from fenchel.proto import fenchel_pb2 as pb
 from tests.algorithms.federation import Faults, Federation, undisturbed
+from tests.messages import raises
 
 SOUND = {
     "mechanism": "contractive",
@@ -144,56 +145,41 @@ def test_a_run_ends_before_its_budget_is_exceeded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    "changes",
     [
-        ({"uplink": {"sparsify": {"support": "top-k", "keep": 0.5}}}, "indices of a top-k upload"),
-        (
-            {"algorithm": {"name": "fedpdm", "tolerance": 0.1, **LOCAL}},
-            "number of local steps depends on the data",
-        ),
-        ({"algorithm": {"name": "fedpdm", "dual": "private", **LOCAL}}, "needs a public dual variable"),
-        ({"algorithm": {"name": "fedpdm", **LOCAL, "batches": "independent"}}, "may use it in every step"),
-        (
-            {
-                "algorithm": {"name": "fedavg", **LOCAL},
-                "objective": {"kind": "softmax", "regularizer": {"kind": "l1", "weight": 0.1}},
-            },
-            "subgradient of objective.regularizer",
-        ),
-        (
-            {
-                "algorithm": {"name": "fedavg", "regularizer_step": "prox", **LOCAL},
-                "objective": {"kind": "softmax", "regularizer": {"kind": "l0", "weight": 0.1}},
-            },
-            "proximal operator of objective.regularizer, which is not convex",
-        ),
-        ({"objective": {"kind": "hinge"}, "data": TWO_CLASSES}, "bound on the curvature of the loss"),
-        ({"objective": {"kind": "mlp"}}, "bound on the curvature of the loss"),
-        (
-            {"algorithm": {"name": "fedpdm", **LOCAL, "local_steps": 80}},
-            "draw 400 samples, but a client has only 3",
-        ),
+        {"uplink": {"sparsify": {"support": "top-k", "keep": 0.5}}},
+        {"algorithm": {"name": "fedpdm", "tolerance": 0.1, **LOCAL}},
+        {"algorithm": {"name": "fedpdm", "dual": "private", **LOCAL}},
+        {"algorithm": {"name": "fedpdm", **LOCAL, "batches": "independent"}},
+        {
+            "algorithm": {"name": "fedavg", **LOCAL},
+            "objective": {"kind": "softmax", "regularizer": {"kind": "l1", "weight": 0.1}},
+        },
+        {
+            "algorithm": {"name": "fedavg", "regularizer_step": "prox", **LOCAL},
+            "objective": {"kind": "softmax", "regularizer": {"kind": "l0", "weight": 0.1}},
+        },
+        {"objective": {"kind": "hinge"}, "data": TWO_CLASSES},
+        {"objective": {"kind": "mlp"}},
+        {"algorithm": {"name": "fedpdm", **LOCAL, "local_steps": 80}},
     ],
 )
-def test_what_makes_the_claim_false_is_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_what_makes_the_claim_false_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    with raises(SettingsError, key="differential_privacy"):
         Federation(private(SOUND, **changes), RunFolder.create(tmp_path, "refused")).run()
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    "changes",
     [
-        ({"evaluation": {"clients": True}}, "exact sums over their samples"),
-        ({"uplink": {"noise": 0.1}}, "experiments without a claim"),
-        ({"algorithm": {"name": "feddcd"}}, "feddcd does not send vectors that could be changed"),
-        (
-            {"algorithm": {"name": "scaffold", **LOCAL}},
-            "weighting: samples makes the gradients of large clients longer",
-        ),
+        {"evaluation": {"clients": True}},
+        {"uplink": {"noise": 0.1}},
+        {"algorithm": {"name": "feddcd"}},
+        {"algorithm": {"name": "scaffold", **LOCAL}},
     ],
 )
-def test_settings_that_contradict_the_claim_are_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_settings_that_contradict_the_claim_are_refused(changes: dict[str, Any]) -> None:
+    with raises(SettingsError, source="settings"):
         private(SOUND, **changes)
 
 
@@ -254,16 +240,14 @@ def test_a_model_whose_scores_overflow_tells_nothing_of_who_has_which_feature(tm
 def test_a_ledger_that_was_lost_is_missed(tmp_path: Path) -> None:
     answered(tmp_path, np.zeros(640))
     (tmp_path / LEDGER).unlink()
-    with pytest.raises(CheckpointError, match="the privacy ledger is missing"):
+    with raises(CheckpointError):
         answered(tmp_path, np.zeros(640))
 
 
 def test_a_policys_limit_holds_whatever_the_mechanism_claims(tmp_path: Path) -> None:
     settings = private(SOUND | {"mechanism": "paper", "noise_multiplier": 0.5})
     policy = Policy(maximum_epsilon=0.5, delta=1e-4, mechanisms=("paper",))
-    with pytest.raises(
-        SettingsError, match="single upload of this run costs epsilon = .* and 0.5 is allowed"
-    ):
+    with raises(SettingsError):
         Session("client-0", settings, LocalData().of(settings, 0, 4), tmp_path, policy=policy)
 
 
@@ -339,7 +323,7 @@ def test_a_run_stops_when_no_client_has_a_budget_left(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "none left")
     policies = {f"client-00{number}": allowing(1 + number) for number in range(4)}
     federation = Insisting(private(SOUND, **EVERYBODY, **FEDAVG), folder, policies=policies)
-    with pytest.raises(RunStoppedError):
+    with raises(RunStoppedError, round=5, phase="train"):
         federation.run()
     sent = {client: ledger.uploads for client, ledger in ledgers(folder).items()}
     assert sent == {client: 1 + number for number, client in enumerate(sorted(policies))}
@@ -386,7 +370,7 @@ def test_noise_that_no_numbers_can_hold_is_refused_with_the_settings(
 ) -> None:
     given = {key: value for key, value in (SOUND | privacy).items() if value is not None}
     settings = private(given, algorithm={"name": "fedpdm", "penalty": 1.0, **LOCAL, **algorithm})
-    with pytest.raises(SettingsError, match="noise must have a standard deviation from 1e-250"):
+    with raises(SettingsError, key="differential_privacy"):
         check_claim(settings)
 
 
@@ -398,9 +382,9 @@ def test_noise_that_only_a_clients_samples_make_too_small_is_refused_before_it_t
     check_claim(settings)
     holding = LocalData().of(settings, 0, 4)
     objective = build_objective(settings.objective, holding.shard)
-    with pytest.raises(SettingsError, match="noise must have a standard deviation from 1e-250"):
+    with raises(SettingsError, key="differential_privacy"):
         check_uploads(settings, objective, [holding.shard.samples])
-    with pytest.raises(SettingsError, match="noise must have a standard deviation from 1e-250"):
+    with raises(SettingsError, key="differential_privacy"):
         Session("client-0", settings, holding, tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -411,6 +395,6 @@ def test_what_noise_cannot_cover_does_not_leave_and_is_not_charged(value: float)
     holding = LocalData().of(settings, 0, 4)
     protection = protection_of("client-0", settings, build_objective(settings.objective, holding.shard), None)
     assert protection is not None
-    with pytest.raises(PrivacyBudgetError):
+    with raises(PrivacyBudgetError, round=1):
         protection.released(np.array([0.0, value]), 1, "model", 0.1, 0.0, b"")
     assert protection.ledger.uploads == 0

@@ -23,6 +23,7 @@ from tests.algorithms.fedpdm_oracle import (
     up_support,
 )
 from tests.algorithms.mlr import Problem, Run, reproducible, train
+from tests.messages import raises
 
 SEED, STEPS, ETA, MU, ETA_G = 3, 3, 0.2, 0.5, 0.8
 EVERYBODY = (0, 1, 2, 3)
@@ -115,7 +116,7 @@ def test_scaffold_forms_its_control_variates_from_what_was_sent(
     way, problem = LINKS[links], reproducible(weighted=weighting == "samples")
     algorithm = {"name": "scaffold", "weighting": weighting, "server_step_size": ETA_G}
     if way.noise and weighting == "samples":
-        with pytest.raises(SettingsError, match="use weighting: uniform"):
+        with raises(SettingsError, source="settings"):
             real(problem, algorithm, way, tmp_path)
         return
     run = real(problem, algorithm, way, tmp_path)
@@ -213,21 +214,12 @@ def test_faults_change_no_bit_of_a_changed_way(seed: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "text"),
+    "algorithm",
     [
-        (
-            {"correction": "option-i"},
-            "correction: option-i needs a second vector from each client; use option-ii",
-        ),
-        (
-            {"local_steps": None, "local_epochs": 1},
-            "the server must know the number of local steps: give local_steps in place of local_epochs",
-        ),
+        {"correction": "option-i"},
+        {"local_steps": None, "local_epochs": 1},
     ],
 )
-def test_scaffold_refuses_what_would_part_its_two_halves(
-    algorithm: dict[str, Any], text: str, tmp_path: Path
-) -> None:
-    with pytest.raises(SettingsError) as refusal:
+def test_scaffold_refuses_what_would_part_its_two_halves(algorithm: dict[str, Any], tmp_path: Path) -> None:
+    with raises(SettingsError, source="settings"):
         real(reproducible(), {"name": "scaffold", **algorithm}, LINKS["top-k"], tmp_path)
-    assert text in str(refusal.value)

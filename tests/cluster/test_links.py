@@ -26,6 +26,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.federation import Federation, digest, free_port, wait_until
+from tests.messages import raises
 
 pytestmark = pytest.mark.cluster
 
@@ -223,12 +224,12 @@ def test_links_that_are_cut_in_the_middle_of_a_run_cost_time_and_not_a_bit_of_th
 
 
 def test_a_run_in_one_process_has_no_links(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="links: in one process there is no network"):
+    with raises(SettingsError):
         fenchel.up(EXPERIMENT, runs=tmp_path, in_process=True)
 
 
 def test_a_link_of_nobody_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="client-009 is not a client"):
+    with raises(SettingsError):
         fenchel.up(FEDAVG, overrides=["links.clients.client-009=lte"], runs=tmp_path)
 
 

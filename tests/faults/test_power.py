@@ -47,6 +47,7 @@ from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.fleet.client_record import ClientRecord
 from tests.conftest import MakeSettings
 from tests.faults.power import Recording, Tree, lay_out, recording
+from tests.messages import raises
 from tests.unit.client.tally import NAME
 from tests.unit.client.test_session import add, holding
 
@@ -138,7 +139,7 @@ def test_what_was_not_recorded_is_noticed(tmp_path: Path) -> None:
         with recording(tmp_path):
             subprocess.run(["sh", "-c", f"echo x > {tmp_path}/y"], check=True)
 
-    with pytest.raises(AssertionError, match="not recorded"):
+    with pytest.raises(AssertionError):
         unseen()
 
 
@@ -332,7 +333,7 @@ def read_journal(root: Path, promises: list[Any], *, sync: bool = True) -> None:
     for sequence in range(1, 6):
         reply = journal.reply_to(sequence)
         if reply is None:
-            with pytest.raises(LostStateError):
+            with raises(LostStateError):
                 journal.state_after(sequence)
             continue
         np.testing.assert_array_equal(journal.state_after(sequence).values, np.full(3, float(sequence)))

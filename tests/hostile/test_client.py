@@ -19,6 +19,7 @@ from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
+from tests.messages import raises
 
 LIMIT = 4 << 20
 WELCOME = next(frames(pb.Welcome()))
@@ -116,18 +117,18 @@ BROKEN: dict[str, list[bytes]] = {
 async def test_what_is_no_message_ends_the_stream_with_an_error_of_the_wire(
     worker: Worker, name: str
 ) -> None:
-    with pytest.raises(WireError):
+    with raises(WireError):
         await replies(worker, WELCOME, *BROKEN[name])
 
 
 @pytest.mark.parametrize("first", [b"", b"\xff" * 9, *frames(pb.Hello()), *instruction(1, "train", MODEL)])
 async def test_a_server_that_does_not_begin_with_a_welcome_is_left(worker: Worker, first: bytes) -> None:
-    with pytest.raises(WireError):
+    with raises(WireError):
         await replies(worker, first)
 
 
 async def test_a_refusal_is_handed_on_in_the_words_of_the_server(worker: Worker) -> None:
-    with pytest.raises(JoinRefusedError, match="needs the same columns"):
+    with raises(JoinRefusedError):
         await replies(worker, next(frames(pb.Farewell(reason="needs the same columns"))))
 
 

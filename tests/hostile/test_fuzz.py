@@ -25,6 +25,7 @@ from tests.hostile.memory import peak, resident
 from tests.hostile.mutation import BOMB, WIDE, damaged, disturbed, rearranged, varint
 from tests.hostile.parser import Parser
 from tests.hostile.parsers import LIMIT, parsers
+from tests.messages import raises
 
 INPUTS = 40_000
 PATIENCE = 3.0  # seconds for one parser
@@ -150,7 +151,7 @@ FOUND: dict[str, tuple[str, bytes]] = {
 def test_what_was_found_is_refused(what: str, targets: dict[str, Parser]) -> None:
     name, data = FOUND[what]
     target = targets[name]
-    with pytest.raises(FenchelError) as caught:
+    with raises(FenchelError) as caught:
         target.parse(data)
     assert isinstance(caught.value, target.refusals)
 
@@ -187,7 +188,7 @@ def test_what_is_only_claimed_takes_no_memory(what: str, targets: dict[str, Pars
     target = targets[name]
     tracemalloc.start()
     try:
-        with pytest.raises(target.refusals):
+        with raises(target.refusals):
             target.parse(data)
         assert tracemalloc.get_traced_memory()[1] < target.memory
     finally:

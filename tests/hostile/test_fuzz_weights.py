@@ -11,6 +11,7 @@ import pytest
 from fenchel.common.errors import DataError
 from tests.hostile.fuzz import fuzz
 from tests.hostile.named_sets import weights
+from tests.messages import raises
 
 torch = pytest.importorskip("torch")
 
@@ -35,7 +36,7 @@ def test_a_text_that_claims_gigabytes_takes_no_memory(tmp_path: Path) -> None:
     assert old_form.count(true) == 1
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match="cannot be read as a state dict"):
+        with raises(DataError):
             target.parse(old_form.replace(true, claimed))
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:

@@ -19,6 +19,7 @@ from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, FenchelError, PayloadError, SettingsError
 from fenchel.common.objectives.factory import build_objective
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Run, hybrid_settings, shards_of
+from tests.messages import raises
 
 CLIENT = "client-000"
 MEMORY = 1 << 20
@@ -137,7 +138,7 @@ def test_a_hostile_alignment_is_refused_before_memory_is_taken(
     client.answer("introduce", 0, {})  # what is computed once is there
     tracemalloc.start()
     try:
-        with pytest.raises((PayloadError, EncryptionError)):
+        with raises((PayloadError, EncryptionError)):
             client.answer("align", 0, hostile)
         assert tracemalloc.get_traced_memory()[1] < MEMORY
     finally:
@@ -152,7 +153,7 @@ def test_the_honest_alignment_is_taken(honest: tuple[Run, Secrets]) -> None:
 
 
 def test_a_vector_beyond_the_largest_message_is_refused(honest: tuple[Run, Secrets]) -> None:
-    with pytest.raises(SettingsError):
+    with raises(SettingsError):
         newcomer(honest, message_bytes=100).answer("align", 0, alignment(honest))
 
 
@@ -170,7 +171,7 @@ def test_blocks_that_the_client_does_not_have_are_refused(
         "aggregate": {"dual": message.values["change"]},
         "propose": {"change": message.values["change"]},
     }[phase]
-    with pytest.raises(PayloadError):
+    with raises(PayloadError):
         client.answer(phase, 1, {**values, "blocks": np.array(blocks)})
 
 
@@ -184,7 +185,7 @@ def test_no_more_sums_are_opened_at_once_than_the_phases_have(honest: tuple[Run,
     for count in (1, 30, 1000, 1 << 40):
         blocks = -(-min(count, 1000) // figures.layout.slots)
         many = cipher.encrypt(np.zeros(blocks * figures.layout.slots), figures.layout).to_wire()
-        with pytest.raises(PayloadError):
+        with raises(PayloadError):
             client.answer("reveal", 1, {"figures": many, "count": count})
     assert set(client.answer("reveal", 1, dict(message.values))) == {"figures"}
 
@@ -199,7 +200,7 @@ def test_values_of_another_layout_are_not_opened_as_figures(honest: tuple[Run, S
     other = Layout(told.slot_bits, told.fraction_bits - 1, told.slots, told.value_bits)
     cipher = Paillier(honest[1].private_key, honest[1].obfuscators)
     relaid = cipher.encrypt(np.zeros(told.slots), other).to_wire()
-    with pytest.raises(PayloadError):
+    with raises(PayloadError):
         client.answer("reveal", 1, {"figures": relaid, "count": 2})
 
 
@@ -215,7 +216,7 @@ def test_the_server_is_not_told_which_slot_overflowed(honest: tuple[Run, Secrets
         vector = CipherVector.from_wire(change, key)
         beyond = 1 << (change.layout.slot_bits * slot + change.layout.slot_bits - 1)
         vector.ciphertexts[0] = vector.ciphertexts[0] * (1 + key.n * beyond) % key.n_squared
-        with pytest.raises(FenchelError) as caught:
+        with raises(FenchelError) as caught:
             client.answer("propose", 1, {"change": vector.to_wire()})
         told.append(str(caught.value))
     assert told[0] == told[1]
@@ -232,7 +233,7 @@ def test_a_multiple_of_n_is_refused_in_every_phase_that_decrypts(honest: tuple[R
             width = value.ciphertext_bytes
             data = key.n.to_bytes(width, "big") + bytes(value.data)[width:]
             hostile = Ciphertexts(value.key_id, value.layout, value.count, value.additions, width, data)
-            with pytest.raises(PayloadError):
+            with raises(PayloadError):
                 client.answer(message.phase, message.round, {**message.values, name: hostile})
             tried.add(message.phase)
     assert {"take_norms", "inner_product", "change_dual", "propose", "curvature", "release"} <= tried

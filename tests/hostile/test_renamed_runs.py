@@ -32,6 +32,7 @@ from fenchel.common.wire.frames import Body, frames, parse
 from fenchel.common.wire.outline import Received, outline
 from fenchel.common.wire.payload import encode
 from fenchel.proto import fenchel_pb2 as pb
+from tests.messages import raises
 
 DELTA = 1e-4
 POLICY = Policy(maximum_epsilon=1.0, delta=DELTA)
@@ -153,7 +154,7 @@ def test_a_ledger_that_the_policy_names_counts_other_state_folders(data: Path, t
 
 
 def test_a_largest_epsilon_needs_a_place_where_runs_are_counted(data: Path) -> None:
-    with pytest.raises(SettingsError):
+    with raises(SettingsError, client="north"):
         joined(connection(data, None), "run")
     assert not asked(joined(connection(data, None, Policy(delta=DELTA)), "run")).failure
 
@@ -173,7 +174,7 @@ def test_the_servers_settings_do_not_begin_a_new_count(
     changes: dict[str, Any], data: Path, tmp_path: Path
 ) -> None:
     assert uploads_until_spent(lambda: connection(data, tmp_path / "state"), 20) == affordable()
-    with pytest.raises(BudgetSpentError):
+    with raises(BudgetSpentError):
         joined(connection(data, tmp_path / "state"), "elsewhere", **changes)
 
 
@@ -181,9 +182,9 @@ def test_neither_one_sample_more_nor_another_name_begins_a_new_count(data: Path,
     named = POLICY.model_copy(update={"ledger": tmp_path / "ledger"})
     assert uploads_until_spent(lambda: connection(data, tmp_path / "state", named), 20) == affordable()
     more = hospital(tmp_path / "more.csv", samples=SAMPLES + 1)
-    with pytest.raises(BudgetSpentError):
+    with raises(BudgetSpentError):
         joined(connection(more, tmp_path / "other", named), "run-a")
-    with pytest.raises(BudgetSpentError):
+    with raises(BudgetSpentError):
         joined(connection(data, tmp_path / "other", named, name="south"), "run-b")
     others = hospital(tmp_path / "others.csv", seed=1)
     assert not asked(joined(connection(others, tmp_path / "other", named, name="south"), "run-c")).failure
@@ -260,7 +261,7 @@ def test_an_old_copy_of_a_runs_ledger_is_found(
     assert Ledger(folder / LEDGER, "north").uploads == 1, "by itself it looks whole"
     if whole and policy is None:
         return  # nothing else knows
-    with pytest.raises(CheckpointError):
+    with raises(CheckpointError):
         joined(connection(data, state, policy), "run")
 
 
@@ -284,11 +285,9 @@ def test_an_old_copy_of_a_policys_ledger_is_found(change: str, data: Path, tmp_p
     (tmp_path / "ledger").unlink()
     if change == "old copy":
         shutil.copy(copy, tmp_path / "ledger")
-    with pytest.raises(
-        CheckpointError
-    ):  # without the last two charges, of which only the last is known elsewhere
+    with raises(CheckpointError):  # without the last two charges, of which only the last is known elsewhere
         joined(connection(data, tmp_path / "b", named), "b")
-    with pytest.raises(CheckpointError):
+    with raises(CheckpointError):
         asked(session, 3)
 
 
@@ -380,7 +379,7 @@ async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_oth
     data: Path, tmp_path: Path
 ) -> None:
     server = Renaming()
-    with pytest.raises(AnotherRunError) as caught:
+    with raises(AnotherRunError) as caught:
         await server.attack(data, tmp_path / "state", TrustLimits())
     assert (caught.value.joined, caught.value.shown) == ("run-0", "run-1")
     assert caught.value.exit_code == 5
@@ -389,7 +388,7 @@ async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_oth
 
 async def test_with_any_run_it_follows_until_its_policy_is_spent(data: Path, tmp_path: Path) -> None:
     server = Renaming()
-    with pytest.raises(BudgetSpentError):
+    with raises(BudgetSpentError):
         await server.attack(data, tmp_path / "state", TrustLimits(any_run=True))
     assert [bool(reply.failure) for reply in server.replies] == [False] * affordable()
 

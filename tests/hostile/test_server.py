@@ -25,6 +25,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
 from tests.algorithms.federation import Federation, load_model
 from tests.conftest import MakeSettings
+from tests.messages import raises
 
 OFFENDER = "client-002"
 LIMIT = 4 << 20
@@ -285,7 +286,7 @@ async def test_a_stream_that_does_not_begin_with_a_hello_is_ended(
         await asyncio.sleep(0)
     stream = MemoryStream()
     await stream.write(first)
-    with pytest.raises(WireError):
+    with raises(WireError):
         await coordinator.admission.work("client-0", b"i", stream.other_side())
     conducting.cancel()
     await asyncio.gather(conducting, return_exceptions=True)
@@ -301,7 +302,7 @@ async def test_a_stream_belongs_to_who_joined(
     await asyncio.gather(*(coordinator.admission.join(request) for request in joins))
     while not coordinator.admission.members:
         await asyncio.sleep(0)
-    with pytest.raises(JoinRefusedError):
+    with raises(JoinRefusedError):
         await coordinator.admission.work(client, instance, MemoryStream().other_side())
     conducting.cancel()
     end = (await asyncio.gather(conducting, return_exceptions=True))[0]

@@ -95,7 +95,7 @@ def test_step_sizes_fall_at_the_same_local_step_with_every_method(window: int, t
 
 
 def test_stages_that_end_within_a_round_are_refused() -> None:
-    with pytest.raises(ValueError, match="multiple of the 128"):
+    with pytest.raises(ValueError):
         codasca_methods.algorithm("CODASCA", 128, 1.0, 192)
 
 

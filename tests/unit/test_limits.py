@@ -94,7 +94,7 @@ def test_a_program_without_figures_is_no_success(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(sys, "argv", ["benchmarks"])
     monkeypatch.setattr(subprocess, "run", program)
-    with pytest.raises(RuntimeError, match="without figures"):
+    with pytest.raises(RuntimeError):
         everything.main()
 
 

@@ -132,7 +132,7 @@ def test_rounds_are_read_from_a_log_with_headings() -> None:
     )
     first, second = round_ends(log)
     assert second - first == 1.5
-    with pytest.raises(ValueError, match="no time"):
+    with pytest.raises(ValueError):
         round_ends("   Round 0 started.")
 
 

@@ -16,6 +16,7 @@ from fenchel.common.settings.registry import (
 )
 from fenchel.common.settings.run import validate
 from tests.algorithms.balance import NAME as BALANCE
+from tests.messages import raises
 from tests.unit.common.test_settings import GOOD
 
 
@@ -37,23 +38,21 @@ def test_whether_clients_keep_a_state_is_known_without_their_word(name: str) -> 
 
 def test_the_phases_of_an_algorithm_from_outside_are_those_of_its_client_half() -> None:
     settings = validate(GOOD | {"algorithm": {"name": BALANCE}})
-    assert asked_phases(settings.algorithm) == ("propose", "remember", "shift", "show")
+    assert asked_phases(settings.algorithm) == ("propose", "show")
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "phase", "told"),
+    ("algorithm", "phase"),
     [
-        ("fedavg", "trian", r"fedavg asks no phase 'trian'; did you mean 'train'\? It asks train, and "),
-        ("fedavg", "evaluate", r"did you mean 'fenchel.evaluate'\?"),
-        ("drdm", "moon", r"asks no phase 'moon'\. It asks train, loss, and Fenchel itself fenchel.evaluate"),
-        (BALANCE, "propse", r"did you mean 'propose'\? It asks propose, remember, shift, show"),
+        ("fedavg", "trian"),
+        ("fedavg", "evaluate"),
+        ("drdm", "moon"),
+        (BALANCE, "propse"),
     ],
 )
-def test_a_phase_that_nobody_asks_is_refused_with_those_that_there_are(
-    algorithm: str, phase: str, told: str
-) -> None:
+def test_a_phase_that_nobody_asks_is_refused_with_those_that_there_are(algorithm: str, phase: str) -> None:
     participation = {"phases": {phase: {"deadline": 5.0}}}
-    with pytest.raises(SettingsError, match=f"participation.phases: .*{told}"):
+    with raises(SettingsError, source="settings"):
         validate(GOOD | {"algorithm": {"name": algorithm}, "participation": participation})
 
 
@@ -62,9 +61,9 @@ def test_terms_of_phases_are_accepted_and_their_values_checked() -> None:
     settings = validate(GOOD | {"participation": {"phases": phases}})
     assert settings.participation.phases["train"].deadline == 600.0
     assert settings.participation.phases["train"].min_replies is None
-    with pytest.raises(SettingsError, match=r"phases\.train\.min_replies is 5, but there are only 4 clients"):
+    with raises(SettingsError, source="settings"):
         validate(GOOD | {"participation": {"phases": {"train": {"min_replies": 5}}}})
-    with pytest.raises(SettingsError, match=r"participation\.phases\.train\.deadline: .*more than 0"):
+    with raises(SettingsError, key="participation.phases.train.deadline", source="settings"):
         validate(GOOD | {"participation": {"phases": {"train": {"deadline": 0}}}})
-    with pytest.raises(SettingsError, match=r"participation\.phases\.train\.dead_line: unknown key"):
+    with raises(SettingsError, key="participation.phases.train.dead_line", source="settings"):
         validate(GOOD | {"participation": {"phases": {"train": {"dead_line": 1}}}})

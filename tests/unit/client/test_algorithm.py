@@ -19,6 +19,7 @@ from fenchel.common.errors import PayloadError, PhaseError, SettingsError
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.values import SparseVector, Value, Values
+from tests.messages import raises
 
 
 class Half(ClientAlgorithm):
@@ -100,36 +101,30 @@ def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value"),
     [
-        ("model", 1.0, "is a float, expected an array"),
-        ("model", np.zeros(3, np.int64), "has dtype int64, expected floating"),
-        ("model", np.array([0.0, np.nan]), "not finite"),
-        ("model", SparseVector(np.array([0]), np.ones(1, np.int64), 3), "has dtype int64, expected floating"),
-        ("model", SparseVector(np.array([0]), np.array([np.nan]), 3), "not finite"),
-        (
-            "model",
-            SparseVector(np.array([0]), np.ones(1), 1 << 60),
-            "is a sparse vector of length 11529.* 3 param",
-        ),
-        ("rows", COMPLETE["thin"], "is a SparseVector, expected an array"),
-        ("rows", np.zeros(2), "has dtype float64, expected int64"),
-        ("marks", np.zeros(2), "has dtype float64, expected int64"),
-        ("thin", np.zeros(3), "is a ndarray, expected a sparse vector"),
-        ("count", 1.0, "is a float, expected a int"),
-        ("count", True, "is a bool, expected a int"),
-        ("rate", "0.5", "is a str, expected a float"),
-        ("flag", 1, "is a int, expected a bool"),
-        ("name", 1, "is a int, expected a str"),
-        ("extra", 1, "is a int, expected an array"),
-        ("rate", float("nan"), "not finite"),
-        ("thin", SparseVector(np.array([0]), np.array([np.inf]), 3), "not finite"),
+        ("model", 1.0),
+        ("model", np.zeros(3, np.int64)),
+        ("model", np.array([0.0, np.nan])),
+        ("model", SparseVector(np.array([0]), np.ones(1, np.int64), 3)),
+        ("model", SparseVector(np.array([0]), np.array([np.nan]), 3)),
+        ("model", SparseVector(np.array([0]), np.ones(1), 1 << 60)),
+        ("rows", COMPLETE["thin"]),
+        ("rows", np.zeros(2)),
+        ("marks", np.zeros(2)),
+        ("thin", np.zeros(3)),
+        ("count", 1.0),
+        ("count", True),
+        ("rate", "0.5"),
+        ("flag", 1),
+        ("name", 1),
+        ("extra", 1),
+        ("rate", float("nan")),
+        ("thin", SparseVector(np.array([0]), np.array([np.inf]), 3)),
     ],
 )
-def test_a_value_of_another_kind_is_refused_by_its_name(
-    half: Half, name: str, value: Value, told: str
-) -> None:
-    with pytest.raises(PayloadError, match=f"phase 'everything': '{name}' .*{told}"):
+def test_a_value_of_another_kind_is_refused_by_its_name(half: Half, name: str, value: Value) -> None:
+    with raises(PayloadError, phase="everything"):
         half.answer("everything", 1, {**COMPLETE, name: value})
 
 
@@ -143,25 +138,25 @@ def test_a_model_that_came_sparse_gets_its_zeros_back(half: Half) -> None:
 
 @pytest.mark.parametrize("change", [{"unknown": 1.0}, {"self": 1.0}])
 def test_a_value_that_a_handler_does_not_take_is_refused(half: Half, change: dict[str, Value]) -> None:
-    with pytest.raises(PayloadError, match="do both sides run the same version"):
+    with raises(PayloadError, phase="everything"):
         half.answer("everything", 1, {**COMPLETE, **change})
 
 
 @pytest.mark.parametrize("missing", COMPLETE)
 def test_a_value_that_is_missing_is_noticed(half: Half, missing: str) -> None:
     values = {name: value for name, value in COMPLETE.items() if name != missing}
-    with pytest.raises(PayloadError, match="takes .*got"):
+    with raises(PayloadError, phase="everything"):
         half.answer("everything", 1, values)
 
 
 @pytest.mark.parametrize("phase", ["helper", "answer", "__init__", ""])
 def test_only_what_is_marked_answers(half: Half, phase: str) -> None:
-    with pytest.raises(PhaseError, match=r"only \['both', 'everything', 'list', 'nothing'\]"):
+    with raises(PhaseError):
         half.answer(phase, 1, {})
 
 
 def test_a_handler_must_return_named_values(half: Half) -> None:
-    with pytest.raises(PhaseError, match="returned a list"):
+    with raises(PhaseError):
         half.answer("list", 1, {})
 
 
@@ -177,7 +172,7 @@ def test_a_state_of_something_else_must_be_filled_by_its_algorithm() -> None:
         ClientContext("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None), cast(Shard, None))
     )
     unfilled.objective = cast(Objective, type("Stub", (), {"dimension": 1, "dtype": np.dtype("f8")}))
-    with pytest.raises(TypeError, match="State.steps is no Vector: override initial_state"):
+    with pytest.raises(TypeError):
         unfilled.initial_state()
 
 
@@ -191,20 +186,20 @@ def test_random_numbers_depend_on_client_round_and_purpose(half: Half) -> None:
 
 
 def test_an_algorithm_that_this_version_does_not_have_is_named() -> None:
-    with pytest.raises(SettingsError, match="'fedfuture', which this version does not have"):
+    with raises(SettingsError, key="algorithm.name"):
         client_half("fedfuture")
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    "name",
     [
-        ("tests.unit.client.tally:Elsewhere", "must derive from"),
-        ("tests.unit.client.tally:Nowhere", "has no 'NowhereClient'"),
-        ("no_such_package.module:Half", "there is no module"),
+        "tests.unit.client.tally:Elsewhere",
+        "tests.unit.client.tally:Nowhere",
+        "no_such_package.module:Half",
     ],
 )
-def test_what_is_no_client_half_is_refused(name: str, told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_what_is_no_client_half_is_refused(name: str) -> None:
+    with raises(SettingsError, key="algorithm.name"):
         client_half(name, [name])
 
 

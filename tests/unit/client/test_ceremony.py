@@ -24,6 +24,7 @@ from fenchel.common.wire.schema import check
 from fenchel.common.wire.values import Value, Values
 from fenchel.deploy.certificates.making import make_monitor
 from fenchel.deploy.certificates.revocation import revoke
+from tests.messages import raises
 from tests.unit.client.identities import identities
 
 Make: TypeAlias = Callable[..., SecretExchange]
@@ -189,14 +190,14 @@ def test_a_half_written_file_of_a_killed_client_is_in_nobodys_way(make: Make, tm
 def test_a_damaged_key_is_named(make: Make, tmp_path: Path) -> None:
     make("north").answer(OFFER, {})
     (tmp_path / "run-1/north/exchange.key").write_bytes(b"short")
-    with pytest.raises(CheckpointError, match=r"exchange\.key: damaged"):
+    with raises(CheckpointError):
         make("north")
 
 
 def test_a_client_whose_folder_is_gone_says_so(make: Make, tmp_path: Path) -> None:
     sealed = make(MAKER).answer(SEAL, offers(("north", make("north"))))
     (tmp_path / "run-1/north/exchange.key").unlink()
-    with pytest.raises(LostStateError, match="no longer has the key that it offered") as refusal:
+    with raises(LostStateError) as refusal:
         make("north").answer(ACCEPT, parcel(sealed, "north"))
     assert str(tmp_path) not in str(refusal.value), "the server is told this text"
 
@@ -211,7 +212,7 @@ def test_what_cannot_be_removed_at_the_end_is_named(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(StorageError, match=r"exchange\.key: cannot be removed \(Read-only file system\)"):
+    with raises(StorageError):
         north.forget()
     monkeypatch.undo()
     north.forget()
@@ -223,7 +224,7 @@ def test_what_cannot_be_removed_at_the_end_is_named(
 
 
 def test_an_offer_of_another_run_is_refused(make: Make) -> None:
-    with pytest.raises(CredentialError, match="not signed by north for this run"):
+    with raises(CredentialError):
         make(MAKER, "run-2").answer(SEAL, offers(("north", make("north", "run-1"))))
 
 
@@ -234,7 +235,7 @@ def test_a_box_of_another_run_is_refused(make: Make, known: dict[str, Identity],
     (tmp_path / "run-2/north").mkdir(parents=True)
     (tmp_path / "run-1/north/exchange.key").rename(tmp_path / "run-2/north/exchange.key")
     second = make("north", "run-2")
-    with pytest.raises(CredentialError, match="not signed by east for this run"):
+    with raises(CredentialError):
         second.answer(ACCEPT, parcel(sealed, "north"))
     assert second.secrets is None
 
@@ -242,7 +243,7 @@ def test_a_box_of_another_run_is_refused(make: Make, known: dict[str, Identity],
 def test_an_offer_under_anothers_name_is_refused(make: Make) -> None:
     offered = offers(("north", make("north")))
     renamed = {name.replace("north", "south"): value for name, value in offered.items()}
-    with pytest.raises(CredentialError, match="in the name of south is that of north"):
+    with raises(CredentialError):
         make(MAKER).answer(SEAL, renamed)
 
 
@@ -251,14 +252,14 @@ def test_a_key_that_was_exchanged_on_the_way_is_refused(make: Make) -> None:
     offered = offers(("north", make("north")))
     mine = make("south").answer(OFFER, {})["public_key"]
     maker = make(MAKER)
-    with pytest.raises(CredentialError, match="not signed by north"):
+    with raises(CredentialError):
         maker.answer(SEAL, offered | {"north/public_key": mine})
     assert maker.secrets is None, "nothing is made before all offers are checked"
 
 
 def test_the_server_cannot_offer_with_its_own_certificate(make: Make, known: dict[str, Identity]) -> None:
     server = SecretExchange("run-1", known["server"], BITS)
-    with pytest.raises(CredentialError, match="not a client's"):
+    with raises(CredentialError):
         make(MAKER).answer(SEAL, offers(("fenchel server", server)))
 
 
@@ -276,12 +277,12 @@ def test_nothing_is_sealed_for_a_monitor_or_a_revoked_client_that_the_server_put
         for name in (MAKER, "north"):
             shutil.copy(certificates / "authority" / REVOKED, certificates / name)
     maker, north, south = (SecretExchange("run-1", ours[name], BITS) for name in NAMES)
-    with pytest.raises(CredentialError, match="is not accepted: the certificate"):
+    with raises(CredentialError):
         maker.answer(SEAL, offers(("north", north), ("south", south)))
     assert maker.secrets is None
     # Nor are secrets taken from it.
     sealed = south.answer(SEAL, offers(("north", north)))
-    with pytest.raises(CredentialError, match="is not accepted: the certificate"):
+    with raises(CredentialError):
         north.answer(ACCEPT, parcel(sealed, "north", sender="south"))
     assert north.secrets is None
     maker.answer(SEAL, offers(("north", north)))
@@ -291,7 +292,7 @@ def test_the_server_cannot_make_the_secrets_itself(make: Make, known: dict[str, 
     north = make("north")
     server = SecretExchange("run-1", known["server"], BITS)
     sealed = server.answer(SEAL, offers(("north", north)))
-    with pytest.raises(CredentialError, match="not a client's"):
+    with raises(CredentialError):
         north.answer(ACCEPT, parcel(sealed, "north", "fenchel server"))
     assert north.secrets is None
 
@@ -301,20 +302,20 @@ def test_clients_of_another_authority_are_refused_on_both_sides(make: Make, tmp_
         name: SecretExchange("run-1", identity, BITS)
         for name, identity in identities(tmp_path / "theirs", NAMES).items()
     }
-    with pytest.raises(CredentialError, match="not a client's from the authority"):
+    with raises(CredentialError):
         make(MAKER).answer(SEAL, offers(("north", foreign["north"])))
     # The foreign maker would seal only for its own, so its box for north is made with north's foreign key.
     north = make("north")
     north.answer(OFFER, {})
     sealed = foreign[MAKER].answer(SEAL, offers(("north", foreign["north"])))
-    with pytest.raises(CredentialError, match="not a client's from the authority"):
+    with raises(CredentialError):
         north.answer(ACCEPT, parcel(sealed, "north"))
 
 
 def test_a_box_for_one_client_does_not_open_at_another(make: Make) -> None:
     north, south = make("north"), make("south")
     sealed = make(MAKER).answer(SEAL, offers(("north", north), ("south", south)))
-    with pytest.raises(CredentialError, match="not signed by east"):
+    with raises(CredentialError):
         south.answer(ACCEPT, parcel(sealed, "north"))
 
 
@@ -326,27 +327,27 @@ def test_a_parcel_that_was_changed_on_the_way_is_refused(make: Make, item: str) 
     assert isinstance(content, np.ndarray)
     changed = content.copy()
     changed[len(changed) // 2] ^= 1
-    with pytest.raises(CredentialError, match="not signed by east"):
+    with raises(CredentialError):
         north.answer(ACCEPT, sent | {item: changed})
     assert north.answer(ACCEPT, sent)["fingerprint"], "the true one is still accepted"
 
 
 def test_only_the_designated_client_makes_the_secrets(make: Make) -> None:
-    with pytest.raises(CredentialError, match=r"secrets\.designated is south"):
+    with raises(CredentialError):
         make(MAKER, designated="south").answer(SEAL, {})
     north = make("north", designated="south")
     sealed = make(MAKER).answer(SEAL, offers(("north", north)))
-    with pytest.raises(CredentialError, match=r"come from east, but secrets\.designated is south"):
+    with raises(CredentialError):
         north.answer(ACCEPT, parcel(sealed, "north"))
 
 
 def test_secrets_are_shared_with_named_peers_only(make: Make) -> None:
     north, south = make("north", peers=["south"]), make("south")
     offered = offers(("north", north), ("south", south))
-    with pytest.raises(CredentialError, match="--peer north"):
+    with raises(CredentialError):
         make(MAKER, peers=["south"]).answer(SEAL, offered)
     sealed = make(MAKER, peers=["north", "south"]).answer(SEAL, offered)
-    with pytest.raises(CredentialError, match="--peer east"):
+    with raises(CredentialError):
         north.answer(ACCEPT, parcel(sealed, "north"))
     assert north.secrets is None
 
@@ -373,5 +374,5 @@ def test_secrets_that_are_there_are_never_replaced(make: Make) -> None:
     ],
 )
 def test_values_of_another_form_are_refused(make: Make, phase: str, values: Values) -> None:
-    with pytest.raises(PayloadError):
+    with raises(PayloadError):
         make("north").answer(phase, values)

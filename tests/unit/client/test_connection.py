@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-import pytest
 
 from fenchel.client.connection import Connection, Participant
 from fenchel.client.local_data import LocalData
 from fenchel.common.errors import UnreachableError
 from fenchel.proto import fenchel_pb2 as pb
+from tests.messages import raises
 
 
 async def test_a_full_server_is_not_said_to_be_silent() -> None:
@@ -42,7 +42,7 @@ async def test_a_full_server_is_not_said_to_be_silent() -> None:
 
         first = asyncio.create_task(connection("a", 60.0).take_part())
         await begun.wait()
-        with pytest.raises(UnreachableError, match="could not reach"):
+        with raises(UnreachableError):
             await connection("b", 0.2).take_part()
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)

@@ -84,5 +84,5 @@ def test_more_begin_with_the_same_and_another_key_gives_others() -> None:
 
 @pytest.mark.parametrize("scale", [0.5, 0.0, -1.0, float("nan"), float("inf"), 2 * LARGEST_SCALE])
 def test_other_scales_are_refused(scale: float) -> None:
-    with pytest.raises(ValueError, match="scale must lie between"):
+    with pytest.raises(ValueError):
         discrete_gaussian(KEY, scale, 1)

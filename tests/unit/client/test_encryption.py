@@ -18,6 +18,7 @@ from fenchel.common.arrays import Indices
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import EncryptionError, PayloadError
+from tests.messages import raises
 
 LAYOUT = Layout.fit(256, 20, largest=4.0, additions=10, slots=5)
 SIZES = np.array([5, 5, 2, 3])
@@ -65,9 +66,9 @@ def test_two_envelopes_of_the_same_values_differ() -> None:
 def test_plain_and_encrypted_runs_do_not_take_each_others_messages() -> None:
     clear, encrypted = envelopes()
     values = np.ones(15)
-    with pytest.raises(PayloadError, match="privacy: none"):
+    with raises(PayloadError):
         clear.open(encrypted.seal(values))
-    with pytest.raises(PayloadError, match="privacy: paillier"):
+    with raises(PayloadError):
         encrypted.open(clear.seal(values))
 
 
@@ -75,18 +76,18 @@ def test_another_number_of_blocks_is_refused() -> None:
     some = np.array([0, 2])
     for envelope in envelopes():
         sealed = envelope.seal(np.ones(7), some)
-        with pytest.raises(PayloadError, match="expected"):
+        with raises(PayloadError):
             envelope.open(sealed)
-        with pytest.raises(PayloadError, match="expected"):
+        with raises(PayloadError):
             envelope.open(sealed, np.array([0]))
 
 
 def test_another_layout_and_another_key_are_refused() -> None:
     other = Layout.fit(256, 20, largest=4.0, additions=100, slots=5)
     own = Encrypted(SIZES, LAYOUT, paillier())
-    with pytest.raises(PayloadError, match="ciphertexts of"):
+    with raises(PayloadError):
         own.open(Encrypted(SIZES, other, paillier()).seal(np.ones(15)))
-    with pytest.raises(PayloadError):
+    with raises(PayloadError):
         own.open(Encrypted(SIZES, LAYOUT, paillier(1)).seal(np.ones(15)))
 
 
@@ -94,7 +95,7 @@ def test_another_layout_and_another_key_are_refused() -> None:
 def test_what_the_layout_cannot_hold_is_not_encrypted(value: float) -> None:
     values = np.zeros(15)
     values[7] = value
-    with pytest.raises(EncryptionError):
+    with raises(EncryptionError, source="values"):
         Encrypted(SIZES, LAYOUT, paillier()).seal(values)
 
 
@@ -102,7 +103,7 @@ def test_the_error_that_travels_to_the_server_does_not_hold_the_value(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     envelope = Encrypted(np.array([3]), LAYOUT, paillier(), "inner products (a setting)")
-    with pytest.raises(EncryptionError, match="a setting") as raised:
+    with raises(EncryptionError, source="inner products (a setting)") as raised:
         envelope.seal(np.array([1.0, 54.321, 2.0]))
     assert "54.3" not in str(raised.value)
     assert "position" not in str(raised.value)
@@ -112,7 +113,7 @@ def test_the_error_that_travels_to_the_server_does_not_hold_the_value(
 def test_a_value_where_no_sample_is_shows_an_overflow() -> None:
     """The third block has two samples: its other three slots must stay zero."""
     full = Encrypted(np.array([5, 5, 5, 3]), LAYOUT, paillier()).seal(np.ones(18))
-    with pytest.raises(EncryptionError, match="out of its range"):
+    with raises(EncryptionError, source="values"):
         Encrypted(SIZES, LAYOUT, paillier()).open(full)
 
 

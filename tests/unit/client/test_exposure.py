@@ -20,6 +20,7 @@ from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import validate
 from fenchel.proto import fenchel_pb2 as pb
+from tests.messages import raises
 
 HYFDCA: dict[str, Any] = {
     "rounds": 1,
@@ -51,7 +52,7 @@ def test_a_client_started_for_encryption_refuses_plaintext(
     given: str, settings: dict[str, Any], secrets: Secrets
 ) -> None:
     started = {"secrets": secrets} if given == "secrets" else {"peers": frozenset({"south"})}
-    with pytest.raises(SettingsError):
+    with raises(SettingsError):
         joined(settings, **started)
     assert joined(settings, **started, consent=TrustLimits(plaintext=True)).client == "north"
     assert joined(settings).client == "north", "nothing says that it expects encryption"
@@ -96,12 +97,12 @@ def test_a_policy_refuses_what_shows_more_than_it_allows(
 
 
 def test_a_session_asks_the_policy(secrets: Secrets) -> None:
-    with pytest.raises(SettingsError):
+    with raises(SettingsError):
         joined(HYFDCA, secrets=secrets, policy=Policy(encryption="required"))  # 512 bits
-    with pytest.raises(SettingsError):
+    with raises(SettingsError):
         joined(FEDAVG, policy=Policy(encryption="required"))
     shown = HYFDCA | {"algorithm": HYFDCA["algorithm"] | {"picks": 1}}
-    with pytest.raises(SettingsError):
+    with raises(SettingsError):
         joined(shown, secrets=secrets, policy=Policy(protect_primal=True))
     hidden = HYFDCA | {"algorithm": HYFDCA["algorithm"] | {"protect_primal": True}}
     assert joined(hidden, secrets=secrets, policy=Policy(protect_primal=True)).client == "north"

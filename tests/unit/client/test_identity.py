@@ -21,6 +21,7 @@ from fenchel.common.tls.revocation import REVOKED
 from fenchel.deploy.certificates.authority import make_authority
 from fenchel.deploy.certificates.making import make_client, make_monitor
 from fenchel.deploy.certificates.revocation import revoke
+from tests.messages import raises
 from tests.unit.client.identities import identities
 
 SIGNED = statement("test", "run-1", b"content")
@@ -39,32 +40,32 @@ def test_a_signature_of_another_client_is_believed(known: dict[str, Identity]) -
 def test_a_signature_of_another_statement_is_refused(known: dict[str, Identity]) -> None:
     north, south = known["north"], known["south"]
     other = statement("test", "run-2", b"content")
-    with pytest.raises(CredentialError, match="not signed by north"):
+    with raises(CredentialError):
         south.check("north", north.certificate, SIGNED, north.sign(other))
 
 
 def test_a_signature_by_another_key_is_refused(known: dict[str, Identity]) -> None:
     north, south = known["north"], known["south"]
-    with pytest.raises(CredentialError, match="not signed by north"):
+    with raises(CredentialError):
         south.check("north", north.certificate, SIGNED, south.sign(SIGNED))
 
 
 @pytest.mark.parametrize("signature", [b"", b"nonsense", bytes(72)])
 def test_what_is_no_signature_is_refused(known: dict[str, Identity], signature: bytes) -> None:
-    with pytest.raises(CredentialError, match="not signed by north"):
+    with raises(CredentialError):
         known["south"].check("north", known["north"].certificate, SIGNED, signature)
 
 
 def test_one_client_cannot_sign_for_another(known: dict[str, Identity]) -> None:
     south = known["south"]
-    with pytest.raises(CredentialError, match="is that of south"):
+    with raises(CredentialError):
         south.check("north", south.certificate, SIGNED, south.sign(SIGNED))
 
 
 @pytest.mark.parametrize("name", ["fenchel server", "north"])
 def test_the_server_cannot_sign_as_a_client(known: dict[str, Identity], name: str) -> None:
     server = known["server"]
-    with pytest.raises(CredentialError, match="not a client's"):
+    with raises(CredentialError):
         known["south"].check(name, server.certificate, SIGNED, server.sign(SIGNED))
 
 
@@ -73,7 +74,7 @@ def test_a_monitor_cannot_sign_as_a_client(known: dict[str, Identity], tmp_path:
     assert authority is not None
     make_monitor(authority.parent / "authority", tmp_path / "north", "north")
     monitor = Identity("north", Credentials.load(tmp_path / "north"))
-    with pytest.raises(CredentialError, match="is a monitor's"):
+    with raises(CredentialError):
         known["south"].check("north", monitor.certificate, SIGNED, monitor.sign(SIGNED))
 
 
@@ -83,18 +84,18 @@ def test_a_revoked_client_is_not_believed_by_those_who_have_the_list(tmp_path: P
     revoke(authority, names=["north"])
     shutil.copy(authority / REVOKED, tmp_path / "ours" / "south")
     signature = north.sign(SIGNED)
-    with pytest.raises(CredentialError, match="was revoked"):
+    with raises(CredentialError):
         known["south"].check("north", north.certificate, SIGNED, signature)
     known["south"].check("east", known["east"].certificate, SIGNED, known["east"].sign(SIGNED))
     known["east"].check("north", north.certificate, SIGNED, signature)
     (tmp_path / "ours" / "south" / REVOKED).write_text("damaged")
-    with pytest.raises(CredentialError, match="not a revocation list"):
+    with raises(CredentialError):
         known["south"].check("east", known["east"].certificate, SIGNED, known["east"].sign(SIGNED))
 
 
 def test_a_certificate_of_another_authority_is_refused(known: dict[str, Identity], tmp_path: Path) -> None:
     stranger = identities(tmp_path / "theirs", ["north"])["north"]
-    with pytest.raises(CredentialError, match="not a client's from the authority"):
+    with raises(CredentialError):
         known["south"].check("north", stranger.certificate, SIGNED, stranger.sign(SIGNED))
 
 
@@ -102,7 +103,7 @@ def test_a_certificate_of_another_authority_is_refused(known: dict[str, Identity
     "text", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"]
 )
 def test_what_is_no_certificate_is_refused(known: dict[str, Identity], text: str) -> None:
-    with pytest.raises(CredentialError, match="not one in PEM form"):
+    with raises(CredentialError):
         known["south"].check("north", text, SIGNED, known["north"].sign(SIGNED))
 
 
@@ -158,7 +159,7 @@ CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUT
 def test_a_certificate_with_an_rsa_key_is_believed(authority: Path) -> None:
     north = certified(authority, rsa.generate_private_key(65537, 2048), [CLIENT])
     south_of(authority).check("north", north.certificate, SIGNED, north.sign(SIGNED))
-    with pytest.raises(CredentialError, match="not signed by north"):
+    with raises(CredentialError):
         south_of(authority).check("north", north.certificate, SIGNED + b"!", north.sign(SIGNED))
 
 
@@ -167,20 +168,20 @@ def test_a_certificate_that_the_server_might_have_is_refused(
     authority: Path, usages: list[x509.ObjectIdentifier] | None
 ) -> None:
     north = certified(authority, ec.generate_private_key(ec.SECP256R1()), usages)
-    with pytest.raises(CredentialError, match="extended key usage"):
+    with raises(CredentialError):
         south_of(authority).check("north", north.certificate, SIGNED, north.sign(SIGNED))
 
 
 @pytest.mark.parametrize("days", [(-30, -1), (2, 30)])
 def test_a_certificate_that_is_not_valid_now_is_refused(authority: Path, days: tuple[int, int]) -> None:
     north = certified(authority, ec.generate_private_key(ec.SECP256R1()), [CLIENT], days)
-    with pytest.raises(CredentialError, match="not a client's from the authority"):
+    with raises(CredentialError):
         south_of(authority).check("north", north.certificate, SIGNED, north.sign(SIGNED))
 
 
 def test_a_key_that_cannot_sign_here_is_named(authority: Path) -> None:
     north = certified(authority, ed25519.Ed25519PrivateKey.generate(), [CLIENT])
-    with pytest.raises(CredentialError, match="Ed25519"):
+    with raises(CredentialError):
         north.sign(SIGNED)
 
 

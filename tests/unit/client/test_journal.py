@@ -13,6 +13,7 @@ from fenchel.client.disk_quota import DiskQuota
 from fenchel.client.journal import Journal
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import CheckpointError, LostStateError, StorageError
+from tests.messages import raises
 
 BLOCK = 4096  # what a small entry takes
 
@@ -73,9 +74,9 @@ def test_what_changes_after_it_was_recorded_changes_nothing_here(folder: Path | 
 
 
 def test_a_base_that_is_not_kept_is_lost(journal: Journal) -> None:
-    with pytest.raises(LostStateError, match=r"after instruction 4 is gone.*\[3, 5, 9\]"):
+    with raises(LostStateError):
         journal.state_after(4)
-    with pytest.raises(LostStateError, match="holds nothing"):
+    with raises(LostStateError):
         Journal(state(0.0)).state_after(1)
 
 
@@ -160,20 +161,20 @@ def test_a_damaged_entry_is_told_and_the_others_are_used(
 def test_what_cannot_be_written_is_told_and_not_remembered(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file in place of the folder")
     journal = Journal(state(0.0), tmp_path / "journal" / "of-run")
-    with pytest.raises(StorageError, match="cannot be written.* this client's disk.*start this client again"):
+    with raises(StorageError):
         journal.record(3, state(1.0), {})
     assert journal.snapshots == []
 
 
 def test_an_entry_of_another_version_of_the_algorithm_is_refused(tmp_path: Path) -> None:
     Journal(state(0.0), tmp_path).record(3, state(1.0), {})
-    with pytest.raises(CheckpointError, match="another version"):
+    with raises(CheckpointError):
         Journal(Other(np.zeros(2)), tmp_path)
 
 
 def test_a_file_that_no_journal_wrote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.state").touch()
-    with pytest.raises(CheckpointError, match="no journal wrote"):
+    with raises(CheckpointError):
         Journal(state(0.0), tmp_path)
 
 
@@ -207,9 +208,9 @@ def test_an_entry_that_is_damaged_meanwhile_is_told(tmp_path: Path) -> None:
     for sequence in (1, 2, 3):
         journal.record(sequence, state(1.0), {})
     (tmp_path / f"{1:020d}.state").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="cut off"):
+    with raises(CheckpointError):
         journal.state_after(1)
-    with pytest.raises(CheckpointError, match="cut off"):
+    with raises(CheckpointError):
         journal.reply_to(1)
 
 
@@ -219,9 +220,7 @@ def test_what_there_is_no_room_for_is_refused_and_not_remembered(where: str, tmp
     journal = Journal(state(0.0), folder, room=DiskQuota(3 * BLOCK))
     for sequence in (1, 2, 3):
         journal.record(sequence, state(float(sequence)), {})
-    with pytest.raises(
-        StorageError, match=r"would take 16,384 bytes.*12,288 \(--max-journal-bytes\).*larger"
-    ):
+    with raises(StorageError):
         journal.record(4, state(4.0), {})
     assert journal.snapshots == [1, 2, 3]
     assert journal.reply_to(4) is None
@@ -233,7 +232,7 @@ def test_what_there_is_no_room_for_is_refused_and_not_remembered(where: str, tmp
     journal.forget_between(2, 4)
     journal.record(5, state(5.0), {})
     assert journal.snapshots == [2, 4, 5]
-    with pytest.raises(StorageError):
+    with raises(StorageError):
         journal.record(6, state(6.0), {})
 
 
@@ -241,11 +240,11 @@ def test_a_process_that_gives_more_room_goes_on(tmp_path: Path) -> None:
     journal = Journal(state(0.0), tmp_path, room=DiskQuota(2 * BLOCK))
     journal.record(1, state(1.0), {})
     journal.record(2, state(2.0), {"reply": 2.0})
-    with pytest.raises(StorageError):
+    with raises(StorageError):
         Journal(state(0.0), tmp_path, room=DiskQuota(2 * BLOCK)).record(3, state(3.0), {})
     again = Journal(state(0.0), tmp_path, room=DiskQuota(3 * BLOCK))
     assert again.reply_to(2) == {"reply": 2.0}
     again.record(3, state(3.0), {})
     assert [value_after(again, base) for base in (0, 1, 2, 3)] == [0.0, 1.0, 2.0, 3.0]
-    with pytest.raises(StorageError):
+    with raises(StorageError):
         again.record(4, state(4.0), {})

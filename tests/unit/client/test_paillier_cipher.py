@@ -19,6 +19,7 @@ from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, SettingsError
+from tests.messages import raises
 from tests.unit.client.paillier_keys import key_of
 
 
@@ -123,45 +124,45 @@ def test_a_pool_in_the_background_changes_no_result(factors_known: bool) -> None
 def test_what_cannot_be_encrypted_is_refused_by_its_position(bad: float) -> None:
     x = values(20)
     x[13] = bad
-    with pytest.raises(EncryptionError, match="position 13"):
+    with raises(EncryptionError):
         paillier().encrypt(x, layout_of())
 
 
 def test_a_value_out_of_range_is_refused_with_the_range_and_what_to_do() -> None:
-    with pytest.raises(EncryptionError, match=r"-1500.* 1024 .*setting"):
+    with raises(EncryptionError):
         paillier().encrypt(np.array([-1500.0]), layout_of())
 
 
 def test_a_layout_of_a_longer_key_is_refused() -> None:
-    with pytest.raises(EncryptionError, match="do not fit a key of 256 bits"):
+    with raises(EncryptionError):
         paillier().encrypt(values(3), layout_of(512))
 
 
 def test_a_vector_under_another_key_is_not_decrypted() -> None:
     other = generate(256, for_tests=True)
     vector = Paillier(other, BlindingFactors(other)).encrypt(values(3), layout_of())
-    with pytest.raises(EncryptionError, match=f"{other.public.fingerprint}.*same file of secrets"):
+    with raises(EncryptionError):
         paillier().decrypt(vector)
 
 
 def test_a_ciphertext_of_something_else_is_refused() -> None:
     vector = paillier().encrypt(values(5), layout_of())
     vector.ciphertexts[0] = key_of().public.n_squared - 12345
-    with pytest.raises(EncryptionError, match="overflowed"):
+    with raises(EncryptionError):
         paillier().decrypt(vector)
 
 
 def test_a_sum_larger_than_its_declared_additions_allow_is_refused() -> None:
     part = paillier().encrypt(np.array([900.0]), layout_of())
     assert paillier().decrypt(part + part).tolist() == [1800.0]
-    with pytest.raises(EncryptionError):
+    with raises(EncryptionError):
         paillier().decrypt((part + part).settled())
 
 
 def test_obfuscators_of_another_key_are_refused() -> None:
-    with pytest.raises(EncryptionError, match="another key"):
+    with raises(EncryptionError):
         Paillier(generate(256, for_tests=True), source(256))
-    with pytest.raises(SettingsError, match="1 or more"):
+    with raises(SettingsError):
         Paillier(key_of(), source(256), threads=0)
 
 
@@ -177,7 +178,7 @@ def test_the_meter_counts_ciphertexts_and_time() -> None:
     mine.decrypt(vector)
     assert mine.meter.decryptions == 2 * many
     assert mine.meter.encryptions == many
-    with pytest.raises(EncryptionError):
+    with raises(EncryptionError):
         mine.encrypt(np.array([np.nan]), layout_of())
     assert mine.meter.encryptions == many
 
@@ -198,10 +199,10 @@ def test_what_is_no_ciphertext_is_not_decrypted(number: str, threads: int) -> No
     ciphertexts = [*paillier().encrypt(values(12), layout_of()).ciphertexts, gmpy2.mpz(chosen)]
     layout = layout_of()
     vector = CipherVector(key.public, layout, layout.slots * len(ciphertexts), 1, ciphertexts)
-    with pytest.raises(EncryptionError) as caught:
+    with raises(EncryptionError) as caught:
         paillier(threads=threads).decrypt(vector)
     assert not any(str(secret) in str(caught.value) for secret in (n, p, q, chosen))
-    with pytest.raises(EncryptionError):  # also where the plaintext would be in range
+    with raises(EncryptionError):  # also where the plaintext would be in range
         _ = [half.residues([gmpy2.mpz(chosen)]) for half in (key.modulo_p, key.modulo_q)]
 
 

@@ -17,6 +17,7 @@ from fenchel.client.paillier.interoperability import from_phe, to_phe
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import CredentialError, MissingDependencyError
+from tests.messages import raises
 from tests.unit.client.paillier_keys import key_of
 
 phe = pytest.importorskip("phe.paillier", reason="phe is not installed")
@@ -96,11 +97,11 @@ def test_keys_go_to_phe_and_back() -> None:
 
 
 def test_a_public_key_of_phe_is_refused() -> None:
-    with pytest.raises(CredentialError, match="not a PaillierPublicKey"):
+    with raises(CredentialError):
         from_phe(to_phe(key_of())[0])
 
 
 def test_without_phe_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "phe.paillier", None)
-    with pytest.raises(MissingDependencyError, match=r"fenchel\[phe\]"):
+    with raises(MissingDependencyError):
         to_phe(key_of())

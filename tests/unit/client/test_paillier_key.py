@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fenchel.client.paillier.key import PrivateKey, generate
 from fenchel.common.errors import CredentialError, SettingsError
+from tests.messages import raises
 from tests.unit.client.paillier_keys import key_of
 
 
@@ -44,15 +45,15 @@ def test_no_two_keys_share_a_prime() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "for_tests", "words"),
+    ("bits", "for_tests"),
     [
-        (1024, False, "too short: use 2048 at least"),
-        (64, True, "too short: use 128 at least"),
-        (2049, False, "even"),
+        (1024, False),
+        (64, True),
+        (2049, False),
     ],
 )
-def test_a_length_that_protects_nothing_is_refused(bits: int, for_tests: bool, words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
+def test_a_length_that_protects_nothing_is_refused(bits: int, for_tests: bool) -> None:
+    with raises(SettingsError):
         generate(bits, for_tests=for_tests)
 
 
@@ -100,7 +101,7 @@ def test_neither_words_nor_errors_show_secret_numbers() -> None:
     shown = [repr(key), str(key), f"{key}", repr(key.modulo_p), repr(key.modulo_q)]
     p_hex = f"{key.p:x}"
     for text in (edited(p="00" + p_hex[2:]), key.to_text()[:-30], edited(p_factors=[p_hex]), edited(x=p_hex)):
-        with pytest.raises(CredentialError) as caught:
+        with raises(CredentialError, source="private key") as caught:
             PrivateKey.from_text(text)
         assert caught.value.__cause__ is None
         shown.append(str(caught.value))
@@ -111,52 +112,52 @@ def test_neither_words_nor_errors_show_secret_numbers() -> None:
 
 
 def test_a_public_key_is_refused_by_name() -> None:
-    with pytest.raises(CredentialError, match="hospital/key.json: this is a public key"):
+    with raises(CredentialError):
         PrivateKey.from_text(key_of().public.to_text(), "hospital/key.json")
 
 
 def test_a_key_that_phe_wrote_is_told_where_to_go() -> None:
-    with pytest.raises(CredentialError, match="from_phe"):
+    with raises(CredentialError, source="private key"):
         PrivateKey.from_text(json.dumps({"kty": "DAJ", "p": "x", "q": "y", "pub": {}}))
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("", "not JSON"),
-        ("[" * 100_000, "nested"),
-        ("[1]", "expected an object"),
-        ("3", "expected an object"),
-        ("{}", "kind is ''"),
-        (edited(kind="other"), "kind is 'other'"),
-        (edited(version=2), "version 2"),
-        (edited(version=True), "version True"),
-        (edited(surplus=1), "found .*surplus"),
-        (edited(p=3), "p must be a number"),
-        (edited(p="-5"), "p must be a number"),
-        (edited(p="FF"), "p must be a number"),
-        (edited(p="f" * 5000), "p must be a number"),
-        (edited(p="9"), "p is not a prime"),
-        (edited(p="d"), "do not fit|factors"),
-        (edited(p=f"{key_of().q:x}"), "do not fit each other"),
-        (edited(n="f"), "n is not the product"),
-        (edited(q_factors=[]), "for both"),
-        (edited(q_factors="2"), "must be a list"),
-        (edited(q_factors=["2"]), "do not hold all primes"),
-        (edited(q_factors=["3", "5"]), "not the primes that divide q-1|do not hold"),
-        (edited(q_factors=["1"]), "not the primes that divide q-1"),
-        ('{"kind": 1, "kind": 2}', "twice"),
+        "",
+        "[" * 100_000,
+        "[1]",
+        "3",
+        "{}",
+        edited(kind="other"),
+        edited(version=2),
+        edited(version=True),
+        edited(surplus=1),
+        edited(p=3),
+        edited(p="-5"),
+        edited(p="FF"),
+        edited(p="f" * 5000),
+        edited(p="9"),
+        edited(p="d"),
+        edited(p=f"{key_of().q:x}"),
+        edited(n="f"),
+        edited(q_factors=[]),
+        edited(q_factors="2"),
+        edited(q_factors=["2"]),
+        edited(q_factors=["3", "5"]),
+        edited(q_factors=["1"]),
+        '{"kind": 1, "kind": 2}',
     ],
 )
-def test_a_text_that_is_no_private_key_is_refused(text: str, words: str) -> None:
-    with pytest.raises(CredentialError, match=words) as caught:
+def test_a_text_that_is_no_private_key_is_refused(text: str) -> None:
+    with raises(CredentialError, source="key.json") as caught:
         PrivateKey.from_text(text, "key.json")
     assert str(caught.value).startswith("key.json: ")
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_any_other_text_is_refused_and_nothing_else_happens(text: str) -> None:
-    with pytest.raises(CredentialError):
+    with raises(CredentialError, source="private key"):
         PrivateKey.from_text(text)
 
 
@@ -164,7 +165,7 @@ def test_any_other_text_is_refused_and_nothing_else_happens(text: str) -> None:
     st.dictionaries(st.sampled_from(sorted(key_of().to_fields())), st.text("0123456789abcdefxyz"), min_size=1)
 )
 def test_changed_fields_are_refused(changes: dict[str, str]) -> None:
-    with pytest.raises(CredentialError):
+    with raises(CredentialError, source="private key"):
         PrivateKey.from_text(edited(**changes))
 
 

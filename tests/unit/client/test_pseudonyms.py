@@ -7,13 +7,13 @@ import hmac
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.client.secrets.pseudonyms import cell_pseudonyms, pseudonyms
 from fenchel.common.errors import DataError
 from tests.complexity import LINEAR, growth
+from tests.messages import raises
 
 KEY = bytes(range(32))
 IDENTIFIERS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), unique=True, max_size=20)
@@ -53,7 +53,7 @@ def test_another_key_gives_other_pseudonyms() -> None:
 
 
 def test_a_repeated_identifier_is_refused_by_rows_and_not_told() -> None:
-    with pytest.raises(DataError, match="rows 2 and 4 have the same sample identifier") as refusal:
+    with raises(DataError) as refusal:
         pseudonyms(KEY, ["anna", "berta", "carla", "berta"])
     assert "berta" not in str(refusal.value)
 

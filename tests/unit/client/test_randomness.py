@@ -11,6 +11,7 @@ import pytest
 from fenchel.client.privacy.randomness import SECRET, SECRET_BYTES, PrivateRandomness
 from fenchel.common.errors import CheckpointError
 from fenchel.common.wire.payload import digest
+from tests.messages import raises
 
 ONE, OTHER = PrivateRandomness(bytes(SECRET_BYTES)), PrivateRandomness(bytes([1]) * SECRET_BYTES)
 CONTEXT = ("noise", 3, b"occasion", "model")
@@ -82,10 +83,8 @@ def test_a_damaged_secret_is_refused_and_not_replaced(content: bytes, tmp_path: 
     PrivateRandomness.kept_in(tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_bytes(content)
-    with pytest.raises(CheckpointError) as refusal:
+    with raises(CheckpointError):
         PrivateRandomness.kept_in(tmp_path)
-    assert str(file) in str(refusal.value)
-    assert f"has {len(content)} bytes, not {SECRET_BYTES}; it is damaged" in str(refusal.value)
     assert file.read_bytes() == content
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fenchel.client.secrets.sealing import seal, unseal
 from fenchel.common.errors import CredentialError
+from tests.messages import raises
 
 KEY = X25519PrivateKey.generate()
 PUBLIC = KEY.public_key().public_bytes_raw()
@@ -29,12 +30,12 @@ def test_no_two_boxes_are_alike_and_none_shows_what_is_in_it() -> None:
 
 
 def test_another_key_does_not_open_it() -> None:
-    with pytest.raises(CredentialError, match="does not open"):
+    with raises(CredentialError):
         unseal(seal(b"secret", PUBLIC, b"run"), X25519PrivateKey.generate(), b"run")
 
 
 def test_it_does_not_open_in_another_context() -> None:
-    with pytest.raises(CredentialError, match="does not open"):
+    with raises(CredentialError):
         unseal(seal(b"secret", PUBLIC, b"run 1"), KEY, b"run 2")
 
 
@@ -44,19 +45,19 @@ def test_a_box_with_one_bit_changed_does_not_open(data: st.DataObject) -> None:
     # The highest bit of an X25519 key has no meaning (RFC 7748), but the box is bound to its bytes all the same.
     bit = data.draw(st.integers(0, 8 * len(box) - 1))
     box[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(CredentialError):
+    with raises(CredentialError):
         unseal(bytes(box), KEY, b"run")
 
 
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_box_are_refused(box: bytes) -> None:
-    with pytest.raises(CredentialError):
+    with raises(CredentialError):
         unseal(box, KEY, b"run")
 
 
 @pytest.mark.parametrize("public", [b"", bytes(31), bytes(32), (1).to_bytes(32, "little"), bytes(33)])
 def test_what_is_no_public_key_or_one_that_everybody_knows_the_secret_of_is_refused(public: bytes) -> None:
-    with pytest.raises(CredentialError, match="not an X25519 public key"):
+    with raises(CredentialError):
         seal(b"secret", public, b"run")
-    with pytest.raises(CredentialError):
+    with raises(CredentialError):
         unseal(public.ljust(32, b"\0") + bytes(40), KEY, b"run")

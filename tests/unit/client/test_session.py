@@ -26,6 +26,7 @@ from fenchel.common.wire.schema import check
 from fenchel.common.wire.values import Value, Values
 from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
+from tests.messages import raises
 from tests.unit.client.tally import NAME, TallyClient
 
 ABOUT_THE_RUN = {  # and what others sent: the server reads these texts
@@ -213,7 +214,7 @@ def test_the_server_hears_no_words_about_the_files_of_a_client(
 
     monkeypatch.setattr(TallyClient, "answer", fail)
     if issubclass(kind, StorageError | CheckpointError):
-        with pytest.raises(kind, match="/home/clinic"):
+        with raises(kind):
             handled(session, "add", 1, 0, amount=1.0)
         return
     head = handled(session, "add", 1, 0, amount=1.0).head
@@ -248,9 +249,9 @@ def test_a_folder_that_becomes_read_only_stops_the_client(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse)
-        with pytest.raises(StorageError, match=r"0001\.state: cannot be written \(Read-only file system\)"):
+        with raises(StorageError):
             handled(session, "add", 3, 2, reach=2, amount=1.0)
-        with pytest.raises(StorageError, match="Read-only"):
+        with raises(StorageError):
             handled(session, "add", 3, 1, amount=1.0)  # whose base says that the second did not count
     assert session.hello().snapshots == [1, 2]
     assert add(make_session(), 1.0, sequence=3, base=2, reach=2) == 3.0
@@ -260,7 +261,7 @@ def test_an_entry_that_is_damaged_meanwhile_stops_the_client(session: Session, t
     for sequence in (1, 2, 3):
         add(session, 1.0, sequence=sequence, base=sequence - 1)
     (tmp_path / "journal" / f"{1:020d}.state").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="cut off"):
+    with raises(CheckpointError):
         handled(session, "add", 4, 1, amount=1.0)
 
 
@@ -387,14 +388,14 @@ def test_the_server_learns_only_the_form_of_the_data(session: Session) -> None:
 
 
 def test_code_from_outside_runs_only_where_a_person_allowed_it(make_session: MakeSession) -> None:
-    with pytest.raises(SettingsError, match=f"--allow {NAME}"):
+    with raises(SettingsError, key="algorithm.name"):
         make_session(allowed=())
-    with pytest.raises(SettingsError, match="--allow"):
+    with raises(SettingsError, key="algorithm.name"):
         make_session(allowed=("tests.unit.client.tally:Other",))
     make_session(allowed=(NAME,))
 
 
 def test_an_objective_from_outside_runs_only_where_a_person_allowed_it(make_settings: MakeSettings) -> None:
     settings = make_settings(objective={"kind": "own", "name": "tests.unit.client.tally:Elsewhere"})
-    with pytest.raises(SettingsError, match="--allow tests.unit.client.tally:Elsewhere"):
+    with raises(SettingsError, key="algorithm.name"):
         Session("client-0", settings, holding())

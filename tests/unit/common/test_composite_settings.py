@@ -10,6 +10,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.factory import margin_loss
 from fenchel.common.settings.registry import builtin_settings
 from fenchel.common.settings.run import RunSettings, from_json, validate
+from tests.messages import raises
 
 L1 = {"kind": "l1", "weight": 0.01}
 BOX = {"kind": "box", "lower": -1, "upper": 1}
@@ -36,13 +37,13 @@ def test_a_term_with_corners_is_refused_by_those_who_would_leave_it_out(name: st
     if name in TREAT_CORNERS or builtin_settings()[name].treats_regularizer:
         assert composed({"name": name}, regularizer=L1).objective.regularizer.present
     else:
-        with pytest.raises(SettingsError, match=rf"regularizer\.kind is l1, but {name} cannot treat"):
+        with raises(SettingsError, source="settings"):
             composed({"name": name}, regularizer=L1)
 
 
 @pytest.mark.parametrize("name", ["feddcd", "acc-feddcd", "hyfdca", "hybrid-fedavg", "hyfem-like"])
 def test_what_rests_on_convexity_refuses_the_term_that_is_not_convex(name: str) -> None:
-    with pytest.raises(SettingsError, match=rf"objective\.nonconvex is 0\.5, but {name} is for convex"):
+    with raises(SettingsError, source="settings"):
         composed({"name": name}, nonconvex=0.5)
 
 
@@ -53,18 +54,14 @@ def test_what_takes_gradients_only_takes_the_term_that_is_not_convex(name: str) 
 
 @pytest.mark.parametrize("term", [BOX, {"kind": "l0", "weight": 1}], ids=["box", "l0"])
 def test_bounds_and_counts_need_the_proximal_operator(term: dict[str, Any]) -> None:
-    with pytest.raises(
-        SettingsError, match=rf"kind is {term['kind']}, which has no subgradients .* as fedavg"
-    ):
+    with raises(SettingsError, source="settings"):
         composed({"name": "fedavg"}, regularizer=term)
     composed(PROX, regularizer=term)
 
 
 def test_mcp_needs_a_penalty_above_one_over_theta() -> None:
     composed(PROX | {"step_size": 0.49}, regularizer=MCP)
-    with pytest.raises(
-        SettingsError, match="mcp needs a penalty rho above 1/theta = 2, but .* fedavg rho is 2;"
-    ):
+    with raises(SettingsError, source="settings"):
         composed(PROX | {"step_size": 0.5}, regularizer=MCP)
     composed({"name": "fedavg", "step_size": 0.5}, regularizer=MCP)
 
@@ -75,16 +72,14 @@ def test_the_term_survives_the_way_to_the_clients() -> None:
     assert composed({"name": "fedavg"}).objective.regularizer.kind == "none"
 
 
-@pytest.mark.parametrize(
-    ("terms", "key"), [({"nonconvex": 0.1}, "nonconvex"), ({"regularizer": L1}, "regularizer.kind: l1")]
-)
-def test_the_solver_of_the_dual_refuses_both_terms(terms: dict[str, Any], key: str) -> None:
+@pytest.mark.parametrize("terms", [{"nonconvex": 0.1}, {"regularizer": L1}])
+def test_the_solver_of_the_dual_refuses_both_terms(terms: dict[str, Any]) -> None:
     settings = composed({"name": "fedavg"}, **({"kind": "logistic", "l2": 0.1} | terms))
-    with pytest.raises(SettingsError, match=rf"objective\.{key}"):
+    with raises(SettingsError):
         margin_loss(settings.objective)
 
 
 def test_batches_of_one_epoch_need_a_number_of_steps() -> None:
-    with pytest.raises(SettingsError, match="batches: epoch needs local_steps"):
+    with raises(SettingsError, key="algorithm", source="settings"):
         composed({"name": "fedavg", "batches": "epoch", "local_epochs": 1})
     composed({"name": "fedavg", "batches": "epoch", "local_steps": 5})

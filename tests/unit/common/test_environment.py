@@ -21,6 +21,7 @@ from fenchel.common.environment import SERVER, Environment, differences, differe
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.proto import fenchel_pb2 as pb
+from tests.messages import raises
 
 HERE = Environment(
     "0.1.0", "3.11.7", "2.4.6", "1.17.1", "", "openblas 0.3.31", "Haswell", "X86_V3", "x86_64", 1
@@ -173,5 +174,5 @@ def test_a_run_of_an_older_version_has_an_empty_record(tmp_path: Path) -> None:
 def test_a_damaged_record_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "environments.json"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError):
+    with raises(CheckpointError):
         EnvironmentRecord.load(path)

@@ -25,6 +25,7 @@ from fenchel.common.wire.schema import (
     largest_body,
 )
 from fenchel.common.wire.values import SparseVector, Value
+from tests.messages import raises
 from tests.unit.common.textbook import KEY, OTHER_KEY
 
 MODEL = np.zeros(3)
@@ -84,74 +85,72 @@ def test_what_was_asked_for_is_accepted(value: Value, expected: Expected) -> Non
 
 
 @pytest.mark.parametrize(
-    ("value", "expected", "told"),
+    ("value", "expected"),
     [
-        (np.ones(4), MODEL, r"has shape \(4,\), expected \(3,\)"),
-        (np.ones((3, 1)), MODEL, "has shape"),
-        (np.ones((2, 3)), OPEN, r"expected \('any', 2\)"),
-        (np.ones(3, np.float32), MODEL, "has dtype float32, expected float64"),
-        (np.ones(3, np.int64), MODEL, "has dtype int64"),
-        (np.array([1.0, np.nan, 0.0]), MODEL, "1 values that are not finite, the first at position 1"),
-        (np.array([np.inf, 0.0, -np.inf]), MODEL, "2 values that are not finite, the first at position 0"),
-        (sparse([1.0], 3), MODEL, "is sparse"),
-        (sparse([1.0], 6), THIN, "has shape"),
-        (sparse([np.nan]), THIN, "not finite"),
-        (sparse([1.0], dtype="float32"), THIN, "has dtype"),
-        (sparse([1.0]), AGREED, "has 1 entries given, expected 2"),
-        (sparse([1.0, 2.0, 3.0]), AGREED, "has 3 entries given, expected 2"),
-        (sparse([1.0, 2.0], 6), AGREED, "has shape"),
-        (sparse([1.0, np.nan]), AGREED, "not finite"),
-        (np.ones(5), AGREED, "is a dense array, expected a sparse vector with 2 entries given"),
-        (1.0, MODEL, "is a float, expected an array"),
-        (np.ones(3), float, "is an array, expected a float"),
-        (sparse([1.0]), int, "is an array, expected a int"),
-        (np.ones(7), HIDDEN, "is an array, expected an encrypted vector"),
-        (sparse([1.0]), HIDDEN, "is an array, expected an encrypted vector"),
-        (1.0, HIDDEN, "is the float 1.0, expected an encrypted vector"),
-        (encrypted(), MODEL, "is an encrypted vector, expected an array"),
-        (encrypted(), THIN, "is an encrypted vector, expected an array"),
-        (encrypted(), float, "is an encrypted vector, expected a float"),
-        (encrypted(key_id=OTHER_KEY.id), HIDDEN, f"{OTHER_KEY.fingerprint}, expected {KEY.fingerprint}"),
-        (encrypted(layout=LAYOUT.rescaled(1)), HIDDEN, "21 of them after the point; expected .* 20 of them"),
-        (encrypted(count=8), HIDDEN, "holds 8 encrypted values, expected 7"),
-        (encrypted(additions=3), HIDDEN, "is a sum of 3 encrypted vectors, expected at most 2"),
-        (encrypted(0), HIDDEN, "out of range .the one at position 1"),
-        (encrypted(KEY.n**2), HIDDEN, "out of range .the one at position 1"),
-        (True, int, "is the bool True"),
-        (1, bool, "is the int 1"),
-        (True, float, "is the bool True"),
-        (1.0, int, "is the float 1.0"),
-        ("1", int, "is the str '1'"),
-        (float("nan"), float, "is nan"),
-        (float("-inf"), float, "is -inf"),
-        (float("nan"), NumberSpec(), "is nan, expected a finite number"),
-        (float("inf"), NumberSpec(), "is inf, expected a finite number"),
-        (1e308, NumberSpec(maximum=1e100), r"is 1e\+308, expected at most 1e\+100$"),
-        (-1e-9, NumberSpec(minimum=0, hint="see the page"), "is -1e-09, expected at least 0; see the page$"),
-        (1234567, NumberSpec(int, maximum=1234566), "is 1234567, expected at most 1234566"),
-        (0, NumberSpec(int, minimum=1), "is 0, expected at least 1"),
-        (1.0, NumberSpec(int), r"is the float 1\.0, expected a int"),
-        (True, NumberSpec(), "is the bool True, expected a float"),
-        (np.ones(3), NumberSpec(), "is an array, expected a float"),
+        (np.ones(4), MODEL),
+        (np.ones((3, 1)), MODEL),
+        (np.ones((2, 3)), OPEN),
+        (np.ones(3, np.float32), MODEL),
+        (np.ones(3, np.int64), MODEL),
+        (np.array([1.0, np.nan, 0.0]), MODEL),
+        (np.array([np.inf, 0.0, -np.inf]), MODEL),
+        (sparse([1.0], 3), MODEL),
+        (sparse([1.0], 6), THIN),
+        (sparse([np.nan]), THIN),
+        (sparse([1.0], dtype="float32"), THIN),
+        (sparse([1.0]), AGREED),
+        (sparse([1.0, 2.0, 3.0]), AGREED),
+        (sparse([1.0, 2.0], 6), AGREED),
+        (sparse([1.0, np.nan]), AGREED),
+        (np.ones(5), AGREED),
+        (1.0, MODEL),
+        (np.ones(3), float),
+        (sparse([1.0]), int),
+        (np.ones(7), HIDDEN),
+        (sparse([1.0]), HIDDEN),
+        (1.0, HIDDEN),
+        (encrypted(), MODEL),
+        (encrypted(), THIN),
+        (encrypted(), float),
+        (encrypted(key_id=OTHER_KEY.id), HIDDEN),
+        (encrypted(layout=LAYOUT.rescaled(1)), HIDDEN),
+        (encrypted(count=8), HIDDEN),
+        (encrypted(additions=3), HIDDEN),
+        (encrypted(0), HIDDEN),
+        (encrypted(KEY.n**2), HIDDEN),
+        (True, int),
+        (1, bool),
+        (True, float),
+        (1.0, int),
+        ("1", int),
+        (float("nan"), float),
+        (float("-inf"), float),
+        (float("nan"), NumberSpec()),
+        (float("inf"), NumberSpec()),
+        (1e308, NumberSpec(maximum=1e100)),
+        (-1e-9, NumberSpec(minimum=0, hint="see the page")),
+        (1234567, NumberSpec(int, maximum=1234566)),
+        (0, NumberSpec(int, minimum=1)),
+        (1.0, NumberSpec(int)),
+        (True, NumberSpec()),
+        (np.ones(3), NumberSpec()),
     ],
 )
-def test_anything_else_is_refused_and_the_error_says_from_whom(
-    value: Value, expected: Expected, told: str
-) -> None:
-    with pytest.raises(PayloadError, match=f"client-1, round 4: 'x' .*{told}"):
+def test_anything_else_is_refused_and_the_error_says_from_whom(value: Value, expected: Expected) -> None:
+    with raises(PayloadError, client="client-1, round 4", array="x"):
         check({"x": value}, {"x": expected}, client="client-1, round 4")
 
 
 @pytest.mark.parametrize("names", [(), ("x",), ("y",), ("x", "y", "z")])
 def test_no_name_may_be_missing_or_new(names: tuple[str, ...]) -> None:
     expectation: Expectation = {"x": float, "y": float}
-    with pytest.raises(PayloadError, match=r"expected \['x', 'y'\]"):
+    with raises(PayloadError, client="client-1"):
         check(dict.fromkeys(names, 1.0), expectation, client="client-1")
 
 
 def test_names_that_somebody_else_chose_are_told_in_short() -> None:
     names = {"\x1b[31m\n" + "A" * 900_000: 1.0} | {f"name {number}": 1.0 for number in range(10_000)}
-    with pytest.raises(PayloadError, match="got values named") as caught:
+    with raises(PayloadError, client="client a") as caught:
         check(names, {"loss": float}, client="client a")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 600
@@ -207,5 +206,5 @@ def test_the_largest_payload_is_known_where_all_lengths_are() -> None:
 
 def test_an_open_length_may_be_bounded() -> None:
     check({"x": np.ones((7, 2))}, {"x": BOUNDED}, client="a client")
-    with pytest.raises(PayloadError, match=r"'x' has shape \(8, 2\), expected at most 7 in an open length"):
+    with raises(PayloadError, client="a client", array="x"):
         check({"x": np.ones((8, 2))}, {"x": BOUNDED}, client="a client")

@@ -19,6 +19,7 @@ from fenchel.common.wire.buffer_pool import BufferPool
 from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, Assembly, Body, Head, frames, parse
 from fenchel.common.wire.payload import Encoded, encode
 from fenchel.proto import fenchel_pb2 as pb
+from tests.messages import raises
 
 JOINED = 512 << 10
 SIZES = sorted(
@@ -135,7 +136,7 @@ def test_a_frame_may_be_exactly_one_mebibyte() -> None:
     full = pb.Frame(chunk=bytes(room)).SerializeToString()
     assert len(full) == FRAME_BYTES
     assert len(parse(full).chunk) == room
-    with pytest.raises(WireError, match="at most"):
+    with raises(WireError):
         parse(full + b"\0")
 
 
@@ -203,7 +204,7 @@ def test_the_frames_of_a_very_large_body_are_made_anew_for_each_receiver(
 
 
 def test_a_head_too_large_for_a_frame_is_refused_when_it_is_sent() -> None:
-    with pytest.raises(WireError, match="fewer arrays"):
+    with raises(WireError):
         list(frames(pb.Reply(failure="x" * FRAME_BYTES)))
 
 
@@ -231,7 +232,7 @@ def test_a_body_that_came_in_one_piece_is_not_copied() -> None:
 def test_more_bytes_than_declared_are_refused() -> None:
     assembly = Assembly(10)
     assembly.add(memoryview(bytes(6)))
-    with pytest.raises(WireError, match="more than the 10 bytes"):
+    with raises(WireError):
         assembly.add(memoryview(bytes(5)))
 
 
@@ -241,7 +242,7 @@ def test_a_rewound_assembly_takes_the_later_bytes_again() -> None:
     assembly.rewind(2)
     assembly.add(memoryview(b"cdef"))
     assert bytes(assembly.body()) == b"abcdef"
-    with pytest.raises(WireError, match="only 6 have arrived"):
+    with raises(WireError):
         assembly.rewind(7)
 
 
@@ -300,7 +301,7 @@ def test_a_message_that_is_announced_costs_no_memory_before_it_arrives() -> None
 
 
 def test_a_message_beyond_all_memory_is_refused() -> None:
-    with pytest.raises(WireError, match="there is no memory"):
+    with raises(WireError):
         Assembly(1 << 60).add(memoryview(b"x"))
 
 

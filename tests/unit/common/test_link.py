@@ -11,6 +11,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.settings.link import PRESETS, Link, Links, PresetName, parse_link
 from fenchel.common.settings.run import RunSettings, from_json, json_schema, validate
 from fenchel.deploy.launch.names import client_names
+from tests.messages import raises
 
 RUN = {
     "rounds": 1,
@@ -80,7 +81,7 @@ def test_rates_are_bytes_per_second_or_have_a_unit(text: str | float, rate: floa
     ],
 )
 def test_what_is_no_link_is_refused_and_the_key_named(values: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=rf"somewhere: {next(iter(values))}"):
+    with raises(SettingsError, source="somewhere"):
         parse_link(values, "somewhere")
 
 
@@ -100,7 +101,7 @@ def test_the_name_of_a_preset_stands_for_a_link() -> None:
     assert links is not None
     found = links.of_clients(client_names(3))
     assert [found[name].rtt for name in client_names(3)] == [0.055, 0.8, 0.001]
-    with pytest.raises(SettingsError, match=r"links\.default"):
+    with raises(SettingsError, key="links.default", source="settings"):
         run_with({"default": "carrier pigeon"})
 
 
@@ -122,22 +123,20 @@ def test_who_has_no_link_goes_straight_to_the_server() -> None:
 @pytest.mark.parametrize("key", ["client-003", 3, "berlin"])
 def test_a_link_of_nobody_is_refused(key: str | int) -> None:
     links = Links.model_validate({"clients": {key: "lte"}})
-    with pytest.raises(
-        SettingsError, match=rf"links\.clients: {key} is not a client.*client-000 to client-002"
-    ):
+    with raises(SettingsError, key="links.clients"):
         links.of_clients(client_names(3))
 
 
 def test_a_number_of_thousands_of_digits_is_nobody() -> None:
     links = Links.model_validate({"clients": {"9" * 5000: "lte"}})
-    with pytest.raises(SettingsError, match=r"links\.clients: 9+ is not a client") as caught:
+    with raises(SettingsError, key="links.clients") as caught:
         links.of_clients(client_names(3))
     assert len(str(caught.value)) < 300
 
 
 def test_a_client_with_two_links_is_refused() -> None:
     links = Links.model_validate({"clients": {1: "lte", "client-001": "none"}})
-    with pytest.raises(SettingsError, match="client-001 is given twice"):
+    with raises(SettingsError, key="links.clients"):
         links.of_clients(client_names(3))
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fenchel.common.crypto.public_key import PublicKey, looks_private
 from fenchel.common.errors import CredentialError
+from tests.messages import raises
 from tests.unit.common.textbook import KEY, OTHER_KEY, P, Q, blum_prime
 
 SHORT = 128
@@ -48,20 +49,20 @@ def test_a_ciphertext_of_an_odd_number_of_bits_has_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "told"),
+    "n",
     [
-        (0, "of 0 bits"),
-        (-P * Q, "of 0 bits"),
-        (P >> 20, "of 108 bits"),
-        pytest.param(1 << 20_000, "of 20001 bits", id="too long"),
-        (2 * P * Q, "even or has a small factor"),
-        (997 * P, "small factor"),
-        (P * P, "not a product of two different primes"),
-        (blum_prime(256, 9), "not a product of two different primes"),
+        0,
+        -P * Q,
+        P >> 20,
+        pytest.param(1 << 20_000, id="too long"),
+        2 * P * Q,
+        997 * P,
+        P * P,
+        blum_prime(256, 9),
     ],
 )
-def test_a_number_that_is_no_product_of_two_primes_is_refused(n: int, told: str) -> None:
-    with pytest.raises(CredentialError, match=told):
+def test_a_number_that_is_no_product_of_two_primes_is_refused(n: int) -> None:
+    with raises(CredentialError):
         PublicKey(n)
 
 
@@ -71,7 +72,7 @@ def test_a_key_comes_back_from_its_text() -> None:
 
 
 def test_a_key_for_tests_is_too_short_for_anything_else() -> None:
-    with pytest.raises(CredentialError, match=r"public\.key: a key of 256 bits is too short; use 2048"):
+    with raises(CredentialError, source="public.key"):
         PublicKey.from_text(KEY.to_text(), "public.key")
 
 
@@ -80,40 +81,39 @@ def changed(**fields: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    "text",
     [
-        ("", "not a public key file"),
-        ("{", "not a public key file"),
-        ("[" * 50_000, "not a public key file"),
-        ("[]", "not a public key file"),
-        ("[[1, 2]]", "not a public key file"),
-        ("3", "not a public key file"),
-        ("null", "not a public key file"),
-        (" " * 100_000 + KEY.to_text(), "not a public key file"),
-        (changed(kind="fenchel certificate"), "its kind is not"),
-        (changed(kind=None), "its kind is not"),
-        (changed(version=2), "version 2 of the format; this Fenchel reads version 1"),
-        (changed(version=True), "version True"),
-        (changed(version="1"), "version '1'"),
-        (changed(extra=1), "and nothing else"),
-        (changed().replace('"n"', '"m"'), "and nothing else"),
-        (changed()[:-1] + ', "n": "0x11"}', "each once"),
-        (changed(n=KEY.n), "'n' is not a number in hexadecimal digits"),
-        (changed(n=str(KEY.n)), "hexadecimal"),
-        (changed(n=hex(KEY.n).upper()), "hexadecimal"),
-        (changed(n=hex(KEY.n) + "\n"), "hexadecimal"),
-        (changed(n="0x0" + hex(KEY.n)[2:]), "hexadecimal"),
-        (changed(n="-" + hex(KEY.n)), "hexadecimal"),
-        (changed(n="0x"), "hexadecimal"),
-        (changed(n=hex(OTHER_KEY.n)), "the fingerprint is not that of the key"),
-        (changed(fingerprint=None), "the fingerprint is not that of the key"),
-        (changed(n=hex(KEY.n * 2)), "small factor"),
+        "",
+        "{",
+        "[" * 50_000,
+        "[]",
+        "[[1, 2]]",
+        "3",
+        "null",
+        " " * 100_000 + KEY.to_text(),
+        changed(kind="fenchel certificate"),
+        changed(kind=None),
+        changed(version=2),
+        changed(version=True),
+        changed(version="1"),
+        changed(extra=1),
+        changed().replace('"n"', '"m"'),
+        changed()[:-1] + ', "n": "0x11"}',
+        changed(n=KEY.n),
+        changed(n=str(KEY.n)),
+        changed(n=hex(KEY.n).upper()),
+        changed(n=hex(KEY.n) + "\n"),
+        changed(n="0x0" + hex(KEY.n)[2:]),
+        changed(n="-" + hex(KEY.n)),
+        changed(n="0x"),
+        changed(n=hex(OTHER_KEY.n)),
+        changed(fingerprint=None),
+        changed(n=hex(KEY.n * 2)),
     ],
 )
-def test_a_text_that_is_no_public_key_is_refused_with_its_place(text: str, told: str) -> None:
-    with pytest.raises(CredentialError, match=r"^public\.key: ") as caught:
+def test_a_text_that_is_no_public_key_is_refused_with_its_place(text: str) -> None:
+    with raises(CredentialError, source="public.key"):
         read(text)
-    assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["fenchel paillier private key", "fenchel client secrets"])
@@ -125,9 +125,7 @@ def test_a_private_key_is_recognised_and_refused_where_a_public_one_is_wanted(
 ) -> None:
     text = dress(changed(kind=kind, p=hex(P)))
     assert looks_private(text)
-    with pytest.raises(
-        CredentialError, match=r"public\.key: holds a private key, and a public key is wanted"
-    ):
+    with raises(CredentialError, source="public.key"):
         read(text)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import EncryptionError
+from tests.messages import raises
 from tests.unit.common.textbook import KEY, multiples, packed, slots
 
 N = KEY.n
@@ -102,7 +103,7 @@ def test_a_slot_beyond_what_a_sum_can_reach_is_noticed(layout: Layout, data: st.
     numbers[place] = sign * limit
     layout.unpack([packed(numbers, layout)[0] % N], layout.slots, N, additions)
     numbers[place] = sign * (limit + 1)
-    with pytest.raises(EncryptionError, match="overflow"):
+    with raises(EncryptionError):
         layout.unpack([packed(numbers, layout)[0] % N], layout.slots, N, additions)
 
 
@@ -123,34 +124,34 @@ def test_any_plaintext_at_all_is_read_as_its_slots_say_or_refused(layout: Layout
 def test_slots_that_are_left_over_must_be_empty(slot_bits: int) -> None:
     layout = Layout(slot_bits, 0, 3, 30)
     layout.unpack(packed([1, 2], layout), 2, N)
-    with pytest.raises(EncryptionError, match="position 2"):
+    with raises(EncryptionError):
         layout.unpack(packed([1, 2, -1], layout), 2, N)
 
 
 @pytest.mark.parametrize("slot_bits", [40, 70])
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    "bad",
     [
-        (np.nan, "is nan; only finite numbers"),
-        (np.inf, "is inf; only finite numbers"),
-        (-np.inf, "is -inf; only finite numbers"),
-        (1024.0, "is 1024, and only magnitudes below 1024 can be encrypted; this range is a setting"),
-        (-1e300, "is -1e\\+300, and only magnitudes below 1024"),
-        (1.7e308, "is 1.7e\\+308, and only magnitudes below 1024"),
+        np.nan,
+        np.inf,
+        -np.inf,
+        1024.0,
+        -1e300,
+        1.7e308,
     ],
 )
-def test_what_cannot_be_encrypted_is_refused_by_its_position(slot_bits: int, bad: float, told: str) -> None:
+def test_what_cannot_be_encrypted_is_refused_by_its_position(slot_bits: int, bad: float) -> None:
     layout = Layout(slot_bits, 20, 3, 30)
     values = np.zeros(7)
     values[5] = bad
-    with pytest.raises(EncryptionError, match=f"position 5 {told}"):
+    with raises(EncryptionError):
         layout.pack(values)
 
 
 @given(layout=layouts(), sign=st.sampled_from([-1, 1]))
 def test_the_largest_value_fits_and_the_next_multiple_does_not(layout: Layout, sign: int) -> None:
     beyond = sign * float(Fraction(1 << layout.value_bits, 1 << layout.fraction_bits))
-    with pytest.raises(EncryptionError, match="this range is a setting"):
+    with raises(EncryptionError):
         layout.pack(np.array([beyond]))
     most = sign * float(Fraction(layout.largest_fresh, 1 << layout.fraction_bits))
     if most != beyond:  # above 53 bits a float64 cannot tell the two apart
@@ -182,53 +183,51 @@ def test_forty_bit_slots_are_as_many_as_the_design_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key_bits", "fraction_bits", "largest", "additions", "slots", "told"),
+    ("key_bits", "fraction_bits", "largest", "additions", "slots"),
     [
-        (256, 40, 1.0, 1, 7, "need 7 slots of 42 bits, and a key of 256 bits has room for 6"),
-        (256, 300, 1.0, 1, None, "has room for 0"),
-        (256, 40, 0.0, 1, None, "positive and finite"),
-        (256, 40, float("inf"), 1, None, "positive and finite"),
-        (256, 40, float("nan"), 1, None, "positive and finite"),
-        (256, 40, 1.0, 0, None, "at least one"),
-        (256, -1, 1.0, 1, None, "0 to 1000"),
-        (256, 40, 1.0, 1, 0, "at least one value"),
+        (256, 40, 1.0, 1, 7),
+        (256, 300, 1.0, 1, None),
+        (256, 40, 0.0, 1, None),
+        (256, 40, float("inf"), 1, None),
+        (256, 40, float("nan"), 1, None),
+        (256, 40, 1.0, 0, None),
+        (256, -1, 1.0, 1, None),
+        (256, 40, 1.0, 1, 0),
     ],
 )
 def test_a_layout_that_cannot_be_is_not_fitted(
-    key_bits: int, fraction_bits: int, largest: float, additions: int, slots: int | None, told: str
+    key_bits: int, fraction_bits: int, largest: float, additions: int, slots: int | None
 ) -> None:
-    with pytest.raises(EncryptionError, match=told):
+    with raises(EncryptionError):
         Layout.fit(key_bits, fraction_bits, largest, additions, slots)
 
 
 @pytest.mark.parametrize(
-    ("numbers", "told"),
+    "numbers",
     [
-        ((40, 0, 3, 40), "a bit for the sign"),
-        ((40, 0, 3, 0), "values of 0 bits"),
-        ((1001, 0, 3, 30), "up to 1000"),
-        ((40, 1001, 3, 30), "a fraction of 1001 bits"),
-        ((40, -1, 3, 30), "a fraction of -1 bits"),
-        ((40, 0, 0, 30), "at least one value"),
+        (40, 0, 3, 40),
+        (40, 0, 3, 0),
+        (1001, 0, 3, 30),
+        (40, 1001, 3, 30),
+        (40, -1, 3, 30),
+        (40, 0, 0, 30),
     ],
 )
-def test_numbers_that_contradict_each_other_are_no_layout(
-    numbers: tuple[int, int, int, int], told: str
-) -> None:
-    with pytest.raises(EncryptionError, match=told):
+def test_numbers_that_contradict_each_other_are_no_layout(numbers: tuple[int, int, int, int]) -> None:
+    with raises(EncryptionError):
         Layout(*numbers)
 
 
 def test_a_layout_must_leave_two_bits_of_the_key() -> None:
     Layout(127, 0, 2, 60).check_fits(KEY)
-    with pytest.raises(EncryptionError, match="5 slots of 51 bits do not fit a key of 256 bits"):
+    with raises(EncryptionError):
         Layout(51, 0, 5, 30).check_fits(KEY)
 
 
 @given(layout=layouts(), shift=st.integers(0, 40))
 def test_a_rescaled_layout_has_the_same_range_on_a_finer_grid(layout: Layout, shift: int) -> None:
     if layout.value_bits + shift >= layout.slot_bits:
-        with pytest.raises(EncryptionError, match="do not fit slots"):
+        with raises(EncryptionError):
             layout.rescaled(shift)
         return
     finer = layout.rescaled(shift)
@@ -239,9 +238,9 @@ def test_a_rescaled_layout_has_the_same_range_on_a_finer_grid(layout: Layout, sh
 
 def test_only_vectors_are_packed_and_only_as_many_plaintexts_as_needed_are_read() -> None:
     layout = Layout(40, 0, 3, 30)
-    with pytest.raises(EncryptionError, match=r"shape \(2, 2\)"):
+    with raises(EncryptionError):
         layout.pack(np.zeros((2, 2)))
-    with pytest.raises(EncryptionError, match="1 plaintexts cannot hold 4 values in 3 slots each: 2 can"):
+    with raises(EncryptionError):
         layout.unpack([0], 4, N)
     assert layout.pack(np.zeros(0)) == []
     assert layout.unpack([], 0, N).tolist() == []

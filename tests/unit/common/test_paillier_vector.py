@@ -21,6 +21,7 @@ from fenchel.common.errors import EncryptionError, PayloadError
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.schema import CipherSpec, check
+from tests.messages import raises
 from tests.unit.common.textbook import KEY, OTHER_KEY, P, Q, blum_prime, decrypted, slots, values_of, vector
 
 LAYOUT = Layout(slot_bits=40, fraction_bits=10, slots=6, value_bits=30)
@@ -82,11 +83,11 @@ def test_additions_of_multiples_are_counted_before_a_slot_overflows() -> None:
     most = ROOMY.max_additions
     assert wide(1, layout=ROOMY).times(most).additions == most
     assert wide(1, layout=ROOMY).times(-most).additions == most
-    with pytest.raises(EncryptionError, match=f"a sum of {most + 1} encrypted vectors may overflow"):
+    with raises(EncryptionError):
         wide(1, layout=ROOMY).times(most + 1)
-    with pytest.raises(EncryptionError, match="values of 60 bits do not fit slots of 60 bits"):
+    with raises(EncryptionError):
         wide(1, layout=ROOMY).times(1, 30)
-    with pytest.raises(EncryptionError, match="a shift of -1 bits"):
+    with raises(EncryptionError):
         wide(1).times(1, -1)
 
 
@@ -98,46 +99,36 @@ def test_the_largest_sum_that_is_permitted_does_not_overflow() -> None:
     assert values_of(total) == [most * limit, -most * limit, most * limit]
     plaintexts = [decrypted(ciphertext) for ciphertext in total.ciphertexts]
     assert LAYOUT.unpack(plaintexts, 3, KEY.n, most).tolist() == values_of(total)
-    with pytest.raises(
-        EncryptionError, match="may overflow: slots of 40 bits have room for 512 values of 30 bits"
-    ):
+    with raises(EncryptionError):
         total + vector([0.0, 0.0, 0.0], LAYOUT)
 
 
 @pytest.mark.parametrize(
-    ("combine", "told"),
+    "combine",
     [
-        (
-            lambda: wide(1) + wide(1, key=OTHER_KEY),
-            f"the key {KEY.fingerprint} and one under the key {OTHER_KEY.fingerprint}",
-        ),
-        (lambda: wide(1).add_at([0, 1], wide(1, key=OTHER_KEY)), "share one key file"),
-        (
-            lambda: wide(1) + wide(1, layout=replace(LAYOUT, slot_bits=41)),
-            "different layouts .* slots of 41 bits",
-        ),
-        (lambda: wide(1) + wide(1, layout=LAYOUT.rescaled(1)), "different layouts"),
-        (lambda: wide(1) + wide(1, layout=replace(LAYOUT, value_bits=29)), "different layouts"),
-        (lambda: wide(1).add_at([0], wide(1, 1, layout=LAYOUT.rescaled(1))), "different layouts"),
-        (lambda: wide(1) + wide(1, 8), "of 7 and 8 values"),
-        (lambda: wide(300) + wide(213), "a sum of 513 .* room for 512"),
-        (lambda: wide(512).add_at([1], wide(1, 1)), "a sum of 513"),
-        (lambda: wide(1).add_at([1], wide(1)), "2 ciphertexts cannot be added at 1 positions"),
-        (lambda: wide(1).add_at([0, 2], wide(1)), "no ciphertext 2 in a vector of 2"),
-        (lambda: wide(1).add_at([-1, 0], wide(1)), "no ciphertext -1"),
-        (lambda: wide(1).take([0, 5]), "no ciphertext 5"),
-        (lambda: wide(513), "a sum of 513"),
-        (lambda: wide(-1), "overflow"),
-        (lambda: CipherVector(KEY, LAYOUT, 7, 1, [gmpy2.mpz(5)]), "1 ciphertexts cannot hold 7 values"),
-        (lambda: CipherVector(KEY, LAYOUT, -1, 1, []), "cannot hold -1 values"),
-        (lambda: wide(1, layout=replace(LAYOUT, slots=7)), "do not fit a key of 256 bits"),
-        (lambda: CipherVector(KEY, LAYOUT, 1, 1, [gmpy2.mpz(KEY.n)]).times(-1), "no multiples"),
+        lambda: wide(1) + wide(1, key=OTHER_KEY),
+        lambda: wide(1).add_at([0, 1], wide(1, key=OTHER_KEY)),
+        lambda: wide(1) + wide(1, layout=replace(LAYOUT, slot_bits=41)),
+        lambda: wide(1) + wide(1, layout=LAYOUT.rescaled(1)),
+        lambda: wide(1) + wide(1, layout=replace(LAYOUT, value_bits=29)),
+        lambda: wide(1).add_at([0], wide(1, 1, layout=LAYOUT.rescaled(1))),
+        lambda: wide(1) + wide(1, 8),
+        lambda: wide(300) + wide(213),
+        lambda: wide(512).add_at([1], wide(1, 1)),
+        lambda: wide(1).add_at([1], wide(1)),
+        lambda: wide(1).add_at([0, 2], wide(1)),
+        lambda: wide(1).add_at([-1, 0], wide(1)),
+        lambda: wide(1).take([0, 5]),
+        lambda: wide(513),
+        lambda: wide(-1),
+        lambda: CipherVector(KEY, LAYOUT, 7, 1, [gmpy2.mpz(5)]),
+        lambda: CipherVector(KEY, LAYOUT, -1, 1, []),
+        lambda: wide(1, layout=replace(LAYOUT, slots=7)),
+        lambda: CipherVector(KEY, LAYOUT, 1, 1, [gmpy2.mpz(KEY.n)]).times(-1),
     ],
 )
-def test_what_cannot_be_combined_is_refused_and_the_error_says_why(
-    combine: Callable[[], object], told: str
-) -> None:
-    with pytest.raises(EncryptionError, match=told):
+def test_what_cannot_be_combined_is_refused_and_the_error_says_why(combine: Callable[[], object]) -> None:
+    with raises(EncryptionError):
         combine()
 
 
@@ -177,7 +168,7 @@ def test_additions_are_counted_for_each_ciphertext_apart() -> None:
     assert [total.take([place]).additions for place in range(3)] == [500, 512, 12]
     total.add_at([0, 2], wide(12, 12))
     before = list(total.ciphertexts)
-    with pytest.raises(EncryptionError, match="a sum of 513"):
+    with raises(EncryptionError):
         total.add_at([0, 1], wide(1, 12))
     assert total.ciphertexts == before
     assert [total.take([place]).additions for place in range(3)] == [512, 512, 24]
@@ -233,30 +224,30 @@ def with_first(number: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    "change",
     [
-        ({"key_id": OTHER_KEY.id}, f"under the key {OTHER_KEY.fingerprint}, expected {KEY.fingerprint}"),
-        ({"key_id": b""}, "is under the key"),
-        ({"data": with_first(0)}, "out of range .the one at position 0"),
-        ({"data": with_first(KEY.n**2)}, "out of range"),
-        ({"data": b"\xff" * (2 * WIDTH)}, "out of range"),
-        ({"data": bytes(GOOD.data)[:-1]}, "has 127 bytes of ciphertexts, expected 128"),
-        ({"data": bytes(GOOD.data) * 2}, "has 256 bytes of ciphertexts, expected 128"),
-        ({"data": b""}, "has 0 bytes of ciphertexts"),
-        ({"count": 13}, "has 128 bytes of ciphertexts, expected 192"),
-        ({"count": -1}, "more than there can be"),
-        ({"count": 1 << 62}, "more than there can be"),
-        ({"additions": 513}, "a sum of 513 vectors"),
-        ({"additions": -1}, "a sum of -1 vectors"),
-        ({"ciphertext_bytes": WIDTH + 1}, "has ciphertexts of 65 bytes; under this key they have 64"),
-        ({"ciphertext_bytes": 0}, "of 0 bytes have no room"),
-        ({"layout": replace(LAYOUT, slots=7)}, "no room for 7 slots"),
-        ({"layout": Layout(51, 0, 5, 30)}, "has an impossible layout: 5 slots of 51 bits do not fit"),
+        {"key_id": OTHER_KEY.id},
+        {"key_id": b""},
+        {"data": with_first(0)},
+        {"data": with_first(KEY.n**2)},
+        {"data": b"\xff" * (2 * WIDTH)},
+        {"data": bytes(GOOD.data)[:-1]},
+        {"data": bytes(GOOD.data) * 2},
+        {"data": b""},
+        {"count": 13},
+        {"count": -1},
+        {"count": 1 << 62},
+        {"additions": 513},
+        {"additions": -1},
+        {"ciphertext_bytes": WIDTH + 1},
+        {"ciphertext_bytes": 0},
+        {"layout": replace(LAYOUT, slots=7)},
+        {"layout": Layout(51, 0, 5, 30)},
     ],
 )
-def test_a_vector_that_arrives_is_refused_unless_it_is_one(change: dict[str, object], told: str) -> None:
+def test_a_vector_that_arrives_is_refused_unless_it_is_one(change: dict[str, object]) -> None:
     CipherVector.from_wire(GOOD, KEY)
-    with pytest.raises(PayloadError, match=told):
+    with raises(PayloadError):
         CipherVector.from_wire(replace(GOOD, **change), KEY)  # type: ignore[arg-type]
 
 
@@ -266,10 +257,10 @@ def test_a_number_that_shares_a_factor_with_n_is_no_ciphertext(number: int, plac
     good = bytes(GOOD.data)
     data = good[: place * WIDTH] + number.to_bytes(WIDTH, "big") + good[(place + 1) * WIDTH :]
     hostile = replace(GOOD, data=data)
-    with pytest.raises(PayloadError) as caught:
+    with raises(PayloadError) as caught:
         CipherVector.from_wire(hostile, KEY)
     assert str(number) not in str(caught.value)
-    with pytest.raises(PayloadError):
+    with raises(PayloadError, client="a client", array="dual"):
         check({"dual": hostile}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, client="a client")
     check({"dual": GOOD}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, client="a client")
 
@@ -304,10 +295,10 @@ def test_the_public_key_alone_does_not_encrypt_for_keys_that_the_scheme_is_not_m
     while odd_one % 4 != 1:
         odd_one = gmpy2.next_prime(odd_one)
     key = PublicKey(blum_prime(128, 8) * odd_one)
-    with pytest.raises(EncryptionError, match=f"the key {key.fingerprint} was not made by Fenchel"):
+    with raises(EncryptionError):
         PublicEncryption(key)
 
 
 def test_a_layout_that_does_not_fit_the_key_encrypts_nothing() -> None:
-    with pytest.raises(EncryptionError, match="do not fit a key of 256 bits"):
+    with raises(EncryptionError):
         PublicEncryption(KEY).encrypt(np.ones(3), replace(LAYOUT, slots=7))

@@ -23,6 +23,7 @@ from fenchel.common.wire.outline import MAX_ARRAYS, Outlines, Received, outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import SparseVector, Value, Values
 from fenchel.proto import fenchel_pb2 as pb
+from tests.messages import raises
 
 DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool")
 GENEROUS = 1 << 30
@@ -176,33 +177,33 @@ def test_close_indices_cost_one_byte_each() -> None:
 
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "complex128", "longdouble", "U3", "O", "M8[s]"])
 def test_a_dtype_that_cannot_travel_is_refused_by_name(dtype: str) -> None:
-    with pytest.raises(PayloadError, match="'gradient' has dtype"):
+    with raises(PayloadError):
         encode({"gradient": np.zeros(2, dtype)})
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    "values",
     [
-        ({"": 1.0}, "needs a name"),
-        ({"x": None}, "'x' is a NoneType"),
-        ({"x": [1.0]}, "'x' is a list"),
-        ({"x": 1 << 63}, "'x'"),
-        ({"x": -(1 << 63) - 1}, "'x'"),
-        ({"x": sparse([3, 3], 9)}, "increase strictly"),
-        ({"x": sparse([3, 2], 9)}, "increase strictly"),
-        ({"x": sparse([-1, 2], 9)}, "increase strictly"),
-        ({"x": sparse([8, 9], 9)}, "within 0..8"),
-        ({"x": SparseVector(np.array([1]), np.ones(2), 9)}, "values for"),
-        ({"x": SparseVector(np.array([1.0]), np.ones(1), 9)}, "int64"),
-        ({"x": replace(encrypted(7), data=bytes(119))}, "'x' have 119 bytes, not 120"),
-        ({"x": encrypted(7, key=b"short")}, "'x' name their key by 5 bytes, not 16"),
-        ({"x": encrypted(7, width=29)}, "of 29 bytes have no room"),
-        ({"x": encrypted(7, additions=513)}, "a sum of 513 vectors"),
-        ({"x": encrypted(7, additions=-1)}, "a sum of -1 vectors"),
+        {"": 1.0},
+        {"x": None},
+        {"x": [1.0]},
+        {"x": 1 << 63},
+        {"x": -(1 << 63) - 1},
+        {"x": sparse([3, 3], 9)},
+        {"x": sparse([3, 2], 9)},
+        {"x": sparse([-1, 2], 9)},
+        {"x": sparse([8, 9], 9)},
+        {"x": SparseVector(np.array([1]), np.ones(2), 9)},
+        {"x": SparseVector(np.array([1.0]), np.ones(1), 9)},
+        {"x": replace(encrypted(7), data=bytes(119))},
+        {"x": encrypted(7, key=b"short")},
+        {"x": encrypted(7, width=29)},
+        {"x": encrypted(7, additions=513)},
+        {"x": encrypted(7, additions=-1)},
     ],
 )
-def test_what_cannot_travel_is_refused_when_it_is_sent(values: Values, told: str) -> None:
-    with pytest.raises(PayloadError, match=told):
+def test_what_cannot_travel_is_refused_when_it_is_sent(values: Values) -> None:
+    with raises(PayloadError):
         encode(values)
 
 
@@ -293,7 +294,7 @@ def test_a_descriptor_that_lies_is_refused_before_anything_is_allocated(lie: str
     descriptor = LIES[lie]
     tracemalloc.start()
     try:
-        with pytest.raises(PayloadError):
+        with raises(PayloadError):
             outline(descriptor, GENEROUS)
         assert tracemalloc.get_traced_memory()[1] < 1 << 21
     finally:
@@ -308,26 +309,26 @@ def test_the_encrypted_vector_that_the_lies_are_about_is_a_good_one() -> None:
 def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
     descriptor = encode({"w": np.zeros(10)}).descriptor
     assert outline(descriptor, 80).size == 80
-    with pytest.raises(PayloadError, match="max_message_bytes"):
+    with raises(PayloadError):
         outline(descriptor, 79)
 
 
 @pytest.mark.parametrize("change", [lambda body: body[:-1], lambda body: body + b"\0", lambda body: b""])
 def test_a_body_of_another_length_than_declared_is_refused(change: Callable[[bytes], bytes]) -> None:
     encoded = encode({"w": np.arange(3.0)})
-    with pytest.raises(PayloadError, match="but announced"):
+    with raises(PayloadError):
         outline(encoded.descriptor, GENEROUS).decode(change(encoded.joined()))
 
 
 @pytest.mark.parametrize("octet", [2, 128, 255])
 def test_a_boolean_is_zero_or_one_and_nothing_else(octet: int) -> None:
     dense = encode({"flags": np.ones(3, bool)})
-    with pytest.raises(PayloadError, match="'flags' has bytes other than 0 and 1"):
+    with raises(PayloadError):
         outline(dense.descriptor, GENEROUS).decode(dense.joined().replace(b"\1", bytes([octet]), 1))
     thin = encode({"flags": sparse([5, 7], 9, "bool")})
     body = bytearray(thin.joined())
     body[9] = octet
-    with pytest.raises(PayloadError, match="'flags' has bytes other than 0 and 1"):
+    with raises(PayloadError):
         outline(thin.descriptor, GENEROUS).decode(bytes(body))
 
 
@@ -360,7 +361,7 @@ def with_indices(packed: bytes, count: int, size: int = 1 << 62) -> tuple[pb.Pay
 def test_indices_out_of_order_or_range_are_refused(packed: bytes, count: int, size: int) -> None:
     descriptor, body = with_indices(packed, count, size)
     outline(descriptor, GENEROUS)
-    with pytest.raises(PayloadError, match="sparse vector 'x'"):
+    with raises(PayloadError):
         outline(descriptor, GENEROUS).decode(body)
 
 
@@ -386,7 +387,7 @@ def test_what_is_announced_again_is_the_same_outline() -> None:
         announced = encode(other).descriptor
         assert outlines.of(announced) == outline(announced, 1 << 20) != first
     for _ in range(2):
-        with pytest.raises(PayloadError, match="larger than the limit"):
+        with raises(PayloadError):
             outlines.of(encode({"model": np.zeros(1 << 18)}).descriptor)
 
 

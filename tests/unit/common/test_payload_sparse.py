@@ -19,6 +19,7 @@ from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode, payload_bits
 from fenchel.common.wire.values import SparseVector
 from fenchel.proto import fenchel_pb2 as pb
+from tests.messages import raises
 
 MNIST, ADULT = 7850, 162
 GENEROUS = 1 << 30
@@ -143,13 +144,13 @@ def test_a_size_in_bytes_grows_with_the_entries_given() -> None:
 
 @pytest.mark.parametrize("seed", [6, -1, 1 << 64])
 def test_indices_that_do_not_follow_from_their_seed_are_refused(seed: int) -> None:
-    with pytest.raises(PayloadError, match="sparse vector 'x': indices are not the support that follows"):
+    with raises(PayloadError):
         encode({"x": replace(drawn(1000, 200, 5), seed=seed)})
 
 
 def test_a_size_that_no_vector_has_is_refused() -> None:
     for size in (-1, 1 << 63):
-        with pytest.raises(PayloadError, match=f"has the size {size}"):
+        with raises(PayloadError):
             encode({"x": SparseVector(np.empty(0, np.int64), np.empty(0), size)})
 
 
@@ -190,7 +191,7 @@ def test_a_descriptor_that_lies_is_refused_before_anything_is_allocated(lie: str
     descriptor = described(**LIES[lie])
     tracemalloc.start()
     try:
-        with pytest.raises(PayloadError):
+        with raises(PayloadError):
             outline(descriptor, GENEROUS)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -211,5 +212,5 @@ def test_many_vectors_together_may_not_be_longer_than_one() -> None:
     for name in "abc":
         several.arrays.add(name=name, sparse=item.sparse)
     assert outline(several, GENEROUS, longest=3000).size == 48
-    with pytest.raises(PayloadError, match="sparse vectors of 3,000 entries .* at most 2,999"):
+    with raises(PayloadError):
         outline(several, GENEROUS, longest=2999)

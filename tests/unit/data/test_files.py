@@ -23,6 +23,7 @@ from fenchel.common.data.files import read_file, read_files
 from fenchel.common.data.npz import read_idx, read_npz, write_npz
 from fenchel.common.data.samples import DataSet, Samples
 from fenchel.common.errors import DataError
+from tests.messages import raises
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -64,27 +65,25 @@ def test_a_libsvm_file_is_known_by_its_first_line_when_its_suffix_says_nothing(t
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    "content",
     [
-        ("+1 1:2\nspam 1:2\n", "line 2: 'spam' is not a label"),
-        ("+1 1:2\n-1 1:two\n", "line 2: '1:two' is not 'index:value'"),
-        ("+1 1:2\n-1 1\n", "line 2: '1' is not 'index:value'"),
-        ("+1 1:2 1:3\n", "line 1: feature index 1 after 1"),
-        ("+1 7:2 3:3\n", "line 1: feature index 3 after 7"),
-        ("+1 0:2\n", "line 1: feature index 0; expected indices from 1"),
-        ("+1 99999999999:2\n", "line 1: '99999999999:2'"),
-        ("+1 1:nan\n", "not a finite number in column 1"),
-        ("# nothing\n", "no samples in 1 lines"),
-        ("", "no samples in 0 lines"),
-        ("1\n2\n", "2 samples with 0 features"),
+        "+1 1:2\nspam 1:2\n",
+        "+1 1:2\n-1 1:two\n",
+        "+1 1:2\n-1 1\n",
+        "+1 1:2 1:3\n",
+        "+1 7:2 3:3\n",
+        "+1 0:2\n",
+        "+1 99999999999:2\n",
+        "+1 1:nan\n",
+        "# nothing\n",
+        "",
+        "1\n2\n",
     ],
 )
-def test_a_bad_libsvm_line_is_named(tmp_path: Path, content: str, complaint: str) -> None:
+def test_a_bad_libsvm_line_is_named(tmp_path: Path, content: str) -> None:
     path = written(tmp_path, "bad.libsvm", content)
-    with pytest.raises(DataError) as caught:
+    with raises(DataError):
         read_file(path)
-    assert complaint in str(caught.value)
-    assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
@@ -108,26 +107,23 @@ def test_a_column_called_label_is_the_label_wherever_it_stands(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "label", "complaint"),
+    ("content", "label"),
     [
-        ("a,b,y\n1,2,0\n1,red,1\n", None, "column 'b', row 2: 'red' is not a number"),
-        ("a,b,y\n1,2,0\n1,,1\n", None, "column 'b', row 2: an empty value"),
-        ("a,b,y\n1,2,0\n1,inf,1\n", None, "column 'b', row 2: inf"),
-        ("a,b,y\n1,2,0\n1,2\n", None, "not a CSV table of 3 columns"),
-        ("a,b,y\n1,2,0\n1,2,\n", None, "column 'y', row 2: no label"),
-        ("a,b,y\n1,2,0\n", "z", "no column 'z' for the label; the columns are a, b, y"),
-        ("a,a,y\n1,2,0\n", None, "two columns are called 'a'"),
-        ("a,b,y\n", None, "0 rows"),
-        ("y\n1\n", "y", "0 feature columns"),
-        ("", None, "first line is empty"),
+        ("a,b,y\n1,2,0\n1,red,1\n", None),
+        ("a,b,y\n1,2,0\n1,,1\n", None),
+        ("a,b,y\n1,2,0\n1,inf,1\n", None),
+        ("a,b,y\n1,2,0\n1,2\n", None),
+        ("a,b,y\n1,2,0\n1,2,\n", None),
+        ("a,b,y\n1,2,0\n", "z"),
+        ("a,a,y\n1,2,0\n", None),
+        ("a,b,y\n", None),
+        ("y\n1\n", "y"),
+        ("", None),
     ],
 )
-def test_a_bad_csv_names_its_column_and_row(
-    tmp_path: Path, content: str, label: str | None, complaint: str
-) -> None:
-    with pytest.raises(DataError) as caught:
+def test_a_bad_csv_names_its_column_and_row(tmp_path: Path, content: str, label: str | None) -> None:
+    with raises(DataError):
         read_file(written(tmp_path, "bad.csv", content), label=label)
-    assert complaint in str(caught.value)
 
 
 def test_parquet_columns_keep_their_names_and_single_precision(tmp_path: Path) -> None:
@@ -142,12 +138,12 @@ def test_parquet_columns_keep_their_names_and_single_precision(tmp_path: Path) -
 def test_a_parquet_column_of_dates_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pyarrow.parquet.write_table(pa.table({"born": pa.array([1], pa.date32()), "y": [1]}), path)
-    with pytest.raises(DataError, match=r"column 'born', row 1: datetime\.date"):
+    with raises(DataError, row=1, column="born"):
         read_file(path)
 
 
 def test_what_is_not_parquet_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not a Parquet file"):
+    with raises(DataError):
         read_file(written(tmp_path, "x.parquet", b"PAR1 but not really"))
 
 
@@ -193,7 +189,7 @@ def test_an_archive_of_python_objects_is_refused_and_never_unpickled(tmp_path: P
             return (Path(tmp_path / "exploded").touch, ())  # type: ignore[return-value]
 
     np.savez(tmp_path / "x.npz", X=np.array([[Bomb()]], dtype=object), y=np.array([1]), allow_pickle=True)
-    with pytest.raises(DataError, match="Python objects"):
+    with raises(DataError):
         read_npz(tmp_path / "x.npz")
     assert not (tmp_path / "exploded").exists()
     pickle.loads(pickle.dumps(Bomb()))
@@ -206,40 +202,32 @@ def test_an_array_that_announces_more_than_there_is_is_refused_before_memory_is_
     member = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 64
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("X.npy", member)
-    with pytest.raises(DataError, match=r"array 'X'.*announces shape"):
+    with raises(DataError):
         read_npz(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize(
-    ("arrays", "complaint"),
+    "arrays",
     [
-        ({"z": np.ones(3)}, "no features"),
-        ({"X": np.ones((3, 2))}, "no labels"),
-        ({"X": np.ones((3, 2)), "y": np.ones(4)}, "do not fit"),
-        ({"X": np.array([[1.0, np.nan]]), "y": np.ones(1)}, "sample 1, column 2"),
-        (
-            {"X": np.ones((3, 2)), "y": np.ones(3), "X_test": np.ones((1, 3)), "y_test": np.ones(1)},
-            "expected the same",
-        ),
-        ({"X": np.ones((3, 2)), "y": np.ones(3), "image": np.array([1, 2, 2])}, "image is"),
-        ({"X": np.array([["a"]]), "y": np.ones(1)}, "expected numbers"),
-        (
-            {
-                "data": np.ones(2),
-                "indices": np.array([0, 9]),
-                "indptr": np.array([0, 2]),
-                "shape": np.array([1, 3]),
-                "y": np.ones(1),
-            },
-            "not a CSR matrix",
-        ),
+        {"z": np.ones(3)},
+        {"X": np.ones((3, 2))},
+        {"X": np.ones((3, 2)), "y": np.ones(4)},
+        {"X": np.array([[1.0, np.nan]]), "y": np.ones(1)},
+        {"X": np.ones((3, 2)), "y": np.ones(3), "X_test": np.ones((1, 3)), "y_test": np.ones(1)},
+        {"X": np.ones((3, 2)), "y": np.ones(3), "image": np.array([1, 2, 2])},
+        {"X": np.array([["a"]]), "y": np.ones(1)},
+        {
+            "data": np.ones(2),
+            "indices": np.array([0, 9]),
+            "indptr": np.array([0, 2]),
+            "shape": np.array([1, 3]),
+            "y": np.ones(1),
+        },
     ],
 )
-def test_an_archive_that_is_no_data_set_is_refused(
-    tmp_path: Path, arrays: dict[str, Any], complaint: str
-) -> None:
+def test_an_archive_that_is_no_data_set_is_refused(tmp_path: Path, arrays: dict[str, Any]) -> None:
     np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(DataError, match=complaint):
+    with raises(DataError):
         read_npz(tmp_path / "x.npz")
 
 
@@ -269,7 +257,7 @@ def test_idx_images_and_labels_are_paired_and_the_test_files_found_by_name(tmp_p
     "content", [b"", b"\0\0\x08", b"\0\0\x08\x01\0\0\0\x05abc", b"\0\0\x07\x01\0\0\0\x01a"]
 )
 def test_a_damaged_idx_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(DataError, match="x-ubyte"):
+    with raises(DataError):
         read_idx(written(tmp_path, "x-ubyte", content))
 
 
@@ -288,20 +276,20 @@ def test_libsvm_files_are_stacked_and_widened_to_the_same_features(tmp_path: Pat
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     files = [written(tmp_path, "a.csv", "1,2,0\n"), written(tmp_path, "b.csv", "1,2,3,0\n")]
-    with pytest.raises(DataError, match="expected one form"):
+    with raises(DataError):
         read_files(files)
-    with pytest.raises(DataError, match="only test files"):
+    with raises(DataError):
         read_files([written(tmp_path, "a.test.csv", "1,2,0\n")])
 
 
 @pytest.mark.parametrize("name", ["x.gz", "x.csv.bz2", "x.libsvm.xz", "x.npz"])
 def test_a_damaged_archive_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=name):
+    with raises(DataError):
         read_file(written(tmp_path, name, b"not compressed at all"))
 
 
 def test_a_missing_file_and_an_unknown_form_say_so(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no such file"):
+    with raises(DataError):
         read_file(tmp_path / "gone.csv")
-    with pytest.raises(DataError, match="of no known form; expected LIBSVM"):
+    with raises(DataError):
         read_file(written(tmp_path, "x.doc", "Dear Sir or Madam"))

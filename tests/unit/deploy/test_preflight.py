@@ -20,6 +20,7 @@ from fenchel.deploy.launch import local
 from fenchel.deploy.launch.tuning import Search
 from fenchel.deploy.launch.up import up
 from fenchel.server.preflight import check_run, open_data
+from tests.messages import raises
 
 Values = dict[str, Any]
 
@@ -196,10 +197,10 @@ def test_check_and_up_refuse_it_before_a_process_starts(case: str, tmp_path: Pat
     key, values = REFUSED[case]
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(values))
-    with pytest.raises(SettingsError) as by_check:
+    with raises(SettingsError) as by_check:
         check(file)
     assert by_check.value.key == key
-    with pytest.raises(SettingsError) as by_up:
+    with raises(SettingsError) as by_up:
         up(file, runs=tmp_path / "runs")
     assert by_up.value.key == key
     assert by_up.value.exit_code == 2
@@ -228,9 +229,9 @@ def test_data_that_cannot_be_used_are_refused_before_a_process_starts(
 ) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(values))
-    with pytest.raises(DataError):
+    with raises(DataError):
         check(file)
-    with pytest.raises(DataError):
+    with raises(DataError):
         up(file, runs=tmp_path / "runs")
 
 
@@ -244,7 +245,7 @@ def test_settings_that_work_pass(name: str) -> None:
 
 def test_where_clients_bring_their_data_what_does_not_depend_on_them_is_checked() -> None:
     own = {"data": {"name": "own", "classes": ["a", "b"]}}
-    with pytest.raises(SettingsError) as refused:
+    with raises(SettingsError, key="clients") as refused:
         check_run(validate(of("feddcd", clients=1) | own), None, 1)
     assert refused.value.key == "clients"
     check_run(validate(of("feddcd", clients="auto") | own), None, None)
@@ -252,7 +253,7 @@ def test_where_clients_bring_their_data_what_does_not_depend_on_them_is_checked(
 
 def test_an_algorithm_from_outside_takes_part(tmp_path: Path, no_process: None) -> None:
     values = of(f"{__name__}:Picky")
-    with pytest.raises(SettingsError) as refused:
+    with raises(SettingsError, key="algorithm.name") as refused:
         up(values, runs=tmp_path)
     assert refused.value.key == "algorithm.name"
     assert Picky.seen == ([113, 114, 114, 114], 455)
@@ -260,7 +261,7 @@ def test_an_algorithm_from_outside_takes_part(tmp_path: Path, no_process: None) 
 
 def test_a_client_that_is_to_make_the_secrets_must_be_there(tmp_path: Path, no_process: None) -> None:
     values = of("hyfdca", secrets={"source": "sealed", "designated": "client-004"})
-    with pytest.raises(SettingsError) as refused:
+    with raises(SettingsError, key="secrets.designated") as refused:
         up(values, runs=tmp_path)
     assert refused.value.key == "secrets.designated"
 
@@ -270,7 +271,7 @@ def test_a_search_is_refused_before_its_first_trial(tmp_path: Path, no_process: 
     run.write_text(yaml.safe_dump(of("hyfdca")))
     parameters = {"objective.l2": {"choice": [0.01, 0.0]}}
     search.write_text(yaml.safe_dump({"settings": str(run), "trials": 8, "parameters": parameters}))
-    with pytest.raises(SettingsError) as refused:
+    with raises(SettingsError, key="objective.l2") as refused:
         Search.begin(load_tuning(search), tmp_path)
     assert refused.value.key == "objective.l2"
 

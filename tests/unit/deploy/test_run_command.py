@@ -12,6 +12,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import KEY
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.run import _identities, _kept_if_begun
+from tests.messages import raises
 
 
 def ended(folder: RunFolder, how: BaseException, *, resumed: bool = False) -> None:
@@ -47,7 +48,7 @@ def test_a_full_disk_takes_no_folder_away_that_has_a_checkpoint(tmp_path: Path) 
     """On a full disk the summary is missing, and the checkpoint is all that there is."""
     folder = RunFolder.create(tmp_path, "run")
     folder.checkpoint.write_bytes(b"saved")
-    with pytest.raises(StorageError):
+    with raises(StorageError):
         ended(folder, StorageError("no room"))
     assert folder.checkpoint.exists()
 
@@ -55,7 +56,7 @@ def test_a_full_disk_takes_no_folder_away_that_has_a_checkpoint(tmp_path: Path) 
 def test_a_certificate_and_another_name_do_not_go_together(tmp_path: Path) -> None:
     make_all(tmp_path, ["localhost"], ["north", "south"])
     assert list(_identities(tmp_path / "north", None, None, 0, "north")) == ["north"]
-    with pytest.raises(SettingsError, match="--name south: .* which is north; leave --name out"):
+    with raises(SettingsError, key="--name south"):
         _identities(tmp_path / "north", None, None, 0, "south")
 
 

@@ -19,6 +19,7 @@ from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.settings.participation import Weighted
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.deploy.cli import solve
+from tests.messages import raises
 
 SETTINGS: dict[str, Any] = {
     "rounds": 1,
@@ -95,20 +96,17 @@ def test_single_precision_settings_are_solved_in_double_precision(file: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "complaint"),
+    ("words", "error"),
     [
-        (("--set", "objective.l2=0"), SettingsError, "objective.l2: 0 given"),
-        (("--set", "objective.kind=softmax"), SettingsError, "softmax is not a loss of one score"),
-        (("--set", "data={name: own}"), DataError, "each client brings its own file"),
-        (("--output", "no/such/folder/x.json"), SettingsError, "there is no folder no/such/folder"),
+        (("--set", "objective.l2=0"), SettingsError),
+        (("--set", "objective.kind=softmax"), SettingsError),
+        (("--set", "data={name: own}"), DataError),
+        (("--output", "no/such/folder/x.json"), SettingsError),
     ],
 )
-def test_what_cannot_be_solved_is_refused(
-    file: str, words: tuple[str, ...], error: type[Exception], complaint: str
-) -> None:
-    with pytest.raises(error) as caught:
+def test_what_cannot_be_solved_is_refused(file: str, words: tuple[str, ...], error: type[Exception]) -> None:
+    with raises(error):
         fenchel(file, *words)
-    assert complaint in str(caught.value)
 
 
 UNEVEN: dict[str, Any] = SETTINGS | {
@@ -192,7 +190,7 @@ def test_where_features_are_split_no_client_has_a_loss_to_count(tmp_path: Path) 
     values = UNEVEN | {"algorithm": {"name": "hybrid-fedavg"}, "data": SETTINGS["data"] | split}
     path.write_text(yaml.safe_dump(values))
     assert "This is not the run's problem" in fenchel(str(path))
-    with pytest.raises(DataError, match=r"data\.partition: clients hold parts of samples"):
+    with raises(DataError, key="data.partition"):
         fenchel(str(path), "--weighting", "uniform")
     path.write_text(yaml.safe_dump(values | {"algorithm": {"name": "hyfdca"}}))
     assert "weighting       samples: each sample counts alike, as in the run" in fenchel(str(path))

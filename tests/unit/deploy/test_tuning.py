@@ -22,6 +22,7 @@ from fenchel.deploy.launch.up import up
 from fenchel.report.run import Run
 from fenchel.report.tuning.trials import Trial, Verdict
 from fenchel.server.telemetry.observer import RunObserver
+from tests.messages import raises
 
 BASE: Mapping[str, Any] = {
     "name": "small",
@@ -176,7 +177,7 @@ def test_diverging_and_failing_trials_are_recorded_and_dropped(tmp_path: Path) -
 
 def test_a_search_in_which_all_trials_fail_says_why_and_keeps_the_table(tmp_path: Path) -> None:
     search = begun(tmp_path, trials=2, overrides={"participation.deadline": 1e-9})
-    with pytest.raises(RunStoppedError, match=r"no trial can be chosen.*\n  trial 0: .*\n  trial 1: "):
+    with raises(RunStoppedError):
         search.go(in_process=True)
     assert pq.read_table(search.folder.table)["state"].to_pylist() == ["failed", "failed"]
     assert not search.folder.best.exists()
@@ -191,26 +192,18 @@ def test_overrides_are_part_of_all_trials_and_of_what_is_kept(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    "keys",
     [
-        (
-            {"parameters": {"algorithm.stepsize": {"choice": [1]}}},
-            r"trial 0: algorithm\.stepsize: unknown key",
-        ),
-        (
-            {"parameters": {"algorithm.step_size": {"uniform": [-1, 0]}}},
-            r"trial 0: algorithm\.step_size: .*more than 0",
-        ),
-        ({"parameters": {"algorithm.steps.size": {"choice": [1]}}}, "have no section 'algorithm.steps'"),
-        ({"overrides": {"roundss": 3}}, "roundss: unknown key"),
-        ({"overrides": {"clients": "auto"}}, "clients: auto"),
-        ({"settings": "nowhere.yaml"}, r"nowhere\.yaml: cannot be read"),
+        {"parameters": {"algorithm.stepsize": {"choice": [1]}}},
+        {"parameters": {"algorithm.step_size": {"uniform": [-1, 0]}}},
+        {"parameters": {"algorithm.steps.size": {"choice": [1]}}},
+        {"overrides": {"roundss": 3}},
+        {"overrides": {"clients": "auto"}},
+        {"settings": "nowhere.yaml"},
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_starts(
-    tmp_path: Path, keys: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(SettingsError, match=words):
+def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path, keys: dict[str, Any]) -> None:
+    with raises(SettingsError):
         begun(tmp_path, **keys)
     assert not (tmp_path / "runs").exists()
 
@@ -221,10 +214,10 @@ def test_data_that_is_not_there_ends_the_search_at_once(tmp_path: Path) -> None:
     base = {**BASE, "data": {"file": str(file), "label": "y"}}
     search = begun(tmp_path, base=base)
     file.rename(tmp_path / "elsewhere.csv")
-    with pytest.raises(DataError):
+    with raises(DataError):
         search.go(in_process=True)
     assert not search.finished
-    with pytest.raises(DataError):
+    with raises(DataError):
         begun(tmp_path, base=base)
 
 
@@ -233,7 +226,7 @@ def test_a_search_whose_parameters_were_changed_is_not_gone_on_with(tmp_path: Pa
     search.go(in_process=True)
     text = search.folder.settings.read_text()
     search.folder.settings.write_text(text.replace("seed: 3", "seed: 5"))
-    with pytest.raises(CheckpointError, match=r"trial 0 was done with .*cannot be changed"):
+    with raises(CheckpointError):
         Search.reopen(search.folder.path)
 
 
@@ -247,7 +240,7 @@ def test_a_record_that_was_cut_off_is_done_again_and_a_damaged_one_refused(tmp_p
     reopened.go(in_process=True)
     assert sorted(Search.reopen(search.folder.path).finished) == [0, 1]
     search.folder.record.write_text("{}\n")
-    with pytest.raises(CheckpointError, match="line 1 is not the record of a trial"):
+    with raises(CheckpointError):
         Search.reopen(search.folder.path)
 
 
@@ -259,7 +252,7 @@ def test_the_example_can_be_searched(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not a tuning folder"):
+    with raises(CheckpointError):
         Search.reopen(tmp_path)
 
 
@@ -288,16 +281,16 @@ def test_the_command_searches_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    "words",
     [
-        ([], "which search"),
-        (["tune.yaml", "--resume", "folder"], "alone"),
-        (["--resume", "folder", "--set", "rounds=1"], "alone"),
-        (["tune.yaml", "--in-process", "--processes", "2"], "--processes"),
+        [],
+        ["tune.yaml", "--resume", "folder"],
+        ["--resume", "folder", "--set", "rounds=1"],
+        ["tune.yaml", "--in-process", "--processes", "2"],
     ],
 )
-def test_words_that_do_not_belong_together_are_refused(words: list[str], complaint: str) -> None:
-    with pytest.raises(SettingsError, match=complaint):
+def test_words_that_do_not_belong_together_are_refused(words: list[str]) -> None:
+    with raises(SettingsError):
         fenchel("tune", *words)
 
 

@@ -290,5 +290,5 @@ def test_a_loss_that_is_not_known_is_an_error() -> None:
         value = derivative = second_derivative = Hinge.value
         conjugate = Hinge.conjugate
 
-    with pytest.raises(TypeError, match="no step along a dual coordinate is known for Absolute"):
+    with pytest.raises(TypeError):
         dual_step(Absolute(), at(0.0), at(0.0), at(1.0), 1.0)

@@ -18,6 +18,7 @@ from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
+from tests.messages import raises
 
 MakeShard = Callable[..., Shard]
 MakeObjective = Callable[..., Objective]
@@ -285,7 +286,7 @@ def test_an_objective_without_samples_evaluates_other_shards_but_has_no_gradient
     assert objective.evaluate(w).samples == 0
     assert objective.evaluate(w, full) == make_objective(full, **section).evaluate(w)
     for ask in (objective.loss, objective.value, objective.gradient):
-        with pytest.raises(DataError, match="without samples"):
+        with raises(DataError):
             ask(w)
 
 
@@ -293,7 +294,7 @@ def test_an_objective_without_samples_evaluates_other_shards_but_has_no_gradient
 def test_a_loss_of_one_score_refuses_ten_classes_and_names_the_setting(
     make_shard: MakeShard, make_objective: MakeObjective, kind: str
 ) -> None:
-    with pytest.raises(SettingsError, match=rf"objective\.kind: {kind} .* has 10 classes; use softmax"):
+    with raises(SettingsError, key="objective.kind"):
         make_objective(make_shard(classes=10), kind=kind)
 
 
@@ -301,7 +302,7 @@ def test_a_loss_of_one_score_refuses_ten_classes_and_names_the_setting(
 def test_a_loss_for_classes_refuses_regression_and_names_the_setting(
     make_shard: MakeShard, make_objective: MakeObjective, kind: str
 ) -> None:
-    with pytest.raises(SettingsError, match=rf"objective\.kind: {kind} .*; use squared"):
+    with raises(SettingsError, key="objective.kind"):
         make_objective(make_shard(classes=0), kind=kind)
 
 
@@ -309,5 +310,5 @@ def test_a_loss_for_classes_refuses_regression_and_names_the_setting(
 def test_a_label_that_is_not_a_class_is_a_fault_of_the_data(
     make_shard: MakeShard, make_objective: MakeObjective, kind: str
 ) -> None:
-    with pytest.raises(DataError, match="labels"):
+    with raises(DataError):
         make_objective(make_shard(arrays=(np.ones((2, 1)), [1, 2]), classes=2), kind=kind)

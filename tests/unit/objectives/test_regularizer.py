@@ -19,6 +19,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.regularizer import Regularizer, build_regularizer
 from fenchel.common.settings.regularizer import RegularizerSettings
+from tests.messages import raises
 
 MakeShard = Callable[..., Shard]
 MakeObjective = Callable[..., Objective]
@@ -164,20 +165,18 @@ def test_a_mean_of_models_in_the_box_is_in_the_box_whatever_the_rounding() -> No
 
 @pytest.mark.parametrize("section", [KINDS[6], KINDS[8]], ids=["box", "l0"])
 def test_bounds_and_counts_have_no_subgradient(section: dict[str, Any]) -> None:
-    with pytest.raises(
-        SettingsError, match=rf"regularizer\.kind: {section['kind']} is a .*regularizer_step: prox"
-    ):
+    with raises(SettingsError, key="objective.regularizer.kind"):
         made(section).subgradient(np.zeros(6))
 
 
 def test_mcp_refuses_a_penalty_that_it_is_not_defined_for() -> None:
-    with pytest.raises(SettingsError, match=r"theta: 1\.5 .* rho > 1/theta"):
+    with raises(SettingsError, key="objective.regularizer.theta"):
         made(KINDS[7]).prox(np.zeros(6), 2 / 3)
 
 
 def test_group_lasso_refuses_a_network(make_shard: MakeShard, make_objective: MakeObjective) -> None:
     pytest.importorskip("torch")
-    with pytest.raises(SettingsError, match="group-lasso needs a linear model"):
+    with raises(SettingsError):
         make_objective(make_shard(classes=3), kind="mlp", regularizer={"kind": "group-lasso", "weight": 1})
 
 

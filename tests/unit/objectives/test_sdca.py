@@ -18,6 +18,7 @@ from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
 from fenchel.common.optim.sdca import DualProblem, Solution, ascend, settle, solve
 from fenchel.common.randomness import generator
+from tests.messages import raises
 
 MakeShard = Callable[..., Shard]
 LOSSES: list[MarginLoss] = [
@@ -237,9 +238,9 @@ def test_a_limit_of_passes_ends_it_with_the_gap_that_is_left(breast_cancer: Shar
 
 
 def test_a_problem_that_has_no_such_dual_is_refused(make_shard: MakeShard) -> None:
-    with pytest.raises(SettingsError, match=r"objective\.l2: 0 given"):
+    with raises(SettingsError):
         solve(Hinge(), make_shard(), 0.0)
-    with pytest.raises(SettingsError, match="needs a data set with two classes"):
+    with raises(SettingsError, key="objective.kind"):
         solve(Hinge(), make_shard(classes=3), 0.1)
-    with pytest.raises(DataError, match="no samples"):
+    with raises(DataError):
         solve(Hinge(), make_shard(samples=0), 0.1)

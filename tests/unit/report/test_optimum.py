@@ -16,6 +16,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.deploy.cli.inspect import register
 from fenchel.report.optimum import optima_of
 from fenchel.report.run import Run
+from tests.messages import raises
 
 MakeRun = Callable[..., Run]
 
@@ -43,7 +44,7 @@ def test_none_is_known_unless_it_is_given(finished: Run) -> None:
 def test_each_run_may_have_its_own(finished: Run, changed: Callable[..., Run]) -> None:
     other = changed("other", objective={"l2": 0.5})
     assert optima_of([finished, other], [0.25, 0.75]) == [0.25, 0.75]
-    with pytest.raises(SettingsError, match="2 values for 3 runs"):
+    with raises(SettingsError, key="--optimum"):
         optima_of([finished, other, other], [0.25, 0.75])
 
 
@@ -55,23 +56,22 @@ def test_one_is_enough_for_runs_that_differ_only_in_how_they_minimise(
 
 
 @pytest.mark.parametrize(
-    ("sections", "named"),
+    "sections",
     [
-        ({"objective": {"l2": 0.5}}, "objective.l2"),
-        ({"data": {"scale": "standard"}}, "data.scale"),
-        ({"data": {"samples": 100}}, "data.samples"),
+        {"objective": {"l2": 0.5}},
+        {"data": {"scale": "standard"}},
+        {"data": {"samples": 100}},
         # These clients hold back a tenth of what they have, so it matters who has what.
-        ({"seed": 8}, "seed"),
-        ({"clients": 5}, "clients"),
-        ({"data": {"partition": {"kind": "dirichlet", "alpha": 0.3}}}, "data.partition"),
+        {"seed": 8},
+        {"clients": 5},
+        {"data": {"partition": {"kind": "dirichlet", "alpha": 0.3}}},
     ],
 )
 def test_one_is_refused_for_runs_of_different_problems(
-    finished: Run, changed: Callable[..., Run], sections: Mapping[str, Any], named: str
+    finished: Run, changed: Callable[..., Run], sections: Mapping[str, Any]
 ) -> None:
-    with pytest.raises(SettingsError, match=named) as refused:
+    with raises(SettingsError, key="--optimum"):
         optima_of([finished, changed("other", **sections)], [0.25])
-    assert "once for each run" in str(refused.value)
 
 
 def test_the_command_takes_one_for_each_run_and_refuses_one_for_several_problems(
@@ -106,7 +106,7 @@ def test_who_holds_what_does_not_matter_where_everybody_trains_on_all(changed: C
     )
     assert optima_of([one, other], [0.25]) == [0.25, 0.25]
     drawn = {"name": "digits", "holdout": 0.0}  # its test set is drawn by the seed
-    with pytest.raises(SettingsError, match="seed"):
+    with raises(SettingsError, key="--optimum"):
         optima_of([changed("a", data=drawn), changed("b", data=drawn, seed=3)], [0.25])
     fixed = drawn | {"test_seed": 0}
     assert optima_of([changed("c", data=fixed), changed("d", data=fixed, seed=3)], [0.25]) == [0.25, 0.25]

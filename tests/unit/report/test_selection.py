@@ -69,7 +69,7 @@ def test_criteria_of_any_size_can_be_normalised() -> None:
 
 @pytest.mark.parametrize("costs", [np.empty((0, 3)), np.array([[1.0, math.nan]]), np.array([[math.inf]])])
 def test_what_cannot_be_compared_is_refused(costs: Floats) -> None:
-    with pytest.raises(ValueError, match="finite criteria"):
+    with pytest.raises(ValueError):
         choose(costs, zeta=0.5)
 
 

@@ -24,6 +24,7 @@ from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, PayloadError
 from fenchel.common.wire.schema import check
 from fenchel.common.wire.values import Value
+from tests.messages import raises
 from tests.unit.server.test_alignment import aligned, grid, hybrids
 
 FRACTION = 20
@@ -161,7 +162,7 @@ def test_zeros_and_what_is_expected(block: int) -> None:
         whole = sealed(alignment, client, np.ones(len(part.positions)), block)
         check({"x": whole}, {"x": encrypted.expected(client)}, client=client)
         if len(part.blocks) > 1:
-            with pytest.raises(PayloadError, match=client):
+            with raises(PayloadError, array="x"):
                 check({"x": whole}, {"x": encrypted.expected(client, np.array([0]))}, client=client)
 
 
@@ -175,7 +176,7 @@ def test_a_sum_that_slots_have_no_room_for_is_refused() -> None:
         client: ciphertexts(Encrypted(sizes, narrow, paillier()).seal(np.ones(5)))
         for client in alignment.slices
     }
-    with pytest.raises(EncryptionError):
+    with raises(EncryptionError):
         encrypted.total(shares)
     del shares["client-002"], shares["client-003"]
     assert decrypted(alignment, encrypted.total(shares), 5).tolist() == [2.0] * 5

@@ -20,6 +20,7 @@ from fenchel.algorithms.hyfdca.alignment import (
 )
 from fenchel.common.arrays import Indices
 from fenchel.common.errors import DataError, PayloadError
+from tests.messages import raises
 
 
 def names_of(samples: int, key: int = 0) -> NDArray[np.uint8]:
@@ -255,10 +256,7 @@ def test_cells_that_two_clients_hold_are_refused_with_an_example() -> None:
         "north": held_by(np.array([1, 2, 3, 4]), np.array([0, 1, 2])),
         "south": held_by(np.array([5, 4, 2]), np.array([1, 2, 3])),
     }
-    with pytest.raises(
-        DataError,
-        match="clients north and south both hold 4 values .samples in common: 2, features in common: 2.",
-    ) as refusal:
+    with raises(DataError) as refusal:
         aligned(holdings, 5)
     text = str(refusal.value)
     assert "feature at position 1" in text
@@ -303,9 +301,9 @@ def test_a_client_without_data_is_refused() -> None:
         replace(holdings["client-001"], samples=np.empty((0, 32), np.uint8)),
         replace(holdings["client-001"], features=np.empty(0, np.int64)),
     ):
-        with pytest.raises(DataError, match="client client-001 holds .* it needs some of both"):
+        with raises(DataError):
             aligned(holdings | {"client-001": empty}, 4)
-        with pytest.raises(DataError, match="client client-001 holds"):
+        with raises(DataError):
             align_features(holdings | {"client-001": empty}, features=4, block=2)
 
 
@@ -314,24 +312,24 @@ def test_a_sample_twice_in_one_client_is_refused_by_rows() -> None:
         "north": held_by(np.arange(9), np.array([0])),
         "south": held_by(np.array([4, 6, 5, 6]), np.array([1])),
     }
-    with pytest.raises(DataError, match="client south: rows 2 and 4 are the same sample"):
+    with raises(DataError, client="south"):
         aligned(holdings, 2)
 
 
 @pytest.mark.parametrize(
-    ("features", "message"),
+    "features",
     [
-        ([0, 2, 2], "feature 2 is followed by feature 2"),
-        ([3, 1], "feature 3 is followed by feature 1"),
-        ([-1, 1], "holds feature -1, but the 4 features"),
-        ([1, 4], "holds feature 4, but the 4 features .* 0 to 3"),
+        [0, 2, 2],
+        [3, 1],
+        [-1, 1],
+        [1, 4],
     ],
 )
-def test_features_out_of_order_or_range_are_refused(features: list[int], message: str) -> None:
+def test_features_out_of_order_or_range_are_refused(features: list[int]) -> None:
     holdings = {"north": held_by(np.arange(3), np.array(features))}
-    with pytest.raises(PayloadError, match=message):
+    with raises(PayloadError):
         aligned(holdings, 4)
-    with pytest.raises(PayloadError, match=message):
+    with raises(PayloadError):
         align_features(holdings, features=4, block=2)
 
 
@@ -346,7 +344,7 @@ def test_features_out_of_order_or_range_are_refused(features: list[int], message
     ],
 )
 def test_arrays_of_another_form_are_refused(wrong: HeldEntries) -> None:
-    with pytest.raises(PayloadError, match="client north: .* expected"):
+    with raises(PayloadError, client="north"):
         aligned({"north": wrong}, 4)
 
 
@@ -370,9 +368,9 @@ def test_cells_held_once_pass() -> None:
 
 
 def test_a_cell_held_twice_is_refused_with_its_holders() -> None:
-    with pytest.raises(DataError, match="more than once: 2 of them, one by clients a and c"):
+    with raises(DataError):
         check_cells({"c": cells_of(9, 2, 1), "b": cells_of(4, 5), "a": cells_of(1, 2, 3)})
-    with pytest.raises(DataError, match="more than once: 1 of them, one by client b"):
+    with raises(DataError):
         check_cells({"a": cells_of(1), "b": cells_of(4, 4)})
-    with pytest.raises(PayloadError, match="client a: the pseudonyms of its cells"):
+    with raises(PayloadError, client="a"):
         check_cells({"a": np.zeros((3, 32), np.uint8)})

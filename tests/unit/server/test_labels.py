@@ -11,6 +11,7 @@ from fenchel.algorithms.hyfdca.labels import check_labels
 from fenchel.client.secrets.pseudonyms import LABEL_BYTES, label_pseudonyms, pseudonyms
 from fenchel.common.arrays import Indices
 from fenchel.common.errors import ContradictingLabelsError, DataError
+from tests.messages import raises
 
 KEY = bytes(range(32))
 ROWS: dict[str, Indices] = {
@@ -66,7 +67,7 @@ def test_samples_with_two_labels_are_refused_with_their_number(
     clients: tuple[str, str],
     rows: tuple[int, int],
 ) -> None:
-    with pytest.raises(ContradictingLabelsError) as caught:
+    with raises(ContradictingLabelsError) as caught:
         check_labels(alignment(), labels(**changed))
     assert caught.value.contradictions == contradictions
     assert caught.value.clients == clients

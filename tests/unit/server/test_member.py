@@ -17,6 +17,7 @@ from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.replies import Gathered
 from fenchel.server.fleet.request import Request
+from tests.messages import raises
 from tests.unit.server.conftest import body
 
 
@@ -88,7 +89,7 @@ def test_an_inspection_changes_no_base(member: ClientRecord) -> None:
 @pytest.mark.parametrize("kind", [pb.ASK, pb.TELL, pb.INSPECT])
 def test_nothing_is_posted_while_a_question_is_open(member: ClientRecord, kind: pb.Kind.ValueType) -> None:
     ask(member)
-    with pytest.raises(RuntimeError, match="another question is still open"):
+    with pytest.raises(RuntimeError):
         member.post("shift", 1, kind, body(), None if kind == pb.TELL else exchange_of())
 
 
@@ -247,7 +248,7 @@ def test_a_reply_that_is_refused_does_not_count(member: ClientRecord) -> None:
 
     exchange = Request("train", 1, Gathered(), refuse, 1.0)
     call = ask(member, exchange)
-    with pytest.raises(PayloadError) as refused:
+    with raises(PayloadError) as refused:
         exchange.check(call.client, {"x": np.ones(1)}, False)
     exchange.fail(call, str(refused.value))
     assert not exchange.is_open_for(call)

@@ -12,6 +12,7 @@ from fenchel.common.errors import LostStateError
 from fenchel.common.settings.participation import Participation
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
+from tests.messages import raises
 
 MODEL = np.zeros(1000)
 
@@ -71,5 +72,5 @@ def test_small_instructions_count_with_what_surrounds_them() -> None:
 def test_a_run_that_cannot_do_without_the_client_stops() -> None:
     fleet = fleet_of(limit=10 * MODEL.nbytes, policy="stop")
     tell(fleet, 20)
-    with pytest.raises(LostStateError, match=r"client a: .*promised_bytes"):
+    with raises(LostStateError, client="a"):
         fleet.check_lost()

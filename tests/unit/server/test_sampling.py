@@ -28,6 +28,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.fleet.sampling import Shortage, draw, fraction_size
+from tests.messages import raises
 
 DRAWS = 4000
 SIGNIFICANT = 1e-4
@@ -137,23 +138,19 @@ def test_a_client_without_weight_is_never_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "weights", "told"),
+    ("sampler", "weights"),
     [
-        (FixedSize(size=5), [1.0] * 4, r"sampler\.size: 5 given, but only 4 clients can be drawn"),
-        (Weighted(size=3), [1.0, 0.0, 1.0, 0.0], r"sampler\.size: 3 given, but only 2 clients can be drawn"),
-        (
-            Cyclic(groups=5),
-            [1.0] * 4,
-            r"sampler\.groups: 5 given, but only 4 clients can be drawn; lower it$",
-        ),
-        (Weighted(size=1), [0.0, 0.0], "not all zero"),
-        (Weighted(size=1), [1.0, -1.0], "not negative"),
-        (Weighted(size=1), [1.0, np.nan], "finite"),
-        (Weighted(size=1), [1.0, np.inf], "finite"),
+        (FixedSize(size=5), [1.0] * 4),
+        (Weighted(size=3), [1.0, 0.0, 1.0, 0.0]),
+        (Cyclic(groups=5), [1.0] * 4),
+        (Weighted(size=1), [0.0, 0.0]),
+        (Weighted(size=1), [1.0, -1.0]),
+        (Weighted(size=1), [1.0, np.nan]),
+        (Weighted(size=1), [1.0, np.inf]),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(sampler: Sampler, weights: list[float], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_what_cannot_be_drawn_is_refused(sampler: Sampler, weights: list[float]) -> None:
+    with raises(SettingsError):
         drawn(sampler, 1, np.array(weights))
 
 
@@ -174,7 +171,7 @@ def test_after_losses_all_that_are_left_take_part(sampler: Sampler, t: int, coho
 
 @pytest.mark.parametrize("sampler", [FixedSize(size=6), Weighted(size=6), Cyclic(groups=6)])
 def test_losses_do_not_excuse_more_clients_than_there_ever_were(sampler: Sampler) -> None:
-    with pytest.raises(SettingsError, match="6 given, but only 5 clients"):
+    with raises(SettingsError):
         draw(sampler, np.ones(3), 1, generator(5, "server", 1, "cohort"), lost=2)
 
 
@@ -275,11 +272,11 @@ def test_a_run_whose_clients_are_all_lost_says_how_it_can_go_on() -> None:
         name: ClientRecord(name, index, lost="its journal is gone") for index, name in enumerate("abcd")
     }
     fleet = Fleet(members, 5, Participation(on_lost_state="continue"), 1 << 20, round=9)
-    with pytest.raises(RunStoppedError, match=r"round 9: all 4 clients are lost .*--resume RUN --previous"):
+    with raises(RunStoppedError, round=9):
         fleet.sample()
 
 
 @pytest.mark.parametrize("weights", [[1.0, -1.0], [0.0, 0.0], [1.0, float("nan")]])
 def test_weights_that_are_none_are_refused_with_the_key(weights: list[float]) -> None:
-    with pytest.raises(SettingsError, match=r"participation.sampler: .*sample\(weights=\)"):
+    with raises(SettingsError, key="participation.sampler"):
         drawn(Weighted(size=1), 1, np.array(weights))

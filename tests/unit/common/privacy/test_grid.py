@@ -118,7 +118,7 @@ def test_the_grid_looks_at_no_values_and_holds_them_all() -> None:
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e300, -1e30])
 def test_values_beyond_all_integers_are_refused(value: float) -> None:
     grid = GridNoise.covering(0.1, 1.0, 2)
-    with pytest.raises(ValueError, match="values lie beyond"):
+    with pytest.raises(ValueError):
         grid.integers(np.array([0.0, value]))
 
 
@@ -131,7 +131,7 @@ def test_values_beyond_all_integers_are_refused(value: float) -> None:
     ],
 )
 def test_noise_that_numbers_cannot_hold_is_refused(sensitivity: float, multiplier: float) -> None:
-    with pytest.raises(ValueError, match="standard deviation from 1e-250 to 1e\\+300"):
+    with pytest.raises(ValueError):
         GridNoise.covering(sensitivity, multiplier, 10)
 
 
