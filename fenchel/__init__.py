@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from fenchel.common.wire.values import SparseVector, Values
     from fenchel.deploy.launch.up import up
     from fenchel.report.run import Run
-    from fenchel.server.fleet.cohort import Cohort, Each
+    from fenchel.server.fleet.cohort import Cohort
+    from fenchel.server.fleet.addressing import Each
     from fenchel.server.fleet.fleet import Fleet
-    from fenchel.server.fleet.replies import Reduced, Replies
+    from fenchel.server.fleet.cohort import Reduced, Replies
 
 _HOMES = {
     "Algorithm": "fenchel.algorithms.server_half",
@@ -42,7 +43,7 @@ _HOMES = {
     "ClientAlgorithm": "fenchel.algorithms.client_half",
     "Cohort": "fenchel.server.fleet.cohort",
     "DataError": "fenchel.common.errors",
-    "Each": "fenchel.server.fleet.cohort",
+    "Each": "fenchel.server.fleet.addressing",
     "FenchelError": "fenchel.common.errors",
     "Fleet": "fenchel.server.fleet.fleet",
     "Indices": "fenchel.common.arrays",
@@ -51,8 +52,8 @@ _HOMES = {
     "NumberSpec": "fenchel.common.wire.schema",
     "Objective": "fenchel.common.objectives.objective",
     "Ranking": "fenchel.common.objectives.ranking",
-    "Reduced": "fenchel.server.fleet.replies",
-    "Replies": "fenchel.server.fleet.replies",
+    "Reduced": "fenchel.server.fleet.cohort",
+    "Replies": "fenchel.server.fleet.cohort",
     "Run": "fenchel.report.run",
     "RunSettings": "fenchel.common.settings.run",
     "SettingsError": "fenchel.common.errors",

@@ -44,8 +44,8 @@ from fenchel.common.settings.data import RaggedPartition
 from fenchel.common.settings.run import RunSettings, ScoreHistograms
 from fenchel.common.wire.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
 from fenchel.common.wire.values import Value, Values
+from fenchel.server.fleet.cohort import Replies
 from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.fleet.replies import Replies
 
 log = logging.getLogger("fenchel.server")
 

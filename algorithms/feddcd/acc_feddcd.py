@@ -23,8 +23,7 @@ from fenchel.common.optim import Solved
 from fenchel.common.settings.participation import Weighted
 from fenchel.common.wire.schema import ABSURD, Expected, NumberSpec
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.replies import Reduced
+from fenchel.server.fleet.cohort import Cohort, Reduced
 
 
 class AccFedDCDSettings(DualAscentSettings):

@@ -32,8 +32,8 @@ from fenchel.common.settings.solver import LbfgsSolver, NewtonCgSolver, Solver, 
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.schema import Expected
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort, Each
-from fenchel.server.fleet.replies import Reduced
+from fenchel.server.fleet.addressing import Each
+from fenchel.server.fleet.cohort import Cohort, Reduced
 
 
 class FedDCDSettings(DualAscentSettings):

@@ -24,8 +24,8 @@ from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.wire.schema import ArraySpec, Expected
 from fenchel.common.wire.values import Value
-from fenchel.server.fleet.cohort import Cohort, Each
-from fenchel.server.fleet.replies import Replies
+from fenchel.server.fleet.addressing import Each
+from fenchel.server.fleet.cohort import Cohort, Replies
 
 log = logging.getLogger("fenchel.server")
 

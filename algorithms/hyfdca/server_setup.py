@@ -31,8 +31,8 @@ from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.wire.schema import ArraySpec, Expected, NumberSpec
 from fenchel.common.wire.values import Value
-from fenchel.server.fleet.cohort import Cohort, Each
-from fenchel.server.fleet.replies import Replies
+from fenchel.server.fleet.addressing import Each
+from fenchel.server.fleet.cohort import Cohort, Replies
 
 log = logging.getLogger("fenchel.server")
 

@@ -25,7 +25,8 @@ from fenchel.common.optim.projection import onto
 from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.participation import Sampler
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort, Each
+from fenchel.server.fleet.addressing import Each
+from fenchel.server.fleet.cohort import Cohort
 
 
 class DRDMSettings(SampledByWeightSettings):

@@ -178,7 +178,7 @@ class DisclosureRecord:
         self.head("up", reply)
         if reply.resume:
             return  # it goes on where it broke off, and was noted then
-        forms = {} if call is None or call.exchange is None else call.exchange.forms
+        forms = {} if call is None or call.request is None else call.request.forms
         known = call or Call(client, reply.sequence, 0, UNASKED, 0, pb.KIND_UNSPECIFIED, None)
         descriptor = reply.payload.SerializeToString()
         noted = self._replies.get((known.phase, known.kind, client))

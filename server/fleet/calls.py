@@ -3,19 +3,67 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from fenchel.common.wire.frames import Body
+from fenchel.common.wire.schema import Form
+from fenchel.common.wire.values import Value
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.metering.clock_offset import Offset
 from fenchel.server.metering.socket_bytes import SocketBytes
 
-if TYPE_CHECKING:
-    from fenchel.server.fleet.request import Request
-
 Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
 """What became of a call. A told one is ``promised`` until the client confirms it."""
+
+
+class OpenRequest(Protocol):
+    """A request as the calls that belong to it see it; ``server/fleet/request.py`` has the implementation.
+
+    Attributes
+    ----------
+    forms
+        Declared form of each value of the replies, by name.
+    values
+        Number of values of each reply; ``None``: any number.
+    started_ns, posted_ns, ended_ns
+        By the performance counter: when it was made, when all clients had been asked, when it was over; 0: not yet.
+    """
+
+    forms: Mapping[str, Form]
+    values: int | None
+    started_ns: int
+    posted_ns: int
+    ended_ns: int
+
+    def is_open_for(self, call: Call) -> bool:
+        """Return whether a reply to this call would still count."""
+        ...
+
+    def excess(self, client: str, size: int) -> str:
+        """Say why a reply of ``size`` bytes is too large; empty if it is not."""
+        ...
+
+    def check(self, client: str, values: Mapping[str, Value], finite: bool, /) -> None:
+        """Raise ``PayloadError`` for a reply that is not what was asked for."""
+        ...
+
+    async def arriving(self, call: Call, size: int) -> None:
+        """Note that a reply has begun to arrive; return when there is room for its body."""
+        ...
+
+    def interrupted(self, client: str) -> None:
+        """Note that a reply stopped arriving."""
+        ...
+
+    def receive(self, call: Call, values: dict[str, Value]) -> None:
+        """Count a reply that has been checked."""
+        ...
+
+    def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:
+        """Note that a client could not answer."""
+        ...
 
 
 @dataclass(slots=True)
@@ -55,7 +103,7 @@ class Call:
     round: int
     kind: pb.Kind.ValueType
     body: Body | None
-    exchange: Request | None = None
+    request: OpenRequest | None = None
     queued_unix_ns: int = field(default_factory=time.time_ns)
     queued_ns: int = field(default_factory=time.perf_counter_ns)
     first_sent_ns: int = 0
@@ -94,7 +142,7 @@ class Call:
         """How many values the reply may have: none where the client is told; ``None``: any number."""
         if self.kind == pb.TELL:
             return 0
-        return None if self.exchange is None else self.exchange.values
+        return None if self.request is None else self.request.values
 
     def missed(self, since_ns: int) -> None:
         """Note that the client has come back now, or is given up, and had been away since some moment."""

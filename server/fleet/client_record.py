@@ -17,8 +17,7 @@ from fenchel.common.wire.frames import Assembly, Body
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.attendance import Attendance
 from fenchel.server.fleet.availability import Availability
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.request import Request
+from fenchel.server.fleet.calls import Call, OpenRequest
 from fenchel.server.metering.clock_offset import Clock
 from fenchel.server.metering.socket_bytes import NOTHING, SocketBytes
 from fenchel.server.metering.throughput import Throughput
@@ -140,19 +139,19 @@ class ClientRecord:
             self.queue, self.changed_unix, self._left_ns = None, time.time(), time.perf_counter_ns()
 
     def post(
-        self, phase: str, t: int, kind: pb.Kind.ValueType, body: Body, exchange: Request | None = None
+        self, phase: str, t: int, kind: pb.Kind.ValueType, body: Body, request: OpenRequest | None = None
     ) -> Call:
         """Queue an instruction.
 
         A told one counts from now on. An asked one counts once :meth:`count` says so.
         """
         last = next(reversed(self.outstanding.values()), None)
-        if last is not None and last.exchange is not None:
+        if last is not None and last.request is not None:
             raise RuntimeError(
                 f"phase {phase!r} is for client {self.name}, to which another question is still open: "
                 "await one exchange with a client before the next"
             )
-        call = Call(self.name, self.next_sequence, self.base, phase, t, kind, body, exchange)
+        call = Call(self.name, self.next_sequence, self.base, phase, t, kind, body, request)
         self.next_sequence += 1
         self.most_values = max(self.most_values, call.most_values or 0)
         if kind == pb.TELL:
@@ -228,8 +227,8 @@ class ClientRecord:
         )
         self.lost = reason
         for call in list(self.outstanding.values()):
-            if call.exchange is not None:
-                call.exchange.fail(call, reason)
+            if call.request is not None:
+                call.request.fail(call, reason)
         self.outstanding.clear()
         self.owed_bytes = 0
         self.say_farewell(pb.Farewell(reason=f"this client is out of the run: {reason}"))

@@ -4,38 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from fenchel.common.settings.participation import PhaseTerms
 from fenchel.common.wire.frames import Body
-from fenchel.common.wire.payload import encode
-from fenchel.common.wire.schema import ArraySpec, Expectation, Expected, Form, check
-from fenchel.common.wire.values import Value, Values
+from fenchel.common.wire.schema import ArraySpec, Expectation, Expected, check
+from fenchel.common.wire.values import Array, Value, Values
 from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.addressing import Each, encoded, for_client, forms_of
 from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.collectors import Collector, Folded, Gathered, Visited, array_of, number_of
 from fenchel.server.fleet.memory_budget import Size
 from fenchel.server.fleet.quorum import quorum
-from fenchel.server.fleet.replies import Gathered, Reduced, Replies, Visited
-from fenchel.server.fleet.request import Collector, Request
+from fenchel.server.fleet.request import Request
 from fenchel.server.fleet.roster import Roster
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Each(Generic[T]):
-    """A different value for each client, by client id."""
-
-    values: Mapping[str, T]
+from fenchel.server.fleet.weighted_sum import WeightedSum
 
 
-def _for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
-    return {
-        name: value.values[client] if isinstance(value, Each) else value for name, value in values.items()
-    }
+class Replies(Mapping[str, Mapping[str, Value]]):
+    """The replies to one question, by client id, in the order of ids.
+
+    Attributes
+    ----------
+    cohort
+        The clients that answered.
+    """
+
+    def __init__(self, replies: Mapping[str, Mapping[str, Value]], cohort: Cohort) -> None:
+        self._replies = {client: replies[client] for client in sorted(replies)}
+        self.cohort = cohort
+
+    def __getitem__(self, client: str) -> Mapping[str, Value]:
+        return self._replies[client]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def values_of(self, name: str) -> list[Value]:
+        """Return one value of every reply, in the order of client ids."""
+        return [reply[name] for reply in self._replies.values()]
+
+    def sum(self, name: str) -> Array:
+        """Return the sum of an array (or number) over the replies."""
+        return self._total(name).sum()
+
+    def mean(self, name: str) -> Array:
+        """Return the mean over the replies, each with the same weight."""
+        return self._total(name).mean()
+
+    def weighted_mean(self, name: str, weight: str) -> Array:
+        """Return the mean over the replies, weighted by another of their values.
+
+        Raises
+        ------
+        ZeroDivisionError
+            The weights add up to zero.
+        """
+        try:
+            return self._total(name, weight).mean()
+        except ZeroDivisionError:
+            raise ZeroDivisionError(f"the weights of {name!r}, called {weight!r}, add up to zero") from None
+
+    def _total(self, name: str, weight: str | None = None) -> WeightedSum:
+        total = WeightedSum()
+        for reply in self._replies.values():
+            total.add(array_of(name, reply[name]), 1.0 if weight is None else number_of(reply[weight]))
+        return total
+
+
+class Reduced(Folded):
+    """Sums of replies that were folded as they arrived.
+
+    Attributes
+    ----------
+    cohort
+        The clients that answered.
+    """
+
+    cohort: Cohort
 
 
 @dataclass(frozen=True)
@@ -231,10 +281,10 @@ class Cohort:
 
         t = roster.round
         differs = any(isinstance(value, Each) for value in expected.values())
-        same: dict[str, Expected] = {} if differs else _for_client(expected, "")
+        same: dict[str, Expected] = {} if differs else for_client(expected, "")
 
         def checked(client: str, reply: Values, finite: bool) -> None:
-            wanted: dict[str, Expected] = _for_client(expected, client) if differs else same
+            wanted: dict[str, Expected] = for_client(expected, client) if differs else same
             check(reply, wanted, finite=finite, round=t, phase=phase, client=client)
             if verify is not None:
                 verify(client, reply)
@@ -245,14 +295,14 @@ class Cohort:
         sizes = self._sizes(expected, same)
         room = roster.in_flight.room(f"round {roster.round}, phase {phase!r}", sizes, collector.buffer_bytes)
         collector.enter(room)
-        exchange = Request(
+        request = Request(
             phase,
             roster.round,
             collector,
             checked,
             terms.deadline or deadline or participation.deadline,
             lambda client: sizes[client].most,
-            _forms(expected),
+            forms_of(expected),
             values=len(expected),
             patience=participation.patience,
             lacks=roster.lacks if waits else None,
@@ -263,16 +313,16 @@ class Cohort:
             bodies.add(body)
             member = roster.members[client]
             if member.takes_part:
-                call = member.post(phase, roster.round, kind, body, exchange)
+                call = member.post(phase, roster.round, kind, body, request)
                 call.traceparent = trace
-                exchange.expect(member, call)
+                request.expect(member, call)
                 roster.calls.append(call)
             else:
                 collector.skip(client)
         roster.meanwhile()
         needed, setting = quorum(participation, phase, terms.min_replies, min_replies)
         with room:
-            answered = await roster.finish(exchange, needed, setting)
+            answered = await roster.finish(request, needed, setting)
         for body in bodies:
             body.detach()  # somebody who did not answer in time may still be receiving it
         roster.check_lost()
@@ -284,16 +334,16 @@ class Cohort:
         """Return how large the reply of each client can be; ``same``: what is wanted of all, if it is the same."""
         clients = [client for client in self.clients if self.roster.members[client].takes_part]
         if expected and not same:
-            return {client: Size.of(_for_client(expected, client)) for client in clients}
+            return {client: Size.of(for_client(expected, client)) for client in clients}
         return dict.fromkeys(clients, Size.of(same))
 
     def _bodies(self, values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
         """Yield each client's body; what is the same for all is encoded once."""
         if any(isinstance(value, Each) for value in values.values()):
             for client in self.clients:
-                yield client, _body(_for_client(values, client))
+                yield client, encoded(for_client(values, client))
         else:
-            shared = _body(_for_client(values, ""))
+            shared = encoded(for_client(values, ""))
             for client in self.clients:
                 yield client, shared
 
@@ -306,22 +356,3 @@ def _too_far_behind(member: ClientRecord, limit: int) -> str:
         f"and no more than {limit:,} are kept for one client (network.promised_bytes). Bring it back, or to a faster "
         "line, and go on with --resume RUN: it catches up"
     )
-
-
-def _forms(expected: Mapping[str, Expected | Each[Expected]]) -> dict[str, Form]:
-    """Return in what form each value of the replies is declared to come."""
-    specs = {
-        name: next(iter(each.values.values()), None) if isinstance(each, Each) else each
-        for name, each in expected.items()
-    }
-    return {name: spec.form if isinstance(spec, ArraySpec) else "clear" for name, spec in specs.items()}
-
-
-def _body(values: dict[str, Value]) -> Body:
-    """Encode values; arrays that will be sent without a copy become read-only, so that no change slips in."""
-    body = Body(encode(values))
-    if body.refers_to_arrays:
-        for value in values.values():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-    return body

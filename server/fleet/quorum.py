@@ -5,13 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.settings.participation import Participation
-
-if TYPE_CHECKING:
-    from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.client_record import ClientRecord
 
 _NAMED = 5  # clients
 

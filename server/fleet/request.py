@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
 
 from fenchel.common.errors import TooFewRepliesError
 from fenchel.common.untrusted_text import plain
@@ -17,54 +16,15 @@ from fenchel.common.wire.schema import Form
 from fenchel.common.wire.values import Value
 from fenchel.server.fleet.availability import ANY
 from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.collectors import Collector, Gathered
 from fenchel.server.fleet.quorum import Shortfall
-from fenchel.server.fleet.replies import Gathered
-
-if TYPE_CHECKING:
-    from fenchel.server.fleet.client_record import ClientRecord
-    from fenchel.server.fleet.memory_budget import Reservation
 
 log = logging.getLogger("fenchel.server")
 
 _SAID_EVERY = (
     3600.0  # seconds, at least so often, that a phase lacks replies; or at each deadline, if that is longer
 )
-
-
-class Collector(Protocol):
-    """Takes the replies of an exchange as they arrive.
-
-    Attributes
-    ----------
-    buffer_bytes
-        For replies that come before their turn; ``None``: all are held until the last has come.
-    """
-
-    buffer_bytes: int | None
-
-    def enter(self, room: Reservation) -> None:
-        """Take up a room, before the first reply comes."""
-        ...
-
-    def excess(self, client: str, size: int) -> str:
-        """Say why there is no room for a reply, however long it waits; empty if there is."""
-        ...
-
-    async def admit(self, client: str, size: int) -> None:
-        """Return when there is room for a reply of ``size`` bytes."""
-        ...
-
-    def holds_back(self) -> bool:
-        """Whether replies wait for room until others have been taken."""
-        ...
-
-    def add(self, client: str, values: dict[str, Value]) -> None:
-        """Take a reply that has been checked."""
-        ...
-
-    def skip(self, client: str) -> None:
-        """Expect nothing more of a client: it failed, or its time is up."""
-        ...
 
 
 def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> None:

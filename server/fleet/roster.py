@@ -153,31 +153,31 @@ class Roster:
                     member.attendance.back,
                 )
 
-    async def finish(self, exchange: Request, min_replies: int, setting: str) -> Sequence[str]:
+    async def finish(self, request: Request, min_replies: int, setting: str) -> Sequence[str]:
         """Wait for the replies of an exchange, and say so where that takes longer than its deadline.
 
         Parameters and errors as for :meth:`Request.finish`, and :meth:`check_lost`.
         """
         try:
-            return await exchange.finish(min_replies, setting)
+            return await request.finish(min_replies, setting)
         finally:
-            if self._lacking.pop(exchange, None) is not None:
+            if self._lacking.pop(request, None) is not None:
                 self._say_what_lacks()
 
-    def lacks(self, exchange: Request, shortfall: Shortfall, tell: bool) -> None:
+    def lacks(self, request: Request, shortfall: Shortfall, tell: bool) -> None:
         """Note that an exchange waits for its quorum; ``tell``: it is time to say so in the log."""
         self.check_lost()
-        self._lacking[exchange] = shortfall
+        self._lacking[request] = shortfall
         if tell:
-            telling = asyncio.create_task(self._save_and_tell(exchange))
+            telling = asyncio.create_task(self._save_and_tell(request))
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
         self._say_what_lacks()
 
-    async def _save_and_tell(self, exchange: Request) -> None:
+    async def _save_and_tell(self, request: Request) -> None:
         """Say in the log that the run waits, and what is saved; nothing, if it goes on meanwhile."""
         await self.secure()
-        shortfall = self._lacking.get(exchange)
+        shortfall = self._lacking.get(request)
         if shortfall is not None:
             log.warning("%s", shortfall.warning(self.saved))
 

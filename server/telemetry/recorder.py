@@ -70,7 +70,7 @@ def _row(call: Call) -> tuple[Any, ...]:
     costs = CallBreakdown.of(call)
     timing = call.timing or pb.Timing()
     arrived, replied = _at_client(call)
-    offset, crossed, exchange = call.offset, call.crossed, call.exchange
+    offset, crossed, request = call.offset, call.crossed, call.request
     return (
         call.round,
         call.phase,
@@ -108,7 +108,7 @@ def _row(call: Call) -> tuple[Any, ...]:
         call.held_ns / 1e9,
         _seconds(call.last_received_ns, call.decoded_ns),
         _seconds(call.decoded_ns, call.taken_ns),
-        math.nan if exchange is None else _seconds(call.taken_ns, exchange.ended_ns),
+        math.nan if request is None else _seconds(call.taken_ns, request.ended_ns),
         arrived,
         replied,
         math.nan if offset is None else offset.ns / 1e9,

@@ -12,8 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.request import Request
+from fenchel.server.fleet.calls import Call, OpenRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +124,12 @@ class RoundBreakdown:
         work = self.compute + self.encryption + self.coding + self.server
         return work + self.network + self.queueing + self.away + self.waiting
 
-    def add(self, exchange: Request, calls: Sequence[Call]) -> None:
+    def add(self, request: OpenRequest, calls: Sequence[Call]) -> None:
         """Add an exchange, with its calls."""
-        self.coding += _seconds(exchange.started_ns, exchange.posted_ns)
+        self.coding += _seconds(request.started_ns, request.posted_ns)
         counted = [call for call in calls if call.outcome == "counted"]
         if not counted:
-            self.waiting += _seconds(exchange.posted_ns, exchange.ended_ns)
+            self.waiting += _seconds(request.posted_ns, request.ended_ns)
             return
         last = max(counted, key=lambda call: call.taken_ns)
         costs = CallBreakdown.of(last)
@@ -140,12 +139,12 @@ class RoundBreakdown:
         self.serialisation += costs.serialisation
         self.propagation += costs.propagation
         # While others were still being posted, the server was encoding, whoever was there.
-        encoding = _seconds(last.queued_ns, exchange.posted_ns)
+        encoding = _seconds(last.queued_ns, request.posted_ns)
         absent = min(encoding, costs.away)
         self.away += costs.away - absent + costs.broken
         self.queueing += costs.queueing - (encoding - absent)
         self.server += _seconds(last.decoded_ns, last.taken_ns)
-        self.waiting += _seconds(last.taken_ns, exchange.ended_ns)
+        self.waiting += _seconds(last.taken_ns, request.ended_ns)
         self.idle += sum(_seconds(call.taken_ns, last.taken_ns) for call in counted) / len(counted)
 
 
@@ -159,18 +158,18 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
     calls
         Its instructions, without those of the evaluation.
     """
-    by_exchange: dict[Request, list[Call]] = {}
+    by_exchange: dict[OpenRequest, list[Call]] = {}
     for call in calls:
-        if call.exchange is not None:
-            by_exchange.setdefault(call.exchange, []).append(call)
+        if call.request is not None:
+            by_exchange.setdefault(call.request, []).append(call)
     found = RoundBreakdown()
     now = ended_ns
-    for exchange in sorted(by_exchange, key=lambda exchange: exchange.ended_ns, reverse=True):
-        if exchange.ended_ns > now:
+    for request in sorted(by_exchange, key=lambda request: request.ended_ns, reverse=True):
+        if request.ended_ns > now:
             continue  # went on beside the one after it, which the round waited for
-        found.add(exchange, by_exchange[exchange])
-        found.server += _seconds(exchange.ended_ns, now)
-        now = exchange.started_ns
+        found.add(request, by_exchange[request])
+        found.server += _seconds(request.ended_ns, now)
+        now = request.started_ns
     found.server += _seconds(started_ns, now)
     return found
 

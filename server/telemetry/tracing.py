@@ -98,7 +98,7 @@ class ServerTraces:
         for call in calls:
             span = self._phases.pop(call.traceparent, None)
             if span is not None:
-                over = call.exchange.ended_ns if call.exchange is not None else call.queued_ns
+                over = call.request.ended_ns if call.request is not None else call.queued_ns
                 span.end(call.unix_ns(over))
 
     def _start(

@@ -19,9 +19,8 @@ from fenchel.common.wire.stream import Stream
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.disclosure.entries import Direction
 from fenchel.server.disclosure.record import DisclosureRecord
-from fenchel.server.fleet.calls import Call
+from fenchel.server.fleet.calls import Call, OpenRequest
 from fenchel.server.fleet.client_record import ClientRecord, Partial
-from fenchel.server.fleet.request import Request
 from fenchel.server.metering.socket_bytes import Metered, SocketBytes
 from fenchel.server.metering.unsolicited import MOST_VALUES, Strays
 
@@ -139,8 +138,8 @@ class ClientStream:
             try:
                 await asyncio.gather(reading, writing, return_exceptions=True)
             finally:
-                if self._arriving is not None and self._arriving.exchange is not None:
-                    self._arriving.exchange.interrupted(member.name)
+                if self._arriving is not None and self._arriving.request is not None:
+                    self._arriving.request.interrupted(member.name)
                 self._leave()
 
     def _note(self, direction: Direction, message: pb.Hello | pb.Welcome | pb.Farewell) -> None:
@@ -230,9 +229,9 @@ class ClientStream:
         if answers is None:
             await self._strays.reply()
         if problem := self._too_many(reply, answers):
-            if call is None or call.exchange is None or not call.exchange.is_open_for(call):
+            if call is None or call.request is None or not call.request.is_open_for(call):
                 raise WireError(f"{problem}; the stream of the client is ended{SAME_VERSION}")
-            call.exchange.fail(call, f"{problem}; do both sides run the same version of the algorithm?")
+            call.request.fail(call, f"{problem}; do both sides run the same version of the algorithm?")
             return self._dropped(reply)
         told = self._outlines.of(reply.payload)
         assembly = self._assembly(reply, told, call, len(chunk))
@@ -251,8 +250,8 @@ class ClientStream:
             return _Incoming(reply, told, assembly, call)
         self._member.partial = Partial(call.sequence, assembly, reply.payload.SerializeToString())
         self._arriving = call
-        if call.exchange is not None:
-            await call.exchange.arriving(call, assembly.size)
+        if call.request is not None:
+            await call.request.arriving(call, assembly.size)
             call.held_ns = time.perf_counter_ns() - call.first_received_ns
         return _Incoming(reply, told, assembly, call)
 
@@ -302,11 +301,11 @@ class ClientStream:
 
     def _exceeds(self, call: Call, size: int) -> bool:
         """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""
-        exchange = call.exchange
-        problem = "" if exchange is None else exchange.excess(call.client, size)
-        if exchange is None or not problem or not exchange.is_open_for(call):
+        request = call.request
+        problem = "" if request is None else request.excess(call.client, size)
+        if request is None or not problem or not request.is_open_for(call):
             return False
-        exchange.fail(call, problem)
+        request.fail(call, problem)
         return True
 
     def _received(self, call: Call, incoming: _Incoming) -> None:
@@ -318,27 +317,27 @@ class ClientStream:
         call.crossed = self._crossed(call)
         if self._budgets and reply.spent:
             self._member.spend(plain(reply.failure))
-        exchange = call.exchange
-        if exchange is None:
+        request = call.request
+        if request is None:
             self._told(call, reply)
-        elif not exchange.is_open_for(call):
+        elif not request.is_open_for(call):
             call.outcome = "late"
         elif reply.failure:
-            exchange.fail(call, plain(reply.failure), diverged=reply.diverged)
+            request.fail(call, plain(reply.failure), diverged=reply.diverged)
         else:
             received = Received(incoming.outline, assembly.body(), assembly.finite)
-            self._answered(exchange, call, received)
+            self._answered(request, call, received)
         self._member.settle(call)
 
-    def _answered(self, exchange: Request, call: Call, received: Received) -> None:
+    def _answered(self, request: OpenRequest, call: Call, received: Received) -> None:
         try:
             values = received.values()
             call.decoded_ns = time.perf_counter_ns()
-            exchange.check(call.client, values, received.finite)
+            request.check(call.client, values, received.finite)
         except WireError as error:
-            exchange.fail(call, str(error), diverged=error.diverged)
+            request.fail(call, str(error), diverged=error.diverged)
         else:
-            exchange.receive(call, values)
+            request.receive(call, values)
 
     def _align(self, call: Call, timing: pb.Timing) -> None:
         """Learn from a call how far the client's clock is off, and how fast its messages passed."""

@@ -28,7 +28,7 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.uplink import Uplink, UplinkSparsifier
 from fenchel.common.wire.payload import payload_bits
 from fenchel.common.wire.values import SparseVector
-from fenchel.server.fleet.replies import Reduced
+from fenchel.server.fleet.cohort import Reduced
 from fenchel.server.fleet.uplink import Aggregate, ServerUplink
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import Quadratic, problem_of, train_quadratics

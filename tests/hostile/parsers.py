@@ -107,7 +107,7 @@ from fenchel.server import checkpoint
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from fenchel.server.membership.registration import Registration
 from fenchel.server.telemetry.exporters import Exporter

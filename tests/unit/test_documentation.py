@@ -1,7 +1,4 @@
-"""The documentation is true: links, commands, settings, code and tables are checked against the project.
-
-``python tests/unit/test_documentation.py`` writes the tables of ``docs/settings.md`` anew.
-"""
+"""The documentation is true: links, commands, settings, code and tables are checked against the project."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +21,7 @@ import typer
 import yaml
 
 import fenchel
+from docs.settings_tables import with_tables
 from fenchel.common import errors
 from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.factory import build_objective
@@ -299,133 +297,10 @@ def test_the_page_of_exit_codes_lists_every_class_with_its_code() -> None:
 
 # docs/settings.md
 
-_BEGIN, _END = "<!-- tables: begin -->", "<!-- tables: end -->"
-
-
-def described(node: Mapping[str, Any]) -> str:
-    """The type of a setting, as a reader would say it."""
-    if "const" in node:
-        return f"`{node['const']}`"
-    if "enum" in node:
-        return ", ".join(f"`{value}`" for value in node["enum"])
-    options = node.get("anyOf", [])
-    if options:
-        return " or ".join(dict.fromkeys(described(option) for option in options))
-    if "$ref" in node or "oneOf" in node:
-        return "section"
-    kind = node.get("type")
-    if kind == "array":
-        items = node.get("items") or {"anyOf": node["prefixItems"]}
-        return f"list of {described(items)}"
-    if kind == "object":
-        return "mapping"
-    if kind == "string" and node.get("format") == "path":
-        return "path"
-    bounds = [
-        f"{sign} {node[key]:g}"
-        for key, sign in (
-            ("minimum", "≥"),
-            ("exclusiveMinimum", ">"),
-            ("maximum", "≤"),
-            ("exclusiveMaximum", "<"),
-        )
-        if key in node and node[key] < 1 << 62
-    ]
-    names = {"string": "text", "boolean": "`true` or `false`", "null": "`null`", None: "any"}
-    return " ".join([names.get(kind, str(kind)), *bounds])
-
-
-def default_of(node: Mapping[str, Any], required: bool) -> str:
-    if required:
-        return "required"
-    if "default" not in node or isinstance(node["default"], dict):
-        return ""
-    value = node["default"]
-    return (
-        f"`{value}`"
-        if isinstance(value, str)
-        else f"`{yaml.safe_dump(value, default_flow_style=True).split()[0]}`"
-    )
-
-
-def section(
-    title: str,
-    node: Mapping[str, Any],
-    prefix: str,
-    defs: Mapping[str, Any],
-    shown: dict[str, Mapping[str, Any]],
-) -> Iterator[str]:
-    """The tables of a section and of the sections in it; what several sections have in common is shown once."""
-    if shown.get(title) == node:
-        return
-    shown[title] = node
-    yield f"### {title}\n"
-    properties, required = node["properties"], node.get("required", [])
-    chosen = {
-        key for key, value in properties.items() if prefix and key in ("kind", "name") and "const" in value
-    }
-    about = [properties[key].get("description") for key in chosen] + [node.get("description")]
-    if prefix and any(about):
-        text = next(text for text in about if text).splitlines()[0].rstrip(".")
-        yield f"{text[0].upper()}{text[1:]}.\n"
-    if properties.keys() > chosen:
-        yield "| key | type | default | meaning |\n|---|---|---|---|"
-    inner: list[tuple[str, str, Mapping[str, Any]]] = []
-    for key in sorted(
-        properties.keys() - chosen, key=lambda key: (key != "kind", list(properties).index(key))
-    ):
-        value, name = properties[key], prefix + key
-        parts = variants(value, defs)
-        meaning = value.get("description") or (parts[0][1].get("description", "") if len(parts) == 1 else "")
-        cells = [
-            f"`{name}`",
-            "section" if parts else described(value),
-            default_of(value, key in required),
-            " ".join(meaning.split()).replace("|", "\\|"),
-        ]
-        yield f"| {' | '.join(cells)} |"
-        inner += [(name, label, part) for label, part in parts]
-    if properties.keys() > chosen:
-        yield ""
-    for name, label, part in inner:
-        yield from section(f"`{name}`" + (f" with {label}" if label else ""), part, f"{name}.", defs, shown)
-
-
-def variants(node: Mapping[str, Any], defs: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The sections that a key may hold: one, or one for each value of ``kind`` or ``name``."""
-    options = (
-        node.get("oneOf") or node.get("anyOf") or ([node] if "$ref" in node or "properties" in node else [])
-    )
-    found = []
-    for option in options:
-        part = defs[option["$ref"].rpartition("/")[2]] if "$ref" in option else option
-        if "properties" not in part or part.get("title") == "an algorithm of one's own":
-            continue
-        tags = [
-            f"`{key}: {value}`"
-            for key in ("kind", "name")
-            for value in [part["properties"].get(key, {})]
-            for value in [value.get("const") or " | ".join(value.get("enum", []))]
-            if value
-        ]
-        found.append((tags[0].replace("|", "or") if tags else "", part))
-    return found
-
-
-def settings_tables() -> str:
-    schema = json_schema()
-    return "\n".join(section("The run", schema, "", schema["$defs"], {})).rstrip() + "\n"
-
-
-def with_tables(page: str) -> str:
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{settings_tables()}\n{_END}{after}"
-
 
 def test_the_tables_of_the_settings_are_those_of_the_code() -> None:
     page = SETTINGS_PAGE.read_text()
-    assert page == with_tables(page), f"run: python {name_of(Path(__file__).resolve())}"
+    assert page == with_tables(page), "run: make docs"
 
 
 def test_the_page_of_settings_names_every_key() -> None:
@@ -602,7 +477,3 @@ def test_so_many_steps_are_the_same_as_so_many_epochs(in_folder: Path) -> None:
     assert epochs.model.tobytes() == steps.model.tobytes()
     uniform = averaged(data=same_size, algorithm_local_epochs=2, algorithm_weighting="uniform")
     np.testing.assert_allclose(uniform.model, epochs.model, rtol=0, atol=1e-14)
-
-
-if __name__ == "__main__":
-    SETTINGS_PAGE.write_text(with_tables(SETTINGS_PAGE.read_text()))

@@ -280,9 +280,9 @@ def test_parts_add_up_and_a_longer_way_never_takes_less(
     tmp_path: Path, works: list[list[tuple[float, int, int, bool]]], rtts: tuple[float, float], rate: float
 ) -> None:
     tables = Tables(tmp_path / "any")
-    for exchange in works:
-        each = [Work(*work[:3], client=name) for name, work in zip("abcd", exchange, strict=False)]
-        if exchange[0][3]:
+    for request in works:
+        each = [Work(*work[:3], client=name) for name, work in zip("abcd", request, strict=False)]
+        if request[0][3]:
             tables.tell(*each)
         else:
             tables.ask(*each)

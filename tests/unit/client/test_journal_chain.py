@@ -18,7 +18,7 @@ from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from tests.unit.server.conftest import body
 
@@ -98,8 +98,8 @@ class Federation:
                 self.member.settle(call)
 
     def _asked(self) -> Call:
-        exchange = Request("solve", 1, Gathered(), lambda client, values, finite: None, 1.0)
-        return self.member.post("solve", 1, pb.ASK, body(), exchange)
+        request = Request("solve", 1, Gathered(), lambda client, values, finite: None, 1.0)
+        return self.member.post("solve", 1, pb.ASK, body(), request)
 
     def answer(self) -> None:
         """Ask, and count the answer."""

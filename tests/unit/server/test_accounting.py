@@ -8,14 +8,14 @@ import pytest
 
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.calls import Call, Outcome
-from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from fenchel.server.telemetry.time_breakdown import CallBreakdown, split
 
 MS = 1_000_000
 
 
-def exchange(started: int, posted: int, ended: int) -> Request:
+def request(started: int, posted: int, ended: int) -> Request:
     made = Request("train", 1, Gathered(), lambda *_: None, 10.0)
     made.started_ns, made.posted_ns, made.ended_ns = started * MS, posted * MS, ended * MS
     return made
@@ -51,7 +51,7 @@ WORK = {
 
 
 def test_a_round_is_the_slowest_call_of_each_exchange_and_the_servers_work_between() -> None:
-    first, second = exchange(10, 12, 130), exchange(150, 150, 200)
+    first, second = request(10, 12, 130), request(150, 150, 200)
     calls = [
         answered(first, "quick", 14, 60, timing(compute=20, answer=20)),
         answered(first, "slow", 15, 125, timing(**WORK, answer=63), held=4, serialisation=30),
@@ -71,14 +71,14 @@ def test_a_round_is_the_slowest_call_of_each_exchange_and_the_servers_work_betwe
 
 
 def test_what_the_clients_stamps_leave_open_is_not_accounted_for() -> None:
-    asked = exchange(0, 0, 100)
+    asked = request(0, 0, 100)
     told = timing(compute=40, answer=60)  # 20 ms of which nobody knows
     found = split(0, 100 * MS, [answered(asked, "a", 0, 97, told)])
     assert found.accounted == pytest.approx(0.080)
 
 
 def test_a_client_that_claims_more_than_there_was_makes_the_sum_too_large_and_no_part_negative() -> None:
-    asked = exchange(0, 0, 100)
+    asked = request(0, 0, 100)
     found = split(0, 100 * MS, [answered(asked, "a", 0, 97, timing(compute=5000))])
     assert found.network == 0.0
     assert found.accounted > 5
@@ -86,13 +86,13 @@ def test_a_client_that_claims_more_than_there_was_makes_the_sum_too_large_and_no
 
 def test_work_that_is_older_than_the_answer_is_no_network() -> None:
     """A stream broke after the client had computed; it sent its stored reply on the next one, at once."""
-    asked = exchange(0, 0, 100)
+    asked = request(0, 0, 100)
     call = answered(asked, "a", 0, 97, timing(compute=80, answer=1))
     assert CallBreakdown.of(call).network == pytest.approx(0.017)
 
 
 def test_an_exchange_without_an_answer_is_waited_for() -> None:
-    asked = exchange(0, 1, 90)
+    asked = request(0, 1, 90)
     call = Call("a", 1, 0, "train", 1, pb.ASK, None, asked)
     found = split(0, 100 * MS, [call])
     assert (found.waiting, found.server) == pytest.approx((0.089, 0.010))
@@ -104,7 +104,7 @@ def test_an_exchange_without_an_answer_is_waited_for() -> None:
 def test_answers_that_do_not_count_are_waited_for_but_their_parts_are_not_the_rounds(
     outcome: Outcome,
 ) -> None:
-    asked = exchange(0, 0, 100)
+    asked = request(0, 0, 100)
     calls = [
         answered(asked, "a", 0, 27, timing(compute=20, answer=20)),
         answered(asked, "b", 0, 90, timing(compute=80, answer=80)),
@@ -115,7 +115,7 @@ def test_answers_that_do_not_count_are_waited_for_but_their_parts_are_not_the_ro
 
 
 def test_an_exchange_beside_another_is_not_counted_twice() -> None:
-    short, long = exchange(5, 5, 40), exchange(0, 0, 100)
+    short, long = request(5, 5, 40), request(0, 0, 100)
     calls = [
         answered(short, "a", 5, 37, timing(compute=30, answer=30)),
         answered(long, "b", 0, 97, timing(compute=90, answer=90)),
@@ -132,7 +132,7 @@ def test_a_round_without_exchange_is_the_servers() -> None:
 
 def test_what_is_encoded_for_others_is_not_queueing() -> None:
     """The first client's instruction was ready at 2 ms, and the last one's at 30 ms: until then nothing is sent."""
-    asked = exchange(0, 30, 100)
+    asked = request(0, 30, 100)
     call = answered(asked, "a", 31, 97, timing(compute=60, answer=60))
     call.queued_ns = 2 * MS
     found = split(0, 100 * MS, [call])
@@ -143,7 +143,7 @@ def test_what_is_encoded_for_others_is_not_queueing() -> None:
 
 def test_the_time_of_a_client_that_comes_late_is_absence_and_no_queueing() -> None:
     """It was asked at 1 ms, while others were still being asked, came at 60 ms and got its instruction 2 ms later."""
-    asked = exchange(0, 5, 100)
+    asked = request(0, 5, 100)
     call = answered(asked, "a", 62, 97, timing(compute=30, answer=30))
     call.queued_ns, call.away_ns = 1 * MS, 59 * MS
     found = split(0, 100 * MS, [call])
@@ -153,7 +153,7 @@ def test_the_time_of_a_client_that_comes_late_is_absence_and_no_queueing() -> No
 
 
 def test_the_time_of_a_client_that_loses_its_stream_is_absence_and_no_network() -> None:
-    asked = exchange(0, 0, 100)
+    asked = request(0, 0, 100)
     call = answered(asked, "a", 0, 97, timing(compute=30, answer=30))
     call.broken_ns = 50 * MS
     found = split(0, 100 * MS, [call])
@@ -163,7 +163,7 @@ def test_the_time_of_a_client_that_loses_its_stream_is_absence_and_no_network() 
 
 def test_work_that_goes_on_without_a_stream_is_work() -> None:
     """The stream was gone for 50 of the 80 ms that it computed."""
-    asked = exchange(0, 0, 100)
+    asked = request(0, 0, 100)
     call = answered(asked, "a", 0, 97, timing(compute=80, answer=85, queue=5))
     call.broken_ns = 50 * MS
     found = split(0, 100 * MS, [call])

@@ -36,7 +36,7 @@ class Simulation:
     def server(self, now: float) -> int:
         return START + round(now * SECOND)
 
-    def exchange(self, now: float, work: float = 0.01) -> Offset:
+    def request(self, now: float, work: float = 0.01) -> Offset:
         """Send an instruction and receive its reply; return the estimate then."""
         down, up = (delay + self.chance.expovariate(1) * self.jitter for delay in self.delays)
         arrived = now + down
@@ -69,7 +69,7 @@ def test_the_truth_is_never_further_away_than_the_error_says(
 ) -> None:
     simulation = Simulation(offset=offset, drift=drift, down=down, up=up, jitter=jitter, seed=seed)
     for step in range(20):
-        found = simulation.exchange(step * gap)
+        found = simulation.request(step * gap)
         assert error(simulation, step * gap, found) <= found.error_ns / SECOND + 1e-4
 
 
@@ -77,19 +77,19 @@ def test_quick_messages_of_different_calls_bound_the_error_together() -> None:
     simulation = Simulation(offset=5.0, drift=0.0, down=0.001, up=0.001, jitter=0.05, seed=1)
     single = Simulation(offset=5.0, drift=0.0, down=0.001, up=0.001, jitter=0.05, seed=1)
     best = min(afresh(single, step).error_ns for step in range(50))
-    found = [simulation.exchange(step) for step in range(50)][-1]
+    found = [simulation.request(step) for step in range(50)][-1]
     assert found.error_ns < best
     assert error(simulation, 50, found) < 0.005
 
 
 def afresh(simulation: Simulation, now: float) -> Offset:
     simulation.clock = Clock()
-    return simulation.exchange(now)
+    return simulation.request(now)
 
 
 def test_directions_that_are_unlike_widen_the_error_by_half_the_difference() -> None:
     simulation = Simulation(offset=-2.0, drift=0.0, down=0.2, up=0.0, jitter=0.0, seed=0)
-    found = simulation.exchange(0.0)
+    found = simulation.request(0.0)
     assert found.error_ns / SECOND == pytest.approx(0.1, rel=1e-3)
     assert error(simulation, 0.0, found) == pytest.approx(0.1, rel=1e-3)
 
@@ -97,7 +97,7 @@ def test_directions_that_are_unlike_widen_the_error_by_half_the_difference() -> 
 def test_the_estimate_follows_a_clock_that_drifts() -> None:
     simulation = Simulation(offset=0.0, drift=4e-5, down=0.001, up=0.001, jitter=0.002, seed=3)
     for step in range(2000):
-        found = simulation.exchange(10.0 * step)
+        found = simulation.request(10.0 * step)
     assert simulation.truth(20_000) == pytest.approx(0.8)
     assert error(simulation, 10.0 * 1999, found) < 0.01
 
@@ -105,10 +105,10 @@ def test_the_estimate_follows_a_clock_that_drifts() -> None:
 def test_a_clock_that_is_set_is_known_again_after_one_call() -> None:
     simulation = Simulation(offset=0.0, drift=0.0, down=0.001, up=0.001, jitter=0.001, seed=4)
     for step in range(20):
-        simulation.exchange(step)
+        simulation.request(step)
     for jump in (30.0, -7.0):
         simulation.offset += jump
-        found = simulation.exchange(21.0)
+        found = simulation.request(21.0)
         assert error(simulation, 21.0, found) <= found.error_ns / SECOND < 0.02
 
 
@@ -121,7 +121,7 @@ def test_one_direction_alone_says_nothing() -> None:
 
 def test_an_error_grows_while_nothing_is_heard() -> None:
     simulation = Simulation(offset=0.0, drift=0.0, down=0.001, up=0.001, jitter=0.0, seed=5)
-    found = simulation.exchange(0.0)
+    found = simulation.request(0.0)
     later = simulation.clock.at(START + 100 * SECOND)
     assert later is not None
     assert later.error_ns / SECOND == pytest.approx(found.error_ns / SECOND + 0.01, rel=0.01)

@@ -20,8 +20,8 @@ from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.memory_budget import MemoryBudget, Size
-from fenchel.server.fleet.replies import Gathered
 from fenchel.server.fleet.request import Request
 from fenchel.server.metering import unsolicited
 from fenchel.server.transport.client_stream import ClientStream
@@ -62,13 +62,13 @@ async def connected(
 
 
 def asked(member: ClientRecord) -> Request:
-    exchange = Request("train", 1, Gathered(), accept, PATIENCE)
-    exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
-    return exchange
+    request = Request("train", 1, Gathered(), accept, PATIENCE)
+    request.expect(member, member.post("train", 1, pb.ASK, body(), request))
+    return request
 
 
 async def test_a_new_stream_ends_the_conversation_on_the_old_one(member: ClientRecord) -> None:
-    exchange = asked(member)
+    request = asked(member)
     old, serving_old, _ = await connected(member)
     assert isinstance(await heard(old), pb.Instruction)
     new, serving_new, _ = await connected(member)
@@ -78,14 +78,14 @@ async def test_a_new_stream_ends_the_conversation_on_the_old_one(member: ClientR
     assert isinstance(instruction, pb.Instruction)
     for frame in frames(pb.Reply(sequence=instruction.sequence), Body(encode({}))):
         await new.write(frame)
-    assert await exchange.finish(1) == [member.name]
+    assert await request.finish(1) == [member.name]
     new.outgoing.put_nowait(None)
     await serving_new
     assert not member.connected
 
 
 async def test_a_reply_that_broke_off_goes_on_where_it_broke(member: ClientRecord) -> None:
-    exchange = asked(member)
+    request = asked(member)
     reply = Body(encode({"x": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
     old, serving, _ = await connected(member)
     first, second, *_ = frames(pb.Reply(sequence=1), reply)
@@ -98,7 +98,7 @@ async def test_a_reply_that_broke_off_goes_on_where_it_broke(member: ClientRecor
     assert (welcome.partial.sequence, welcome.partial.received) == (1, CHUNK_BYTES)
     for frame in frames(pb.Reply(sequence=1), reply, welcome.partial.received):
         await new.write(frame)
-    assert await exchange.finish(1) == [member.name]
+    assert await request.finish(1) == [member.name]
     assert (member.partial, member.base) == (None, 1)
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
@@ -108,7 +108,7 @@ async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(
     """Whole numbers are not looked at for NaN on their way, and the account names what was begun."""
     entries = np.zeros(3 * CHUNK_BYTES // 8)
     entries[5] = np.nan
-    exchange = asked(member)
+    request = asked(member)
     old, serving, _ = await connected(member)
     first, second, *_ = frames(
         pb.Reply(sequence=1), Body(encode({"x": entries.view(np.int64), "y": np.ones(8)}))
@@ -125,13 +125,13 @@ async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(
         await new.write(frame)
     with raises(WireError):
         await serving
-    assert not exchange.answered
+    assert not request.answered
 
 
 async def test_what_a_client_has_of_an_instruction_is_not_sent_again(member: ClientRecord) -> None:
-    exchange = Request("train", 1, Gathered(), accept, PATIENCE)
+    request = Request("train", 1, Gathered(), accept, PATIENCE)
     large = Body(encode({"model": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
-    exchange.expect(member, member.post("train", 1, pb.ASK, large, exchange))
+    request.expect(member, member.post("train", 1, pb.ASK, large, request))
     hello = pb.Hello(partial=pb.Partial(sequence=1, received=2 * CHUNK_BYTES + 5))
     client, serving, _ = await connected(member, hello)
     instruction = await heard(client)
@@ -167,8 +167,8 @@ async def ended(serving: asyncio.Task[None]) -> None:
 async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_still_coming(
     member: ClientRecord,
 ) -> None:
-    exchange = Request("train", 1, Gathered(), accept, 0.2)
-    exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
+    request = Request("train", 1, Gathered(), accept, 0.2)
+    request.expect(member, member.post("train", 1, pb.ASK, body(), request))
     client, serving, _ = await connected(member)
     first, second, *rest = frames(
         pb.Reply(sequence=1), Body(encode({"x": np.zeros(20 * CHUNK_BYTES, np.uint8)}))
@@ -180,7 +180,7 @@ async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_
     memory = weakref.ref(member.partial[1]._buffer)
     assert memory() is not None
     with raises(TooFewRepliesError, round=1, phase="train"):
-        await exchange.finish(1)
+        await request.finish(1)
     assert memory() is None
     for frame in rest:
         await client.write(frame)
@@ -197,9 +197,9 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
     other, collector = make_member("client-1", 1), Gathered()
     room = limits.room("introduce", {each.name: Size(0, None) for each in (member, other)})
     collector.enter(room)
-    exchange = Request("introduce", 1, collector, accept, PATIENCE)
+    request = Request("introduce", 1, collector, accept, PATIENCE)
     for each in (member, other):
-        exchange.expect(each, each.post("introduce", 1, pb.ASK, body(), exchange))
+        request.expect(each, each.post("introduce", 1, pb.ASK, body(), request))
     greedy, serving, _ = await connected(member)
     honest, serving_other, _ = await connected(other)
     with room:
@@ -208,8 +208,8 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
             for frame in frames(pb.Reply(sequence=1), large):
                 await client.write(frame)
             assert limits.held <= 3 * CHUNK_BYTES
-        assert await exchange.finish(1) == [other.name]
-    assert "network.in_flight_bytes" in exchange.failures[member.name]
+        assert await request.finish(1) == [other.name]
+    assert "network.in_flight_bytes" in request.failures[member.name]
     assert limits.held == 0
     again = asked(member)
     await answered(greedy, 2)
@@ -221,7 +221,7 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
 async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_after_them_as_ever(
     member: ClientRecord, caplog: pytest.LogCaptureFixture
 ) -> None:
-    exchange = asked(member)
+    request = asked(member)
     client, serving, _ = await connected(member, stray_frames_per_second=100.0)
     payload = encode({"x": np.zeros(SMALLEST_PIECE * 1100, np.uint8)}).descriptor
     await client.write(pb.Frame(reply=pb.Reply(sequence=1 << 33, payload=payload)).SerializeToString())
@@ -237,7 +237,7 @@ async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_aft
     said = [record.getMessage() for record in caplog.records]
     assert ["(network.stray_frames_per_second)" in line for line in said] == [True]
     await answered(client, 1)
-    assert await exchange.finish(1) == [member.name]
+    assert await request.finish(1) == [member.name]
     await ended(serving)
 
 
@@ -263,7 +263,7 @@ def of_many_values(sequence: int, count: int = 10_000, first: int = 0) -> bytes:
 async def test_a_reply_to_nothing_with_thousands_of_values_ends_its_stream_before_they_are_looked_at(
     member: ClientRecord, parsed: list[str]
 ) -> None:
-    exchange = asked(member)
+    request = asked(member)
     for _ in range(3):
         client, serving, _ = await connected(member)
         await client.write(of_many_values(1 << 33))
@@ -272,20 +272,20 @@ async def test_a_reply_to_nothing_with_thousands_of_values_ends_its_stream_befor
     assert not parsed
     client, serving, _ = await connected(member)
     await answered(client, 1)
-    assert await exchange.finish(1) == [member.name]
+    assert await request.finish(1) == [member.name]
     await ended(serving)
 
 
 async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_are_looked_at(
     member: ClientRecord, parsed: list[str]
 ) -> None:
-    exchange = Request("train", 1, Gathered(), accept, PATIENCE, values=2)
-    exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
+    request = Request("train", 1, Gathered(), accept, PATIENCE, values=2)
+    request.expect(member, member.post("train", 1, pb.ASK, body(), request))
     client, serving, _ = await connected(member)
     await client.write(of_many_values(1))
     with raises(TooFewRepliesError, round=1, phase="train"):
-        await exchange.finish(1)
-    assert "10,000 values, and 2 were asked for" in exchange.failures[member.name]
+        await request.finish(1)
+    assert "10,000 values, and 2 were asked for" in request.failures[member.name]
     assert not parsed
     again = asked(member)
     await answered(client, 2)
@@ -321,11 +321,11 @@ async def test_unsolicited_replies_are_counted_for_the_client_and_looked_at_afte
 
 
 async def test_a_late_reply_is_not_slowed_down(member: ClientRecord) -> None:
-    exchange = Request("train", 1, Gathered(), accept, 0.05)
-    exchange.expect(member, member.post("train", 1, pb.ASK, body(), exchange))
+    request = Request("train", 1, Gathered(), accept, 0.05)
+    request.expect(member, member.post("train", 1, pb.ASK, body(), request))
     client, serving, _ = await connected(member, stray_frames_per_second=0.001, strays_per_second=0.001)
     with raises(TooFewRepliesError, round=1, phase="train"):
-        await exchange.finish(1)
+        await request.finish(1)
     late = Body(encode({"x": np.zeros(SMALLEST_PIECE * 1100, np.uint8)}))
     piece = pb.Frame(chunk=bytes(SMALLEST_PIECE)).SerializeToString()
     head = pb.Reply(sequence=1, payload=pb.Payload.FromString(late.payload))

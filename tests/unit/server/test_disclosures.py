@@ -30,7 +30,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
 from fenchel.server.disclosure.record import UNASKED, UNDECLARED, DisclosureRecord
 from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from fenchel.server.telemetry.exporters import Exporter
 from tests.complexity import LINEAR, growth
@@ -46,8 +46,8 @@ def account(tmp_path: Path) -> DisclosureRecord:
 
 
 def asked(client: str = "north", **forms: str) -> Call:
-    exchange = Request("train", 3, Gathered(), lambda *_: None, 1.0, forms=forms)  # type: ignore[arg-type]
-    return Call(client, 7, 0, "train", 3, pb.ASK, None, exchange)
+    request = Request("train", 3, Gathered(), lambda *_: None, 1.0, forms=forms)  # type: ignore[arg-type]
+    return Call(client, 7, 0, "train", 3, pb.ASK, None, request)
 
 
 def reply(**values: object) -> pb.Reply:

@@ -15,9 +15,9 @@ from fenchel.common.wire.values import Value, Values
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.collectors import Gathered, Visited
 from fenchel.server.fleet.memory_budget import MemoryBudget, Size
 from fenchel.server.fleet.quorum import Shortfall
-from fenchel.server.fleet.replies import Gathered, Visited
 from fenchel.server.fleet.request import Request
 from tests.messages import raises
 from tests.unit.server.conftest import MakeMember, body
@@ -53,7 +53,7 @@ class Asked:
         self.told: list[Shortfall] = []  # what people were told
         self.lacks: list[Shortfall] = []
         self.lacking = asyncio.Event()
-        self.exchange = Request(
+        self.request = Request(
             "train",
             4,
             self.collector,
@@ -67,11 +67,11 @@ class Asked:
             self.members = {name: make_member(name, index) for index, name in enumerate(NAMES)}
         self.calls: dict[str, Call] = {}
         for name, member in self.members.items():
-            self.calls[name] = member.post("train", 4, pb.ASK, body(), self.exchange)
-            self.exchange.expect(member, self.calls[name])
+            self.calls[name] = member.post("train", 4, pb.ASK, body(), self.request)
+            self.request.expect(member, self.calls[name])
 
-    def note(self, exchange: Request, shortfall: Shortfall, tell: bool) -> None:
-        assert exchange is self.exchange
+    def note(self, request: Request, shortfall: Shortfall, tell: bool) -> None:
+        assert request is self.request
         self.lacks.append(shortfall)
         if tell:
             self.told.append(shortfall)
@@ -79,24 +79,24 @@ class Asked:
 
     async def short(self, min_replies: int) -> asyncio.Task[Sequence[str]]:
         """Let the deadline pass without enough replies."""
-        finishing = asyncio.create_task(self.exchange.finish(min_replies, "a test"))
+        finishing = asyncio.create_task(self.request.finish(min_replies, "a test"))
         async with asyncio.timeout(PATIENCE):
             await self.lacking.wait()
         return finishing
 
     def reply(self, name: str) -> None:
         values: dict[str, Value] = {"x": float(NAMES.index(name))}
-        self.exchange.receive(self.calls[name], values)
+        self.request.receive(self.calls[name], values)
         self.members[name].settle(self.calls[name])
 
     def open(self) -> list[str]:
-        return [name for name, call in self.calls.items() if self.exchange.is_open_for(call)]
+        return [name for name, call in self.calls.items() if self.request.is_open_for(call)]
 
     async def overdue(self) -> asyncio.Task[Sequence[str]]:
         """Let the deadline pass while the last client's reply arrives and the first one's has arrived."""
-        await self.exchange.arriving(self.calls["client-2"], 100)
+        await self.request.arriving(self.calls["client-2"], 100)
         self.reply("client-0")
-        finishing = asyncio.create_task(self.exchange.finish(1))
+        finishing = asyncio.create_task(self.request.finish(1))
         async with asyncio.timeout(PATIENCE):
             await self.collector.noted.wait()
         assert self.open() == ["client-2"]
@@ -114,7 +114,7 @@ def make_asked(make_member: MakeMember) -> MakeAsked:
 
 async def test_all_answers_are_awaited_and_listed_in_the_order_of_ids(make_asked: MakeAsked) -> None:
     asked = make_asked()
-    finishing = asyncio.create_task(asked.exchange.finish(1))
+    finishing = asyncio.create_task(asked.request.finish(1))
     for name in reversed(NAMES):
         assert not finishing.done()
         asked.reply(name)
@@ -128,7 +128,7 @@ async def test_all_answers_are_awaited_and_listed_in_the_order_of_ids(make_asked
 async def test_who_misses_the_deadline_is_left_out(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     asked.reply("client-1")
-    assert await asked.exchange.finish(1) == ["client-1"]
+    assert await asked.request.finish(1) == ["client-1"]
     assert asked.open() == []
     assert asked.collector.skipped == ["client-0", "client-2"]
     assert asked.members["client-0"].base == 0
@@ -146,7 +146,7 @@ async def test_a_reply_that_is_arriving_at_the_deadline_still_counts(make_asked:
 async def test_a_reply_whose_stream_breaks_after_the_deadline_does_not_count(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     finishing = await asked.overdue()
-    asked.exchange.interrupted("client-2")
+    asked.request.interrupted("client-2")
     assert await finishing == ["client-0"]
 
 
@@ -154,21 +154,21 @@ async def test_a_reply_whose_stream_breaks_before_the_deadline_may_come_again(
     make_asked: MakeAsked,
 ) -> None:
     asked = make_asked()
-    await asked.exchange.arriving(asked.calls["client-2"], 100)
-    asked.exchange.interrupted("client-2")
+    await asked.request.arriving(asked.calls["client-2"], 100)
+    asked.request.interrupted("client-2")
     assert asked.open() == list(NAMES)
     for name in NAMES:
         asked.reply(name)
-    assert await asked.exchange.finish(3) == list(NAMES)
+    assert await asked.request.finish(3) == list(NAMES)
 
 
 async def test_a_failure_is_told_and_nobody_waits_for_it(make_asked: MakeAsked) -> None:
     asked = make_asked()
-    asked.exchange.fail(asked.calls["client-0"], "diverged")
+    asked.request.fail(asked.calls["client-0"], "diverged")
     asked.reply("client-1")
     asked.reply("client-2")
-    assert await asked.exchange.finish(2) == ["client-1", "client-2"]
-    assert asked.exchange.failures == {"client-0": "diverged"}
+    assert await asked.request.finish(2) == ["client-1", "client-2"]
+    assert asked.request.failures == {"client-0": "diverged"}
     assert asked.calls["client-0"].outcome == "failed"
 
 
@@ -179,12 +179,12 @@ async def test_fewer_than_min_replies_stop_the_run_and_at_most_all_are_needed(
     make_asked: MakeAsked, min_replies: int, answers: int, enough: bool
 ) -> None:
     asked = make_asked()
-    finishing = asyncio.create_task(asked.exchange.finish(min_replies))
+    finishing = asyncio.create_task(asked.request.finish(min_replies))
     await asyncio.sleep(0)
     for name in NAMES[:answers]:
         asked.reply(name)
     for name in NAMES[answers:]:
-        asked.exchange.fail(asked.calls[name], "diverged")
+        asked.request.fail(asked.calls[name], "diverged")
     if enough:
         assert len(await finishing) == answers
     else:
@@ -197,10 +197,10 @@ async def test_answers_that_are_not_finite_are_told_from_others_whatever_their_w
     make_asked: MakeAsked, diverged: bool
 ) -> None:
     asked, reason = make_asked(), "'change' has 4 values that are not finite, or says so"
-    finishing = asyncio.create_task(asked.exchange.finish(1))
+    finishing = asyncio.create_task(asked.request.finish(1))
     await asyncio.sleep(0)
     for name in NAMES:
-        asked.exchange.fail(asked.calls[name], reason, diverged=diverged and name == "client-1")
+        asked.request.fail(asked.calls[name], reason, diverged=diverged and name == "client-1")
     with raises(TooFewRepliesError, round=4, phase="train") as caught:
         await finishing
     assert caught.value.diverged is diverged
@@ -211,9 +211,9 @@ async def test_answers_that_are_not_finite_are_told_from_others_whatever_their_w
 
 async def test_who_is_lost_or_away_has_not_answered(make_asked: MakeAsked) -> None:
     asked = make_asked(0.05)
-    finishing = asyncio.create_task(asked.exchange.finish(2))
+    finishing = asyncio.create_task(asked.request.finish(2))
     await asyncio.sleep(0)
-    asked.exchange.fail(asked.calls["client-0"], "no memory left")
+    asked.request.fail(asked.calls["client-0"], "no memory left")
     asked.members["client-1"].lose("its disk broke")
     with raises(TooFewRepliesError, round=4, phase="train") as caught:
         await finishing
@@ -223,7 +223,7 @@ async def test_who_is_lost_or_away_has_not_answered(make_asked: MakeAsked) -> No
 async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     with raises(TooFewRepliesError, round=4, phase="train"):
-        await asked.exchange.finish(1)
+        await asked.request.finish(1)
     empty = Request("train", 4, Gathered(), accept, PATIENCE)
     with raises(TooFewRepliesError, round=4, phase="train"):
         await empty.finish(1)
@@ -265,20 +265,20 @@ async def test_people_are_told_less_and_less_often(make_asked: MakeAsked) -> Non
 async def test_a_quorum_that_is_there_at_the_deadline_waits_for_nobody(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01, waits=True)
     asked.reply("client-1")
-    assert await asked.exchange.finish(1) == ["client-1"]
+    assert await asked.request.finish(1) == ["client-1"]
     assert asked.lacks == []
 
 
 async def test_where_nobody_need_answer_nobody_is_waited_for(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01, waits=True)
-    assert await asked.exchange.finish(0) == []
+    assert await asked.request.finish(0) == []
     assert asked.lacks == []
 
 
 async def test_people_are_not_told_where_what_arrives_is_enough(make_asked: MakeAsked) -> None:
     asked = make_asked(0.05, waits=True)
-    await asked.exchange.arriving(asked.calls["client-2"], 100)
-    finishing = asyncio.create_task(asked.exchange.finish(1))
+    await asked.request.arriving(asked.calls["client-2"], 100)
+    finishing = asyncio.create_task(asked.request.finish(1))
     await asyncio.sleep(0.07)
     assert asked.open() == list(NAMES)
     asked.reply("client-2")
@@ -289,8 +289,8 @@ async def test_people_are_not_told_where_what_arrives_is_enough(make_asked: Make
 async def test_a_reply_that_breaks_off_while_its_phase_waits_may_come_again(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01, waits=True)
     finishing = await asked.short(1)
-    await asked.exchange.arriving(asked.calls["client-2"], 100)
-    asked.exchange.interrupted("client-2")
+    await asked.request.arriving(asked.calls["client-2"], 100)
+    asked.request.interrupted("client-2")
     await asyncio.sleep(0.05)
     assert asked.open() == list(NAMES)
     asked.reply("client-2")
@@ -302,19 +302,19 @@ async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_
 ) -> None:
     names = [*NAMES, "client-3"]
     collector = Visited(names, 2 << 20, lambda client, values: None)
-    exchange = Request("train", 4, collector, accept, 0.05, lacks=lambda exchange, shortfall, tell: None)
+    request = Request("train", 4, collector, accept, 0.05, lacks=lambda request, shortfall, tell: None)
     members = {name: make_member(name, index) for index, name in enumerate(names)}
-    calls = {name: member.post("train", 4, pb.ASK, body(), exchange) for name, member in members.items()}
+    calls = {name: member.post("train", 4, pb.ASK, body(), request) for name, member in members.items()}
     for name, member in members.items():
-        exchange.expect(member, calls[name])
+        request.expect(member, calls[name])
 
     async def reply(name: str) -> None:
-        await exchange.arriving(calls[name], 2 << 20)  # there is room for one
-        exchange.receive(calls[name], {"x": 1.0})
+        await request.arriving(calls[name], 2 << 20)  # there is room for one
+        request.receive(calls[name], {"x": 1.0})
         members[name].settle(calls[name])
 
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        finishing = group.create_task(exchange.finish(3))
+        finishing = group.create_task(request.finish(3))
         for name in names[1:]:
             group.create_task(reply(name))
     assert finishing.result() == names[1:]
@@ -323,7 +323,7 @@ async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_
 async def test_who_arrives_when_the_quorum_is_there_still_counts(make_asked: MakeAsked) -> None:
     asked = make_asked(0.2, waits=True)
     finishing = await asked.short(1)
-    await asked.exchange.arriving(asked.calls["client-2"], 100)
+    await asked.request.arriving(asked.calls["client-2"], 100)
     asked.reply("client-0")
     async with asyncio.timeout(PATIENCE):
         await asked.collector.noted.wait()
@@ -335,7 +335,7 @@ async def test_who_arrives_when_the_quorum_is_there_still_counts(make_asked: Mak
 async def test_a_quorum_that_cannot_come_any_more_stops_the_run_and_says_why(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01, waits=True)
     asked.reply("client-0")
-    finishing = asyncio.create_task(asked.exchange.finish(3, "a test"))
+    finishing = asyncio.create_task(asked.request.finish(3, "a test"))
     await asyncio.wait_for(asked.lacking.wait(), PATIENCE)
     asked.members["client-2"].lose("its disk broke")
     with raises(TooFewRepliesError, round=4, phase="train") as caught:
@@ -397,14 +397,14 @@ class Stalled:
         self.told: list[Shortfall] = []
         self.taken: list[str] = []
         collector = Visited(self.names, buffer << 20, lambda client, values: self.taken.append(client))
-        self.exchange = Request(
+        self.request = Request(
             "train",
             4,
             collector,
             accept,
             deadline,
             patience=2,
-            lacks=lambda exchange, shortfall, tell: self.told.append(shortfall) if tell else None,
+            lacks=lambda request, shortfall, tell: self.told.append(shortfall) if tell else None,
         )
         self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
@@ -414,24 +414,24 @@ class Stalled:
     async def finish(self, min_replies: int, limit: float = PATIENCE) -> Sequence[str]:
         replies = []
         for name, member in self.members.items():
-            call = member.post("train", 4, pb.ASK, body(), self.exchange)
-            self.exchange.expect(member, call)
+            call = member.post("train", 4, pb.ASK, body(), self.request)
+            self.request.expect(member, call)
             if name not in self._away:
                 replies.append(asyncio.create_task(self._reply(name, call)))
         try:
             async with asyncio.timeout(limit):
-                return await self.exchange.finish(min_replies)
+                return await self.request.finish(min_replies)
         finally:
             for each in replies:
                 each.cancel()
 
     async def _reply(self, name: str, call: Call) -> None:
-        await self.exchange.arriving(call, 2 << 20)
+        await self.request.arriving(call, 2 << 20)
         if self._stalls and name == self.names[0]:
             return
         await asyncio.sleep(self._link)
-        if self.exchange.is_open_for(call):
-            self.exchange.receive(call, {"x": 1.0})
+        if self.request.is_open_for(call):
+            self.request.receive(call, {"x": 1.0})
             self.members[name].settle(call)
 
     def late(self) -> list[str]:
@@ -493,7 +493,7 @@ async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_o
     in_flight = MemoryBudget(10 << 20)
     held = Stalled(make_member, 0.05, stalls=False)
     collector = Gathered()
-    held.exchange = Request("train", 4, collector, accept, 0.05, patience=1)
+    held.request = Request("train", 4, collector, accept, 0.05, patience=1)
     with in_flight.room("an older phase", {"client-9": Size(1, None)}):
         room = in_flight.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
         collector.enter(room)
@@ -514,7 +514,7 @@ async def always_late(make_asked: MakeAsked, caplog: pytest.LogCaptureFixture) -
         asked = make_asked(0.01, after=asked)
         for name in NAMES[:2]:
             asked.reply(name)
-        assert await asked.exchange.finish(1) == list(NAMES[:2])
+        assert await asked.request.finish(1) == list(NAMES[:2])
     assert asked is not None
     (told,) = [record for record in caplog.records if "deadlines in a row" in record.message]
     assert told.levelno == logging.WARNING
@@ -526,7 +526,7 @@ async def test_who_is_always_late_is_not_waited_for_once_all_others_have_answere
     make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = make_asked(after=await always_late(make_asked, caplog))
-    finishing = asyncio.create_task(asked.exchange.finish(1))
+    finishing = asyncio.create_task(asked.request.finish(1))
     asked.reply("client-1")
     await asyncio.sleep(0.02)
     assert asked.open() == ["client-0", "client-2"]
@@ -545,13 +545,13 @@ async def test_its_reply_counts_if_it_is_there_and_it_is_waited_for_again(
     asked = make_asked(after=await always_late(make_asked, caplog))
     asked.reply("client-2")
     asked.reply("client-0")
-    finishing = asyncio.create_task(asked.exchange.finish(1))
+    finishing = asyncio.create_task(asked.request.finish(1))
     await asyncio.sleep(0)
     asked.reply("client-1")
     assert await finishing == list(NAMES)
     assert "client client-2 has answered in time: it is waited for again\n" in caplog.text
     following = make_asked(0.05, after=asked)
-    finishing = asyncio.create_task(following.exchange.finish(1))
+    finishing = asyncio.create_task(following.request.finish(1))
     following.reply("client-0")
     following.reply("client-1")
     await asyncio.sleep(0.02)
@@ -565,13 +565,13 @@ async def test_who_is_slow_in_one_phase_is_waited_for_in_another_and_people_hear
 ) -> None:
     caplog.set_level(logging.INFO)
     asked = make_asked(after=await always_late(make_asked, caplog))
-    asked.exchange.phase = "loss"
+    asked.request.phase = "loss"
     for name in NAMES:
         asked.reply(name)
-    assert await asked.exchange.finish(1) == list(NAMES)
+    assert await asked.request.finish(1) == list(NAMES)
     assert "it is waited for again, but for phase 'train'" in caplog.text
     following = make_asked(after=asked)
-    finishing = asyncio.create_task(following.exchange.finish(1))
+    finishing = asyncio.create_task(following.request.finish(1))
     following.reply("client-0")
     following.reply("client-1")
     assert await asyncio.wait_for(finishing, PATIENCE / 2) == ["client-0", "client-1"]
@@ -584,7 +584,7 @@ async def test_who_comes_back_is_waited_for_again(
     before = await always_late(make_asked, caplog)
     before.members["client-2"].streams += 1
     asked = make_asked(0.05, after=before)
-    finishing = asyncio.create_task(asked.exchange.finish(1))
+    finishing = asyncio.create_task(asked.request.finish(1))
     asked.reply("client-0")
     asked.reply("client-1")
     await asyncio.sleep(0.02)
@@ -603,10 +603,10 @@ async def test_coming_back_again_speaks_for_a_client_only_if_it_has_answered_in_
         asked = make_asked(0.05, after=asked)
         for name in NAMES if answers else NAMES[:2]:
             asked.reply(name)
-        await asked.exchange.finish(1)
+        await asked.request.finish(1)
     asked.members["client-2"].streams += 1
     following = make_asked(0.05, after=asked)
-    finishing = asyncio.create_task(following.exchange.finish(1))
+    finishing = asyncio.create_task(following.request.finish(1))
     following.reply("client-0")
     following.reply("client-1")
     await asyncio.sleep(0.02)
@@ -618,7 +618,7 @@ async def test_whom_the_quorum_needs_is_always_waited_for(
     make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = make_asked(0.05, after=await always_late(make_asked, caplog), waits=True)
-    finishing = asyncio.create_task(asked.exchange.finish(3))
+    finishing = asyncio.create_task(asked.request.finish(3))
     asked.reply("client-0")
     asked.reply("client-1")
     await asyncio.sleep(0.1)
@@ -626,7 +626,7 @@ async def test_whom_the_quorum_needs_is_always_waited_for(
     asked.reply("client-2")
     assert await finishing == list(NAMES)
     following = make_asked(after=asked)
-    finishing = asyncio.create_task(following.exchange.finish(1))
+    finishing = asyncio.create_task(following.request.finish(1))
     following.reply("client-0")
     following.reply("client-1")
     assert await asyncio.wait_for(finishing, PATIENCE / 2) == ["client-0", "client-1"], "it was late again"
@@ -636,8 +636,8 @@ async def test_who_is_always_late_for_want_of_bandwidth_is_not_waited_for_either
     make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = make_asked(after=await always_late(make_asked, caplog))
-    await asked.exchange.arriving(asked.calls["client-2"], 100)
-    finishing = asyncio.create_task(asked.exchange.finish(1))
+    await asked.request.arriving(asked.calls["client-2"], 100)
+    finishing = asyncio.create_task(asked.request.finish(1))
     asked.reply("client-0")
     await asyncio.sleep(0.02)
     assert asked.open() == ["client-1", "client-2"]
@@ -649,13 +649,13 @@ async def test_replies_that_are_held_back_behind_a_late_client_do_not_wait_for_i
     make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = make_asked(after=await always_late(make_asked, caplog))
-    finishing = asyncio.create_task(asked.exchange.finish(1))
+    finishing = asyncio.create_task(asked.request.finish(1))
     asked.reply("client-0")
     await asyncio.sleep(0)
-    await asked.exchange.arriving(asked.calls["client-1"], 100)  # no room yet: it may be the late one's turn
+    await asked.request.arriving(asked.calls["client-1"], 100)  # no room yet: it may be the late one's turn
     await asyncio.sleep(0.02)
     assert asked.open() == ["client-1"]
-    asked.exchange.interrupted("client-1")
+    asked.request.interrupted("client-1")
     await asyncio.sleep(0.02)
     assert asked.open() == ["client-1"], "the deadline has not passed: it may come again"
     asked.reply("client-1")
@@ -664,5 +664,5 @@ async def test_replies_that_are_held_back_behind_a_late_client_do_not_wait_for_i
 
 async def test_a_call_of_another_exchange_is_not_open_here(make_asked: MakeAsked) -> None:
     first, second = make_asked(), make_asked()
-    assert first.exchange.is_open_for(first.calls["client-0"])
-    assert not first.exchange.is_open_for(second.calls["client-0"])
+    assert first.request.is_open_for(first.calls["client-0"])
+    assert not first.request.is_open_for(second.calls["client-0"])

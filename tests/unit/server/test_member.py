@@ -15,7 +15,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import take
 from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.replies import Gathered
+from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from tests.messages import raises
 from tests.unit.server.conftest import body
@@ -34,10 +34,10 @@ def exchange_of() -> Request:
     return Request("train", 1, Gathered(), accept, 1.0)
 
 
-def ask(member: ClientRecord, exchange: Request | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
-    exchange = exchange or exchange_of()
-    call = member.post("train", 1, kind, body(), exchange)
-    exchange.expect(member, call)
+def ask(member: ClientRecord, request: Request | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
+    request = request or exchange_of()
+    call = member.post("train", 1, kind, body(), request)
+    request.expect(member, call)
     return call
 
 
@@ -46,8 +46,8 @@ def tell(member: ClientRecord) -> Call:
 
 
 def answered(member: ClientRecord, call: Call) -> None:
-    assert call.exchange is not None
-    call.exchange.receive(call, {})
+    assert call.request is not None
+    call.request.receive(call, {})
     member.settle(call)
 
 
@@ -61,8 +61,8 @@ def test_sequence_numbers_increase_and_a_counted_answer_becomes_the_base(member:
 
 def test_an_answer_that_did_not_count_is_not_the_base(member: ClientRecord) -> None:
     failed = ask(member)
-    assert failed.exchange is not None
-    failed.exchange.fail(failed, "no")
+    assert failed.request is not None
+    failed.request.fail(failed, "no")
     assert (member.base, member.outstanding) == (0, {})
     assert (ask(member).sequence, ask_base(member)) == (2, 0)
 
@@ -206,8 +206,8 @@ def test_what_proves_no_state_settles_no_promise(member: ClientRecord) -> None:
     promise = tell(member)
     answered(member, ask(member, kind=pb.INSPECT))
     failed = ask(member)
-    assert failed.exchange is not None
-    failed.exchange.fail(failed, "no")
+    assert failed.request is not None
+    failed.request.fail(failed, "no")
     late = ask(member)
     member.settle(late)
     assert list(member.tells()) == [promise]
@@ -237,23 +237,23 @@ def test_a_lost_client_answers_nothing_more(member: ClientRecord) -> None:
     member.lose("its journal is gone")
     assert member.lost == "its journal is gone"
     assert member.outstanding == {}
-    assert call.exchange is not None
-    assert call.exchange.failures == {"client-0": "its journal is gone"}
-    assert not call.exchange.is_open_for(call)
+    assert isinstance(call.request, Request)
+    assert call.request.failures == {"client-0": "its journal is gone"}
+    assert not call.request.is_open_for(call)
 
 
 def test_a_reply_that_is_refused_does_not_count(member: ClientRecord) -> None:
     def refuse(client: str, values: Values, finite: bool) -> None:
         raise PayloadError("wrong shape")
 
-    exchange = Request("train", 1, Gathered(), refuse, 1.0)
-    call = ask(member, exchange)
+    request = Request("train", 1, Gathered(), refuse, 1.0)
+    call = ask(member, request)
     with raises(PayloadError) as refused:
-        exchange.check(call.client, {"x": np.ones(1)}, False)
-    exchange.fail(call, str(refused.value))
-    assert not exchange.is_open_for(call)
-    assert (member.base, exchange.answered) == (0, [])
-    assert exchange.failures == {member.name: "wrong shape"}
+        request.check(call.client, {"x": np.ones(1)}, False)
+    request.fail(call, str(refused.value))
+    assert not request.is_open_for(call)
+    assert (member.base, request.answered) == (0, [])
+    assert request.failures == {member.name: "wrong shape"}
 
 
 def test_what_a_client_has_to_catch_up_on_is_counted_until_it_is_done(member: ClientRecord) -> None:

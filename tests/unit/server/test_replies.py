@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.common.wire.values import SparseVector, Value
-from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.replies import Gathered, Reduced, Replies
+from fenchel.server.fleet.cohort import Cohort, Reduced, Replies
+from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.weighted_sum import WeightedSum, accumulate
 
 NOBODY = cast(Cohort, None)

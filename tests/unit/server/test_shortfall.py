@@ -48,8 +48,8 @@ class Watched:
 
 
 def exchange_of(call: Call) -> Request:
-    assert isinstance(call.exchange, Request)
-    return call.exchange
+    assert isinstance(call.request, Request)
+    return call.request
 
 
 async def test_a_run_that_waits_for_its_quorum_says_so_and_says_when_it_goes_on(

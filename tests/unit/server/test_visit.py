@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from fenchel.common.errors import PayloadError, TooFewRepliesError
 from fenchel.common.settings.participation import Participation
 from fenchel.common.wire.values import Value, Values
+from fenchel.server.fleet.addressing import Each
 from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.cohort import Cohort, Each
+from fenchel.server.fleet.cohort import Cohort
+from fenchel.server.fleet.collectors import Visited
 from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.fleet.replies import Visited
 from fenchel.server.fleet.request import Request
 from tests.messages import raises
 
@@ -109,8 +110,8 @@ def fleet_of(clients: int, deadline: float = 5.0) -> Fleeting:
 
 
 def exchange_of(call: Call) -> Request:
-    assert isinstance(call.exchange, Request)
-    return call.exchange
+    assert isinstance(call.request, Request)
+    return call.request
 
 
 async def test_a_cohort_is_visited_in_order_and_who_answered_is_told() -> None:

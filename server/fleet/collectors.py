@@ -1,93 +1,74 @@
-"""What a cohort answered: all replies at once, or folded as they arrive."""
+"""Collectors of the replies to one request: all of them at once, or one after the other in the order of client ids."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from fenchel.common.arrays import Indices
 from fenchel.common.wire.values import Array, SparseVector, Value
+from fenchel.server.fleet.memory_budget import Reservation
 from fenchel.server.fleet.weighted_sum import WeightedSum
-
-if TYPE_CHECKING:
-    from fenchel.server.fleet.cohort import Cohort
-    from fenchel.server.fleet.memory_budget import Reservation
 
 _SMALL_BYTES = 1 << 20  # replies up to here are never held back
 
 
-def _number(value: Value) -> float:
+class Collector(Protocol):
+    """Takes the replies of an exchange as they arrive.
+
+    Attributes
+    ----------
+    buffer_bytes
+        For replies that come before their turn; ``None``: all are held until the last has come.
+    """
+
+    buffer_bytes: int | None
+
+    def enter(self, room: Reservation) -> None:
+        """Take up a room, before the first reply comes."""
+        ...
+
+    def excess(self, client: str, size: int) -> str:
+        """Say why there is no room for a reply, however long it waits; empty if there is."""
+        ...
+
+    async def admit(self, client: str, size: int) -> None:
+        """Return when there is room for a reply of ``size`` bytes."""
+        ...
+
+    def holds_back(self) -> bool:
+        """Whether replies wait for room until others have been taken."""
+        ...
+
+    def add(self, client: str, values: dict[str, Value]) -> None:
+        """Take a reply that has been checked."""
+        ...
+
+    def skip(self, client: str) -> None:
+        """Expect nothing more of a client: it failed, or its time is up."""
+        ...
+
+
+def number_of(value: Value) -> float:
+    """Return a value that weighs others as a number."""
     if isinstance(value, bool | int | float):
         return float(value)
     raise TypeError(f"a weight must be a number, not {type(value).__name__}")
 
 
-def _array(name: str, value: Value) -> Array:
+def array_of(name: str, value: Value) -> Array:
+    """Return a value of a reply as an array whose sum and mean are exact for counts, too."""
     if isinstance(value, np.ndarray):
         # Sums of counts must not wrap, nor means of them be cut off.
         return value if value.dtype.kind == "f" else value.astype(np.float64)
     if isinstance(value, bool | int | float):
         return np.asarray(float(value))
     raise TypeError(f"{name!r} is a {type(value).__name__}, which has no mean")
-
-
-class Replies(Mapping[str, Mapping[str, Value]]):
-    """The replies to one question, by client id, in the order of ids.
-
-    Attributes
-    ----------
-    cohort
-        The clients that answered.
-    """
-
-    def __init__(self, replies: Mapping[str, Mapping[str, Value]], cohort: Cohort) -> None:
-        self._replies = {client: replies[client] for client in sorted(replies)}
-        self.cohort = cohort
-
-    def __getitem__(self, client: str) -> Mapping[str, Value]:
-        return self._replies[client]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._replies)
-
-    def __len__(self) -> int:
-        return len(self._replies)
-
-    def values_of(self, name: str) -> list[Value]:
-        """Return one value of every reply, in the order of client ids."""
-        return [reply[name] for reply in self._replies.values()]
-
-    def sum(self, name: str) -> Array:
-        """Return the sum of an array (or number) over the replies."""
-        return self._total(name).sum()
-
-    def mean(self, name: str) -> Array:
-        """Return the mean over the replies, each with the same weight."""
-        return self._total(name).mean()
-
-    def weighted_mean(self, name: str, weight: str) -> Array:
-        """Return the mean over the replies, weighted by another of their values.
-
-        Raises
-        ------
-        ZeroDivisionError
-            The weights add up to zero.
-        """
-        try:
-            return self._total(name, weight).mean()
-        except ZeroDivisionError:
-            raise ZeroDivisionError(f"the weights of {name!r}, called {weight!r}, add up to zero") from None
-
-    def _total(self, name: str, weight: str | None = None) -> WeightedSum:
-        total = WeightedSum()
-        for reply in self._replies.values():
-            total.add(_array(name, reply[name]), 1.0 if weight is None else _number(reply[weight]))
-        return total
 
 
 class Gathered:
@@ -245,16 +226,8 @@ class Visited(InOrder):
         self._look(client, values)
 
 
-class Reduced(InOrder):
-    """Sums of replies that were folded in the order of client ids as they arrived (see :class:`InOrder`).
-
-    Attributes
-    ----------
-    cohort
-        The clients that answered.
-    """
-
-    cohort: Cohort
+class Folded(InOrder):
+    """Sums of replies that are added up in the order of client ids as they arrive."""
 
     def __init__(
         self,
@@ -273,13 +246,13 @@ class Reduced(InOrder):
 
     def take(self, client: str, values: Mapping[str, Value]) -> None:
         """Add a reply to the sums."""
-        factor = 1.0 if self._weight is None else _number(values[self._weight])
+        factor = 1.0 if self._weight is None else number_of(values[self._weight])
         self._weights += factor
         for name, value in values.items():
             if isinstance(value, SparseVector):
                 self._fold_entries(name, value.indices, value.values, value.size, factor)
             elif name != self._weight:
-                array = _array(name, value)
+                array = array_of(name, value)
                 if self._dtype is not None:
                     array = array.astype(self._dtype, copy=False)
                 if name in self._sparse:
