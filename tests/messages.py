@@ -37,7 +37,8 @@ _VARYING = (
     (re.compile(re.escape(tempfile.gettempdir()) + r"/[^\s:'\",;)]*"), "…"),
     (re.compile(r"(127\.0\.0\.1|localhost|\[::1\]):\d+"), r"\1:PORT"),
     (re.compile(r"0x[0-9a-f]{6,}|\b[0-9a-f]{16,}\b"), "HEX"),
-    (re.compile(r"-?\b\d[\d,]*\.\d+(e[+-]?\d+)?|-?\b\d+e[+-]?\d+"), "#"),
+    (re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?"), "DATE"),
+    (re.compile(r"-?(?<![\d.])\d[\d,]*\.\d+(e[+-]?\d+)?(?![\d.]*\d)|-?\b\d+e[+-]?\d+"), "#"),
 )
 
 
@@ -84,7 +85,7 @@ def _normal(text: str) -> str:
 
 
 def _compare(text: str) -> None:
-    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
+    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0].partition("[")[0]
     if os.environ.get(UPDATE):
         _found.setdefault(test, set()).add(text)
         return
