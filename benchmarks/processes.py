@@ -69,7 +69,7 @@ def up(
     RuntimeError
         The run failed; the text ends with its last words.
     """
-    command = [sys.executable, "-m", "fenchel.deploy.cli.main", "up", settings, "--runs", str(runs)]
+    command = [sys.executable, "-m", "fenchel", "up", settings, "--runs", str(runs)]
     command += ["--processes", str(processes)]
     for override in overrides:
         command += ["--set", override]

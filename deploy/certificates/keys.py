@@ -79,7 +79,7 @@ async def make_keys_apart(folder: Path, bits: int) -> PublicKey:
     SettingsError
         The keys could not be made; the text is that process's own.
     """
-    words = (sys.executable, "-P", "-m", "fenchel.deploy.cli.main", "keys", str(folder), "--bits", str(bits))
+    words = (sys.executable, "-P", "-m", "fenchel", "keys", str(folder), "--bits", str(bits))
     process = await asyncio.create_subprocess_exec(
         *words,
         stdin=asyncio.subprocess.DEVNULL,

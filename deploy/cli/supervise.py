@@ -45,7 +45,7 @@ class Supervisor:
     runs: Path
     always: Sequence[str]
     beginning: Sequence[str]
-    command: Sequence[str] = (sys.executable, "-m", "fenchel.deploy.cli.main", "server")
+    command: Sequence[str] = (sys.executable, "-m", "fenchel", "server")
 
     @property
     def _mine(self) -> Path:

@@ -263,7 +263,7 @@ class LocalLauncher:
     def _arguments(
         self, names: Sequence[str], port: int, certificates: Path, relays: NetworkProxies | None
     ) -> list[str]:
-        arguments = [sys.executable, "-P", "-m", "fenchel.deploy.cli.main", "client", f"localhost:{port}"]
+        arguments = [sys.executable, "-P", "-m", "fenchel", "client", f"localhost:{port}"]
         if relays is not None:
             for name in names:
                 arguments += ["--relay", f"localhost:{relays.ports.get(name, port)}"]

@@ -338,7 +338,8 @@ def test_who_reports_a_loss_beyond_all_bounds_counts_as_if_it_had_not_been_asked
     bound = "at most 1e+30" if loss > 0 else "at least 0"
     for t in (1, 2, 3):
         assert (
-            f"round {t}, phase 'loss', client client-001: 'loss' is {loss:g}, expected {bound}" in caplog.text
+            f"round {t}, phase 'loss', client client-001, array 'loss': is {loss:g}, expected {bound}"
+            in caplog.text
         )
     assert "algorithm.largest_loss cuts losses off" in caplog.text
 
@@ -383,6 +384,8 @@ def test_scaff_pd_goes_on_without_who_reports_a_loss_beyond_all_bounds(
     run = train(reproducible(), tmp_path, algorithm, rounds=3)
     np.testing.assert_array_equal(run.models, wanted.models)
     np.testing.assert_array_equal(run.states[3].weights, wanted.states[3].weights)
-    assert "phase 'gradient', client client-001: 'loss' is 1e+308, expected at most 1e+30" in caplog.text
+    assert (
+        "phase 'gradient', client client-001, array 'loss': is 1e+308, expected at most 1e+30" in caplog.text
+    )
     for earlier, later in itertools.pairwise(run.models):
         assert np.abs(later - earlier).max() > 0

@@ -76,7 +76,7 @@ class Federation:
         """Start a fenchel command."""
         with (self.folder / f"{log}.log").open("ab") as output:
             process = subprocess.Popen(
-                [*self.within, sys.executable, "-m", "fenchel.deploy.cli.main", *words],
+                [*self.within, sys.executable, "-m", "fenchel", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

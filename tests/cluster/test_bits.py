@@ -32,9 +32,7 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def test_one_command_gives_the_bits_of_the_in_process_fleet(in_process: RunFolder, tmp_path: Path) -> None:
     words = ["up", str(FEDAVG), "--runs", str(tmp_path), "--processes", "2", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fenchel.deploy.cli.main", *words], capture_output=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-m", "fenchel", *words], capture_output=True, check=True)
     summary = json.loads(done.stdout)
     assert summary["completed"]
     assert digest(Path(summary["folder"]) / "model.npz") == digest(in_process.model)

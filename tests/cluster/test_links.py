@@ -139,7 +139,7 @@ def test_the_relay_counts_what_has_passed(waiting: Federation, through: Callable
 
 def relayed_command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "fenchel.deploy.cli.main", "relay", *words],
+        [sys.executable, "-m", "fenchel", "relay", *words],
         capture_output=True,
         text=True,
         timeout=60,
@@ -247,7 +247,7 @@ def test_a_server_for_other_machines_leaves_links_out_and_says_so(tmp_path: Path
 
 def started_up(runs: Path) -> tuple[subprocess.Popen[bytes], int]:
     """A run with links that has begun, and the process of its relays."""
-    words = [sys.executable, "-m", "fenchel.deploy.cli.main", "up", str(FEDAVG), "--runs", str(runs)]
+    words = [sys.executable, "-m", "fenchel", "up", str(FEDAVG), "--runs", str(runs)]
     words += ["--set", "links.default=hyfdca-257ms", "--set", "rounds=200"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None

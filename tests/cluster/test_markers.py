@@ -195,7 +195,7 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
         clinics.end()
     monkeypatch.delenv("OTEL_TRACES_EXPORTER")
     trace = subprocess.run(
-        [sys.executable, "-m", "fenchel.deploy.cli.main", "trace", str(run)], capture_output=True, check=False
+        [sys.executable, "-m", "fenchel", "trace", str(run)], capture_output=True, check=False
     )
     assert trace.returncode == 0
     markers = clinics.markers()
@@ -260,10 +260,10 @@ def test_a_client_that_dies_of_a_defect_leaves_no_data_behind(tmp_path: Path) ->
     (tmp_path / "1.closed").touch()
     broken = (
         "import fenchel.client.session\n"
-        "from fenchel.client.session import Holding\n"
+        "from fenchel.client.session import ClientData\n"
         "def describe(self):\n"
         "    raise RuntimeError(f'{self.shard.sample_ids} {self.shard.features.tolist()} {self.shard.class_names}')\n"
-        "Holding.description = describe\n"
+        "ClientData.description = describe\n"
         "from fenchel.deploy.cli.main import main\n"
         "main()\n"
     )

@@ -93,6 +93,34 @@ def test_a_script_imports_fenchel_beside_modules_of_the_same_names(site: Path, f
     assert ran(python, script, folder / "c", at=folder).splitlines()[-1] in ("1", "2")
 
 
+THEIRS = """
+from fenchel.algorithms.fedavg import FedAvg, FedAvgClient, FedAvgSettings
+
+class TheirsSettings(FedAvgSettings):
+    name: str = "theirs"
+
+class Theirs(FedAvg):
+    Settings = TheirsSettings
+
+class TheirsClient(FedAvgClient):
+    pass
+"""
+
+
+def test_an_installed_package_adds_an_algorithm_by_an_entry_point(site: Path, folder: Path) -> None:
+    (site / "their_algorithms.py").write_text(THEIRS)
+    described = site / "theirs-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text("[fenchel.algorithms]\ntheirs = their_algorithms:Theirs\n")
+    fenchel = site.parents[2] / "bin" / "fenchel"
+    few = ("--set", "rounds=2", "--clients", "2", "--runs", folder / "runs")
+    ran(fenchel, "up", "fedavg-digits", "--set", "algorithm.name=theirs", *few, at=folder)
+    ran(fenchel, "up", "fedavg-digits", *few, at=folder)
+    theirs, ours = ((run / "model.npz").read_bytes() for run in sorted((folder / "runs").iterdir()))
+    assert theirs == ours
+
+
 def test_no_module_of_a_checkout_exists_twice() -> None:
     """The folders of ``fenchel`` are links: the same file must not be imported under two names."""
     code = (

@@ -44,7 +44,7 @@ def certs(federation: Federation, *words: str) -> str:
     command, *others = words
     authority = ["--authority", str(federation.folder / "certs/authority")]
     done = subprocess.run(
-        [sys.executable, "-m", "fenchel.deploy.cli.main", "certs", command, *authority, *others],
+        [sys.executable, "-m", "fenchel", "certs", command, *authority, *others],
         capture_output=True,
         text=True,
         check=False,

@@ -426,8 +426,8 @@ def test_the_event_loop_turns_while_the_alignment_is_worked_out(
 
         return waits
 
-    for module, name in (("hybrid", "align"), ("algorithms.hyfdca_setup", "check_labels")):
-        work = getattr(importlib.import_module(f"server.{module}"), name)
-        monkeypatch.setattr(f"server.{module}.{name}", while_the_loop_turns(work))
+    for module, name in (("partitioned_problem", "align"), ("server_setup", "check_labels")):
+        work = getattr(importlib.import_module(f"fenchel.algorithms.hyfdca.{module}"), name)
+        monkeypatch.setattr(f"fenchel.algorithms.hyfdca.{module}.{name}", while_the_loop_turns(work))
     laboratory.run(hybrid_settings(1), tampers={OFFENDER: tamper})
     assert worked_out == [True, True]

@@ -174,7 +174,7 @@ def fenchel_words(words: list[str]) -> list[str] | None:
     words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
     if words[:1] == ["fenchel"] or (words and words[0].endswith("/fenchel")):
         return words[1:]
-    if words[1:3] == ["-m", "fenchel.deploy.cli.main"]:
+    if words[1:3] == ["-m", "fenchel"]:
         return words[3:]
     return None
 
@@ -346,7 +346,7 @@ def through_the_command_line(*options: str) -> fenchel.Run:
     words = [
         sys.executable,
         "-m",
-        "fenchel.deploy.cli.main",
+        "fenchel",
         "up",
         "feddual.yaml",
         "--runs",

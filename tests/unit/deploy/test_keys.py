@@ -184,7 +184,7 @@ def test_a_server_refuses_what_its_container_was_given(folder: Path, tmp_path: P
 def test_the_refusal_ends_the_process_with_the_code_of_credentials(folder: Path, tmp_path: Path) -> None:
     words = ["server", "experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "fenchel.deploy.cli.main", *words],
+        [sys.executable, "-m", "fenchel", *words],
         env=os.environ | {"FENCHEL_SECRETS": str(folder / CLIENTS)},
         capture_output=True,
         text=True,

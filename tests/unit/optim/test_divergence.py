@@ -12,7 +12,7 @@ from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.optim import Tilted
 from tests.messages import raises
-from tests.unit.client.solvers.problems import EXACT, linear, run, tilted
+from tests.unit.optim.problems import EXACT, linear, run, tilted
 
 TOO_LONG = {
     "{kind: gradient, step: 1000.0}": "solver.step: 1000",

@@ -25,7 +25,7 @@ from fenchel.common.settings.solver import (
     parse_solver,
 )
 from tests.messages import raises
-from tests.unit.client.solvers.problems import EXACT, Quadratic, linear, run, shard_of, tilted
+from tests.unit.optim.problems import EXACT, Quadratic, linear, run, shard_of, tilted
 
 
 def hinge() -> LinearObjective:

@@ -9,7 +9,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.losses import Softmax
 from fenchel.common.optim import Tilted
-from tests.unit.client.solvers.problems import EXACT, run, shard_of
+from tests.unit.optim.problems import EXACT, run, shard_of
 
 CLASSES, FEATURES, CLIENTS = 3, 3, 4
 ORIGIN: Vector = np.zeros(CLASSES * FEATURES)

@@ -10,7 +10,7 @@ from fenchel.common.objectives.factory import build_objective
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.optim import Tilted
 from fenchel.common.settings.objective import ObjectiveSettings
-from tests.unit.client.solvers.problems import linear, run, shard_of, tilted
+from tests.unit.optim.problems import linear, run, shard_of, tilted
 
 
 def network(hidden: int = 6) -> Objective:

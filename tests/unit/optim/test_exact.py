@@ -15,7 +15,7 @@ from fenchel.common.optim.lbfgs import _height_above
 from fenchel.common.optim.newton import _hessian
 from fenchel.common.optim.problem import Oracle
 from fenchel.common.settings.solver import GradientSolver, Stopping
-from tests.unit.client.solvers.problems import EXACT, LOSSES, Quadratic, linear, minimiser, run, tilted
+from tests.unit.optim.problems import EXACT, LOSSES, Quadratic, linear, minimiser, run, tilted
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
