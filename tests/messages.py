@@ -85,7 +85,7 @@ def _normal(text: str) -> str:
 
 
 def _compare(text: str) -> None:
-    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0].partition("[")[0]
+    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
     if os.environ.get(UPDATE):
         _found.setdefault(test, set()).add(text)
         return

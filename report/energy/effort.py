@@ -25,11 +25,8 @@ from fenchel.report.run import Run
 Work: TypeAlias = Literal["nothing", "local steps", "loss", "loss and gradient"]
 """What a client does in a phase: mini-batch gradients, a loss of the dual batch, or both on the whole shard."""
 
+_TRAINING: Mapping[str, Work] = {"train": "local steps"}
 _PHASES: Mapping[str, Mapping[str, Work]] = {
-    "fedavg": {"train": "local steps"},
-    "fedprox": {"train": "local steps"},
-    "scaffold": {"train": "local steps"},
-    "feddyn": {"train": "local steps"},
     "fedpd": {"begin": "nothing", "train": "local steps"},
     "fedpdm": {"solve": "local steps"},
     "mb-sgd": {"gradient": "local steps"},
@@ -109,10 +106,10 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
     """
     settings = run.settings
     algorithm = settings.algorithm
-    if not isinstance(algorithm, LocalTrainingSettings) or algorithm.name not in _PHASES:
+    if not isinstance(algorithm, LocalTrainingSettings):
         raise SettingsError(
             f"run {run.id}: how much a client computes in a phase of {algorithm.name} is not known; it is for "
-            f"{', '.join(_PHASES)}"
+            "algorithms whose clients take mini-batch steps"
         )
     calls = summary.own_calls(run.calls_table)
     if not calls.num_rows:
@@ -144,7 +141,7 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
 
 def _forward_passes(algorithm: LocalTrainingSettings, phase: str, samples: int) -> float:
     """Return how many forward passes of a sample a client of so many samples makes in a phase, or as much work."""
-    work = _PHASES[algorithm.name].get(phase)
+    work = _PHASES.get(algorithm.name, _TRAINING).get(phase)
     if work is None:
         raise SettingsError(f"how much a client computes in phase {phase!r} of {algorithm.name} is not known")
     if work == "local steps":

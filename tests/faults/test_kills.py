@@ -63,6 +63,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         **SOME,
     },
     "fedprox": {"algorithm": LOCAL, **SOME},
+    "fednova": {"algorithm": LOCAL, **SOME},
     "scaffold": {"algorithm": LOCAL, **SOME},
     "feddyn": {"algorithm": LOCAL, **SOME},
     "fedpd": {"algorithm": LOCAL},

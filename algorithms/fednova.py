@@ -1,0 +1,68 @@
+"""FedNova.
+
+Wang, Liu, Liang, Joshi, Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+NeurIPS 2020, with plain mini-batch steps as the local solver (a_i is a vector of ones, so that ‖a_i‖_1 = tau_i).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fenchel.algorithms.client_half import answers
+from fenchel.algorithms.fedavg import FedAvg, LocalTraining, WeightedAverageSettings
+from fenchel.common.arrays import Vector
+from fenchel.common.wire.values import Values
+
+
+class FedNovaSettings(WeightedAverageSettings):
+    """Normalised averaging: however many local steps a client takes, it counts by its weight alone."""
+
+    uses_uplink: ClassVar[bool] = True
+    treats_regularizer: ClassVar[bool] = True
+
+    name: Literal["fednova"] = "fednova"
+
+    @property
+    def takes_subgradient(self) -> bool:
+        """True: clients step along subgradients of h."""
+        return True
+
+
+class FedNova(FedAvg):
+    """The server averages the clients' mean steps, and takes as many of them as the clients did on average."""
+
+    Settings = FedNovaSettings
+    settings: FedNovaSettings
+
+    async def round(self, t: int) -> None:
+        """x <- x - tau_eff sum_i p_i (x - w_i) / tau_i, where tau_eff = sum_i p_i tau_i."""
+        x = self.model
+        trained = await self.sample().reduce(
+            "train",
+            model=self.downlink.wire(x, t),
+            returns={"model": self.uplink.expected(x), "steps": int, "samples": int},
+            weight="samples" if self.settings.weighting == "samples" else None,
+            dtype=x.dtype,
+        )
+        mean = self.uplink.mean(trained, "model", x, t)
+        effective = x.dtype.type(trained.mean("steps"))
+        self.model = self.downlink.kept(x + effective * (mean - x), t + 1)
+
+
+class FedNovaClient(LocalTraining):
+    """Mini-batch gradient descent from the global model; sends its mean step. No state."""
+
+    settings: FedNovaSettings
+
+    @answers("train")
+    def train(self, model: Vector) -> Values:
+        """Start at w = x; repeat w <- w - eta g_i(w), tau_i times; return x - (x - w) / tau_i, tau_i and n_i."""
+        x, w = model, model.copy()
+        eta, steps = self.settings.step_size_at(self.round), 0
+        for batch in self.batches():
+            w -= eta * self.gradient(w, batch)
+            steps += 1
+        w = x + np.subtract(w, x) / w.dtype.type(max(steps, 1))
+        return {"model": self.send(w, around=x).wire, "steps": steps, "samples": self.objective.samples}
