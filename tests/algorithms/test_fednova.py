@@ -57,7 +57,7 @@ def test_clients_with_more_steps_do_not_pull_the_model_to_themselves(tmp_path: P
     """FedAvg ends near the minimum of sum_i p_i tau_i f_i, which is another one (the paper's Theorem 1)."""
     problem = reproducible()
     settings = {"local_epochs": 1, "batch_size": 1, "step_size": 0.02, "weighting": "uniform"}
-    everybody = {"rounds": 400, "cohorts": [range(4)]}
+    everybody: dict[str, Any] = {"rounds": 400, "cohorts": [range(4)]}
     nova = train(problem, tmp_path, fednova(**settings), **everybody)
     average = train(problem, tmp_path, {"name": "fedavg", **settings}, **everybody)
     steps = np.array([float(objective.samples) for objective in problem.objectives])
