@@ -151,6 +151,22 @@ class ContradictingLabelsError(DataError):
         self.contradictions, self.clients, self.rows = contradictions, clients, rows
 
 
+class ChecksumError(DataError):
+    """A file is not the one that was published, or that the settings name.
+
+    Attributes
+    ----------
+    found, expected
+        SHA-256 of the file, and of what it should be.
+    """
+
+    def __init__(
+        self, problem: str = "", *, found: str = "", expected: str = "", **place: Unpack[Place]
+    ) -> None:
+        super().__init__(problem, **place)
+        self.found, self.expected = found, expected
+
+
 class CredentialError(FenchelError):
     """A certificate or key is missing, unreadable, or of another authority."""
 

@@ -17,7 +17,7 @@ from fenchel.common.data.compressed import COMPRESSIONS
 from fenchel.common.data.files import read_files
 from fenchel.common.data.npz import read_divided_npz, read_npz, write_npz
 from fenchel.common.data.samples import DataSet
-from fenchel.common.errors import DataError
+from fenchel.common.errors import ChecksumError, DataError
 from fenchel.common.settings.data import NAME_PATTERN
 
 CANONICAL = "data.npz"
@@ -316,10 +316,12 @@ def _check(entry: Entry, files: Mapping[str, Path]) -> None:
     for file in entry.files:
         found = hashlib.sha256(files[file.name].read_bytes()).hexdigest()
         if found != file.sha256:
-            raise DataError(
+            raise ChecksumError(
                 f"its SHA-256 is {found}, expected {file.sha256} for {entry.name}; "
                 f"`fenchel data import NAME FILE` takes another file, under a name of its own",
                 source=files[file.name],
+                found=found,
+                expected=file.sha256 or "",
             )
 
 

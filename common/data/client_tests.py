@@ -58,9 +58,10 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
         taken = _taken(int(size), counts, left)
         if not taken.any():
             raise DataError(
-                f"no test sample of the classes that client {client} holds is left for it; use "
-                "fewer clients, a larger test set, or data.holdout",
+                "no test sample of the classes that it holds is left for it; use fewer clients, a larger test set, "
+                "or data.holdout",
                 key="data.client_tests",
+                client=str(client),
             )
         rows = [pool[rest - n : rest] for pool, rest, n in zip(pools, left, taken, strict=True)]
         tests.append(np.sort(np.concatenate(rows)))

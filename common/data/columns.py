@@ -129,13 +129,14 @@ def from_table(
     if identifier is not None:
         if identifier == label:
             raise DataError(
-                f"column {label!r} is named for the label and for the sample identifiers", source=path
+                "named for the label and for the sample identifiers", source=path, column=label, key="--id"
             )
         if identifier not in table.column_names:
             raise DataError(
-                f"no column {identifier!r} for the sample identifiers (--id); the columns are "
-                f"{listed(table.column_names)}",
+                f"there is no such column; the columns are {listed(table.column_names)}",
                 source=path,
+                column=identifier,
+                key="--id",
             )
         identifiers = _identifiers(table.column(identifier), identifier, path)
         table = table.drop_columns([identifier])
@@ -143,12 +144,16 @@ def from_table(
     if holder is not None:
         if holder == label:
             raise DataError(
-                f"column {label!r} is named for the label and for who holds a sample", source=path
+                "named for the label and for who holds a sample",
+                source=path,
+                column=holder,
+                key="data.partition.column",
             )
         if holder not in table.column_names:
             raise DataError(
-                f"no column {holder!r}; the columns are {listed(table.column_names)}",
+                f"there is no such column; the columns are {listed(table.column_names)}",
                 source=path,
+                column=holder,
                 key="data.partition.column",
             )
         holders = _holders(table.column(holder), holder, path)
@@ -157,7 +162,11 @@ def from_table(
     if label is None:
         label = "label" if "label" in names else names[-1] if names else ""
     if label not in names:
-        raise DataError(f"no column {label!r} for the label; the columns are {listed(names)}", source=path)
+        raise DataError(
+            f"there is no such column for the label; the columns are {listed(names)}",
+            source=path,
+            column=label,
+        )
     if table.num_rows == 0 or len(names) == 1:
         raise DataError(
             f"{table.num_rows} rows, {len(names) - 1} feature columns; expected some of both", source=path
@@ -218,7 +227,7 @@ def _labels(column: Any, name: str, path: Path) -> NDArray[Any]:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         numbers: NDArray[Any] = column.to_numpy()
         return numbers
-    raise DataError(f"the label column {name!r} is of type {kind}; expected numbers or strings", source=path)
+    raise DataError(f"labels of type {kind}; expected numbers or strings", source=path, column=name)
 
 
 def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
@@ -237,8 +246,7 @@ def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), dtype=str)
     raise DataError(
-        f"column {name!r} of who holds a sample is of type {kind}; expected words or whole numbers",
-        source=path,
+        f"of type {kind}; expected who holds a sample, in words or whole numbers", source=path, column=name
     )
 
 
@@ -249,17 +257,19 @@ def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:
         column, kind = column.cast(kind.value_type), kind.value_type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
         raise DataError(
-            f"column {name!r} of sample identifiers is of type {kind}; expected text or whole numbers",
+            f"sample identifiers of type {kind}; expected text or whole numbers",
             source=path,
+            column=name,
+            key="--id",
         )
     words = ["" if value is None else str(value) for value in column.to_pylist()]
-    return checked(words, f"{path}: column {name!r}")
+    return checked(words, path, column=name)
 
 
 def _refuse_repeated(names: list[str], path: Path) -> None:
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"two columns are called {repeated!r}; expected different names", source=path)
+        raise DataError("two columns are called so; expected different names", source=path, column=repeated)
 
 
 def _is_number(text: str) -> bool:

@@ -29,7 +29,7 @@ from fenchel.common.arrays import Indices
 from fenchel.common.data.catalogue import cache_folder
 from fenchel.common.data.resnet import FEATURES, Weights, features, read_weights
 from fenchel.common.data.samples import RawMatrix
-from fenchel.common.errors import DataError, MissingDependencyError
+from fenchel.common.errors import ChecksumError, DataError, FenchelError, MissingDependencyError
 from fenchel.common.settings.data import ExtractorSettings
 
 log = logging.getLogger("fenchel")
@@ -77,14 +77,15 @@ class Extractor:
         """
         if image is None or peak is None:
             raise DataError(
-                f"{settings.network} takes images, but {where} holds none of which the largest pixel "
-                "value is known; remove extractor, or use an image data set (a NumPy file of bytes, say)",
+                f"{settings.network} takes images, but there are none of which the largest pixel value is known; "
+                "remove extractor, or use an image data set (a NumPy file of bytes, say)",
+                source=where,
                 key="data.extractor",
             )
         if image[0] not in (1, 3):
             raise DataError(
-                f"{settings.network} takes grey images or red, green and blue, but those of {where} "
-                f"have {image[0]} channels",
+                f"{settings.network} takes grey images or red, green and blue, but these have {image[0]} channels",
+                source=where,
                 key="data.extractor",
             )
         return cls(settings, image, peak)
@@ -100,16 +101,20 @@ class Extractor:
         return Path(os.environ.get(VARIABLE) or self.settings.file).expanduser()
 
     @property
-    def lack(self) -> str:
-        """What is missing here to compute features; empty if nothing is."""
+    def lack(self) -> FenchelError | None:
+        """What is missing here to compute features; ``None`` if nothing is."""
         if importlib.util.find_spec("torch") is None:
-            return "data.extractor needs torch, which is not installed here: pip install 'fenchel[torch]'"
-        if not self.path.is_file():
-            return (
-                f"data.extractor.file: {self.path} is not on this machine; put the weights of {self.settings.network} "
-                f"there (docs/data.md says where they are from), or name another place with ${VARIABLE}"
+            return MissingDependencyError(
+                "needs torch, which is not installed here: pip install 'fenchel[torch]'", key="data.extractor"
             )
-        return ""
+        if not self.path.is_file():
+            return DataError(
+                f"not on this machine; put the weights of {self.settings.network} there (docs/data.md says where "
+                f"they are from), or name another place with ${VARIABLE}",
+                source=self.path,
+                key="data.extractor.file",
+            )
+        return None
 
     def require(self) -> None:
         """Raise if features cannot be computed here.
@@ -121,8 +126,8 @@ class Extractor:
         DataError
             The file of weights is not here.
         """
-        if self.lack:
-            raise (DataError if importlib.util.find_spec("torch") else MissingDependencyError)(self.lack)
+        if (lack := self.lack) is not None:
+            raise lack
 
     @cached_property
     def checksum(self) -> str:
@@ -137,10 +142,12 @@ class Extractor:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         wanted = self.settings.sha256
         if wanted is not None and found != wanted:
-            raise DataError(
-                f"its SHA-256 is {found}, but data.extractor.sha256 is {wanted}: this is another file "
-                "than the run's",
+            raise ChecksumError(
+                f"its SHA-256 is {found}, expected {wanted}: this is another file than the run's",
                 source=self.path,
+                key="data.extractor.sha256",
+                found=found,
+                expected=wanted,
             )
         return found
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from fenchel.common.data.catalogue import CANONICAL, CATALOGUE, Entry, PublicFile, cache_folder, verify
 from fenchel.common.data.npz import write_npz
-from fenchel.common.errors import DataError
+from fenchel.common.errors import ChecksumError, DataError
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Told the file name, the bytes so far and the bytes in all (``None`` if the source does not say)."""
@@ -71,7 +71,7 @@ def entry_of(name: str) -> Entry:
         If there is none.
     """
     if name not in CATALOGUE:
-        raise DataError(f"no public source is known for {name!r}; known are {', '.join(CATALOGUE)}")
+        raise DataError(f"no public source is known; there are those of {', '.join(CATALOGUE)}", source=name)
     return CATALOGUE[name]
 
 
@@ -104,9 +104,11 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
         raise DataError(f"cannot be downloaded: {error}; {remedy}", source=file.url) from error
     if total is not None and done != total:
         raise DataError(f"{done} of {total} bytes arrived; try again, or {remedy}", source=file.url)
-    if file.sha256 is not None and digest.hexdigest() != file.sha256:
-        raise DataError(
-            f"its SHA-256 is {digest.hexdigest()}, expected {file.sha256}; the file was changed "
-            f"or damaged on its way and was not kept; {remedy}",
+    if file.sha256 is not None and (found := digest.hexdigest()) != file.sha256:
+        raise ChecksumError(
+            f"its SHA-256 is {found}, expected {file.sha256}; the file was changed or damaged on its way and was not "
+            f"kept; {remedy}",
             source=file.url,
+            found=found,
+            expected=file.sha256,
         )

@@ -58,7 +58,9 @@ def read_file(
     form = name.rpartition(".")[2] if "." in name else ""
     if label is not None and form not in ("csv", "tsv", "data", "parquet"):
         raise DataError(
-            f"label {label!r} given, but only the columns of CSV and Parquet files have names", source=path
+            "named for the label, but only the columns of CSV and Parquet files have names",
+            source=path,
+            column=label,
         )
     if holder is not None and form not in ("csv", "tsv", "data", "parquet", "npz"):
         raise DataError(
@@ -124,7 +126,7 @@ def read_files(files: Sequence[Path], label: str | None = None) -> DataSet:
             parts[test].append(_pair(found))
     if not parts[False]:
         raise DataError(
-            f"{', '.join(str(path) for path in files)}: only test files; expected files to train on too"
+            "only test files; expected files to train on too", source=", ".join(str(path) for path in files)
         )
     published = [part.test for part in parts[False] if part.test is not None]
     train = _stack([part.train for part in parts[False]], files)
@@ -150,7 +152,7 @@ def _pair(found: list[tuple[Path, NDArray[Any]]]) -> DataSet:
     names = ", ".join(str(path) for path, _ in found)
     if len(images) != 1 or len(labels) != 1:
         raise DataError(
-            f"{names}: {len(images)} arrays of images and {len(labels)} of labels; expected one of each"
+            f"{len(images)} arrays of images and {len(labels)} of labels; expected one of each", source=names
         )
     rows, image = flatten_images(images[0])
     peak = 255.0 if image is not None and rows.dtype == np.uint8 else None
@@ -166,7 +168,8 @@ def _stack(parts: list[Samples], files: Sequence[Path]) -> Samples:
     if len(sparse) > 1 or any(part.features.shape[1] != width for part in parts):
         shapes = ", ".join(str(part.features.shape) for part in parts)
         raise DataError(
-            f"{files[0]} and the files after it: shapes {shapes}; expected one form and number of features"
+            f"with the files after it, shapes {shapes}; expected one form and number of features",
+            source=files[0],
         )
     features: Any = [part.features for part in parts]
     stacked = sp.vstack(features, format="csr") if sparse == {True} else np.concatenate(features)

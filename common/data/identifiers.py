@@ -12,34 +12,38 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fenchel.common.data.compressed import opened
-from fenchel.common.errors import DataError
+from fenchel.common.errors import DataError, Place
 
 
-def checked(identifiers: Sequence[str], where: str) -> tuple[str, ...]:
+def checked(
+    identifiers: Sequence[str], source: Path, *, column: str = "", array: str = ""
+) -> tuple[str, ...]:
     """Return identifiers without the spaces around them.
 
     Parameters
     ----------
     identifiers
         One for each sample.
-    where
-        Of what file and column, for messages.
+    source, column, array
+        Where they are from, for messages.
 
     Raises
     ------
     DataError
         One is empty, or occurs twice.
     """
+    place: Place = {"source": source, "column": column, "array": array, "key": "--id"}
     stripped = tuple(each.strip() for each in identifiers)
     first_row: dict[str, int] = {}
     for row, identifier in enumerate(stripped, start=1):
         if not identifier:
-            raise DataError("no sample identifier; expected one in every row", source=where, row=row)
+            raise DataError("no sample identifier; expected one in every row", **(place | {"row": row}))
         first = first_row.setdefault(identifier, row)
         if first != row:
             raise DataError(
-                f"{where}, rows {first} and {row}: the same sample identifier; expected each once (join the rows of a "
-                "sample into one, or remove one of them)"
+                f"the same sample identifier as in row {first}; expected each once (join the rows of a sample into "
+                "one, or remove one of them)",
+                **(place | {"row": row}),
             )
     return stripped
 
@@ -54,17 +58,18 @@ def of_array(arrays: dict[str, NDArray[Any]], name: str, samples: int, path: Pat
     """
     if name not in arrays:
         raise DataError(
-            f"no array {name!r} for the sample identifiers (--id); the arrays are {', '.join(arrays)}",
-            source=path,
+            f"there is no such array; the arrays are {', '.join(arrays)}", source=path, key="--id", array=name
         )
     array = arrays[name]
     if array.shape != (samples,) or array.dtype.kind not in "iuU":
         raise DataError(
-            f"array {name!r} of sample identifiers (--id) has shape {array.shape} and type {array.dtype}; "
-            f"expected words or whole numbers, one for each of {samples} samples",
+            f"of shape {array.shape} and type {array.dtype}; expected words or whole numbers, one for each of "
+            f"{samples} samples",
             source=path,
+            key="--id",
+            array=name,
         )
-    return checked([str(each) for each in array.tolist()], f"{path}: array {name!r}")
+    return checked([str(each) for each in array.tolist()], path, array=name)
 
 
 def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:
@@ -109,4 +114,4 @@ def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:
             source=path,
             key="--id",
         )
-    return checked(lines, f"--id {path}")
+    return checked(lines, path)

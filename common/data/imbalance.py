@@ -147,9 +147,10 @@ def imbalanced(
         mine, others = part.samples[positive[part.samples]], part.samples[~positive[part.samples]]
         if len(others) == 0:
             raise DataError(
-                f"client {client} of {len(parts)} holds positive samples only ({len(mine):,}), so "
-                "that none could stay; use another partition, or of: whole",
+                f"it holds positive samples only ({len(mine):,}), so that none could stay; use another partition, or "
+                "of: whole",
                 key="data.imbalance",
+                client=str(client),
             )
         count = positives_beside(len(others), imratio)
         if count < len(mine):

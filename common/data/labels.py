@@ -36,6 +36,7 @@ def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
                 f"the label {fraction} is not a whole number, so it names no class; set data.task: "
                 "regression to predict numbers",
                 source=where,
+                key="data.task",
             )
         names = [str(int(value)) for value in values]
     else:
@@ -62,7 +63,11 @@ def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
     indices = []
     for name in _as_names(values):
         if name not in number:
-            raise DataError(f"the label {name!r} occurs; expected one of {', '.join(names)}", source=where)
+            raise DataError(
+                f"the label {name!r} occurs; expected one of {', '.join(names)}",
+                source=where,
+                key="data.classes",
+            )
         indices.append(number[name])
     return np.array(indices, np.int64)[inverse]
 
@@ -77,9 +82,9 @@ def numbers(labels: NDArray[Any], where: str) -> NDArray[np.float64]:
     """
     if labels.dtype.kind not in "biuf":
         raise DataError(
-            f"the label {str(labels[0])!r} is not a number, but data.task is regression; use task: "
-            "classification",
+            f"regression given, but the label {str(labels[0])!r} is not a number; use task: classification",
             source=where,
+            key="data.task",
         )
     return labels.astype(np.float64)
 
@@ -139,11 +144,15 @@ def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tupl
     for name in positive:
         if name not in names:
             raise DataError(
-                f"data.binarise.positive names {name!r}; expected some of {', '.join(names)}", source=where
+                f"{name!r} given; expected some of {', '.join(names)}",
+                source=where,
+                key="data.binarise.positive",
             )
     new = np.array([name in positive for name in names], np.int64)
     if new.all():
-        raise DataError("data.binarise.positive names all classes; leave at least one out", source=where)
+        raise DataError(
+            "all classes given; leave at least one out", source=where, key="data.binarise.positive"
+        )
     rest = [name for name in names if name not in positive]
     return (" ".join(rest) if len(rest) == 1 else "rest", "+".join(positive)), new
 

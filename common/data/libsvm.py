@@ -53,9 +53,9 @@ def read_libsvm(path: Path, features: int | None = None) -> Samples:
                 values.extend([float(value) for _, value in pairs])
                 indices.extend(row)
             except (ValueError, OverflowError) as error:
-                raise DataError(f"{_complaint(content)}", source=path, row=number) from error
+                raise DataError(_complaint(content), source=path, row=number) from error
             if any(after <= before for before, after in zip([0, *row], row, strict=False)):
-                raise DataError(f"{_order_complaint(row)}", source=path, row=number)
+                raise DataError(_order_complaint(row), source=path, row=number)
             starts.append(len(indices))
     if not labels:
         raise DataError(f"no samples in {number} lines; expected lines such as '+1 3:0.5 17:1'", source=path)

@@ -74,7 +74,8 @@ def read_npz(path: Path, holder: str | None = None, identifier: str | None = Non
     test_features, _ = _features(arrays, _TEST_FEATURES, "test_", path)
     test = None
     if test_features is not None:
-        test = samples(test_features, _labels(arrays, _TEST_LABELS, path), f"{path}, test part")
+        name = next((name for name in _TEST_FEATURES if name in arrays), "test_data")
+        test = samples(test_features, _labels(arrays, _TEST_LABELS, path), str(path), name)
     if "image" in arrays:
         image = _image(arrays["image"], train, path)
     peak = 255.0 if image is not None and train.features.dtype == np.uint8 else None
@@ -202,8 +203,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         EOFError,
         TypeError,
     ) as error:
-        at = f", array {member!r}" if member else ""
-        raise DataError(f"{path}{at}: not a NumPy archive of plain arrays: {error}") from error
+        raise DataError(f"not a NumPy archive of plain arrays: {error}", source=path, array=member) from error
     return arrays
 
 
@@ -329,17 +329,19 @@ def _labels(arrays: dict[str, NDArray[Any]], names: tuple[str, ...], path: Path)
 def _holders(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path) -> NDArray[Any]:
     if name not in arrays:
         raise DataError(
-            f"no array {name!r}, which would say who holds a sample; found {', '.join(arrays)}",
+            f"there is no such array, which would say who holds a sample; found {', '.join(arrays)}",
             source=path,
             key="data.partition.column",
+            array=name,
         )
     holders = arrays[name]
     if holders.shape != (count,) or holders.dtype.kind not in "iuU":
         raise DataError(
-            f"array {name!r} of shape {holders.shape} and type {holders.dtype}; "
-            f"expected words or whole numbers, one for each of {count} samples",
+            f"of shape {holders.shape} and type {holders.dtype}; expected words or whole numbers, one for each of "
+            f"{count} samples",
             source=path,
             key="data.partition.column",
+            array=name,
         )
     return holders
 
@@ -351,9 +353,9 @@ def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, i
         or math.prod(array.tolist()) != train.features.shape[1]
     ):
         raise DataError(
-            f"image is {array.tolist()}; expected channels, rows and columns of "
-            f"{train.features.shape[1]} pixels",
+            f"{array.tolist()} given; expected channels, rows and columns of {train.features.shape[1]} pixels",
             source=path,
+            array="image",
         )
     channels, height, width = (int(n) for n in array)
     return channels, height, width
@@ -361,5 +363,5 @@ def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, i
 
 def _positive(array: NDArray[Any], path: Path) -> float:
     if array.size != 1 or array.dtype.kind not in "iuf" or not 0 < float(array.reshape(())) < math.inf:
-        raise DataError("peak is not one positive number", source=path)
+        raise DataError("not one positive number", source=path, array="peak")
     return float(array.reshape(()))

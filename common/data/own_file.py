@@ -148,18 +148,20 @@ def _columns_held(
         return *_numbered_columns(dataset, columns, where), columns
     if dataset.columns is None:
         raise DataError(
-            f"data.columns lists {len(columns)} names, but files of this form have no column names; set "
-            "data.columns to the number of features, or use CSV or Parquet files",
+            f"{len(columns)} names given, but files of this form have no column names; give the number of "
+            "features, or use CSV or Parquet files",
             source=where,
+            key="data.columns",
         )
     place = {name: position for position, name in enumerate(columns)}
     unknown = [name for name in dataset.columns if name not in place]
     if unknown:
         raise DataError(
-            f"data.columns does not have these columns of the file: {listed(unknown)}; it lists "
-            f"{listed(columns)}. Remove them from the file, or correct the names (the columns of the label and of "
-            "the sample identifiers are named with --label and --id)",
+            f"these columns of the file are not listed: {listed(unknown)}; listed are {listed(columns)}. Remove "
+            "them from the file, or correct the names (the columns of the label and of the sample identifiers are "
+            "named with --label and --id)",
             source=where,
+            key="data.columns",
         )
     positions = np.array([place[name] for name in dataset.columns])
     order = np.argsort(positions)
@@ -171,17 +173,19 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
     part = dataset.train
     if dataset.columns is not None:
         raise DataError(
-            f"data.columns is the number {total}, but the columns of this file have names; list the names "
-            "of all features of the run in data.columns",
+            f"the number {total} given, but the columns of this file have names; list the names of all features "
+            "of the run",
             source=where,
+            key="data.columns",
         )
     matrix = part.features
     sparse = isinstance(matrix, sp.csr_array)
     if dataset.features > total or (dataset.features < total and not sparse):
         raise DataError(
-            f"{dataset.features} features, but data.columns is {total}; expected "
-            f"{'at most so many' if sparse else 'as many'}",
+            f"{total} given, but the file has {dataset.features} features; expected "
+            f"{'at least' if sparse else 'just'} so many",
             source=where,
+            key="data.columns",
         )
     if not isinstance(matrix, sp.csr_array):
         return part, np.arange(total)

@@ -85,7 +85,7 @@ def partition(
         If a client would stay without samples or features.
     """
     if clients < 1:
-        raise DataError(f"{clients} clients; expected at least 1")
+        raise DataError(f"{clients} given; expected at least 1", key="clients")
     if clients > len(labels) and not isinstance(settings, GridPartition | RaggedPartition):
         raise DataError(
             f"{len(labels)} training samples cannot be divided among {clients} clients; use "
@@ -136,8 +136,9 @@ def by_column(holders: NDArray[Any], clients: int, settings: ColumnPartition) ->
     names, owner = np.unique(holders, return_inverse=True)
     if len(names) != clients:
         raise DataError(
-            f"column {settings.column!r} names {len(names)} holders of training samples "
-            f"({listed([str(name) for name in names])}), but there are {clients} clients; expected as many",
+            f"it names {len(names)} holders of training samples ({listed([str(name) for name in names])}), but there "
+            f"are {clients} clients; expected as many",
             key="data.partition.column",
+            column=settings.column,
         )
     return by_owner(owner, clients)

@@ -12,7 +12,7 @@ from fenchel.common.arrays import Indices, Matrix
 from fenchel.common.data import scaling
 from fenchel.common.data.extractor import Extracted, Extractor
 from fenchel.common.data.samples import RawMatrix, Samples
-from fenchel.common.errors import DataError
+from fenchel.common.errors import DataError, FenchelError
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Preparation:
     _extracted: dict[int, Extracted] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def lack(self) -> str:
-        """What is missing on this machine to compute features with the network of the settings; empty: nothing."""
-        return "" if self.extractor is None else self.extractor.lack
+    def lack(self) -> FenchelError | None:
+        """What is missing on this machine to compute features with the network of the settings; ``None``: nothing."""
+        return None if self.extractor is None else self.extractor.lack
 
     def features(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Matrix:
         """Return prepared features of some samples, shape (n, m).

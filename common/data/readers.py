@@ -107,7 +107,9 @@ def read_cifar_differences(files: Files) -> DataSet:
             )
         if marks is None:
             raise DataError(
-                f"no array {part}_y; found {', '.join(labels) or 'nothing'}", source=files["labels.npz"]
+                f"there is no such array; found {', '.join(labels) or 'nothing'}",
+                source=files["labels.npz"],
+                array=f"{part}_y",
             )
         green, to_red, to_blue = stored.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
         pixels = np.stack([green + to_red, green, green + to_blue], axis=1)

@@ -74,7 +74,7 @@ def read_weights(path: Path) -> Weights:
         if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape:
             given = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else "missing"
             raise DataError(
-                f"{name} is {given}; expected shape {shape}, as in torchvision's resnet18", source=path
+                f"{given}; expected shape {shape}, as in torchvision's resnet18", source=path, array=name
             )
     return {name: found[name].to(torch.float32) for name in _shapes()}
 

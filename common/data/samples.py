@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from fenchel.common.arrays import Indices
-from fenchel.common.errors import DataError
+from fenchel.common.errors import DataError, Place
 
 RawMatrix: TypeAlias = "NDArray[Any] | sp.csr_array"
 """Samples by features as stored, shape (n, m): dense of any real dtype (images uint8), or CSR."""
@@ -79,7 +79,7 @@ class DataSet:
         return int(self.train.features.shape[1])
 
 
-def samples(features: Any, labels: Any, where: str) -> Samples:
+def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
     """Check arrays of one file and wrap them.
 
     Parameters
@@ -90,53 +90,51 @@ def samples(features: Any, labels: Any, where: str) -> Samples:
         Shape (n,) or (n, 1): numbers, booleans or strings.
     where
         What to name in an error: the file.
+    array
+        The array of features, if the file has others.
 
     Raises
     ------
     DataError
         If shapes do not fit, there are no samples or features, or a value is not a finite number.
     """
+    place: Place = {"source": where, "array": array}
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if features.ndim != 2 or labels.ndim != 1 or features.shape[0] != labels.shape[0]:
         raise DataError(
             f"features of shape {features.shape} and labels of shape {labels.shape} do not fit; "
             "expected (samples, features) and (samples,)",
-            source=where,
+            **place,
         )
     if features.shape[0] == 0 or features.shape[1] == 0:
         raise DataError(
             f"{features.shape[0]} samples with {features.shape[1]} features; expected some of both",
-            source=where,
+            **place,
         )
     if features.dtype.kind not in "biuf":
-        raise DataError(f"features are of type {features.dtype}; expected numbers", source=where)
+        raise DataError(f"features are of type {features.dtype}; expected numbers", **place)
     if labels.dtype.kind not in "biufU":
-        raise DataError(f"labels are of type {labels.dtype}; expected numbers or strings", source=where)
-    if isinstance(features, sp.csr_array):
-        bad = features.indices[~np.isfinite(features.data)]
-        place = f"column {bad[0] + 1}" if bad.size else ""
-    else:
-        place = _first_not_finite(features)
-    if place:
-        raise DataError(
-            f"a value that is not a finite number in {place}; fill in or remove such values", source=where
-        )
+        raise DataError(f"labels are of type {labels.dtype}; expected numbers or strings", **place)
+    if found := _first_not_finite(features):
+        raise DataError("not a finite number; fill in or remove such values", **(place | found))
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         row = int(np.argmin(np.isfinite(labels)))
-        raise DataError(
-            f"the label of sample {row + 1} is {labels[row]}; expected a finite number", source=where
-        )
+        raise DataError(f"the label of sample {row + 1} is {labels[row]}; expected a finite number", **place)
     if features.dtype.kind == "b":
         features = features.astype(np.uint8)
     return Samples(features, labels)
 
 
-def _first_not_finite(features: NDArray[Any]) -> str:
+def _first_not_finite(features: RawMatrix) -> Place:
+    """Return where the first value is that is not finite: of sparse features, whose rows are no lines, the column."""
+    if isinstance(features, sp.csr_array):
+        bad = features.indices[~np.isfinite(features.data)]
+        return {"column": str(bad[0] + 1)} if bad.size else {}
     if features.dtype.kind != "f" or np.isfinite(features).all():
-        return ""
+        return {}
     row, column = np.argwhere(~np.isfinite(features))[0]
-    return f"sample {row + 1}, column {column + 1}"
+    return {"row": int(row) + 1, "column": str(column + 1)}
 
 
 def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, int] | None]:

@@ -29,7 +29,7 @@ from fenchel.common.data.samples import DataSet, Samples
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.sites import as_seen
 from fenchel.common.data.split import split
-from fenchel.common.errors import DataError
+from fenchel.common.errors import DataError, FenchelError
 from fenchel.common.randomness import generator
 from fenchel.common.settings.data import ColumnPartition, DataSettings, SitesPartition
 
@@ -158,8 +158,8 @@ class DataSource:
         return cls(settings, seed, problem, train.labels, chosen, train, test, preparation)
 
     @property
-    def lack(self) -> str:
-        """What is missing on this machine to compute features with the network of the settings; empty: nothing."""
+    def lack(self) -> FenchelError | None:
+        """What is missing on this machine to compute features with the network of the settings; ``None``: nothing."""
         return self._preparation.lack
 
     def extract(self, threads: int = 1) -> int:
@@ -309,7 +309,7 @@ class DataSource:
     def _part(self, client: int, clients: int) -> tuple[ClientBlock, Indices]:
         if not 0 <= client < clients:
             raise DataError(
-                f"client {client} of {clients} clients; expected a number from 0 to {clients - 1}"
+                f"there are {clients} clients; expected a number from 0 to {clients - 1}", client=str(client)
             )
         part = self.parts(clients)[client]
         return part, kept(part.samples, self.settings.holdout, self.seed, client, clients)

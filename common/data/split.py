@@ -59,7 +59,8 @@ def _refuse_draw(test: Samples, settings: DataSettings, where: str) -> None:
         given = getattr(settings, key)
         if given != DataSettings.model_fields[key].default:
             raise DataError(
-                f"{given} given, but {where} has a published test set of {len(test)} samples; remove {key}",
+                f"{given} given, but there is a published test set of {len(test)} samples; remove {key}",
+                source=where,
                 key=f"data.{key}",
             )
 
@@ -89,7 +90,8 @@ def _subsample(train: Samples, settings: DataSettings, seed: int, where: str) ->
         return train
     if settings.samples > len(train):
         raise DataError(
-            f"{settings.samples} given, but {where} has {len(train)} training samples; use at most those",
+            f"{settings.samples} given, but there are {len(train)} training samples; use at most those",
+            source=where,
             key="data.samples",
         )
     rng = generator(seed, "samples")

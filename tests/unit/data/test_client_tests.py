@@ -85,9 +85,9 @@ def test_a_client_whose_classes_are_used_up_has_a_smaller_test_set() -> None:
 
 
 def test_a_client_without_any_test_sample_is_named() -> None:
-    with raises(DataError, key="data.client_tests"):
+    with raises(DataError, key="data.client_tests", client="1"):
         own_distribution([np.zeros(4), np.zeros(4)], np.array([0, 1, 1]), 0)
-    with raises(DataError, key="data.client_tests"):
+    with raises(DataError, key="data.client_tests", client=""):
         own_distribution([np.zeros(4), np.zeros(4)], np.zeros(1), 0)
     with raises(DataError, key="data.client_tests"):
         source(test_fraction=0).holdout(0, 2)

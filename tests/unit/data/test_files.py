@@ -65,24 +65,24 @@ def test_a_libsvm_file_is_known_by_its_first_line_when_its_suffix_says_nothing(t
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "row", "column"),
     [
-        "+1 1:2\nspam 1:2\n",
-        "+1 1:2\n-1 1:two\n",
-        "+1 1:2\n-1 1\n",
-        "+1 1:2 1:3\n",
-        "+1 7:2 3:3\n",
-        "+1 0:2\n",
-        "+1 99999999999:2\n",
-        "+1 1:nan\n",
-        "# nothing\n",
-        "",
-        "1\n2\n",
+        ("+1 1:2\nspam 1:2\n", 2, ""),
+        ("+1 1:2\n-1 1:two\n", 2, ""),
+        ("+1 1:2\n-1 1\n", 2, ""),
+        ("+1 1:2 1:3\n", 1, ""),
+        ("+1 7:2 3:3\n", 1, ""),
+        ("+1 0:2\n", 1, ""),
+        ("+1 99999999999:2\n", 1, ""),
+        ("+1 1:nan\n", None, "1"),
+        ("# nothing\n", None, ""),
+        ("", None, ""),
+        ("1\n2\n", None, ""),
     ],
 )
-def test_a_bad_libsvm_line_is_named(tmp_path: Path, content: str) -> None:
+def test_a_bad_libsvm_line_is_named(tmp_path: Path, content: str, row: int | None, column: str) -> None:
     path = written(tmp_path, "bad.libsvm", content)
-    with raises(DataError):
+    with raises(DataError, source=path, row=row, column=column):
         read_file(path)
 
 
@@ -107,23 +107,26 @@ def test_a_column_called_label_is_the_label_wherever_it_stands(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "label"),
+    ("content", "label", "column", "row"),
     [
-        ("a,b,y\n1,2,0\n1,red,1\n", None),
-        ("a,b,y\n1,2,0\n1,,1\n", None),
-        ("a,b,y\n1,2,0\n1,inf,1\n", None),
-        ("a,b,y\n1,2,0\n1,2\n", None),
-        ("a,b,y\n1,2,0\n1,2,\n", None),
-        ("a,b,y\n1,2,0\n", "z"),
-        ("a,a,y\n1,2,0\n", None),
-        ("a,b,y\n", None),
-        ("y\n1\n", "y"),
-        ("", None),
+        ("a,b,y\n1,2,0\n1,red,1\n", None, "b", 2),
+        ("a,b,y\n1,2,0\n1,,1\n", None, "b", 2),
+        ("a,b,y\n1,2,0\n1,inf,1\n", None, "b", 2),
+        ("a,b,y\n1,2,0\n1,2\n", None, "", None),
+        ("a,b,y\n1,2,0\n1,2,\n", None, "y", 2),
+        ("a,b,y\n1,2,0\n", "z", "z", None),
+        ("a,a,y\n1,2,0\n", None, "a", None),
+        ("a,b,y\n", None, "", None),
+        ("y\n1\n", "y", "", None),
+        ("", None, "", None),
     ],
 )
-def test_a_bad_csv_names_its_column_and_row(tmp_path: Path, content: str, label: str | None) -> None:
-    with raises(DataError):
-        read_file(written(tmp_path, "bad.csv", content), label=label)
+def test_a_bad_csv_names_its_column_and_row(
+    tmp_path: Path, content: str, label: str | None, column: str, row: int | None
+) -> None:
+    path = written(tmp_path, "bad.csv", content)
+    with raises(DataError, source=path, column=column, row=row):
+        read_file(path, label=label)
 
 
 def test_parquet_columns_keep_their_names_and_single_precision(tmp_path: Path) -> None:
@@ -143,8 +146,9 @@ def test_a_parquet_column_of_dates_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_what_is_not_parquet_is_refused(tmp_path: Path) -> None:
-    with raises(DataError):
-        read_file(written(tmp_path, "x.parquet", b"PAR1 but not really"))
+    path = written(tmp_path, "x.parquet", b"PAR1 but not really")
+    with raises(DataError, source=path):
+        read_file(path)
 
 
 def test_an_archive_survives_a_round_trip_dense_and_sparse(tmp_path: Path) -> None:
@@ -189,7 +193,7 @@ def test_an_archive_of_python_objects_is_refused_and_never_unpickled(tmp_path: P
             return (Path(tmp_path / "exploded").touch, ())  # type: ignore[return-value]
 
     np.savez(tmp_path / "x.npz", X=np.array([[Bomb()]], dtype=object), y=np.array([1]), allow_pickle=True)
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "x.npz", array="X"):
         read_npz(tmp_path / "x.npz")
     assert not (tmp_path / "exploded").exists()
     pickle.loads(pickle.dumps(Bomb()))
@@ -202,32 +206,41 @@ def test_an_array_that_announces_more_than_there_is_is_refused_before_memory_is_
     member = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 64
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("X.npy", member)
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "x.npz", array="X"):
         read_npz(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize(
-    "arrays",
+    ("arrays", "place"),
     [
-        {"z": np.ones(3)},
-        {"X": np.ones((3, 2))},
-        {"X": np.ones((3, 2)), "y": np.ones(4)},
-        {"X": np.array([[1.0, np.nan]]), "y": np.ones(1)},
-        {"X": np.ones((3, 2)), "y": np.ones(3), "X_test": np.ones((1, 3)), "y_test": np.ones(1)},
-        {"X": np.ones((3, 2)), "y": np.ones(3), "image": np.array([1, 2, 2])},
-        {"X": np.array([["a"]]), "y": np.ones(1)},
-        {
-            "data": np.ones(2),
-            "indices": np.array([0, 9]),
-            "indptr": np.array([0, 2]),
-            "shape": np.array([1, 3]),
-            "y": np.ones(1),
-        },
+        ({"z": np.ones(3)}, {}),
+        ({"X": np.ones((3, 2))}, {}),
+        ({"X": np.ones((3, 2)), "y": np.ones(4)}, {}),
+        ({"X": np.array([[1.0, np.nan]]), "y": np.ones(1)}, {"row": 1, "column": "2"}),
+        ({"X": np.ones((3, 2)), "y": np.ones(3), "X_test": np.ones((1, 3)), "y_test": np.ones(1)}, {}),
+        (
+            {"X": np.ones((3, 2)), "y": np.ones(3), "X_test": np.array([["a"]]), "y_test": np.ones(1)},
+            {"array": "X_test"},
+        ),
+        ({"X": np.ones((3, 2)), "y": np.ones(3), "image": np.array([1, 2, 2])}, {"array": "image"}),
+        ({"X": np.array([["a"]]), "y": np.ones(1)}, {}),
+        (
+            {
+                "data": np.ones(2),
+                "indices": np.array([0, 9]),
+                "indptr": np.array([0, 2]),
+                "shape": np.array([1, 3]),
+                "y": np.ones(1),
+            },
+            {},
+        ),
     ],
 )
-def test_an_archive_that_is_no_data_set_is_refused(tmp_path: Path, arrays: dict[str, Any]) -> None:
+def test_an_archive_that_is_no_data_set_is_refused(
+    tmp_path: Path, arrays: dict[str, Any], place: dict[str, Any]
+) -> None:
     np.savez(tmp_path / "x.npz", **arrays)
-    with raises(DataError):
+    with raises(DataError, **{"source": tmp_path / "x.npz", "row": None, "column": "", "array": ""} | place):
         read_npz(tmp_path / "x.npz")
 
 
@@ -257,8 +270,9 @@ def test_idx_images_and_labels_are_paired_and_the_test_files_found_by_name(tmp_p
     "content", [b"", b"\0\0\x08", b"\0\0\x08\x01\0\0\0\x05abc", b"\0\0\x07\x01\0\0\0\x01a"]
 )
 def test_a_damaged_idx_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    with raises(DataError):
-        read_idx(written(tmp_path, "x-ubyte", content))
+    path = written(tmp_path, "x-ubyte", content)
+    with raises(DataError, source=path):
+        read_idx(path)
 
 
 def test_libsvm_files_are_stacked_and_widened_to_the_same_features(tmp_path: Path) -> None:
@@ -276,20 +290,23 @@ def test_libsvm_files_are_stacked_and_widened_to_the_same_features(tmp_path: Pat
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     files = [written(tmp_path, "a.csv", "1,2,0\n"), written(tmp_path, "b.csv", "1,2,3,0\n")]
-    with raises(DataError):
+    with raises(DataError, source=files[0]):
         read_files(files)
-    with raises(DataError):
-        read_files([written(tmp_path, "a.test.csv", "1,2,0\n")])
+    test = written(tmp_path, "a.test.csv", "1,2,0\n")
+    with raises(DataError, source=test):
+        read_files([test])
 
 
 @pytest.mark.parametrize("name", ["x.gz", "x.csv.bz2", "x.libsvm.xz", "x.npz"])
 def test_a_damaged_archive_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    with raises(DataError):
-        read_file(written(tmp_path, name, b"not compressed at all"))
+    path = written(tmp_path, name, b"not compressed at all")
+    with raises(DataError, source=path):
+        read_file(path)
 
 
 def test_a_missing_file_and_an_unknown_form_say_so(tmp_path: Path) -> None:
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "gone.csv"):
         read_file(tmp_path / "gone.csv")
-    with raises(DataError):
-        read_file(written(tmp_path, "x.doc", "Dear Sir or Madam"))
+    path = written(tmp_path, "x.doc", "Dear Sir or Madam")
+    with raises(DataError, source=path):
+        read_file(path)

@@ -64,30 +64,32 @@ def test_identifiers_of_a_parquet_file(tmp_path: Path, kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "table",
+    ("table", "row"),
     [
-        "id,a,y\np,1,0\n,2,1\n",
-        "id,a,y\np,1,0\n  ,2,1\n",
-        "id,a,y\nanna,1,0\nq,2,1\nanna,3,0\n",
-        "id,a,y\nanna,1,0\nanna ,2,1\n",
-        "name,a,y\np,1,0\n",
+        ("id,a,y\np,1,0\n,2,1\n", 2),
+        ("id,a,y\np,1,0\n  ,2,1\n", 2),
+        ("id,a,y\nanna,1,0\nq,2,1\nanna,3,0\n", 3),
+        ("id,a,y\nanna,1,0\nanna ,2,1\n", 2),
+        ("name,a,y\np,1,0\n", None),
     ],
 )
-def test_identifiers_that_cannot_be_used_are_refused_by_row(tmp_path: Path, table: str) -> None:
+def test_identifiers_that_cannot_be_used_are_refused_by_row(
+    tmp_path: Path, table: str, row: int | None
+) -> None:
     path = written(tmp_path, "x.csv", table)
-    with raises(DataError) as refusal:
+    with raises(DataError, source=path, column="id", key="--id", row=row) as refusal:
         load_own(path, "y", identifier="id")
     assert "anna" not in str(refusal.value)  # who a sample is stays out of messages and logs
 
 
 def test_a_column_is_label_or_identifier_and_only_tables_have_columns(tmp_path: Path) -> None:
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "x.csv", column="y", key="--id"):
         load_own(written(tmp_path, "x.csv", "a,y\n1,0\n"), "y", identifier="y")
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "x.svm", column="id"):
         load_own(written(tmp_path, "x.svm", "1 1:1\n"), "id")
     path = tmp_path / "x.parquet"
     pyarrow.parquet.write_table(pa.table({"id": [0.5, 1.5], "a": [1.0, 2.0], "label": [0, 1]}), path)
-    with raises(DataError):
+    with raises(DataError, source=path, column="id", key="--id"):
         load_own(path, identifier="id")
 
 
@@ -110,20 +112,22 @@ def test_identifiers_of_a_libsvm_file_are_the_lines_of_a_file_beside_it(
 
 
 @pytest.mark.parametrize(
-    "lines",
+    ("lines", "row"),
     [
-        b"anna\nb\n",
-        b"anna\nb\nc\nd",
-        b"",
-        b"anna\nb\nanna",
-        b"anna\n \nc",
-        b"anna\n\xff\nc",
+        (b"anna\nb\n", None),
+        (b"anna\nb\nc\nd", None),
+        (b"", None),
+        (b"anna\nb\nanna", 3),
+        (b"anna\n \nc", 2),
+        (b"anna\n\xff\nc", None),
     ],
 )
-def test_a_file_of_identifiers_that_cannot_be_used_is_refused(tmp_path: Path, lines: bytes) -> None:
+def test_a_file_of_identifiers_that_cannot_be_used_is_refused(
+    tmp_path: Path, lines: bytes, row: int | None
+) -> None:
     path, beside = written(tmp_path, "x.libsvm", SPARSE), tmp_path / "x.ids"
     beside.write_bytes(lines)
-    with raises(DataError) as refusal:
+    with raises(DataError, source=beside, key="--id", row=row) as refusal:
         load_own(path, identifier=str(beside))
     assert "anna" not in str(refusal.value)
 
@@ -148,24 +152,26 @@ def test_identifiers_of_an_archive_are_an_array(tmp_path: Path, sparse: bool, id
 
 
 @pytest.mark.parametrize(
-    "ids",
+    ("ids", "key", "row"),
     [
-        np.array(["anna", "b"]),
-        np.array([1.0, 2.0, 3.0]),
-        np.array([[1, 2, 3]]),
-        np.array(["anna", "b", "anna"]),
-        np.array(["anna", "", "c"]),
-        np.array(["anna", "b", None]),
+        (np.array(["anna", "b"]), "--id", None),
+        (np.array([1.0, 2.0, 3.0]), "--id", None),
+        (np.array([[1, 2, 3]]), "--id", None),
+        (np.array(["anna", "b", "anna"]), "--id", 3),
+        (np.array(["anna", "", "c"]), "--id", 2),
+        (np.array(["anna", "b", None]), "", None),  # Python objects, which no archive may hold
     ],
     ids=str,
 )
-def test_an_array_of_identifiers_that_cannot_be_used_is_refused(tmp_path: Path, ids: Any) -> None:
+def test_an_array_of_identifiers_that_cannot_be_used_is_refused(
+    tmp_path: Path, ids: Any, key: str, row: int | None
+) -> None:
     np.savez(tmp_path / "x.npz", X=np.eye(3), y=[0, 1, 0], patient=ids)
-    with raises(DataError) as refusal:
+    with raises(DataError, source=tmp_path / "x.npz", key=key, array="patient", row=row) as refusal:
         load_own(tmp_path / "x.npz", identifier="patient")
     assert "anna" not in str(refusal.value)
     np.savez(tmp_path / "y.npz", X=np.eye(3), y=[0, 1, 0])
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "y.npz", key="--id", array="person"):
         load_own(tmp_path / "y.npz", identifier="person")
 
 
@@ -198,13 +204,13 @@ def test_the_bias_belongs_to_whoever_holds_the_last_column(laboratory: Path) -> 
 
 
 def test_columns_that_the_run_does_not_have_are_refused_with_both_lists(laboratory: Path) -> None:
-    with raises(DataError):
+    with raises(DataError, source=laboratory, key="data.columns"):
         load_own(laboratory, "outcome", identifier="patient", columns=("age", "dose"))
 
 
 def test_forgotten_identifiers_are_not_taken_for_a_feature(tmp_path: Path) -> None:
     path = written(tmp_path, "x.csv", "patient,age,y\n17,50,0\n18,60,1\n")
-    with raises(DataError):
+    with raises(DataError, source=path, key="data.columns"):
         load_own(path, "y", columns=COLUMNS)
 
 
@@ -221,7 +227,7 @@ def test_columns_of_a_libsvm_file_go_by_number_and_those_that_occur_are_held(tmp
     np.testing.assert_array_equal(shard.features_held, [1, 3])
     np.testing.assert_array_equal(dense(shard), [[5, 6], [0, 7], [8, 0]])
     assert load_own(written(tmp_path, "y.svm", "1 1:1\n-1 2:1\n"), columns=2).features_held is None
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "z.svm"):
         load_own(written(tmp_path, "z.svm", "1\n-1\n"), columns=2)
 
 
@@ -229,16 +235,16 @@ def test_columns_of_an_archive_go_by_number(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", X=np.ones((3, 4)), y=np.array([0, 1, 0]))
     assert load_own(tmp_path / "x.npz", columns=4).features_held is None
     for number in (3, 5):
-        with raises(DataError):
+        with raises(DataError, source=tmp_path / "x.npz", key="data.columns"):
             load_own(tmp_path / "x.npz", columns=number)
 
 
 def test_names_are_for_files_with_names_and_a_number_for_those_without(
     tmp_path: Path, laboratory: Path
 ) -> None:
-    with raises(DataError):
+    with raises(DataError, source=laboratory, key="data.columns"):
         load_own(laboratory, "outcome", identifier="patient", columns=4)
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "x.svm", key="data.columns"):
         load_own(written(tmp_path, "x.svm", "1 1:1\n-1 2:1\n"), columns=COLUMNS)
 
 

@@ -253,28 +253,28 @@ def test_regression_labels_stay_numbers(tmp_path: Path) -> None:
     assert data.problem.classes == 0
     assert data.labels.dtype == np.float64
     assert data.shard(0, 3).samples in (5, 6)
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "x.csv", key="data.task"):
         source(file=tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize(
-    "keys",
+    ("keys", "key"),
     [
-        {"name": "digits", "samples": 2000},
-        {"name": "digits", "test_fraction": 0.9999},
-        {"name": "digits", "binarise": {"positive": ["ten"]}},
-        {"name": "digits", "binarise": {"positive": list(range(10))}},
-        {"name": "digits", "classes": [1, 2]},
-        {"name": "breast_cancer", "task": "regression"},
+        ({"name": "digits", "samples": 2000}, "samples"),
+        ({"name": "digits", "test_fraction": 0.9999}, "test_fraction"),
+        ({"name": "digits", "binarise": {"positive": ["ten"]}}, "binarise.positive"),
+        ({"name": "digits", "binarise": {"positive": list(range(10))}}, "binarise.positive"),
+        ({"name": "digits", "classes": [1, 2]}, "classes"),
+        ({"name": "breast_cancer", "task": "regression"}, "task"),
     ],
 )
-def test_settings_that_do_not_fit_the_data_are_refused_by_key(keys: dict[str, Any]) -> None:
-    with raises(DataError):
+def test_settings_that_do_not_fit_the_data_are_refused_by_key(keys: dict[str, Any], key: str) -> None:
+    with raises(DataError, key=f"data.{key}"):
         source(**keys)
 
 
 def test_a_client_that_does_not_exist_is_refused() -> None:
-    with raises(DataError):
+    with raises(DataError, client="4"):
         source(name="digits").shard(4, 4)
 
 
@@ -301,14 +301,14 @@ def test_an_own_file_may_lack_a_class_that_the_run_names(hospital: Path) -> None
 
 @pytest.mark.parametrize("step", ["standard", "unit-interval"])
 def test_an_own_file_cannot_be_scaled_by_what_only_all_clients_know(hospital: Path, step: Any) -> None:
-    with raises(DataError, key="data.scale"):
+    with raises(DataError, source=hospital, key="data.scale"):
         load_own(hospital, "outcome", scalings=[step])
 
 
 def test_an_own_libsvm_file_takes_the_number_of_features_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "x.svm").write_text("1 2:1\n-1 3:1\n")
     assert load_own(tmp_path / "x.svm", columns=10).total_features == 10
-    with raises(DataError):
+    with raises(DataError, source=tmp_path / "x.svm"):
         load_own(tmp_path / "x.svm", columns=2)
 
 
