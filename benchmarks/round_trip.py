@@ -3,7 +3,7 @@
 Both run in turn, several times, on one stream for each client without TLS: the peer is raw bytes and
 nothing else. A round of Fenchel includes all of its bookkeeping: checks, metrics, checkpoints. The ratio
 is that of the medians; limits are 1.3 at 4 clients and 1e6 floats, and 5 ms at 4 clients and 1e3 floats; five
-times as much with ``--quick``. as much with ``--quick``.
+times as much with ``--quick``.
 """
 
 from __future__ import annotations

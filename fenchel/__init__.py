@@ -4,7 +4,7 @@ This module is the public face. A script or notebook brings a federation up and 
 
     import fenchel
 
-    run = fenchel.up("experiments/quickstart.yaml", overrides=["rounds=5"])
+    run = fenchel.up("quickstart", overrides=["rounds=5"])
     run.metrics  # a row a round
 
 An algorithm of one's own derives from :class:`Algorithm` and :class:`ClientAlgorithm`, a model of one's own
