@@ -97,18 +97,18 @@ class ClientAlgorithm:
 
     Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings
 
-    def __init__(self, place: ClientContext) -> None:
-        self.client = place.client
-        self.objective = place.objective
-        self.shard = place.shard
-        self.secrets = place.secrets
-        self.own_solver = place.solver
-        self.settings: Any = place.settings
+    def __init__(self, context: ClientContext) -> None:
+        self.client = context.client
+        self.objective = context.objective
+        self.shard = context.shard
+        self.secrets = context.secrets
+        self.own_solver = context.solver
+        self.settings: Any = context.settings
         self.round = 0
         self.state: Any = None
-        self.seed = place.seed
-        self.message_bytes = place.message_bytes
-        self.uplink = place.uplink or ClientUplink(Uplink(), place.seed, place.client)
+        self.seed = context.seed
+        self.message_bytes = context.message_bytes
+        self.uplink = context.uplink or ClientUplink(Uplink(), context.seed, context.client)
         self.occasion = b""
         self.largest = 0.0
         self._handlers = _handlers(self)

@@ -98,9 +98,9 @@ class FedDyn(Algorithm):
     settings: FedDynSettings
     state: State
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
-        self.regularizer = conduct.objective.regularizer
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
+        self.regularizer = context.objective.regularizer
 
     def initial_state(self, model: Vector) -> State:
         """Begin with h = 0, as the clients begin with lambda_i = 0."""

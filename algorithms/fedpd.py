@@ -75,8 +75,8 @@ class FedPD(Algorithm):
     settings: FedPDSettings
     state: State
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
         sampler = self.fleet.participation.sampler
         if self.settings.skip and not isinstance(sampler, AllClients):
             raise SettingsError(

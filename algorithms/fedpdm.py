@@ -171,11 +171,11 @@ class FedPDM(Algorithm):
     state: State
     figures: ClassVar[tuple[str, ...]] = ("nonzeros", "coverage", "local_steps")
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
-        self.h = conduct.objective.regularizer
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
+        self.h = context.objective.regularizer
         self.aggregator = self.settings.aggregates(noisy=self.noisy)
-        self.initial_model = conduct.initial_model
+        self.initial_model = context.initial_model
         self._figures: dict[str, float] = {}
 
     def initial_state(self, model: Vector) -> State:
@@ -268,8 +268,8 @@ class FedPDMClient(LocalTraining):
 
     settings: FedPDMSettings
 
-    def __init__(self, place: ClientContext) -> None:
-        super().__init__(place)
+    def __init__(self, context: ClientContext) -> None:
+        super().__init__(context)
         self.aggregator = self.settings.aggregates(noisy=self.uplink.noisy)
         self.dual_is_public = self.settings.dual_is_public(noisy=self.uplink.noisy)
 

@@ -83,13 +83,13 @@ class Algorithm:
     fixed_fleet: ClassVar[str] = ""
     """Why nobody can join once the run has begun; empty: somebody can, and :meth:`admit` takes them in."""
 
-    def __init__(self, conduct: ServerContext) -> None:
-        self.fleet = conduct.fleet
-        self.settings: Any = conduct.settings
-        self.uplink = ServerUplink(conduct.uplink, conduct.fleet.seed, conduct.noisy)
-        self.downlink = ServerDownlink(conduct.downlink, conduct.fleet.seed)
-        self.noisy = conduct.noisy
-        self.state: Any = self.initial_state(conduct.initial_model)
+    def __init__(self, context: ServerContext) -> None:
+        self.fleet = context.fleet
+        self.settings: Any = context.settings
+        self.uplink = ServerUplink(context.uplink, context.fleet.seed, context.noisy)
+        self.downlink = ServerDownlink(context.downlink, context.fleet.seed)
+        self.noisy = context.noisy
+        self.state: Any = self.initial_state(context.initial_model)
 
     def initial_state(self, model: Vector) -> Any:
         """Return the state before the first round; override it if the state has more than the model."""

@@ -67,9 +67,9 @@ def measure(quick: bool) -> Figures:
     key = generate(_BITS)
     public, private = to_phe(key)
     started = time.perf_counter()
-    obfuscators = BlindingFactors(key)
+    blinding_factors = BlindingFactors(key)
     table_seconds = time.perf_counter() - started
-    ours = Paillier(key, obfuscators)
+    ours = Paillier(key, blinding_factors)
     foreign = Paillier(key, BlindingFactors(PrivateKey(key.p, key.q)))
     x = np.random.default_rng(0).uniform(-1000, 1000, 3_000 if quick else 10_000)
     vector = ours.encrypt(x, _LAYOUT)
@@ -105,7 +105,7 @@ def measure(quick: bool) -> Figures:
         **{f"ratio_{what}": round(watch.rate(what) / watch.rate(f"phe {what}"), 1) for what in _LIMITS},
         "bytes_a_value": round(bytes_a_value, 2),
         "ratio_bytes_to_float64": round(bytes_a_value / 8, 3),
-        "tables_mb": round(obfuscators.table_bytes / 1e6),
+        "tables_mb": round(blinding_factors.table_bytes / 1e6),
         "tables_seconds": round(table_seconds, 2),
         "libraries": f"gmpy2 {gmpy2.version()} with {gmpy2.mp_version()}, phe {metadata.version('phe')}",
     }

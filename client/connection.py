@@ -89,9 +89,9 @@ class Participant:
     name: str
     server: str
     credentials: Credentials | None
-    holdings: LocalData
+    local_data: LocalData
     state_folder: Path | None = None
-    consent: TrustLimits = field(default_factory=TrustLimits)
+    trust_limits: TrustLimits = field(default_factory=TrustLimits)
     retry_for: float = 600.0
     secrets: Secrets | None = None
     peers: Collection[str] | None = None
@@ -149,7 +149,7 @@ class Connection:
 
     def __post_init__(self) -> None:
         self._credentials = self.participant.credentials
-        self._room = DiskQuota(self.participant.consent.journal_bytes)
+        self._room = DiskQuota(self.participant.trust_limits.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
         """Join, and work until the server says that the run is over.
@@ -229,7 +229,7 @@ class Connection:
             client=who.name,
             instance=self._instance,
             software=software(),
-            own_data=who.holdings.own is not None,
+            own_data=who.local_data.own is not None,
         )
         reply: pb.JoinReply = await CoordinatorStub(channel).Join(request, timeout=60.0)
         self._succeeded()
@@ -240,7 +240,7 @@ class Connection:
         if self._worker is None or reply.run != self._run:
             check_run(reply.run)
             if self._has_worked:  # else the server knows nothing of this client but the shape of its data
-                who.consent.check_same(self._run, reply.run, who.name)
+                who.trust_limits.check_same(self._run, reply.run, who.name)
             self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
             self._run, self._has_worked = reply.run, False
             for warning in self._worker.session.warnings:
@@ -254,22 +254,22 @@ class Connection:
 
     def _ready(self, reply: pb.JoinReply) -> Worker:
         who = self.participant
-        own = who.holdings.own
-        settings = who.consent.settings(reply.settings, None if own is None else own.path)
+        own = who.local_data.own
+        settings = who.trust_limits.settings(reply.settings, None if own is None else own.path)
         given = "--secrets" if who.secrets is not None else "--peer" if who.peers is not None else None
-        who.consent.check_encryption(settings, given)
-        holding = who.holdings.of(settings, reply.assignment.index, reply.assignment.clients)
-        who.consent.check_model(settings, holding.shard)
+        who.trust_limits.check_encryption(settings, given)
+        holding = who.local_data.of(settings, reply.assignment.index, reply.assignment.clients)
+        who.trust_limits.check_model(settings, holding.shard)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
-        ceremony = self._ceremony(reply.run, settings, folder)
+        secret_exchange = self._ceremony(reply.run, settings, folder)
         session = Session(
             who.name,
             settings,
             holding,
             folder,
-            who.consent.code,
+            who.trust_limits.code,
             who.secrets,
-            ceremony,
+            secret_exchange,
             who.solver,
             who.policy,
             self._room,
@@ -290,7 +290,7 @@ class Connection:
         path = policy.ledger
         if path is None and who.state_folder is not None:
             path = who.state_folder / POLICY_LEDGER
-        data = who.holdings.identity(settings, who.name)
+        data = who.local_data.identity(settings, who.name)
         return Account(who.name, run, data, None if path is None else path.resolve(), who.state_folder)
 
     def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> SecretExchange | None:

@@ -142,7 +142,7 @@ class Session:
         journal_folder: Path | None = None,
         allowed: Collection[str] = (),
         secrets: Secrets | None = None,
-        ceremony: SecretExchange | None = None,
+        secret_exchange: SecretExchange | None = None,
         solver: Solver | None = None,
         policy: Policy | None = None,
         room: DiskQuota | None = None,
@@ -166,7 +166,7 @@ class Session:
         )
         self._journal_folder = journal_folder
         self._room = room
-        self._ceremony = ceremony
+        self._ceremony = secret_exchange
         if policy is not None and (refusal := policy.exposure(settings.algorithm)):
             raise SettingsError(f"client {client} does not take part: {refusal}")
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
@@ -174,11 +174,11 @@ class Session:
         self._spent = False  # whether the server has been told so
         self._live = 0  # the instruction after which the algorithm's state is the state
         self._last: tuple[int, Answer] | None = None
-        if ceremony is None:
+        if secret_exchange is None:
             _check_secrets(client, settings, secrets)
             self._begun = self._begin(secrets)
-        elif ceremony.secrets is not None:
-            self._begun = self._begin(ceremony.secrets)
+        elif secret_exchange.secrets is not None:
+            self._begun = self._begin(secret_exchange.secrets)
 
     def _begin(self, secrets: Secrets | None) -> _Begun:
         """Set the algorithm up, where the journal left it."""

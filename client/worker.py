@@ -183,7 +183,7 @@ class Worker:
             partial.assembly.rewind(head.resume)
             return _Arrived(head, told, partial.assembly, partial.first_ns)
         spans = told.float_spans() if first < told.size else ()  # what is all here is looked at as a whole
-        assembly = Assembly(told.size, recycler=self._recycler, spans=spans)
+        assembly = Assembly(told.size, buffer_pool=self._recycler, spans=spans)
         return _Arrived(head, told, assembly, time.perf_counter_ns())
 
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:

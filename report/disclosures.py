@@ -88,7 +88,7 @@ class _Account(_Part):
     messages: list[_Message]
     heads: list[_Head]
     noise: _Noise | _PlainNoise | None
-    outlets: list[_Exporter] = []
+    exporters: list[_Exporter] = []
 
 
 @dataclass(frozen=True)

@@ -122,8 +122,8 @@ class Coordinator:
         )
         if resume is not None:
             self.disclosures.resume(tuple(resume.members))
-        remarks = ThrottledLog()
-        self._environments = Environments(folder, remarks)
+        throttled_log = ThrottledLog()
+        self._environments = Environments(folder, throttled_log)
         if resume is not None:
             self._environments.resume(resume.round)
         self.admission = Admission(
@@ -134,7 +134,7 @@ class Coordinator:
             epoch=self._epoch,
             disclosures=self.disclosures,
             environments=self._environments,
-            remarks=remarks,
+            throttled_log=throttled_log,
             joined=self._observer.joined,
             opened=self._observer.opened,
         )
@@ -227,7 +227,7 @@ class Coordinator:
             settings.network.promised_bytes,
             traced=self._observer.traced,
             waits=self._observer.waits,
-            in_flight=MemoryBudget(settings.network.in_flight_bytes, settings.network.max_message_bytes),
+            memory_budget=MemoryBudget(settings.network.in_flight_bytes, settings.network.max_message_bytes),
         )
         objective = build_objective(settings.objective, no_samples(*shape))
         algorithm = build_half(settings, self._half, fleet, shape, self._public_key)
@@ -242,15 +242,17 @@ class Coordinator:
             settings, fleet, no_samples(*shape) if test is None else test, self._source
         )
         grows = settings.participation.late_joiners == "admit"
-        spending = None if settings.differential_privacy is None else PrivacyBudget(settings, objective)
+        privacy_budget = None if settings.differential_privacy is None else PrivacyBudget(settings, objective)
         figures = (
             *algorithm.figures,
             *(("clients",) if grows else ()),
-            *(spending.names if spending else ()),
+            *(privacy_budget.names if privacy_budget else ()),
         )
-        if spending is not None and self._resume is not None and exists(self.folder.calls):
-            spending.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
-        self.disclosures.spending = spending
+        if privacy_budget is not None and self._resume is not None and exists(self.folder.calls):
+            privacy_budget.resume(
+                read(self.folder.calls)
+            )  # also what was asked after the checkpoint: it was sent
+        self.disclosures.privacy_budget = privacy_budget
         recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
         return Rounds(
             settings,
@@ -264,7 +266,7 @@ class Coordinator:
             done,
             self.admission.take_in,
             self._begins,
-            spending,
+            privacy_budget,
             self.disclosures,
         )
 

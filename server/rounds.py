@@ -77,7 +77,7 @@ class Rounds:
     done: int
     admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
     on_begin: Callable[[int], None] = lambda t: None
-    spending: PrivacyBudget | None = None
+    privacy_budget: PrivacyBudget | None = None
     disclosures: DisclosureRecord | None = None
     ended: str = ""
     figures: dict[str, float] = field(default_factory=dict)
@@ -105,10 +105,14 @@ class Rounds:
             await self.algorithm.start()
         await self._save(wait=True, again=not fresh)
         await self._enrol()
-        for warning in [] if self.spending is None else self.spending.warnings():
+        for warning in [] if self.privacy_budget is None else self.privacy_budget.warnings():
             log.warning("differential_privacy: %s", warning)
         for t in range(self.done + 1, self.settings.rounds + 1):
-            self.ended = "" if self.spending is None else self.spending.exhausted() or self.fleet.exhausted()
+            self.ended = (
+                ""
+                if self.privacy_budget is None
+                else self.privacy_budget.exhausted() or self.fleet.exhausted()
+            )
             if self.ended:
                 log.warning("the run ends after round %d: %s", self.done, self.ended)
                 break
@@ -119,11 +123,11 @@ class Rounds:
 
     async def _enrol(self) -> None:
         """Let the account of privacy know everybody's number of samples."""
-        if self.spending is not None:
+        if self.privacy_budget is not None:
             members = self.fleet.members.values()
             samples = {each.name: each.shard.samples for each in members if each.shard is not None}
             await asyncio.to_thread(
-                self.spending.enrol, samples
+                self.privacy_budget.enrol, samples
             )  # a calibration takes a second for each size
 
     async def _round(self, t: int) -> None:
@@ -162,9 +166,9 @@ class Rounds:
         calls, fleet.calls = fleet.calls, []
         fleet.note_attendance(calls)
         costs: dict[str, float] = {}
-        if self.spending is not None:
-            self.spending.count(calls)
-            costs = await asyncio.to_thread(self.spending.figures)
+        if self.privacy_budget is not None:
+            self.privacy_budget.count(calls)
+            costs = await asyncio.to_thread(self.privacy_budget.figures)
         connected = sum(member.connected for member in fleet.members.values())
         found = {"clients": len(fleet.members)} | figures | self.algorithm.metrics() | costs
         each = self.algorithm.client_metrics() if self.recorder.client_figures else {}
@@ -273,18 +277,18 @@ class Rounds:
         began = (
             time.thread_time()
         )  # on a busy machine others take their time meanwhile, which is not its cost
-        border = RoundSnapshot.of(self.done, self.algorithm.state, self.fleet.members.values(), self._kept)
-        self._kept = None if border.is_large else border
-        self._covered = self._covered if border.is_large else self.done
+        snapshot = RoundSnapshot.of(self.done, self.algorithm.state, self.fleet.members.values(), self._kept)
+        self._kept = None if snapshot.is_large else snapshot
+        self._covered = self._covered if snapshot.is_large else self.done
         spent = time.thread_time() - began
         self._keep_from = time.perf_counter() + spent * (1 / _KEEPING_SHARE - 1)
 
     async def _secure(self) -> None:
         """Write what was kept between two rounds, as the run may wait for long now; the log says if that fails."""
         await self._saved()
-        border, self._kept = self._kept, None
-        if border is not None and not self._closed and not self._saving_failed():
-            checkpoint = border.checkpoint(self.folder.id, self.epoch)
+        snapshot, self._kept = self._kept, None
+        if snapshot is not None and not self._closed and not self._saving_failed():
+            checkpoint = snapshot.checkpoint(self.folder.id, self.epoch)
             self._saving = asyncio.create_task(self._write(checkpoint, time.perf_counter(), again=False))
             await self._saved()
         if error := self._saving_failed():

@@ -61,9 +61,9 @@ class Coda(CodaPlus):
     settings: CodaSettings
     objective: BinaryObjective
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
-        self.objective = cast(BinaryObjective, conduct.objective)
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
+        self.objective = cast(BinaryObjective, context.objective)
         self.place = {client: k for k, client in enumerate(self.fleet.members)}
 
     async def renew_dual(self) -> None:

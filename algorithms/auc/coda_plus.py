@@ -56,8 +56,8 @@ class CodaPlus(Staged):
     Settings: ClassVar[type[AlgorithmSettings]] = CodaPlusSettings
     settings: AveragingSettings
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
         self.averages = self.settings.output == "average"
 
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:

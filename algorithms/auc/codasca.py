@@ -138,8 +138,8 @@ class Codasca(Staged):
     settings: CodascaSettings
     state: State
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
         self.is_compact = self.settings.wire == "compact"
 
     def initial_state(self, model: Vector) -> State:

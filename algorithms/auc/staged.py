@@ -80,9 +80,9 @@ class Staged(Algorithm):
     figures: ClassVar[tuple[str, ...]] = ("stage", "minmax_value", "a", "b", "alpha")
     fixed_fleet: ClassVar[str] = "the class prior and the clients' weights are settled once, at the start"
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
-        require_scores(conduct.objective, self.settings.name)
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
+        require_scores(context.objective, self.settings.name)
 
     def check(self, data: DataSource | None) -> None:
         """Refuse data with samples of one class only."""
@@ -381,9 +381,9 @@ class StagedClient(ClientAlgorithm):
     settings: StagedSettings
     objective: BinaryObjective
 
-    def __init__(self, place: ClientContext) -> None:
-        super().__init__(place)
-        require_scores(place.objective, place.settings.name)
+    def __init__(self, context: ClientContext) -> None:
+        super().__init__(context)
+        require_scores(context.objective, context.settings.name)
 
     @property
     def length(self) -> int:

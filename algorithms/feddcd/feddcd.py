@@ -109,9 +109,9 @@ class DualAscent(Algorithm):
         "gap",
     )
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
-        self.objective = conduct.objective
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
+        self.objective = context.objective
 
     def check(self, data: DataSource | None) -> None:
         """Refuse cohorts of one, and local problems that the settings' solver cannot solve."""

@@ -78,9 +78,9 @@ class HybridFedAvg(Algorithm):
     settings: LocalDescentSettings
     fixed_fleet = "it is settled at the start which clients hold which features"
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
-        require_one_score(conduct.objective, conduct.settings.name)
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
+        require_one_score(context.objective, context.settings.name)
 
     async def start(self) -> None:
         """Learn every client's M_k."""
@@ -161,9 +161,9 @@ class HybridFedAvgClient(ClientAlgorithm):
     settings: LocalDescentSettings
     objective: LinearObjective
 
-    def __init__(self, place: ClientContext) -> None:
-        require_one_score(place.objective, place.settings.name)
-        super().__init__(place)
+    def __init__(self, context: ClientContext) -> None:
+        require_one_score(context.objective, context.settings.name)
+        super().__init__(context)
 
     @answers("tell_features")
     def tell_features(self) -> Values:

@@ -147,7 +147,7 @@ class Alignment(Arrangement):
 
 
 def align(
-    holdings: Mapping[str, HeldEntries],
+    local_data: Mapping[str, HeldEntries],
     *,
     features: int,
     block: int,
@@ -186,13 +186,13 @@ def align(
     -----
     HyFDCA, setup step S2. A cell that two clients hold would count twice in both of the method's sums.
     """
-    clients = sorted(holdings)
+    clients = sorted(local_data)
     for client in clients:
-        _check(client, holdings[client], features)
-    held = _numbered([holdings[client].samples for client in clients])
+        _check(client, local_data[client], features)
+    held = _numbered([local_data[client].samples for client in clients])
     for client, numbers in zip(clients, held, strict=True):
         _refuse_repeated(client, numbers)
-    columns = [holdings[client].features for client in clients]
+    columns = [local_data[client].features for client in clients]
     arrangement = _arrange(clients, held, 1 + max(int(numbers.max()) for numbers in held), block, random)
     if not ragged:
         _refuse_common_cells(
@@ -212,7 +212,7 @@ def align(
     )
 
 
-def align_features(holdings: Mapping[str, HeldEntries], *, features: int, block: int) -> Arrangement:
+def align_features(local_data: Mapping[str, HeldEntries], *, features: int, block: int) -> Arrangement:
     """Lay the features that somebody holds out in one vector; within a group they keep their order.
 
     Parameters
@@ -231,10 +231,10 @@ def align_features(holdings: Mapping[str, HeldEntries], *, features: int, block:
     DataError
         If a client holds nothing.
     """
-    clients = sorted(holdings)
+    clients = sorted(local_data)
     for client in clients:
-        _check(client, holdings[client], features)
-    return _arrange(clients, [holdings[client].features for client in clients], features, block, None)
+        _check(client, local_data[client], features)
+    return _arrange(clients, [local_data[client].features for client in clients], features, block, None)
 
 
 def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:

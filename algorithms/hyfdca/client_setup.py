@@ -278,7 +278,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         if self.settings.privacy == "none":
             return None
         assert self.secrets is not None, "the session refuses to begin without"
-        return Paillier(self.secrets.private_key, self.secrets.obfuscators)
+        return Paillier(self.secrets.private_key, self.secrets.blinding_factors)
 
     @property
     def _alignment_key(self) -> bytes:

@@ -66,7 +66,7 @@ class Hybrid:
     loss: MarginLoss
     l2: float
     features: int
-    holdings: Mapping[str, HeldEntries]
+    local_data: Mapping[str, HeldEntries]
     norm_bits: Mapping[str, int]
     target_bits: Mapping[str, int]
     key: PublicKey | None
@@ -79,7 +79,7 @@ class Hybrid:
     @cached_property
     def ranges(self) -> DualRanges:
         """How large numbers can be."""
-        every = np.concatenate([holding.samples for holding in self.holdings.values()])
+        every = np.concatenate([holding.samples for holding in self.local_data.values()])
         _, holders = np.unique(every.view(np.dtype((np.void, every.shape[1]))), return_counts=True)
         return DualRanges(
             self.settings,
@@ -87,7 +87,7 @@ class Hybrid:
             self.loss,
             self.l2,
             samples=len(every),
-            clients=len(self.holdings),
+            clients=len(self.local_data),
             holders=int(holders.max(initial=1)),
             longest_part=2.0 ** max(self.norm_bits.values()),
             largest_target=2.0 ** max(self.target_bits.values(), default=0),
@@ -98,7 +98,7 @@ class Hybrid:
     def alignment(self) -> Alignment:
         """Who holds which samples."""
         return align(
-            self.holdings,
+            self.local_data,
             features=self.features,
             block=self.ranges.block,
             ragged=self.settings.layout == "ragged",
@@ -109,9 +109,9 @@ class Hybrid:
     def feature_arrangement(self) -> Arrangement:
         """Where features lie: in their own places, or where they are encrypted in blocks with equal holders."""
         if not self.settings.protect_primal:
-            return _in_own_places(self.holdings, self.features)
+            return _in_own_places(self.local_data, self.features)
         return align_features(
-            self.holdings, features=self.features, block=self.ranges.layouts["primal"].slots
+            self.local_data, features=self.features, block=self.ranges.layouts["primal"].slots
         )
 
     @cached_property
@@ -173,15 +173,15 @@ class Hybrid:
         """Return order, block sizes and holders of each client's features; empty unless they are encrypted."""
         nothing = np.empty(0, np.int64)
         if not self.settings.protect_primal:
-            return dict.fromkeys(self.holdings, (nothing, nothing, nothing))
+            return dict.fromkeys(self.local_data, (nothing, nothing, nothing))
         slices = self.feature_arrangement.slices
         return {client: (held.order, held.sizes, held.holders) for client, held in slices.items()}
 
 
-def _in_own_places(holdings: Mapping[str, HeldEntries], features: int) -> Arrangement:
+def _in_own_places(local_data: Mapping[str, HeldEntries], features: int) -> Arrangement:
     """Return the arrangement in which each feature stands in its own place, in one block for each client."""
     slices = {}
-    for client, holding in holdings.items():
+    for client, holding in local_data.items():
         first, count = np.zeros(1, np.int64), len(holding.features)
         everything = np.arange(count)
         slices[client] = Slice(

@@ -105,12 +105,12 @@ class HyFDCASetup(Algorithm):
     state: State
     fixed_fleet = "it is settled at the start which clients hold parts of which samples and features"
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
         self._is_prepared = False
-        self._expected_key = conduct.public_key
+        self._expected_key = context.public_key
         self._sampler = self.fleet.participation.sampler.kind
-        problem = conduct.objective
+        problem = context.objective
         if not isinstance(problem, LinearObjective) or problem.outputs != 1:
             raise SettingsError(
                 "HyFDCA works with linear models of one score: hinge, smoothed-hinge, squared-hinge, logistic, squared",
@@ -237,7 +237,7 @@ class HyFDCASetup(Algorithm):
         bytes_each
             What one takes.
         """
-        needed, limit = bytes_each * sum(held.values()), self.fleet.in_flight.limit
+        needed, limit = bytes_each * sum(held.values()), self.fleet.memory_budget.limit
         if needed > limit:
             most = max(held, key=held.__getitem__)
             raise SettingsError(

@@ -144,8 +144,8 @@ class DRDM(SampledByWeight):
     settings: DRDMSettings
     state: State
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
         loud = self.settings.dual_estimator == "plain" and self.m < self.clients
         if loud and self.settings.correction.startswith("lambda"):
             log.warning(

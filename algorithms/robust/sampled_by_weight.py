@@ -90,8 +90,8 @@ class SampledByWeight(Robust):
     state: State
     figures: ClassVar[tuple[str, ...]] = (*Robust.figures, "largest_mean_weight", "mean_weights_entropy")
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
         sampler = self.fleet.participation.sampler
         if not isinstance(sampler, AllClients | FixedSize):
             raise SettingsError(

@@ -61,9 +61,9 @@ class Robust(Algorithm):
     client_figures: ClassVar[tuple[str, ...]] = ("weight", "reported_loss")
     fixed_fleet: ClassVar[str] = "the clients' weights are a point of a simplex with a corner for each client"
 
-    def __init__(self, conduct: ServerContext) -> None:
-        super().__init__(conduct)
-        self.objective = conduct.objective
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
+        self.objective = context.objective
         self.place = {client: place for place, client in enumerate(self.fleet.members)}
 
     def initial_state(self, model: Vector) -> Any:

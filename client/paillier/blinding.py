@@ -220,8 +220,8 @@ def _residues(modulo: PrimePower, count: int) -> list[gmpy2.mpz]:
     return list(gmpy2.powmod_base_list(units, modulo.prime, modulo.square))
 
 
-def _empty_in_forked_children(obfuscators: BlindingFactors) -> None:
-    reference = weakref.ref(obfuscators)  # what is registered stays so for ever, and the tables must not
+def _empty_in_forked_children(blinding_factors: BlindingFactors) -> None:
+    reference = weakref.ref(blinding_factors)  # what is registered stays so for ever, and the tables must not
 
     def after_fork() -> None:
         found = reference()

@@ -48,14 +48,14 @@ class Paillier:
         The obfuscators are of another key.
     """
 
-    def __init__(self, key: PrivateKey, obfuscators: BlindingFactors, *, threads: int = 1) -> None:
+    def __init__(self, key: PrivateKey, blinding_factors: BlindingFactors, *, threads: int = 1) -> None:
         if threads < 1:
             raise SettingsError(f"decryption with {threads} threads: expected 1 or more")
-        if obfuscators.key.public != key.public:
+        if blinding_factors.key.public != key.public:
             raise EncryptionError("the obfuscators were made for another key than the one to encrypt with")
         self.key = key
         self.meter = CipherMeter()
-        self._obfuscators = obfuscators
+        self._obfuscators = blinding_factors
         self._threads = threads
 
     def encrypt(self, values: Vector, layout: Layout) -> CipherVector:
@@ -81,9 +81,9 @@ class Paillier:
         started = time.perf_counter_ns()
         plaintexts = layout.pack(values)
         with self._obfuscators.paused():
-            obfuscators = self._obfuscators.take(len(plaintexts))
+            blinding_factors = self._obfuscators.take(len(plaintexts))
         n, n_squared = self.key.public.modulus, self.key.public.n_squared
-        ciphertexts = [(1 + n * m) * r % n_squared for m, r in zip(plaintexts, obfuscators, strict=True)]
+        ciphertexts = [(1 + n * m) * r % n_squared for m, r in zip(plaintexts, blinding_factors, strict=True)]
         self.meter.encryptions += len(ciphertexts)
         self.meter.encryption_ns += time.perf_counter_ns() - started
         return CipherVector(self.key.public, layout, len(values), 1, ciphertexts)

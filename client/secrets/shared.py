@@ -62,7 +62,7 @@ class Secrets:
         return hashlib.sha256(_FINGERPRINT_PREFIX + public.id + self.alignment_key).hexdigest()[:32]
 
     @cached_property
-    def obfuscators(self) -> BlindingFactors:
+    def blinding_factors(self) -> BlindingFactors:
         """What encryption takes its time for, with tables that all clients of a process share."""
         return BlindingFactors(self.private_key)
 

@@ -295,7 +295,7 @@ class Assembly:
         self,
         size: int,
         received: int = 0,
-        recycler: BufferPool | None = None,
+        buffer_pool: BufferPool | None = None,
         spans: Sequence[FloatSpan] = (),
     ) -> None:
         self.size = size
@@ -303,7 +303,7 @@ class Assembly:
         self._looked_at = 0
         self._suspicious = False
         self.received = received
-        self._recycler = recycler or BufferPool()
+        self._recycler = buffer_pool or BufferPool()
         self._buffer: memoryview | None = None
         self._unwanted = False
 

@@ -60,9 +60,9 @@ def disclosures(
         heads.add_row(Text(plain(message)), way, Text(plain(fields)), f"{times:,}")
     console.print("\nHeads of messages, always in clear between server and client:")
     console.print(heads)
-    if outlets := outlet_rows(account):
+    if exporters := outlet_rows(account):
         console.print("\nWhere else the run could be watched:")
-        for sentence in outlets:
+        for sentence in exporters:
             console.print(plain(sentence), soft_wrap=True, markup=False)
     if meanings := _meanings(run):
         console.print("\nWhat clients do in each phase:")

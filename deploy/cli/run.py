@@ -224,7 +224,7 @@ def up(
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
 
-    outlets = Exporters.parse(dashboard, dashboard_at, metrics)
+    exporters = Exporters.parse(dashboard, dashboard_at, metrics)
     chosen, folder = _chosen(settings, overrides, clients, resume, previous)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     number = len(checkpoint.members) if checkpoint is not None else chosen.clients
@@ -236,7 +236,7 @@ def up(
     folder = folder or RunFolder.create(runs, chosen.name)
     with (
         _kept_if_begun(folder, resume is not None),
-        watching(folder, chosen, outlets, partial(_say, console), _caution) as watchers,
+        watching(folder, chosen, exporters, partial(_say, console), _caution) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
         launcher = LocalLauncher(
@@ -294,7 +294,7 @@ def server(
 
     listen = listen or (DEFAULT_LISTEN_INSECURE if insecure else DEFAULT_LISTEN)
     address = Address.parse(listen, "--listen")
-    outlets = Exporters.parse(dashboard, dashboard_at, metrics)
+    exporters = Exporters.parse(dashboard, dashboard_at, metrics)
     refuse_private_keys(certs, os.environ)
     key = None if public_key is None else read_public(public_key)
     chosen, folder = _chosen(settings, overrides, clients, resume, previous)
@@ -325,7 +325,7 @@ def server(
     write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
     with (
         _kept_if_begun(folder, resume is not None),
-        watching(folder, chosen, outlets, partial(_say, console), _caution) as watchers,
+        watching(folder, chosen, exporters, partial(_say, console), _caution) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
         observer = display.observer().beside(watchers)
@@ -486,8 +486,8 @@ def client(
     Address.parse(server, "the server's address")
     metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
     identities = _identities(certs, claim, sessions, first, name)
-    holdings = LocalData(None if data is None else OwnFile(data, label, identifier))
-    consent = TrustLimits(
+    local_data = LocalData(None if data is None else OwnFile(data, label, identifier))
+    trust_limits = TrustLimits(
         frozenset(allow or ()),
         frozenset(allow_file or ()),
         frozenset(allow_data) if allow_data else None,
@@ -504,9 +504,9 @@ def client(
             each,
             where,
             credentials,
-            holdings,
+            local_data,
             state,
-            consent,
+            trust_limits,
             retry_for,
             shared,
             frozenset(peers) if peers else None,

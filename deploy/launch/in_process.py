@@ -102,14 +102,14 @@ async def run_in_process(
         secrets = _secrets(settings, keys, fresh=resume is None)
     if secrets is not None and settings.algorithm.key_bits is not None:
         coordinator.require_key(secrets.private_key.public)
-    holdings = LocalData()
+    local_data = LocalData()
     allowed = outside_code(settings.model_dump())
     try:
         # One thread for linear algebra, as in every client process: sums must not depend on the machine's cores.
         with threadpool_limits(1):
             async with asyncio.TaskGroup() as tasks:
                 for name in client_names(number):
-                    tasks.create_task(_client(coordinator, name, holdings, folder, allowed, secrets))
+                    tasks.create_task(_client(coordinator, name, local_data, folder, allowed, secrets))
                 conducting = tasks.create_task(coordinator.conduct())
     except BaseExceptionGroup as group:
         raise _first(group) from None
@@ -142,7 +142,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 async def _client(
     coordinator: Coordinator,
     name: str,
-    holdings: LocalData,
+    local_data: LocalData,
     folder: RunFolder,
     allowed: Collection[str],
     secrets: Secrets | None,
@@ -153,7 +153,7 @@ async def _client(
         if reply.HasField("assignment"):
             break
     settings = from_json(reply.settings)
-    holding = holdings.of(settings, reply.assignment.index, reply.assignment.clients)
+    holding = local_data.of(settings, reply.assignment.index, reply.assignment.clients)
     session = Session(name, settings, holding, folder.journals / reply.run / name, allowed, secrets)
     stream = MemoryStream()
     serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))

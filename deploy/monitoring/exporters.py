@@ -62,7 +62,7 @@ class Exporters:
 def watching(
     folder: RunFolder,
     settings: RunSettings,
-    outlets: Exporters,
+    exporters: Exporters,
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> Iterator[RunObserver]:
@@ -95,17 +95,17 @@ def watching(
 
             observer = observer.beside(stack.enter_context(ServerTraces(traces, folder.id)).observer())
             shown.append(Exporter("traces", endpoint()))
-        if outlets.metrics_at is not None:
+        if exporters.metrics_at is not None:
             from fenchel.server.telemetry.metrics import ServerMetrics
 
             counted = ServerMetrics(folder.id, settings)
             observer = observer.beside(counted.observer())
-            address = stack.enter_context(_scraped(outlets.metrics_at, counted.exposition.text, say, warn))
+            address = stack.enter_context(_scraped(exporters.metrics_at, counted.exposition.text, say, warn))
             shown.append(Exporter("metrics", address))
-        if outlets.dashboard:
+        if exporters.dashboard:
             from fenchel.deploy.monitoring.dashboard import Dashboard
 
-            page = stack.enter_context(Dashboard(folder, settings.rounds, outlets.dashboard_at))
+            page = stack.enter_context(Dashboard(folder, settings.rounds, exporters.dashboard_at))
             say(f"live page   {page.url}")
             if not page.is_private:
                 warn(

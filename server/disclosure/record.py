@@ -76,7 +76,7 @@ class DisclosureRecord:
     run: str
     privacy: DifferentialPrivacy | None = None
     uplink: Uplink = field(default_factory=Uplink)
-    spending: PrivacyBudget | None = None
+    privacy_budget: PrivacyBudget | None = None
     _outlets: list[Exporter] = field(default_factory=list)
     _kinds: dict[tuple[object, ...], DisclosureEntry] = field(default_factory=dict)
     _heads: dict[str, Head] = field(default_factory=dict)
@@ -109,9 +109,9 @@ class DisclosureRecord:
             del unseen[each]
         self._head(name, direction, news)
 
-    def shown(self, *outlets: Exporter) -> None:
+    def shown(self, *exporters: Exporter) -> None:
         """Note where the run can be watched."""
-        for outlet in outlets:
+        for outlet in exporters:
             if outlet not in self._outlets:
                 self._outlets.append(outlet)
                 self._news = True
@@ -283,7 +283,7 @@ class DisclosureRecord:
         return {
             "mechanism": self.privacy.mechanism,
             "delta": self.privacy.delta,
-            "groups": [] if self.spending is None else self.spending.groups(),
+            "groups": [] if self.privacy_budget is None else self.privacy_budget.groups(),
         }
 
     def resume(self, members: Collection[str]) -> None:

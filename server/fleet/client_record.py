@@ -94,7 +94,7 @@ class ClientRecord:
     """Converses on the client's latest stream."""
     overdue: dict[int, Call] = field(default_factory=dict)
     """Questions whose deadline has passed, until the next one is asked."""
-    punctuality: Availability = field(default_factory=Availability)
+    availability: Availability = field(default_factory=Availability)
     """How it keeps deadlines."""
     attendance: Attendance = field(default_factory=Attendance)
     """In which rounds it has not answered lately."""
@@ -113,7 +113,7 @@ class ClientRecord:
     _left_ns: int = 0
 
     def __post_init__(self) -> None:
-        self.punctuality.client = self.name
+        self.availability.client = self.name
 
     @property
     def takes_part(self) -> bool:

@@ -293,7 +293,9 @@ class Cohort:
         terms = participation.phases.get(phase) or PhaseTerms()
         waits = participation.on_shortage == "wait" and not roster.admitting
         sizes = self._sizes(expected, same)
-        room = roster.in_flight.room(f"round {roster.round}, phase {phase!r}", sizes, collector.buffer_bytes)
+        room = roster.memory_budget.room(
+            f"round {roster.round}, phase {phase!r}", sizes, collector.buffer_bytes
+        )
         collector.enter(room)
         request = Request(
             phase,

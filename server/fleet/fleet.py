@@ -22,10 +22,10 @@ class Fleet(Roster):
 
     _shortage: Shortage = field(default_factory=Shortage)
 
-    def admit(self, newcomer: ClientRecord) -> Cohort:
+    def admit(self, late_joiner: ClientRecord) -> Cohort:
         """Take a client in, between two rounds; return the cohort of it alone."""
-        self._renew([*self.members.values(), newcomer])
-        return Cohort(self, (newcomer.name,))
+        self._renew([*self.members.values(), late_joiner])
+        return Cohort(self, (late_joiner.name,))
 
     def dismiss(self, member: ClientRecord) -> None:
         """Take a client out again that :meth:`admit` took in, before it was told anything."""

@@ -62,9 +62,13 @@ class Reservation:
     """
 
     def __init__(
-        self, in_flight: MemoryBudget, wanted: int, buffer: int = 0, allowed: Mapping[str, int] | None = None
+        self,
+        memory_budget: MemoryBudget,
+        wanted: int,
+        buffer: int = 0,
+        allowed: Mapping[str, int] | None = None,
     ) -> None:
-        self._in_flight = in_flight
+        self._in_flight = memory_budget
         self.wanted = wanted
         self.buffer = buffer
         self._allowed = allowed or {}

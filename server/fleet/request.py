@@ -109,11 +109,11 @@ class Request:
     def expect(self, member: ClientRecord, call: Call) -> None:
         """Wait for this client, too; if it has been late again and again, only until all others have answered."""
         self._waiting[member.name] = member, call
-        punctuality = member.punctuality
-        if punctuality.missed:
-            if punctuality.returned(member.streams):
+        availability = member.availability
+        if availability.missed:
+            if availability.returned(member.streams):
                 log.info("client %s has come back: it is waited for again", member.name)
-            if not punctuality.awaited(self.phase):
+            if not availability.awaited(self.phase):
                 self._overlooked.add(member.name)
 
     def is_open_for(self, call: Call) -> bool:
@@ -153,7 +153,7 @@ class Request:
         self._arriving.discard(call.client)
         call.outcome = "counted"
         member.count(call)
-        if member.punctuality.missed and self._in_time and member.punctuality.keep(self.phase):
+        if member.availability.missed and self._in_time and member.availability.keep(self.phase):
             self._welcome(member)
         self.answered.append(call.client)
         self._collector.add(call.client, values)
@@ -163,7 +163,7 @@ class Request:
             self._changed.set()
 
     def _welcome(self, member: ClientRecord) -> None:
-        others = ", ".join(map(repr, sorted(member.punctuality.overlooked)))
+        others = ", ".join(map(repr, sorted(member.availability.overlooked)))
         log.info(
             "client %s has answered in time: it is waited for again%s",
             member.name,
@@ -379,7 +379,7 @@ class Request:
                 self._deadline,
             )
             member = self._leave(client)
-            news = member.punctuality.miss(self.phase, member.streams, self._patience, self._deadline)
+            news = member.availability.miss(self.phase, member.streams, self._patience, self._deadline)
             if news:
                 log.warning(
                     "client %s has missed %d deadlines in a row (participation.patience). It is still asked, but %s no "

@@ -66,7 +66,7 @@ class Roster:
     round: int = 0
     calls: list[Call] = field(default_factory=list)
     traced: Callable[[str, int], str] = lambda phase, t: ""
-    in_flight: MemoryBudget = field(default_factory=MemoryBudget)
+    memory_budget: MemoryBudget = field(default_factory=MemoryBudget)
     waits: Callable[[str], None] = lambda words: None
     saved: int | None = None
     secure: Callable[[], Awaitable[None]] = _nothing_to_save

@@ -74,7 +74,7 @@ class Admission:
         epoch: int,
         disclosures: DisclosureRecord,
         environments: Environments,
-        remarks: ThrottledLog,
+        throttled_log: ThrottledLog,
         joined: Callable[[int, int | None], None],
         opened: Callable[[str, str], None],
     ) -> None:
@@ -84,7 +84,7 @@ class Admission:
         self._resumed = resume is not None
         self._disclosures = disclosures
         self._environments = environments
-        self._remarks = remarks
+        self._remarks = throttled_log
         self._joined = joined
         self._opened = opened
         self._stateless = keeps_no_state(settings.algorithm)
@@ -297,30 +297,30 @@ class Admission:
         takes to find out about one client.
         """
         before = len(fleet.members)
-        while (newcomer := self._newcomers.call()) is not None:
+        while (late_joiner := self._newcomers.call()) is not None:
             began = time.monotonic()
-            cohort = fleet.admit(newcomer)
+            cohort = fleet.admit(late_joiner)
             fleet.admitting = True
             try:
                 await algorithm.admit(cohort)
             except (JoinRefusedError, TooFewRepliesError, WireError) as error:
-                fleet.dismiss(newcomer)
-                instance = self.enrolment.instances[newcomer.name]
+                fleet.dismiss(late_joiner)
+                instance = self.enrolment.instances[late_joiner.name]
                 reason = f"it could not be taken into the run: {error}"
-                self._newcomers.turn_away(newcomer, instance, reason, time.monotonic() - began)
+                self._newcomers.turn_away(late_joiner, instance, reason, time.monotonic() - began)
                 log.error(
                     "client %s could not be taken in: %s. The run goes on without it; started again, it may try "
                     "once more after %.0f s",
-                    newcomer.name,
+                    late_joiner.name,
                     error,
-                    self._newcomers.pause(newcomer.name),
+                    self._newcomers.pause(late_joiner.name),
                 )
                 break
             finally:
                 fleet.admitting = False
             log.info(
                 "client %s takes part from round %d on, one of %d clients now",
-                newcomer.name,
+                late_joiner.name,
                 fleet.round + 1,
                 len(fleet.members),
             )

@@ -56,12 +56,12 @@ class LateJoiners:
 
     def member(self, name: str) -> ClientRecord:
         """Return the record of a client that is not in the fleet yet."""
-        newcomer = self._waiting.get(name)
-        if newcomer is None:
+        late_joiner = self._waiting.get(name)
+        if late_joiner is None:
             # Above what it was sent when it was turned away: its journal may hold the answers.
             first = self._next_sequences.get(name, self._first_sequence)
-            newcomer = self._waiting[name] = _LateJoiner(ClientRecord(name, 0, next_sequence=first))
-        return newcomer.member
+            late_joiner = self._waiting[name] = _LateJoiner(ClientRecord(name, 0, next_sequence=first))
+        return late_joiner.member
 
     def refusal(self, name: str, instance: bytes | None) -> str:
         """Say why this process was turned away before; empty if it was not. A new process may try again."""
@@ -76,23 +76,23 @@ class LateJoiners:
         JoinRefusedError
             It came by another stream meanwhile, and was turned away.
         """
-        newcomer = self._waiting.get(member.name)
-        if newcomer is None or newcomer.member is not member:
+        late_joiner = self._waiting.get(member.name)
+        if late_joiner is None or late_joiner.member is not member:
             raise JoinRefusedError(f"client {member.name!r} was turned away meanwhile; it must join anew")
-        newcomer.streams += 1
+        late_joiner.streams += 1
         try:
-            await newcomer.called.wait()
+            await late_joiner.called.wait()
         finally:
-            newcomer.streams -= 1
+            late_joiner.streams -= 1
 
     def call(self) -> ClientRecord | None:
         """Return the first client by id that waits now and may come, and let it; ``None``: there is none."""
         for name in sorted(self._waiting):
-            newcomer = self._waiting[name]
-            if newcomer.streams and not self.pause(name):
+            late_joiner = self._waiting[name]
+            if late_joiner.streams and not self.pause(name):
                 del self._waiting[name]
-                newcomer.called.set()
-                return newcomer.member
+                late_joiner.called.set()
+                return late_joiner.member
         return None
 
     def pause(self, name: str) -> float:
@@ -123,8 +123,8 @@ class LateJoiners:
 
     def end(self) -> None:
         """Let nobody wait any longer: the run is over."""
-        for newcomer in self._waiting.values():
-            newcomer.called.set()
+        for late_joiner in self._waiting.values():
+            late_joiner.called.set()
 
 
 def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:

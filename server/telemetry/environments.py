@@ -32,7 +32,7 @@ class Environments:
     """
 
     folder: RunFolder
-    remarks: ThrottledLog
+    throttled_log: ThrottledLog
     _record: EnvironmentRecord = field(default_factory=EnvironmentRecord)
     _round: int = 1  # that the next news hold for
     _compared: bool = False
@@ -101,4 +101,4 @@ class Environments:
             self._warn(participant, str(change))
 
     def _warn(self, participant: str, what: str) -> None:
-        self.remarks.add(logging.WARNING, participant, f"{what}. {_CONSEQUENCE}")
+        self.throttled_log.add(logging.WARNING, participant, f"{what}. {_CONSEQUENCE}")

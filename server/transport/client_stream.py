@@ -64,7 +64,7 @@ class ClientStream:
         stream: Stream,
         network: Network,
         disclosures: DisclosureRecord | None = None,
-        recycler: BufferPool | None = None,
+        buffer_pool: BufferPool | None = None,
         *,
         budgets: bool = False,
     ) -> None:
@@ -73,7 +73,7 @@ class ClientStream:
         self._largest = network.max_message_bytes
         self._outlines = Outlines(self._largest)
         self._arriving: Call | None = None
-        self._recycler = recycler or BufferPool()
+        self._recycler = buffer_pool or BufferPool()
         self._disclosures = disclosures
         self._budgets = budgets
         self._metered = stream if isinstance(stream, Metered) else None
@@ -260,7 +260,7 @@ class ClientStream:
         if not reply.resume:
             # A body that is here already is looked at as a whole.
             spans = told.float_spans() if first < told.size else ()
-            return Assembly(told.size, recycler=self._recycler, spans=spans)
+            return Assembly(told.size, buffer_pool=self._recycler, spans=spans)
         if call is None:
             return Assembly(told.size, received=min(reply.resume, told.size))  # given up meanwhile: discarded
         begun = self._member.partial

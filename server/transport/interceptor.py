@@ -92,15 +92,15 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     def __init__(
         self,
         own: str,
-        guard: RevocationCheck,
-        gate: RateLimiter,
+        revocation_check: RevocationCheck,
+        rate_limiter: RateLimiter,
         network: Network,
         tell: Callable[[str, str], None],
         note: Note,
     ) -> None:
         self._own = f"/{own}/"
-        self._guard = guard
-        self._gate = gate
+        self._guard = revocation_check
+        self._gate = rate_limiter
         self._network = network
         self._tell = tell
         self._note = note

@@ -82,11 +82,11 @@ class Service:
         *,
         secure: bool,
         limits: Network | None = None,
-        guard: RevocationCheck | None = None,
+        revocation_check: RevocationCheck | None = None,
         note: Note = lambda direction, message: None,
     ) -> None:
         self._coordinator = coordinator
-        self._guard = guard or RevocationCheck()
+        self._guard = revocation_check or RevocationCheck()
         self._secure = secure
         self._note = note
         self._sockets = Sockets()
@@ -112,7 +112,7 @@ class Service:
             },
         )
 
-    def entrance(self) -> AdmissionInterceptor:
+    def interceptor(self) -> AdmissionInterceptor:
         """Return what stands before every call of the server that this service is on."""
         return AdmissionInterceptor(_NAME, self._guard, self._gate, self._limits, self._tell, self._note)
 
@@ -223,16 +223,16 @@ async def listening(
     revocations = None if folder is None else Revocations(folder)
     if revocations is not None:
         coordinator.revoked = revocations.refusal
-    guard = RevocationCheck(revocations)
+    revocation_check = RevocationCheck(revocations)
     service = Service(
         coordinator,
         secure=credentials is not None,
         limits=network,
-        guard=guard,
+        revocation_check=revocation_check,
         note=coordinator.disclosures.head,
     )
     server = grpc.aio.server(
-        interceptors=(service.entrance(),),
+        interceptors=(service.interceptor(),),
         options=(
             *options(keepalive),
             ("grpc.max_concurrent_streams", network.max_calls_per_client),
@@ -259,7 +259,7 @@ async def listening(
     await server.start()
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     await servicer.set(_NAME, health_pb2.HealthCheckResponse.SERVING)
-    watching = asyncio.create_task(guard.watch())
+    watching = asyncio.create_task(revocation_check.watch())
     try:
         yield port
     finally:

@@ -78,9 +78,9 @@ def hybrid_settings(
 def shards_of(settings: RunSettings) -> dict[str, Shard]:
     """Return what each client holds."""
     assert isinstance(settings.clients, int)
-    holdings = LocalData()
+    local_data = LocalData()
     names = client_names(settings.clients)
-    return {name: holdings.of(settings, place, len(names)).shard for place, name in enumerate(names)}
+    return {name: local_data.of(settings, place, len(names)).shard for place, name in enumerate(names)}
 
 
 @dataclass(frozen=True)

@@ -305,10 +305,10 @@ class Witness:
     async def _federation(self, folder: RunFolder) -> None:
         assert isinstance(self.settings.clients, int)
         coordinator = Coordinator(self.settings, folder)
-        holdings = LocalData()
+        local_data = LocalData()
         async with asyncio.TaskGroup() as tasks:
             for name in client_names(self.settings.clients):
-                tasks.create_task(self._client(coordinator, name, holdings))
+                tasks.create_task(self._client(coordinator, name, local_data))
             tasks.create_task(coordinator.conduct())
 
     async def _client(self, coordinator: Coordinator, name: str, shared: LocalData) -> None:
@@ -318,8 +318,8 @@ class Witness:
         while not (reply := await coordinator.admission.join(request)).HasField("assignment"):
             pass
         settings = from_json(reply.settings)
-        holdings = LocalData(self.files[name]) if self.files else shared
-        holding = holdings.of(settings, reply.assignment.index, reply.assignment.clients)
+        local_data = LocalData(self.files[name]) if self.files else shared
+        holding = local_data.of(settings, reply.assignment.index, reply.assignment.clients)
         # A journal in memory: files would take most of the time.
         session = Session(name, settings, holding, None)
         stream = MemoryStream()

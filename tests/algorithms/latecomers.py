@@ -118,8 +118,8 @@ class Federation:
 
     async def _waits(self, coordinator: Coordinator, name: str) -> None:
         while name not in self.refusals and not any(
-            each == name and newcomer.streams
-            for each, newcomer in coordinator.admission._newcomers._waiting.items()
+            each == name and late_joiner.streams
+            for each, late_joiner in coordinator.admission._newcomers._waiting.items()
         ):
             await asyncio.sleep(0)
 

@@ -376,7 +376,7 @@ def test_zeros_travel_like_everything_else(picking: str, laboratory: Laboratory)
     # Late in a run most picked duals stay at an end of their interval: their change is zero.
     settings = hybrid_settings(30, l2=0.1, preset="exact", picks=6, picking=picking, messages="sparse")
     run = laboratory.run(settings)
-    cipher = Paillier(laboratory.secrets.private_key, laboratory.secrets.obfuscators)
+    cipher = Paillier(laboratory.secrets.private_key, laboratory.secrets.blinding_factors)
     key = laboratory.secrets.private_key.public
     zeros = nonzeros = 0
     for message in run.up("change_dual"):

@@ -231,7 +231,7 @@ def traces(
     kept: Mapping[str, list[dict[str, Value]]], secrets: Secrets, rows: Vector, labels: Vector
 ) -> dict[str, list[bytes]]:
     """What to look for, by what it is."""
-    cipher = Paillier(secrets.private_key, secrets.obfuscators)
+    cipher = Paillier(secrets.private_key, secrets.blinding_factors)
     public = secrets.private_key.public
     last = kept["client-000"][-1]
     aligned = labels[: SAMPLES // 2][array(last["state/order"])]

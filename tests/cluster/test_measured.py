@@ -190,7 +190,7 @@ def together(
         credentials = {name: Credentials.load(tmp_path / "certs" / name) for name in names}
         own = ["benchmarks.echo:Echo", "benchmarks.echo:Vacuum"]
         participants = [
-            Participant(name, address, credentials[name], LocalData(), consent=TrustLimits(code=own))
+            Participant(name, address, credentials[name], LocalData(), trust_limits=TrustLimits(code=own))
             for name in names
         ]
         await host(participants, on_event=lambda words: None)

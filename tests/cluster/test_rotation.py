@@ -86,8 +86,8 @@ def counted(run: Path) -> dict[int, set[str]]:
 def test_a_run_goes_on_while_certificates_are_replaced_and_one_client_is_shut_out(
     federate: MakeFederation, tmp_path: Path
 ) -> None:
-    for gate in (3, SECOND_GATE):
-        (tmp_path / f"{gate}.closed").touch()
+    for rate_limiter in (3, SECOND_GATE):
+        (tmp_path / f"{rate_limiter}.closed").touch()
     federation = federate(settings(tmp_path), allow=NAME)
     federation.start()
     wait_until(lambda: round_is_done(federation, 2), "round 2")

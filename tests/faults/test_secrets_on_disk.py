@@ -53,8 +53,8 @@ def identity(root: Path) -> Identity:
     return Identity("a", Credentials.load(certificates / "a"))
 
 
-def offer(ceremony: SecretExchange) -> bytes:
-    public = ceremony.answer(OFFER, {})["public_key"]
+def offer(secret_exchange: SecretExchange) -> bytes:
+    public = secret_exchange.answer(OFFER, {})["public_key"]
     assert isinstance(public, np.ndarray)
     return public.tobytes()
 
@@ -82,9 +82,9 @@ def write_ledger(root: Path) -> None:
 
 
 def write_exchange(root: Path) -> None:
-    ceremony = SecretExchange("run-1", identity(root), 512, folder=root / "state" / "a")
-    ceremony.answer(OFFER, {})
-    ceremony._keep(SECRETS)
+    secret_exchange = SecretExchange("run-1", identity(root), 512, folder=root / "state" / "a")
+    secret_exchange.answer(OFFER, {})
+    secret_exchange._keep(SECRETS)
 
 
 def write_certificates(root: Path) -> None:
@@ -173,20 +173,20 @@ def test_an_exchange_goes_on_after_a_kill_and_after_the_loss_of_power(disk: Path
     me = identity(disk)
 
     def read(root: Path, promises: list[Any]) -> None:
-        ceremony = SecretExchange("run-1", me, 512, folder=root / "state" / "a")
+        secret_exchange = SecretExchange("run-1", me, 512, folder=root / "state" / "a")
         if "kept" in promises:
-            assert ceremony.secrets == SECRETS
+            assert secret_exchange.secrets == SECRETS
             return
         offered = [promise for promise in promises if isinstance(promise, bytes)]
-        if offered and ceremony.secrets is None:
-            assert offer(ceremony) == offered[0]
-        ceremony._keep(SECRETS)
+        if offered and secret_exchange.secrets is None:
+            assert offer(secret_exchange) == offered[0]
+        secret_exchange._keep(SECRETS)
         assert SecretExchange("run-1", me, 512, folder=root / "state" / "a").secrets == SECRETS
 
     with recording(disk) as found:
-        ceremony = SecretExchange("run-1", me, 512, folder=disk / "state" / "a")
-        found.promise(offer(ceremony))
-        ceremony._keep(SECRETS)
+        secret_exchange = SecretExchange("run-1", me, 512, folder=disk / "state" / "a")
+        found.promise(offer(secret_exchange))
+        secret_exchange._keep(SECRETS)
         found.promise("kept")
     assert try_everything(found, read, disk.parent) > 10
     try_kills(found, read, disk.parent)

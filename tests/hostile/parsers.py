@@ -178,7 +178,7 @@ def _wire(folder: Path, loop: asyncio.AbstractEventLoop) -> Iterator[Parser]:
     yield Parser("supports", tuple(_supports()), _read_support, (PayloadError,), 120)
     wire = bytes(ENCRYPTED.to_wire().data)
     yield Parser("ciphertexts", (struct.pack("<BB", 6, 2) + wire,), _read_ciphertexts, (PayloadError,), 80)
-    gate = _Gate(folder, loop)
+    rate_limiter = _Gate(folder, loop)
     requests = (
         b"J"
         + pb.JoinRequest(
@@ -187,13 +187,15 @@ def _wire(folder: Path, loop: asyncio.AbstractEventLoop) -> Iterator[Parser]:
         b"P" + pb.ProbeRequest(payload=b"echo", reply_bytes=9).SerializeToString(),
         b"H" + heads[0].SerializeToString(),
     )
-    yield Parser("requests", requests, gate.read, (JoinRefusedError, WireError), 40, change=_changed_request)
+    yield Parser(
+        "requests", requests, rate_limiter.read, (JoinRefusedError, WireError), 40, change=_changed_request
+    )
     told = _streamed(
         *opening[:1], _message(pb.Reply(sequence=1), {"model": np.ones(4), "samples": 1, "loss": 0.0})
     )
     long = frames(pb.Reply(sequence=1), Body(encode({"model": np.ones(9), "loss": 0.0})), 0)
     yield Parser("server streams", (told, _streamed(opening[0], *long), _streamed(opening[0], whole)),
-                 gate.converse, (WireError,), 40)  # fmt: skip
+                 rate_limiter.converse, (WireError,), 40)  # fmt: skip
     work = _Work(loop)
     train = pb.Instruction(phase="train", round=1, sequence=1, kind=pb.ASK)
     evaluate = pb.Instruction(phase="evaluate", round=1, sequence=2, kind=pb.INSPECT)
@@ -456,8 +458,8 @@ class _Page:
         run.settings.write_text(settings.to_yaml())
         said: list[str] = []
         loopback = Address("127.0.0.1", 0)
-        outlets = Exporters(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
-        self._open = watching(run, settings, outlets, said.append, said.append)
+        exporters = Exporters(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
+        self._open = watching(run, settings, exporters, said.append, said.append)
         self._open.__enter__()
         # Until this process ends, and not when it has ended: closing waits for threads, which stop then.
         atexit.register(self._open.__exit__, None, None, None)

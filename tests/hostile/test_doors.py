@@ -96,8 +96,8 @@ async def test_a_connection_without_a_handshake_ends_in_time_however_it_is_spun_
         spinning = asyncio.gather(*crowd)
         await asyncio.sleep(TIMEOUT / 2)
         await HealthStub(honest).Check(health_pb2.HealthCheckRequest())
-        async with channel(port, certificates / "north") as newcomer:
-            await HealthStub(newcomer).Check(health_pb2.HealthCheckRequest())
+        async with channel(port, certificates / "north") as late_joiner:
+            await HealthStub(late_joiner).Check(health_pb2.HealthCheckRequest())
         took = await spinning
         assert min(took) > 0.9 * TIMEOUT, "nobody is turned away who may only be slow"
         assert max(took) < GRPC_TIMEOUT / 2, dict(zip(ways, took[::20], strict=True))

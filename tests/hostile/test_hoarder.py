@@ -93,7 +93,7 @@ Work = Callable[..., Awaitable[Hoarder]]
 def work(certificates: Path, tmp_path: Path) -> Work:
     """Return a function that has a client work for a hoarder; it may end with an error."""
 
-    async def worked(consent: TrustLimits, *, ends: str | None = None, **keys: Any) -> Hoarder:
+    async def worked(trust_limits: TrustLimits, *, ends: str | None = None, **keys: Any) -> Hoarder:
         hoarder = Hoarder(Credentials.load(certificates / "server"), json.dumps(STATEFUL), **keys)
         async with hoarder.listening() as port:
             participant = Participant(
@@ -102,7 +102,7 @@ def work(certificates: Path, tmp_path: Path) -> Work:
                 Credentials.load(certificates / "a"),
                 LocalData(),
                 tmp_path / "state",
-                consent,
+                trust_limits,
                 retry_for=20.0,
             )
             with ThreadPoolExecutor(1) as executor:

@@ -38,7 +38,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Secr
         yield laboratory.run(hybrid_settings(1, samples=100, protect_primal=True)), secrets
 
 
-def newcomer(honest: tuple[Run, Secrets], **place: Any) -> HyFDCAClient:
+def late_joiner(honest: tuple[Run, Secrets], **place: Any) -> HyFDCAClient:
     """Return a client that has not been aligned yet."""
     run, secrets = honest
     settings, shard = run.settings, shards_of(run.settings)[CLIENT]
@@ -134,7 +134,7 @@ def test_a_hostile_alignment_is_refused_before_memory_is_taken(
 ) -> None:
     told = alignment(honest)
     hostile = told | HOSTILE[name](told)
-    client = newcomer(honest)
+    client = late_joiner(honest)
     client.answer("introduce", 0, {})  # what is computed once is there
     tracemalloc.start()
     try:
@@ -147,14 +147,14 @@ def test_a_hostile_alignment_is_refused_before_memory_is_taken(
 
 
 def test_the_honest_alignment_is_taken(honest: tuple[Run, Secrets]) -> None:
-    client = newcomer(honest)
+    client = late_joiner(honest)
     assert set(client.answer("align", 0, alignment(honest))) == {"norms"}
     assert len(client.state.dual) == client.shard.samples
 
 
 def test_a_vector_beyond_the_largest_message_is_refused(honest: tuple[Run, Secrets]) -> None:
     with raises(SettingsError):
-        newcomer(honest, message_bytes=100).answer("align", 0, alignment(honest))
+        late_joiner(honest, message_bytes=100).answer("align", 0, alignment(honest))
 
 
 @pytest.mark.parametrize("blocks", [[0, 0], [1, 0], [-1], [10**9], [[0]]])
@@ -162,7 +162,7 @@ def test_a_vector_beyond_the_largest_message_is_refused(honest: tuple[Run, Secre
 def test_blocks_that_the_client_does_not_have_are_refused(
     phase: str, blocks: Any, honest: tuple[Run, Secrets]
 ) -> None:
-    client = newcomer(honest)
+    client = late_joiner(honest)
     client.answer("align", 0, alignment(honest))
     (message, *_) = (each for each in honest[0].down("propose") if each.client == CLIENT)
     (scores, *_) = (each for each in honest[0].down("inner_product") if each.client == CLIENT)
@@ -176,10 +176,10 @@ def test_blocks_that_the_client_does_not_have_are_refused(
 
 
 def test_no_more_sums_are_opened_at_once_than_the_phases_have(honest: tuple[Run, Secrets]) -> None:
-    client = newcomer(honest)
+    client = late_joiner(honest)
     client.answer("align", 0, alignment(honest))
     (message, *_) = honest[0].down("reveal")
-    cipher = Paillier(honest[1].private_key, honest[1].obfuscators)
+    cipher = Paillier(honest[1].private_key, honest[1].blinding_factors)
     figures = message.values["figures"]
     assert isinstance(figures, Ciphertexts)
     for count in (1, 30, 1000, 1 << 40):
@@ -191,14 +191,14 @@ def test_no_more_sums_are_opened_at_once_than_the_phases_have(honest: tuple[Run,
 
 
 def test_values_of_another_layout_are_not_opened_as_figures(honest: tuple[Run, Secrets]) -> None:
-    client = newcomer(honest)
+    client = late_joiner(honest)
     client.answer("align", 0, alignment(honest))
     (message, *_) = honest[0].down("reveal")
     figures = message.values["figures"]
     assert isinstance(figures, Ciphertexts)
     told = figures.layout
     other = Layout(told.slot_bits, told.fraction_bits - 1, told.slots, told.value_bits)
-    cipher = Paillier(honest[1].private_key, honest[1].obfuscators)
+    cipher = Paillier(honest[1].private_key, honest[1].blinding_factors)
     relaid = cipher.encrypt(np.zeros(told.slots), other).to_wire()
     with raises(PayloadError):
         client.answer("reveal", 1, {"figures": relaid, "count": 2})
@@ -206,7 +206,7 @@ def test_values_of_another_layout_are_not_opened_as_figures(honest: tuple[Run, S
 
 def test_the_server_is_not_told_which_slot_overflowed(honest: tuple[Run, Secrets]) -> None:
     """Else it could find a value by adding numbers of its choice until a slot overflows."""
-    client = newcomer(honest)
+    client = late_joiner(honest)
     client.answer("align", 0, alignment(honest))
     (message, *_) = (each for each in honest[0].down("propose") if each.client == CLIENT)
     change = message.values["change"]
@@ -223,7 +223,7 @@ def test_the_server_is_not_told_which_slot_overflowed(honest: tuple[Run, Secrets
 
 
 def test_a_multiple_of_n_is_refused_in_every_phase_that_decrypts(honest: tuple[Run, Secrets]) -> None:
-    client = newcomer(honest)
+    client = late_joiner(honest)
     key, tried = honest[1].private_key.public, set()
     client.answer("align", 0, alignment(honest))
     for message in honest[0].down():

@@ -343,7 +343,7 @@ class Renaming:
         assert isinstance(reply, pb.Reply)
         self.replies.append(reply)
 
-    async def attack(self, data: Path, state: Path, consent: TrustLimits) -> pb.Farewell:
+    async def attack(self, data: Path, state: Path, trust_limits: TrustLimits) -> pb.Farewell:
         """Have a client of a policy take part."""
         server = grpc.aio.server()
         calls = {
@@ -363,7 +363,7 @@ class Renaming:
             None,
             LocalData(OwnFile(data)),
             state,
-            consent,
+            trust_limits,
             retry_for=20.0,
             policy=POLICY,
         )

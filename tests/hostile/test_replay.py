@@ -310,7 +310,7 @@ async def over_tls(
             f"localhost:{ports.get(name, wire.port)}",
             Credentials.load(certificates / name),
             LocalData(),
-            consent=TrustLimits(code=[LEDGER]),
+            trust_limits=TrustLimits(code=[LEDGER]),
         )
         for name in client_names(3)
     ]

@@ -431,9 +431,9 @@ async def _life(settings: RunSettings, run: RunFolder, attack: Attack, certifica
     own = Credentials.load(certificates / "server")
     serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", own, listening.set_result))
     port = await listening
-    holdings = LocalData()
+    local_data = LocalData()
     honest = [
-        Participant(name, f"localhost:{port}", Credentials.load(certificates / name), holdings)
+        Participant(name, f"localhost:{port}", Credentials.load(certificates / name), local_data)
         for name in HONEST
     ]
     working = asyncio.create_task(host(honest, on_event=lambda words: None))

@@ -150,7 +150,7 @@ def visit(certificates: Path, tmp_path: Path, met: list[Impostor]) -> Visit:
         settings: dict[str, Any] | str,
         *,
         run: str = RUN,
-        consent: TrustLimits | None = None,
+        trust_limits: TrustLimits | None = None,
         own: Path | None = None,
         server: str = "ours",
         host: str = "localhost",
@@ -168,7 +168,7 @@ def visit(certificates: Path, tmp_path: Path, met: list[Impostor]) -> Visit:
                 Credentials.load(certificates / "ours" / "a"),
                 LocalData(None if own is None else OwnFile(own)),
                 tmp_path / "state",
-                consent or TrustLimits(),
+                trust_limits or TrustLimits(),
                 retry_for=20.0,
             )
             with ThreadPoolExecutor(1) as executor:
@@ -244,9 +244,9 @@ async def test_a_file_is_not_opened_because_a_server_names_it(
     assert str(secret) not in opened
     elsewhere = TrustLimits(files={secret.with_name("other.csv")})
     with raises(SettingsError):
-        await visit(settings, consent=elsewhere)
+        await visit(settings, trust_limits=elsewhere)
     assert str(secret) not in opened
-    assert len((await visit(settings, consent=TrustLimits(files={secret}))).heard) == 1
+    assert len((await visit(settings, trust_limits=TrustLimits(files={secret}))).heard) == 1
     assert str(secret) in opened, "the watch sees what is opened"
 
 
@@ -257,7 +257,7 @@ async def test_a_path_that_only_looks_like_an_allowed_one_is_not_opened(
     sneaky = f"{allowed.parent}/../{secret.name}"
     settings = SETTINGS | {"data": {"file": sneaky}, "objective": {"kind": "logistic"}}
     with raises(SettingsError):
-        await visit(settings, consent=TrustLimits(files={allowed}))
+        await visit(settings, trust_limits=TrustLimits(files={allowed}))
     assert not [path for path in opened if secret.name in path]
 
 
@@ -319,7 +319,7 @@ async def test_another_data_set_than_this_client_was_started_for_is_not_used(
 ) -> None:
     only = TrustLimits(data={"breast_cancer"})
     with raises(SettingsError):
-        await visit(SETTINGS, consent=only)
+        await visit(SETTINGS, trust_limits=only)
     with raises(SettingsError):
         await visit(SETTINGS, own=secret)
 
@@ -336,7 +336,7 @@ async def test_a_data_set_that_is_not_public_needs_consent(
     with raises(SettingsError):
         await visit(settings)
     assert str(imported) not in opened
-    assert len((await visit(settings, consent=TrustLimits(data={"patients"}))).heard) == 1
+    assert len((await visit(settings, trust_limits=TrustLimits(data={"patients"}))).heard) == 1
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ async def test_messages_larger_than_this_client_takes_are_refused_before_they_co
     settings = SETTINGS | {"network": {"max_message_bytes": 1 << 60}}
     with raises(SettingsError):
         await visit(settings)
-    assert len((await visit(settings, consent=TrustLimits(message_bytes=1 << 60))).heard) == 1
+    assert len((await visit(settings, trust_limits=TrustLimits(message_bytes=1 << 60))).heard) == 1
 
 
 @pytest.mark.parametrize(
@@ -373,17 +373,17 @@ async def test_a_model_larger_than_this_client_takes_is_refused_before_it_is_bui
 ) -> None:
     pytest.importorskip("torch")
     small = {"network": {"max_message_bytes": 1 << 28}}
-    consent = TrustLimits(message_bytes=1 << 28)
-    await visit(SETTINGS | small | {"objective": {"kind": "mlp", "hidden": 32}}, consent=consent)
+    trust_limits = TrustLimits(message_bytes=1 << 28)
+    await visit(SETTINGS | small | {"objective": {"kind": "mlp", "hidden": 32}}, trust_limits=trust_limits)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with raises(SettingsError):
-        await visit(SETTINGS | small | {"objective": objective}, consent=consent)
+        await visit(SETTINGS | small | {"objective": objective}, trust_limits=trust_limits)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "kilobytes"
 
 
 async def test_a_linear_model_of_many_classes_is_measured_too(visit: Visit) -> None:
     tiny = SETTINGS | {"network": {"max_message_bytes": 1 << 20}}
-    assert len((await visit(tiny, consent=TrustLimits(message_bytes=1 << 20))).heard) == 1
+    assert len((await visit(tiny, trust_limits=TrustLimits(message_bytes=1 << 20))).heard) == 1
     least = validate(tiny)
     shard = Shard(np.empty((0, 64)), np.empty(0, np.int64), 10, 64, np.empty(0, np.int64))
     TrustLimits(message_bytes=64 * 10 * 8).check_model(least, shard)
@@ -417,11 +417,11 @@ async def test_scores_of_fewer_samples_than_agreed_are_not_told(clients: bool, v
     if clients:
         with raises(SettingsError):
             await visit(settings)
-        assert len((await visit(settings, consent=TrustLimits(least_group=4))).heard) == 1
+        assert len((await visit(settings, trust_limits=TrustLimits(least_group=4))).heard) == 1
     evaluation["histograms"] = {"least": 5}
     assert len((await visit(settings)).heard) == 1
     with raises(SettingsError):
-        await visit(settings, consent=TrustLimits(least_group=6))
+        await visit(settings, trust_limits=TrustLimits(least_group=6))
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_every_path_in_the_settings_needs_consent() -> None:
 
 
 def test_consent_is_to_nothing_if_nobody_said_anything() -> None:
-    consent = TrustLimits()
-    assert not consent.code
-    assert not consent.files
-    assert replace(consent, data=()).data == ()
+    trust_limits = TrustLimits()
+    assert not trust_limits.code
+    assert not trust_limits.files
+    assert replace(trust_limits, data=()).data == ()

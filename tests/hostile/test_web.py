@@ -121,8 +121,8 @@ def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         (run.path / name).write_bytes(SECRET)
     said: list[str] = []
     loopback = Address("127.0.0.1", 0)
-    outlets = Exporters(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
-    with watching(run, SETTINGS, outlets, said.append, pytest.fail):
+    exporters = Exporters(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
+    with watching(run, SETTINGS, exporters, said.append, pytest.fail):
         urls = {words[:11].strip(): words.split()[-1] for words in said}
         path = "fleet" if request.param == "live page" else ""
         page = Endpoint(urls["live page"], run.path)

@@ -54,7 +54,7 @@ def test_a_client_started_for_encryption_refuses_plaintext(
     started = {"secrets": secrets} if given == "secrets" else {"peers": frozenset({"south"})}
     with raises(SettingsError):
         joined(settings, **started)
-    assert joined(settings, **started, consent=TrustLimits(plaintext=True)).client == "north"
+    assert joined(settings, **started, trust_limits=TrustLimits(plaintext=True)).client == "north"
     assert joined(settings).client == "north", "nothing says that it expects encryption"
 
 

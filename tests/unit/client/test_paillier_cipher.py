@@ -108,15 +108,15 @@ def test_threads_decrypt_to_the_same_values_as_one_alone(threads: int, count: in
 @pytest.mark.parametrize("factors_known", [True, False])
 def test_a_pool_in_the_background_changes_no_result(factors_known: bool) -> None:
     key = key_of() if factors_known else PrivateKey(key_of().p, key_of().q)
-    obfuscators = BlindingFactors(key, pool=10)
-    obfuscators.start()
-    mine = Paillier(key, obfuscators)
+    blinding_factors = BlindingFactors(key, pool=10)
+    blinding_factors.start()
+    mine = Paillier(key, blinding_factors)
     seen = set()
     for seed in range(20):
         vector = mine.encrypt(values(25, seed), layout_of())
         np.testing.assert_array_equal(mine.decrypt(vector), values(25, seed))
         seen |= set(vector.ciphertexts)
-    obfuscators.stop()
+    blinding_factors.stop()
     assert len(seen) == 20 * layout_of().ciphertexts(25)
 
 

@@ -128,7 +128,7 @@ def test_exponents_and_units_are_drawn_from_their_whole_range(
 ) -> None:
     """Short exponents would be faster, and would rest on another assumption than Paillier's."""
     key = key_of()
-    obfuscators = source(kind)
+    blinding_factors = source(kind)
     bounds = []
 
     def last(bound: int) -> int:
@@ -136,7 +136,7 @@ def test_exponents_and_units_are_drawn_from_their_whole_range(
         return bound - 1
 
     monkeypatch.setattr("secrets.randbelow", last)
-    (drawn,) = obfuscators.take(1)
+    (drawn,) = blinding_factors.take(1)
     assert bounds == [key.p - 1, key.q - 1]
     if kind == "foreign":  # the last unit is -1, and its power as well
         assert drawn == key.public.n_squared - 1
@@ -156,110 +156,110 @@ def test_impossible_sizes_are_refused(options: dict[str, int]) -> None:
 
 @kinds
 def test_no_obfuscator_is_handed_out_twice_to_any_thread(kind: str) -> None:
-    obfuscators = source(kind, pool=20)
-    obfuscators.start()
+    blinding_factors = source(kind, pool=20)
+    blinding_factors.start()
     taken: list[list[gmpy2.mpz]] = [[] for _ in range(6)]
 
     def draw(mine: list[gmpy2.mpz]) -> None:
         for count in range(30):
-            mine += obfuscators.take(count)
+            mine += blinding_factors.take(count)
 
     threads = [threading.Thread(target=draw, args=[mine]) for mine in taken]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    wait_until(lambda: obfuscators.ready == 20)
-    everything = [each for mine in taken for each in mine] + obfuscators.take(20)
-    obfuscators.stop()
+    wait_until(lambda: blinding_factors.ready == 20)
+    everything = [each for mine in taken for each in mine] + blinding_factors.take(20)
+    blinding_factors.stop()
     assert len(everything) == 6 * 435 + 20
     assert len(set(everything)) == len(everything)
 
 
 def test_the_pool_fills_to_its_bound_and_again_after_use() -> None:
-    obfuscators = source("tables", pool=7)
-    assert obfuscators.ready == 0
-    obfuscators.start()
-    obfuscators.start()
-    wait_until(lambda: obfuscators.ready == 7)
+    blinding_factors = source("tables", pool=7)
+    assert blinding_factors.ready == 0
+    blinding_factors.start()
+    blinding_factors.start()
+    wait_until(lambda: blinding_factors.ready == 7)
     time.sleep(0.05)
-    assert obfuscators.ready == 7
-    assert len(obfuscators.take(3)) == 3
-    wait_until(lambda: obfuscators.ready == 7)
-    obfuscators.stop()
-    assert obfuscators.ready == 0
-    assert len(obfuscators.take(5)) == 5
+    assert blinding_factors.ready == 7
+    assert len(blinding_factors.take(3)) == 3
+    wait_until(lambda: blinding_factors.ready == 7)
+    blinding_factors.stop()
+    assert blinding_factors.ready == 0
+    assert len(blinding_factors.take(5)) == 5
 
 
 def test_ready_ones_are_taken_before_new_ones_are_made() -> None:
-    obfuscators = source("tables", pool=7)
-    obfuscators.start()
-    wait_until(lambda: obfuscators.ready == 7)
-    with obfuscators.paused():
-        assert len(obfuscators.take(5)) == 5
-        assert obfuscators.ready == 2
-        assert len(obfuscators.take(4)) == 4
-        assert obfuscators.ready == 0
+    blinding_factors = source("tables", pool=7)
+    blinding_factors.start()
+    wait_until(lambda: blinding_factors.ready == 7)
+    with blinding_factors.paused():
+        assert len(blinding_factors.take(5)) == 5
+        assert blinding_factors.ready == 2
+        assert len(blinding_factors.take(4)) == 4
+        assert blinding_factors.ready == 0
         time.sleep(0.05)
-        assert obfuscators.ready <= 1  # one may have been on its way
-    wait_until(lambda: obfuscators.ready == 7)
-    obfuscators.stop()
+        assert blinding_factors.ready <= 1  # one may have been on its way
+    wait_until(lambda: blinding_factors.ready == 7)
+    blinding_factors.stop()
 
 
 def test_a_pool_without_room_starts_no_thread() -> None:
     before = threading.active_count()
-    obfuscators = source("tables")
-    obfuscators.start()
+    blinding_factors = source("tables")
+    blinding_factors.start()
     assert threading.active_count() == before
-    obfuscators.stop()
+    blinding_factors.stop()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_starts_with_an_empty_pool_and_draws_its_own() -> None:
-    obfuscators = source("tables", pool=7)
-    obfuscators.start()
-    wait_until(lambda: obfuscators.ready == 7)
+    blinding_factors = source("tables", pool=7)
+    blinding_factors.start()
+    wait_until(lambda: blinding_factors.ready == 7)
     read, write = os.pipe()
 
     def child() -> bool:
-        if obfuscators.ready:
+        if blinding_factors.ready:
             return False
-        mine = obfuscators.take(7)
+        mine = blinding_factors.take(7)
         os.write(write, b"".join(int(each).to_bytes(64, "big") for each in mine))
-        obfuscators.start()
-        wait_until(lambda: obfuscators.ready == 7)
+        blinding_factors.start()
+        wait_until(lambda: blinding_factors.ready == 7)
         return True
 
     assert in_a_child(child)
-    assert obfuscators.ready == 7
+    assert blinding_factors.ready == 7
     content = os.read(read, 7 * 64)
     childs = {int.from_bytes(content[start : start + 64], "big") for start in range(0, len(content), 64)}
     assert len(childs) == 7
-    assert not childs & {int(each) for each in obfuscators.take(14)}
-    obfuscators.stop()
+    assert not childs & {int(each) for each in blinding_factors.take(14)}
+    blinding_factors.stop()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_forked_at_any_moment_is_not_stuck() -> None:
     """The lock may be held by the parent's thread, and a pause may be on, while the child is made."""
-    obfuscators = source("tables", pool=5)
-    obfuscators.start()
+    blinding_factors = source("tables", pool=5)
+    blinding_factors.start()
 
     def child() -> bool:
-        return not obfuscators.ready and len(obfuscators.take(2)) == 2
+        return not blinding_factors.ready and len(blinding_factors.take(2)) == 2
 
     for _ in range(10):
-        obfuscators.take(5)
+        blinding_factors.take(5)
         assert in_a_child(child)
-    with obfuscators._pool.changed:
+    with blinding_factors._pool.changed:
         assert in_a_child(child)
-    obfuscators.stop()
+    blinding_factors.stop()
 
 
 def test_tables_are_freed_with_the_last_user() -> None:
     """What is registered for forks must not keep them."""
-    obfuscators = source("tables")
-    gone = weakref.ref(obfuscators)
-    del obfuscators
+    blinding_factors = source("tables")
+    gone = weakref.ref(blinding_factors)
+    del blinding_factors
     gc.collect()
     assert gone() is None

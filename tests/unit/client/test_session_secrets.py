@@ -89,9 +89,14 @@ def test_the_algorithm_begins_when_the_secrets_have_come_and_at_once_after_a_res
     identity = identities(tmp_path / "certs", ["client-0"])["client-0"]
 
     def started() -> Session:
-        ceremony = SecretExchange("run-1", identity, BITS, folder=tmp_path / "state")
+        secret_exchange = SecretExchange("run-1", identity, BITS, folder=tmp_path / "state")
         return Session(
-            "client-0", settings(make_settings, "sealed"), holding(), None, [VAULT], ceremony=ceremony
+            "client-0",
+            settings(make_settings, "sealed"),
+            holding(),
+            None,
+            [VAULT],
+            secret_exchange=secret_exchange,
         )
 
     session = started()

@@ -255,35 +255,35 @@ def test_a_discarded_body_is_counted_and_not_kept() -> None:
 
 
 def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
-    recycler = BufferPool()
+    buffer_pool = BufferPool()
 
     def place(size: int = 1 << 20) -> int:
-        return int(np.frombuffer(recycler.take(size), np.uint8).ctypes.data)
+        return int(np.frombuffer(buffer_pool.take(size), np.uint8).ctypes.data)
 
     first = place()
     assert place() == first
-    view = np.frombuffer(recycler.take(1 << 20), np.uint8)[10:20]
+    view = np.frombuffer(buffer_pool.take(1 << 20), np.uint8)[10:20]
     second = place()
     assert second != first
     assert place() == second
     del view
     assert place() in (first, second)
-    assert len(recycler.take(1200)) == 1200
+    assert len(buffer_pool.take(1200)) == 1200
 
 
 def test_no_memory_is_used_again_where_references_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fenchel.common.wire.buffer_pool._references", lambda buffers: [3 for _ in buffers])
-    recycler = BufferPool()
-    held = [recycler.take(1 << 20) for _ in range(3)]
+    buffer_pool = BufferPool()
+    held = [buffer_pool.take(1 << 20) for _ in range(3)]
     assert len({np.frombuffer(each, np.uint8).ctypes.data for each in held}) == 3
 
 
 def test_idle_memory_is_bounded_however_many_use_it() -> None:
-    recycler = BufferPool(8 << 20)
+    buffer_pool = BufferPool(8 << 20)
     tracemalloc.start()
     try:
         for _ in range(3):
-            streams = [recycler.take(4 << 20) for _ in range(25)]
+            streams = [buffer_pool.take(4 << 20) for _ in range(25)]
             assert tracemalloc.get_traced_memory()[0] > 90 << 20
             streams.clear()
         assert 4 << 20 <= tracemalloc.get_traced_memory()[0] < 12 << 20
@@ -306,10 +306,10 @@ def test_a_message_beyond_all_memory_is_refused() -> None:
 
 
 def test_a_body_is_not_overwritten_by_the_one_after_it() -> None:
-    recycler = BufferPool()
+    buffer_pool = BufferPool()
 
     def received(fill: int) -> np.ndarray:
-        assembly = Assembly(1000, recycler=recycler)
+        assembly = Assembly(1000, buffer_pool=buffer_pool)
         for _ in range(10):
             assembly.add(memoryview(bytes([fill]) * 100))
         return np.frombuffer(assembly.body(), np.uint8)
@@ -320,13 +320,13 @@ def test_a_body_is_not_overwritten_by_the_one_after_it() -> None:
 
 @given(order=st.lists(st.integers(0, 2), max_size=30))
 def test_a_view_that_is_still_alive_is_never_overwritten(order: list[int]) -> None:
-    recycler, stamps = BufferPool(), count(1)
+    buffer_pool, stamps = BufferPool(), count(1)
     alive: list[tuple[np.ndarray, int]] = []
     for action in order:
         if action == 0 and alive:
             alive.pop(0)
             continue
-        buffer, stamp = recycler.take(64 if action else 128), next(stamps)
+        buffer, stamp = buffer_pool.take(64 if action else 128), next(stamps)
         view = np.frombuffer(buffer, np.uint8)
         view[:] = stamp
         alive.append((view, stamp))

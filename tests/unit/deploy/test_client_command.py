@@ -43,7 +43,7 @@ def test_the_client_command_passes_the_column_of_identifiers_on(
     result = CliRunner().invoke(app, [*WORDS, *words])
     assert result.exception is None
     (participant,) = participants
-    assert participant.holdings.own == OwnFile(tmp_path / "x.csv", "outcome", "patient")
+    assert participant.local_data.own == OwnFile(tmp_path / "x.csv", "outcome", "patient")
 
 
 @pytest.mark.parametrize(("words", "most"), [([], None), (["--max-journal-bytes", "5000000"], 5_000_000)])
@@ -59,4 +59,4 @@ def test_the_client_command_passes_the_room_for_journals_on(
     monkeypatch.setattr("fenchel.client.client_process.host", host)
     assert CliRunner().invoke(app, [*WORDS, *words]).exception is None
     (participant,) = participants
-    assert participant.consent.journal_bytes == most
+    assert participant.trust_limits.journal_bytes == most

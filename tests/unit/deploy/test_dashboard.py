@@ -56,7 +56,7 @@ def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path) -
         def begins(t: int) -> None:
             if t == 4:  # asked from another thread, answered by this event loop in the middle of the round
                 late = conducting[0].admission.members["client-001"]
-                late.punctuality.miss("another phase", late.streams, patience=1, deadline=60.0)
+                late.availability.miss("another phase", late.streams, patience=1, deadline=60.0)
                 dashboard.observer().waits("waiting for 1 more")
                 threading.Thread(target=lambda: seen.append(fleet(dashboard))).start()
 

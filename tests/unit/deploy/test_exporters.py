@@ -29,9 +29,9 @@ class Told:
         self.said: list[str] = []
         self.warned: list[str] = []
 
-    def watching(self, folder: Path, outlets: Exporters) -> AbstractContextManager[RunObserver]:
+    def watching(self, folder: Path, exporters: Exporters) -> AbstractContextManager[RunObserver]:
         run = RunFolder.create(folder, "watched")
-        return watching(run, SETTINGS, outlets, self.said.append, self.warned.append)
+        return watching(run, SETTINGS, exporters, self.said.append, self.warned.append)
 
 
 def test_nothing_is_opened_unless_it_is_asked_for(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_nothing_is_opened_unless_it_is_asked_for(tmp_path: Path) -> None:
 
 def test_what_only_this_machine_reaches_is_said_without_a_warning(tmp_path: Path) -> None:
     told = Told()
-    outlets = Exporters.parse(dashboard=False, dashboard_at="127.0.0.1:0", metrics="localhost:0")
-    with told.watching(tmp_path, outlets):
+    exporters = Exporters.parse(dashboard=False, dashboard_at="127.0.0.1:0", metrics="localhost:0")
+    with told.watching(tmp_path, exporters):
         metrics, page = (words.split()[-1] for words in told.said)
         with urllib.request.urlopen(metrics) as response:
             assert b"fenchel_rounds_planned" in response.read()
@@ -59,8 +59,8 @@ def test_what_only_this_machine_reaches_is_said_without_a_warning(tmp_path: Path
 
 def test_what_others_reach_is_warned_of(tmp_path: Path) -> None:
     told = Told()
-    outlets = Exporters.parse(dashboard=False, dashboard_at="0.0.0.0:0", metrics="0.0.0.0:0")
-    with told.watching(tmp_path, outlets):
+    exporters = Exporters.parse(dashboard=False, dashboard_at="0.0.0.0:0", metrics="0.0.0.0:0")
+    with told.watching(tmp_path, exporters):
         assert len(told.warned) == 2
         assert all("no password" in words for words in told.warned)
     with watching_clients(Address("0.0.0.0", 0), told.said.append, told.warned.append):
@@ -95,9 +95,9 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(
     monkeypatch.setitem(sys.modules, library, None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    outlets = Exporters(metrics_at=Address("127.0.0.1", 0))
+    exporters = Exporters(metrics_at=Address("127.0.0.1", 0))
     with (
         raises(MissingDependencyError),
-        Told().watching(tmp_path, outlets),
+        Told().watching(tmp_path, exporters),
     ):
         pytest.fail("there is no library")

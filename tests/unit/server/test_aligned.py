@@ -83,9 +83,9 @@ Layouts = tuple[dict[str, HeldEntries], int]
 @hypothesis_settings(max_examples=40)
 @given(hybrids(), st.integers(1, 7), st.integers(0, 2**32))
 def test_sums_over_clients_are_the_same(hybrid: Layouts, block: int, seed: int) -> None:
-    holdings, features = hybrid
+    local_data, features = hybrid
     random = np.random.default_rng(seed)
-    alignment = aligned(holdings, features, block)
+    alignment = aligned(local_data, features, block)
     clear, encrypted = kinds(alignment, block)
     own = {client: exact(random, len(part.positions)) for client, part in alignment.slices.items()}
     envelopes = {client: sealed(alignment, client, values, block) for client, values in own.items()}
@@ -106,9 +106,9 @@ def test_sums_over_clients_are_the_same(hybrid: Layouts, block: int, seed: int) 
 @hypothesis_settings(max_examples=40)
 @given(hybrids(), st.integers(1, 7), st.integers(0, 2**32))
 def test_blocks_are_added_and_replaced_alike(hybrid: Layouts, block: int, seed: int) -> None:
-    holdings, features = hybrid
+    local_data, features = hybrid
     random = np.random.default_rng(seed)
-    alignment = aligned(holdings, features, block)
+    alignment = aligned(local_data, features, block)
     clear, encrypted = kinds(alignment, block)
     number: Stored = clear.zeros()
     cipher: Stored = encrypted.zeros()

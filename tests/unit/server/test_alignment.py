@@ -45,17 +45,17 @@ def grid(
     }
 
 
-def aligned(holdings: dict[str, HeldEntries], features: int, block: int = 4, seed: int = 3) -> Alignment:
+def aligned(local_data: dict[str, HeldEntries], features: int, block: int = 4, seed: int = 3) -> Alignment:
     random = np.random.default_rng(seed)
-    return align(holdings, features=features, block=block, ragged=False, random=random)
+    return align(local_data, features=features, block=block, ragged=False, random=random)
 
 
-def in_order(holdings: dict[str, HeldEntries], alignment: Alignment) -> list[bytes]:
+def in_order(local_data: dict[str, HeldEntries], alignment: Alignment) -> list[bytes]:
     """The pseudonym at each place of the aligned vector, as any of its holders has it."""
     places: dict[int, bytes] = {}
     for client, part in alignment.slices.items():
         for place, row in zip(part.positions.tolist(), part.order.tolist(), strict=True):
-            places[place] = holdings[client].samples[row].tobytes()
+            places[place] = local_data[client].samples[row].tobytes()
     return [places[place] for place in range(alignment.samples)]
 
 
@@ -70,7 +70,7 @@ def hybrids(draw: st.DrawFn) -> tuple[dict[str, HeldEntries], int]:
     blocks = draw(st.integers(1, 4))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     unheld = draw(st.integers(0, 2))
-    holdings: dict[str, HeldEntries] = {}
+    local_data: dict[str, HeldEntries] = {}
     start = 0
     for _ in range(blocks):
         clients, width = draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -79,11 +79,11 @@ def hybrids(draw: st.DrawFn) -> tuple[dict[str, HeldEntries], int]:
             rows = random.permutation(np.flatnonzero(owner == client))
             if len(rows):
                 name = f"c{random.integers(10**9):09d}"
-                holdings[name] = held_by(rows, np.arange(start, start + width))
+                local_data[name] = held_by(rows, np.arange(start, start + width))
         start += width
-    if not holdings:
-        holdings["alone"] = held_by(np.arange(samples), np.array([0]))
-    return holdings, start + unheld
+    if not local_data:
+        local_data["alone"] = held_by(np.arange(samples), np.array([0]))
+    return local_data, start + unheld
 
 
 def check_arrangement(found: Arrangement, keys: dict[str, list[bytes]], block: int) -> None:
@@ -129,19 +129,19 @@ def check_arrangement(found: Arrangement, keys: dict[str, list[bytes]], block: i
 def test_slices_of_any_hybrid_data_fit_each_other(
     layout: tuple[dict[str, HeldEntries], int], block: int
 ) -> None:
-    holdings, features = layout
-    found = aligned(holdings, features, block)
-    check_arrangement(found, {c: [row.tobytes() for row in h.samples] for c, h in holdings.items()}, block)
-    counts = [sum(m in h.features for h in holdings.values()) for m in range(features)]
+    local_data, features = layout
+    found = aligned(local_data, features, block)
+    check_arrangement(found, {c: [row.tobytes() for row in h.samples] for c, h in local_data.items()}, block)
+    counts = [sum(m in h.features for h in local_data.values()) for m in range(features)]
     np.testing.assert_array_equal(found.feature_holders, counts)
     assert any("held by no client" in text for text in found.warnings) == (0 in counts)
 
 
 @given(hybrids(), st.integers(1, 9))
 def test_slices_of_features_fit_each_other(layout: tuple[dict[str, HeldEntries], int], block: int) -> None:
-    holdings, features = layout
-    found = align_features(holdings, features=features, block=block)
-    keys = {c: [m.tobytes() for m in h.features] for c, h in holdings.items()}
+    local_data, features = layout
+    found = align_features(local_data, features=features, block=block)
+    keys = {c: [m.tobytes() for m in h.features] for c, h in local_data.items()}
     check_arrangement(found, keys, block)
     for part in found.slices.values():
         for number in part.blocks:  # and within a block they keep their order
@@ -155,26 +155,26 @@ def test_ragged_data_may_have_samples_and_features_in_common(data: st.DataObject
     clients = data.draw(st.integers(2, 6))
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     owner = random.integers(0, clients, (30, 12))  # of each cell
-    holdings = {
+    local_data = {
         f"c{k}": held_by(np.flatnonzero((owner == k).any(axis=1)), np.flatnonzero((owner == k).any(axis=0)))
         for k in range(clients)
         if (owner == k).any()
     }
-    found = align(holdings, features=12, block=5, ragged=True, random=np.random.default_rng(1))
-    check_arrangement(found, {c: [row.tobytes() for row in h.samples] for c, h in holdings.items()}, 5)
+    found = align(local_data, features=12, block=5, ragged=True, random=np.random.default_rng(1))
+    check_arrangement(found, {c: [row.tobytes() for row in h.samples] for c, h in local_data.items()}, 5)
     expected = [len(set(row)) for row in owner]
     assert sorted(found.sample_holders) == sorted(expected)
 
 
 def test_a_missing_cell_and_one_two_or_three_holders() -> None:
     # Samples 0..5, three feature blocks; nobody has the third block of samples 1 and 4.
-    holdings = {
+    local_data = {
         "a": held_by(np.array([0, 1, 2]), np.array([0])),
         "b": held_by(np.array([5, 4, 3]), np.array([0])),
         "c": held_by(np.array([3, 2, 1]), np.array([1, 2])),
         "d": held_by(np.array([2, 3]), np.array([3])),
     }
-    found = aligned(holdings, 4, block=1)
+    found = aligned(local_data, 4, block=1)
     assert [group.clients for group in found.groups] == [
         ("a",),
         ("a", "c"),
@@ -194,8 +194,8 @@ def test_a_missing_cell_and_one_two_or_three_holders() -> None:
 def test_the_order_of_samples_does_not_depend_on_the_split_of_features(sample_groups: int) -> None:
     orders = []
     for feature_groups in (1, 2, 3, 5):
-        holdings = grid(sample_groups, feature_groups, samples=100, features=10)
-        orders.append(in_order(holdings, aligned(holdings, 10)))
+        local_data = grid(sample_groups, feature_groups, samples=100, features=10)
+        orders.append(in_order(local_data, aligned(local_data, 10)))
     assert all(order == orders[0] for order in orders)
 
 
@@ -216,8 +216,8 @@ def test_the_rows_of_a_group_s_first_holder_decide_its_order() -> None:
 
 
 def test_the_order_of_samples_is_a_random_one() -> None:
-    holdings = {"alone": held_by(np.arange(1000), np.array([0]))}
-    one, two = (aligned(holdings, 1, seed=seed).slices["alone"].order for seed in (1, 2))
+    local_data = {"alone": held_by(np.arange(1000), np.array([0]))}
+    one, two = (aligned(local_data, 1, seed=seed).slices["alone"].order for seed in (1, 2))
     for order in (one, two):  # fixed points of a random order: 1 on average
         assert (order == np.arange(1000)).sum() < 10
         assert abs(np.corrcoef(order, np.arange(1000))[0, 1]) < 0.2
@@ -225,21 +225,21 @@ def test_the_order_of_samples_is_a_random_one() -> None:
 
 
 def test_the_order_in_which_clients_are_given_does_not_matter() -> None:
-    holdings = grid(2, 2, 30, 4)
-    one, two = aligned(holdings, 4), aligned(dict(reversed(holdings.items())), 4)
+    local_data = grid(2, 2, 30, 4)
+    one, two = aligned(local_data, 4), aligned(dict(reversed(local_data.items())), 4)
     assert one.slices.keys() == two.slices.keys()
     for client, part in one.slices.items():
         np.testing.assert_array_equal(part.order, two.slices[client].order)
 
 
 def test_features_that_nobody_holds_are_warned_of_and_have_no_place() -> None:
-    holdings = {"a": held_by(np.arange(4), np.array([1])), "b": held_by(np.arange(3, 6), np.array([4]))}
-    found = aligned(holdings, 6)
+    local_data = {"a": held_by(np.arange(4), np.array([1])), "b": held_by(np.arange(3, 6), np.array([4]))}
+    found = aligned(local_data, 6)
     np.testing.assert_array_equal(found.feature_holders, [0, 1, 0, 0, 1, 0])
     assert found.warnings == (
         "4 of 6 features are held by no client, so their coefficients stay 0: positions 0, 2, 3, 5 (from 0)",
     )
-    assert align_features(holdings, features=6, block=8).items == 2
+    assert align_features(local_data, features=6, block=8).items == 2
     assert aligned(grid(2, 2, 10, 4), 4).warnings == ()
 
 
@@ -251,18 +251,18 @@ def test_clients_with_different_features_and_no_common_sample_are_warned_of() ->
 
 
 def test_cells_that_two_clients_hold_are_refused_with_an_example() -> None:
-    holdings = {
+    local_data = {
         "east": held_by(np.array([9, 8, 7]), np.array([3, 4])),
         "north": held_by(np.array([1, 2, 3, 4]), np.array([0, 1, 2])),
         "south": held_by(np.array([5, 4, 2]), np.array([1, 2, 3])),
     }
     with raises(DataError) as refusal:
-        aligned(holdings, 5)
+        aligned(local_data, 5)
     text = str(refusal.value)
     assert "feature at position 1" in text
     rows = [(2, 3), (4, 2)]  # sample 2, sample 4
     assert any(f"row {a} of north is the sample in row {b} of south" in text for a, b in rows)
-    found = align(holdings, features=5, block=2, ragged=True, random=np.random.default_rng(0))
+    found = align(local_data, features=5, block=2, ragged=True, random=np.random.default_rng(0))
     assert found.samples == 8
 
 
@@ -270,12 +270,12 @@ def test_cells_that_two_clients_hold_are_refused_with_an_example() -> None:
 def test_common_cells_are_refused_exactly_where_there_are_some(data: st.DataObject) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     clients = data.draw(st.integers(1, 5))
-    holdings: dict[str, HeldEntries] = {}
+    local_data: dict[str, HeldEntries] = {}
     parts: list[tuple[set[int], set[int]]] = []
     for client in range(clients):
         rows = random.permutation(12)[: random.integers(1, 5)]
         columns = np.sort(random.permutation(10)[: random.integers(1, 4)])
-        holdings[f"c{client}"] = held_by(rows, columns)
+        local_data[f"c{client}"] = held_by(rows, columns)
         parts.append((set(rows.tolist()), set(columns.tolist())))
     overlaps = {
         (f"c{a}", f"c{b}"): len(parts[a][0] & parts[b][0]) * len(parts[a][1] & parts[b][1])
@@ -283,7 +283,7 @@ def test_common_cells_are_refused_exactly_where_there_are_some(data: st.DataObje
         for a in range(b)
     }
     try:
-        aligned(holdings, 10)
+        aligned(local_data, 10)
     except DataError as refusal:
         found = [
             (f"clients {a} and {b} both hold {n} values") in str(refusal)
@@ -296,24 +296,24 @@ def test_common_cells_are_refused_exactly_where_there_are_some(data: st.DataObje
 
 
 def test_a_client_without_data_is_refused() -> None:
-    holdings = grid(2, 1, 10, 4)
+    local_data = grid(2, 1, 10, 4)
     for empty in (
-        replace(holdings["client-001"], samples=np.empty((0, 32), np.uint8)),
-        replace(holdings["client-001"], features=np.empty(0, np.int64)),
+        replace(local_data["client-001"], samples=np.empty((0, 32), np.uint8)),
+        replace(local_data["client-001"], features=np.empty(0, np.int64)),
     ):
         with raises(DataError):
-            aligned(holdings | {"client-001": empty}, 4)
+            aligned(local_data | {"client-001": empty}, 4)
         with raises(DataError):
-            align_features(holdings | {"client-001": empty}, features=4, block=2)
+            align_features(local_data | {"client-001": empty}, features=4, block=2)
 
 
 def test_a_sample_twice_in_one_client_is_refused_by_rows() -> None:
-    holdings = {
+    local_data = {
         "north": held_by(np.arange(9), np.array([0])),
         "south": held_by(np.array([4, 6, 5, 6]), np.array([1])),
     }
     with raises(DataError, client="south"):
-        aligned(holdings, 2)
+        aligned(local_data, 2)
 
 
 @pytest.mark.parametrize(
@@ -326,11 +326,11 @@ def test_a_sample_twice_in_one_client_is_refused_by_rows() -> None:
     ],
 )
 def test_features_out_of_order_or_range_are_refused(features: list[int]) -> None:
-    holdings = {"north": held_by(np.arange(3), np.array(features))}
+    local_data = {"north": held_by(np.arange(3), np.array(features))}
     with raises(PayloadError):
-        aligned(holdings, 4)
+        aligned(local_data, 4)
     with raises(PayloadError):
-        align_features(holdings, features=4, block=2)
+        align_features(local_data, features=4, block=2)
 
 
 @pytest.mark.parametrize(

@@ -97,20 +97,20 @@ def test_without_patience_everybody_is_drawn_as_ever() -> None:
 
 
 @pytest.mark.parametrize("border", [7, 60, 211])
-def test_a_server_that_is_resumed_draws_as_it_would_have_drawn(border: int, tmp_path: Path) -> None:
+def test_a_server_that_is_resumed_draws_as_it_would_have_drawn(snapshot: int, tmp_path: Path) -> None:
     def away(name: str, t: int) -> bool:
         return name == "a" or (name == "b" and 40 < t < 200)
 
     undisturbed = course(fleet_of(), away)
     fleet = fleet_of()
-    course(fleet, away, last=border)
+    course(fleet, away, last=snapshot)
     folder = RunFolder(tmp_path / "run")
     folder.checkpoint.parent.mkdir(parents=True)
-    checkpoint = checkpoints.take("run", border, 0, State(np.zeros(2)), fleet.members)
+    checkpoint = checkpoints.take("run", snapshot, 0, State(np.zeros(2)), fleet.members)
     checkpoints.save(folder, checkpoint, sync=False)
     resumed = fleet_of()
     resumed.members = checkpoints.load(folder.checkpoint).restore()
-    assert course(resumed, away, first=border + 1) == undisturbed[border:]
+    assert course(resumed, away, first=snapshot + 1) == undisturbed[snapshot:]
 
 
 @pytest.mark.parametrize(

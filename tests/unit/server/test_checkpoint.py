@@ -137,12 +137,12 @@ def test_what_is_held_of_a_border_does_not_change_with_the_run_after_it(
 ) -> None:
     current, body = state(), Body(encode({"x": np.arange(4.0)}))
     promise = members["b"].post("shift", 1, pb.TELL, body)
-    border = RoundSnapshot.of(1, current, members.values())
+    snapshot = RoundSnapshot.of(1, current, members.values())
     current.model += 100
     current.trace.append(3.0)
     members["b"].settle(promise)
     members["a"].base, members["c"].lost = 7, "its disk broke"
-    back = through_a_file(border.checkpoint("run-1", 0), tmp_path)
+    back = through_a_file(snapshot.checkpoint("run-1", 0), tmp_path)
     np.testing.assert_array_equal(back.state(State).model, [0.0, 1.0, 2.0])
     assert back.state(State).trace == [1.0, 2.0]
     restored = back.restore()

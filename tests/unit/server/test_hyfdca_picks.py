@@ -26,9 +26,9 @@ Hybrid = tuple[dict[str, Any], int]
 def test_nobody_picks_more_than_h_samples_or_a_block_more_in_each_group(
     hybrid: Hybrid, block: int, wanted: int, sparse: bool, t: int
 ) -> None:
-    holdings, features = hybrid
+    local_data, features = hybrid
     settings = settings_of(picks=wanted, picking="common", messages="sparse" if sparse else "dense")
-    alignment = aligned(holdings, features, block)
+    alignment = aligned(local_data, features, block)
     picks = SampledBlocks(settings, 5, alignment, block)
     common: dict[int, set[int]] = {}
     for client, part in alignment.slices.items():
@@ -57,12 +57,12 @@ def test_quotas_are_in_proportion() -> None:
 
 def test_changes_are_divided_by_holders_active_holders_or_pickers() -> None:
     """Sample 0 is held by a alone, sample 1 by a and b, samples 2 and 3 by all."""
-    holdings = {
+    local_data = {
         "a": held_by(np.arange(4), np.array([0])),
         "b": held_by(np.array([1, 2, 3]), np.array([1])),
         "c": held_by(np.array([2, 3]), np.array([2])),
     }
-    alignment = aligned(holdings, 3, 1)
+    alignment = aligned(local_data, 3, 1)
     cohort = ["a", "c"]
     found = {}
     for averaging in ("all", "active", "pickers"):

@@ -27,11 +27,11 @@ def names(client: str) -> list[str]:
 
 
 def alignment() -> Alignment:
-    holdings = {
+    local_data = {
         client: HeldEntries(pseudonyms(KEY, names(client)), np.array([place]))
         for place, client in enumerate(sorted(ROWS))
     }
-    return align(holdings, features=3, block=2, ragged=False, random=np.random.default_rng(1))
+    return align(local_data, features=3, block=2, ragged=False, random=np.random.default_rng(1))
 
 
 def labels(**changed: dict[int, float]) -> dict[str, NDArray[np.uint8]]:

@@ -27,27 +27,27 @@ def test_a_pace_lets_a_burst_pass_and_then_its_rate(monkeypatch: pytest.MonkeyPa
 
 
 async def test_calls_at_once_are_counted_for_each_client_and_given_back() -> None:
-    gate = RateLimiter(Network(max_calls_per_client=2))
+    rate_limiter = RateLimiter(Network(max_calls_per_client=2))
     async with AsyncExitStack() as stack:
         for _ in range(2):
-            await stack.enter_async_context(gate.passed("a"))
+            await stack.enter_async_context(rate_limiter.passed("a"))
         with raises(CrowdedError):
-            await stack.enter_async_context(gate.passed("a"))
-        await stack.enter_async_context(gate.passed("b"))
-    async with gate.passed("a"):
+            await stack.enter_async_context(rate_limiter.passed("a"))
+        await stack.enter_async_context(rate_limiter.passed("b"))
+    async with rate_limiter.passed("a"):
         pass
 
 
 async def test_a_call_that_fails_or_is_cancelled_is_given_back() -> None:
-    gate = RateLimiter(Network(max_calls_per_client=1, calls_per_second=0.01, calls_at_once=2))
+    rate_limiter = RateLimiter(Network(max_calls_per_client=1, calls_per_second=0.01, calls_at_once=2))
     with pytest.raises(KeyError):
-        async with gate.passed("a"):
+        async with rate_limiter.passed("a"):
             raise KeyError
-    async with gate.passed("a"):
+    async with rate_limiter.passed("a"):
         pass
 
     async def waiting() -> None:
-        async with gate.passed("a"):
+        async with rate_limiter.passed("a"):
             pytest.fail("it was to wait for a hundred seconds")
 
     task = asyncio.create_task(waiting())
@@ -55,39 +55,39 @@ async def test_a_call_that_fails_or_is_cancelled_is_given_back() -> None:
     assert not task.done()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    async with gate.passed("a", probe=True):
+    async with rate_limiter.passed("a", probe=True):
         pass
 
 
 async def test_many_refusals_leave_few_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    gate = RateLimiter(Network(max_calls_per_client=1))
+    rate_limiter = RateLimiter(Network(max_calls_per_client=1))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
-        async with gate.passed("a"):
+        async with rate_limiter.passed("a"):
             for _ in range(1500):
                 with raises(CrowdedError):
-                    await gate.passed("a").__aenter__()
+                    await rate_limiter.passed("a").__aenter__()
     assert len(caplog.records) == 2
 
 
 def test_thousands_of_clients_pass_at_once() -> None:
-    async def join(gate: RateLimiter, name: str) -> None:
-        async with gate.passed(name):
+    async def join(rate_limiter: RateLimiter, name: str) -> None:
+        async with rate_limiter.passed(name):
             await asyncio.sleep(0)
 
     async def join_all(clients: int) -> None:
-        gate = RateLimiter(Network())
-        await asyncio.gather(*(join(gate, f"client-{number}") for number in range(clients)))
+        rate_limiter = RateLimiter(Network())
+        await asyncio.gather(*(join(rate_limiter, f"client-{number}") for number in range(clients)))
 
     assert growth(lambda clients: asyncio.run(join_all(clients)), 12_000 // FACTOR, 3) < LINEAR
 
 
 async def test_a_full_server_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    gate = RateLimiter(Network(max_calls=3))
+    rate_limiter = RateLimiter(Network(max_calls=3))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
-        async with gate.passed("a"), gate.passed("b"):
+        async with rate_limiter.passed("a"), rate_limiter.passed("b"):
             assert not caplog.records
             for name in ("c", "d", "c"):
-                async with gate.passed(name):
+                async with rate_limiter.passed(name):
                     pass
     (message,) = caplog.messages
     assert message.startswith("all 3 calls that the server may have open are open (network.max_calls)")
@@ -98,9 +98,9 @@ async def test_a_server_that_is_full_again_and_again_says_so_once_in_a_minute(
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    gate = RateLimiter(Network(max_calls=1, calls_at_once=1000))
+    rate_limiter = RateLimiter(Network(max_calls=1, calls_at_once=1000))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         for _ in range(121):
-            async with gate.passed("a"):
+            async with rate_limiter.passed("a"):
                 now += 1.0
     assert len(caplog.messages) == 3, "after 0, 60 and 120 seconds"

@@ -435,7 +435,7 @@ class Stalled:
             self.members[name].settle(call)
 
     def late(self) -> list[str]:
-        return [name for name, member in self.members.items() if member.punctuality.missed]
+        return [name for name, member in self.members.items() if member.availability.missed]
 
 
 @pytest.mark.parametrize("buffer", [1, 5])  # for no reply before its turn, and for two
@@ -490,12 +490,12 @@ async def test_who_stalls_is_given_up_when_the_phase_closes_and_the_others_are_n
 async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_own_phase(
     make_member: MakeMember, caplog: pytest.LogCaptureFixture
 ) -> None:
-    in_flight = MemoryBudget(10 << 20)
+    memory_budget = MemoryBudget(10 << 20)
     held = Stalled(make_member, 0.05, stalls=False)
     collector = Gathered()
     held.request = Request("train", 4, collector, accept, 0.05, patience=1)
-    with in_flight.room("an older phase", {"client-9": Size(1, None)}):
-        room = in_flight.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
+    with memory_budget.room("an older phase", {"client-9": Size(1, None)}):
+        room = memory_budget.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
         collector.enter(room)
         with room:
             assert await held.finish(0) == []
