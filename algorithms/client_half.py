@@ -174,18 +174,14 @@ class ClientAlgorithm:
         if result is None:
             return {}
         if not isinstance(result, Mapping):
-            raise PhaseError(
-                f"phase {phase!r} returned a {type(result).__name__}, not a mapping of named values"
-            )
+            raise PhaseError(f"phase {phase!r} returned a {type(result).__name__}, not a mapping of named values")
         return result
 
 
 def _largest(values: Iterable[Value]) -> float:
     """Return the largest magnitude of any number in floating-point arrays; 0 if there is none."""
     arrays = [value.values if isinstance(value, SparseVector) else value for value in values]
-    floats = [
-        array for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.size
-    ]
+    floats = [array for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.size]
     return max((float(np.abs(array).max()) for array in floats), default=0.0)
 
 
@@ -289,9 +285,7 @@ def _difference_from(hint: Any) -> Callable[[Value, bool], str | None]:
     return lambda value, finite: None
 
 
-def _array_difference(
-    wanted: type[np.generic], may_be_sparse: bool, value: Value, finite: bool
-) -> str | None:
+def _array_difference(wanted: type[np.generic], may_be_sparse: bool, value: Value, finite: bool) -> str | None:
     if may_be_sparse and isinstance(value, SparseVector):
         value = value.values
     if not isinstance(value, np.ndarray):

@@ -35,12 +35,8 @@ class LocalTrainingSettings(AlgorithmSettings):
     local_epochs: PositiveInt | None = Field(
         None, description="passes over the shard in a round (E); either this or local_steps; default 1"
     )
-    local_steps: PositiveInt | None = Field(
-        None, description="mini-batch steps in a round, instead of epochs"
-    )
-    batch_size: PositiveInt | None = Field(
-        32, description="samples a step (B); null: the whole shard (B = infinity)"
-    )
+    local_steps: PositiveInt | None = Field(None, description="mini-batch steps in a round, instead of epochs")
+    batch_size: PositiveInt | None = Field(32, description="samples a step (B); null: the whole shard (B = infinity)")
     batches: Literal["passes", "epoch", "independent"] = Field(
         "passes",
         description="how batches are drawn. passes: each pass over the shard in a new random order, cut into "
@@ -125,11 +121,7 @@ class LocalTrainingSettings(AlgorithmSettings):
     def local_map(self, t: int, samples: int, *, noisy: bool) -> LocalMap:
         """Return what round ``t`` does to the gradients of a client with so many samples."""
         return LocalMap(
-            self.step_size_at(t),
-            self.steps(samples),
-            self.pull,
-            self.gain(noisy=noisy),
-            self.samples_a_step(samples),
+            self.step_size_at(t), self.steps(samples), self.pull, self.gain(noisy=noisy), self.samples_a_step(samples)
         )
 
 
@@ -185,15 +177,7 @@ class WeightedSumSettings(LocalTrainingSettings):
         return None if isinstance(sampler, Weighted) else self.weighting
 
     def weight(self, samples: int, mean_samples: float) -> float:
-        """Return ``p_i`` (FedDCD specification, section 1.6).
-
-        Parameters
-        ----------
-        samples
-            n_i, of this client.
-        mean_samples
-            n / N, of all clients.
-        """
+        """Return ``p_i`` (FedDCD specification, section 1.6)."""
         return samples / mean_samples if self.weighting == "samples" else 1.0
 
 
@@ -242,12 +226,8 @@ class LocalTraining(ClientAlgorithm):
     def smooth_gradient(self, w: Vector, batch: Indices) -> Vector:
         """Return the stochastic gradient g_i(w) of the client's objective, shape (d,), clipped sample by sample.
 
-        Parameters
-        ----------
-        w
-            Shape (d,).
-        batch
-            Rows of the shard.
+        w: shape (d,).
+        batch: rows of the shard.
         """
         if self.clip is None:
             return self.objective.batch_gradient(w, batch)

@@ -84,15 +84,10 @@ class FedDyn(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global model x, and the correction.
-
-        Attributes
-        ----------
-        mean_dual
-            h of the paper, shape (d,): after each round the mean of lambda_i over all clients, whoever took part.
-        """
+        """The global model x, and the correction."""
 
         mean_dual: Vector
+        """h of the paper, shape (d,): after each round the mean of lambda_i over all clients, whoever took part."""
 
     Settings = FedDynSettings
     settings: FedDynSettings
@@ -140,15 +135,9 @@ class FedDynClient(LocalTraining):
 
     @dataclass
     class State:
-        """The linear term.
+        """The linear term."""
 
-        Attributes
-        ----------
-        dual
-            lambda_i, shape (d,): the gradient of p_i f_i where this client's last solve ended; zeros before.
-        """
-
-        dual: Vector
+        dual: Vector  # lambda_i, shape (d,): the gradient of p_i f_i where this client's last solve ended; zeros before
 
     settings: FedDynSettings
 
@@ -156,15 +145,8 @@ class FedDynClient(LocalTraining):
     def train(self, model: Vector, mean_samples: float) -> Values:
         """Start at w = x; repeat w <- w - eta ( g_i(w) - lambda_i + alpha (w - x) ); renew lambda_i; return w.
 
-        Parameters
-        ----------
-        model
-            x, shape (d,).
-        mean_samples
-            n / N, of which the weight p_i is made.
-
-        lambda_i is renewed from what left this client, so that the server's h stays the mean of all lambda_i also
-        where uploads are sparse or carry noise (FedPDM specification, section 2.7, V1 and V2).
+        model: x, shape (d,).
+        mean_samples: n / N, of which the weight p_i is made.
         """
         x, w, alpha = model, model.copy(), self.settings.alpha
         eta = self.settings.step_size_at(self.round)

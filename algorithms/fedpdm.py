@@ -69,8 +69,7 @@ class FedPDMSettings(LocalTrainingSettings):
         "later; needs uplink.sparsify",
     )
     first_round: Literal["sampled", "all"] = Field(
-        "sampled",
-        description="who takes part in round 1: a cohort as in every round, or all clients, as in the paper",
+        "sampled", description="who takes part in round 1: a cohort as in every round, or all clients, as in the paper"
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
@@ -149,22 +148,14 @@ class FedPDM(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state; ``model`` is x0 as the clients know it.
-
-        Attributes
-        ----------
-        mean_upload
-            Aggregator ``stale``: the mean over all N clients of what each sent last, shape (d,), of which the
-            initial model stands for those that sent nothing yet.
-        mean_dual
-            Aggregator ``hybrid``: the mean of all N dual variables, shape (d,).
-        replicas
-            Aggregator ``sampled`` with error feedback: what has come together of each client's upload, shape (d,).
-        """
+        """The server's state; ``model`` is x0 as the clients know it."""
 
         mean_upload: Vector
-        mean_dual: Vector
+        """Aggregator ``stale``: the mean over all N clients of what each sent last, shape (d,), of which the initial
+        model stands for those that sent nothing yet."""
+        mean_dual: Vector  # aggregator ``hybrid``: the mean of all N dual variables, shape (d,)
         replicas: dict[str, Vector] = field(default_factory=dict)
+        """Aggregator ``sampled`` with error feedback: what has come together of each client's upload, shape (d,)."""
 
     Settings = FedPDMSettings
     settings: FedPDMSettings
@@ -188,9 +179,7 @@ class FedPDM(Algorithm):
         u, covered, steps = await self._aggregate(cohort, t)
         x0 = self.h.prox(u, self.settings.penalty)  # (12)
         if self.uplink.holds:
-            x0 = np.where(
-                covered, x0, self.model
-            )  # held after the prox, which would shrink it round by round
+            x0 = np.where(covered, x0, self.model)  # held after the prox, which would shrink it round by round
         self.model = self.downlink.kept(x0, t + 1)  # (27)
         self._figures = {
             "nonzeros": float(np.count_nonzero(self.model)),
@@ -249,22 +238,13 @@ class FedPDMClient(LocalTraining):
 
     @dataclass
     class State:
-        """What a client keeps.
+        """What a client keeps."""
 
-        Attributes
-        ----------
-        dual
-            lambda_i, shape (d,); at a solution the gradient of f_i.
-        mirrored
-            What the server has of this client's upload, shape (d,), where it keeps that; else empty.
-        difference
-            By how much the dual variable may differ, in norm, were one sample another one: what the sensitivity of
-            a private dual variable grows from (FedPDM specification, section 3.3, item 1).
-        """
-
-        dual: Vector
-        mirrored: Vector
+        dual: Vector  # lambda_i, shape (d,); at a solution the gradient of f_i
+        mirrored: Vector  # what the server has of this client's upload, shape (d,), where it keeps that; else empty
         difference: float
+        """By how much the dual variable may differ, in norm, were one sample another one: what the sensitivity of a
+        private dual variable grows from (FedPDM specification, section 3.3, item 1)."""
 
     settings: FedPDMSettings
 
@@ -293,10 +273,7 @@ class FedPDMClient(LocalTraining):
     def solve(self, model: Vector) -> Values:
         """Descend from x0 on f_i(x) - <lambda_i, x> + (rho/2) ||x - x0||^2; renew lambda_i; send y_i.
 
-        Parameters
-        ----------
-        model
-            x0, as everybody knows it, shape (d,).
+        model: x0, as everybody knows it, shape (d,).
         """
         x0, state, rho = model, self.state, self.settings.penalty
         x, steps = self._local(x0)

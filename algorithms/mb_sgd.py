@@ -47,10 +47,7 @@ class MiniBatchSGD(Algorithm):
     async def round(self, t: int) -> None:
         """Draw I_t; x <- x - eta mean over i in I_t of the mean gradient of client i at x."""
         gradients = await self.sample().reduce(
-            "gradient",
-            model=self.model,
-            mean_samples=mean_samples(self.fleet),
-            returns={"gradient": self.model},
+            "gradient", model=self.model, mean_samples=mean_samples(self.fleet), returns={"gradient": self.model}
         )
         self.model = self.model - self.settings.step_size_at(t) * gradients.mean("gradient")
 
@@ -64,12 +61,8 @@ class MiniBatchSGDClient(LocalTraining):
     def mean_gradient(self, model: Vector, mean_samples: float) -> Values:
         """Return the mean of K stochastic gradients of p_i f_i at x, shape (d,).
 
-        Parameters
-        ----------
-        model
-            x, shape (d,).
-        mean_samples
-            n / N, of which the weight p_i is made.
+        model: x, shape (d,).
+        mean_samples: n / N, of which the weight p_i is made.
         """
         total, steps = np.zeros_like(model), 0
         for batch in self.batches():

@@ -27,20 +27,8 @@ _OF_ONE_SCORE = ("logistic", "one-sided-logistic", "squared", "smoothed-hinge", 
 def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -> PrivacyFacts:
     """Return what everybody may know of a client with so many samples.
 
-    Parameters
-    ----------
-    settings
-        Of the run, under differential privacy.
-    objective
-        What is minimised; its data are not looked at. ``None``: its loss is not known, and so no bound on its
+    objective: what is minimised; its data are not looked at. ``None``: its loss is not known, and so no bound on its
         curvature.
-    samples
-        n_i.
-
-    Raises
-    ------
-    SettingsError
-        The sensitivity of this algorithm's uploads is not known.
     """
     algorithm, privacy = settings.algorithm, settings.differential_privacy
     if privacy is None or not isinstance(algorithm, LocalTrainingSettings):
@@ -81,9 +69,7 @@ def _curvature(linear: LinearObjective | None) -> float | None:
 def _batches(algorithm: LocalTrainingSettings, samples: int) -> Batches:
     size = algorithm.samples_a_step(samples)
     once = algorithm.steps(samples) * size <= samples
-    if algorithm.batches == "epoch" or (
-        algorithm.batches == "passes" and once
-    ):  # the first pass draws each once
+    if algorithm.batches == "epoch" or (algorithm.batches == "passes" and once):  # the first pass draws each once
         return "epoch"
     return "full" if size == samples else "independent"
 
@@ -121,20 +107,12 @@ def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
 
 
 def check_claim(settings: RunSettings) -> None:
-    """Refuse settings whose privacy would not be what they say, as far as that does not depend on the data.
-
-    Raises
-    ------
-    SettingsError
-        With every reason, and what to set instead.
-    """
+    """Refuse settings whose privacy would not be what they say, as far as that does not depend on the data."""
     privacy = settings.differential_privacy
     if privacy is None:
         return
     kind = settings.objective
-    linear = (
-        build_objective(kind, _NO_DATA) if isinstance(kind, LinearSettings | SmoothedHingeSettings) else None
-    )
+    linear = build_objective(kind, _NO_DATA) if isinstance(kind, LinearSettings | SmoothedHingeSettings) else None
     facts = facts_of(settings, linear, _MANY)
     refuse(problems_of(settings, facts))
     # A budget's noise depends on the data, but is some multiple of the sensitivity that is neither tiny nor huge.
@@ -142,22 +120,7 @@ def check_claim(settings: RunSettings) -> None:
 
 
 def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: float) -> None:
-    """Refuse noise whose standard deviation floating-point numbers cannot hold, in the first round or the last.
-
-    Parameters
-    ----------
-    settings
-        Of the run, under differential privacy.
-    facts
-        Of one client, or of any.
-    noise_multiplier
-        ``z`` of its uploads.
-
-    Raises
-    ------
-    SettingsError
-        With the round and the standard deviation.
-    """
+    """Refuse noise whose standard deviation floating-point numbers cannot hold, in the first round or the last."""
     algorithm, privacy = settings.algorithm, settings.differential_privacy
     assert isinstance(algorithm, LocalTrainingSettings)
     assert privacy is not None
@@ -180,20 +143,7 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
 def check_uploads(settings: RunSettings, objective: Objective, samples: Collection[int]) -> None:
     """Refuse settings with which a client could not send a single upload, once the sizes of shards are known.
 
-    Parameters
-    ----------
-    settings
-        Of the run, under differential privacy.
-    objective
-        What is minimised; its data are not looked at.
-    samples
-        n_i of each client.
-
-    Raises
-    ------
-    SettingsError
-        The privacy of some client would not be what it says, its noise could not be held by floating-point
-        numbers, or one upload costs more than the whole budget.
+    objective: what is minimised; its data are not looked at.
     """
     privacy = settings.differential_privacy
     assert privacy is not None

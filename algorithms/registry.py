@@ -11,13 +11,7 @@ from fenchel.common.settings.registry import builtin_settings, half, is_outside,
 
 
 def server_half(name: str) -> type[Algorithm]:
-    """Return the server half of an algorithm, by the name in the settings.
-
-    Raises
-    ------
-    SettingsError
-        There is no such algorithm.
-    """
+    """Return the server half of an algorithm, by the name in the settings."""
     found = half(name, "server")
     if not issubclass(found, Algorithm):
         raise SettingsError(f"{name!r} must derive from fenchel.Algorithm", key="algorithm.name")
@@ -33,17 +27,8 @@ def builtin() -> dict[str, type[Algorithm]]:
 def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorithm]:
     """Return the client half of an algorithm.
 
-    Parameters
-    ----------
-    name
-        As in the settings, which come from the server.
-    allowed
-        Algorithms from outside Fenchel that the person who started this client agreed to run.
-
-    Raises
-    ------
-    SettingsError
-        The name is unknown, or it is not allowed here.
+    name: as in the settings, which come from the server.
+    allowed: algorithms from outside Fenchel that the person who started this client agreed to run.
     """
     if is_outside(name):
         require_allowed(name, allowed)
@@ -61,13 +46,7 @@ def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorith
 
 
 def require_allowed(name: str, allowed: Collection[str]) -> None:
-    """Refuse code from outside Fenchel that nobody on this side agreed to run.
-
-    Raises
-    ------
-    SettingsError
-        ``name`` is not among ``allowed``: a server must not choose what code a client imports.
-    """
+    """Refuse code from outside Fenchel that nobody on this side agreed to run."""
     if name not in allowed:
         raise SettingsError(
             f"the server's settings name {name!r}, which is code from outside Fenchel; if you trust it, "

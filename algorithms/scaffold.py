@@ -74,15 +74,9 @@ class Scaffold(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global model x, and the control variate.
+        """The global model x, and the control variate."""
 
-        Attributes
-        ----------
-        control
-            c, shape (d,): after each round the mean of c_i over all clients, whoever took part.
-        """
-
-        control: Vector
+        control: Vector  # c, shape (d,): after each round the mean of c_i over all clients, whoever took part
 
     Settings = ScaffoldSettings
     settings: ScaffoldSettings
@@ -149,15 +143,9 @@ class ScaffoldClient(LocalTraining):
 
     @dataclass
     class State:
-        """The control variate.
+        """The control variate."""
 
-        Attributes
-        ----------
-        control
-            c_i, shape (d,): the gradient of p_i f_i, as this client last saw it; zeros before.
-        """
-
-        control: Vector
+        control: Vector  # c_i, shape (d,): the gradient of p_i f_i, as this client last saw it; zeros before
 
     settings: ScaffoldSettings
 
@@ -165,17 +153,9 @@ class ScaffoldClient(LocalTraining):
     def train(self, model: Vector, mean_samples: float, control: Vector | None = None) -> Values:
         """Start at w = x; repeat w <- w - eta ( g_i(w) - c_i + c ); renew c_i; return what changed.
 
-        Parameters
-        ----------
-        model
-            x, shape (d,).
-        mean_samples
-            n / N, of which the weight p_i is made.
-        control
-            c, shape (d,); absent if the correction is ``none``.
-
-        What is changed on its way is sent alone: c_i is then formed from what the server received, which forms its
-        change by itself (FedPDM specification, section 2.8).
+        model: x, shape (d,).
+        mean_samples: n / N, of which the weight p_i is made.
+        control: c, shape (d,); absent if the correction is ``none``.
         """
         x, w = model, model.copy()
         eta, steps = self.settings.step_size_at(self.round), 0

@@ -19,15 +19,7 @@ _PROGRAMS = ("round_trip", "scale", "large_model", "paillier", "sparse", "instru
 
 
 def main() -> None:
-    """Run them all, each in a process of its own, with the flags given.
-
-    Raises
-    ------
-    RuntimeError
-        A program ended without figures.
-    SystemExit
-        With code 1: a program missed a limit.
-    """
+    """Run them all, each in a process of its own, with the flags given."""
     failures: list[str] = []
     pages = [
         "# Measured",
@@ -39,9 +31,7 @@ def main() -> None:
     for name in _PROGRAMS:
         module = f"benchmarks.{name}"
         done = subprocess.run(
-            [sys.executable, "-m", module, "--json", *sys.argv[1:]],
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-m", module, "--json", *sys.argv[1:]], stdout=subprocess.PIPE, text=True
         )
         try:
             figures = json.loads(done.stdout.splitlines()[-1])

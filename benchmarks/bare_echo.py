@@ -16,21 +16,11 @@ from pathlib import Path
 from fenchel.deploy.launch import grpc_engine
 
 
-def measure(
-    clients: int, processes: int, size: int, rounds: int, certificates: Path | None = None
-) -> list[float]:
+def measure(clients: int, processes: int, size: int, rounds: int, certificates: Path | None = None) -> list[float]:
     """Return the seconds of each round.
 
-    Parameters
-    ----------
-    clients, processes
-        Streams, and processes that share them.
-    size
-        Bytes down and up each stream in a round.
-    rounds
-        How many, after one that is not counted.
-    certificates
-        For TLS: folder of a server's and a client's certificates; ``None``: without.
+    size: bytes down and up each stream in a round.
+    certificates: for TLS: folder of a server's and a client's certificates; ``None``: without.
     """
     numbers = map(str, (clients, processes, size, rounds))
     command = [sys.executable, "-m", "benchmarks.bare_echo_processes", "server", *numbers]

@@ -75,16 +75,8 @@ async def measure(
 ) -> list[float]:
     """Return the seconds of each round.
 
-    Parameters
-    ----------
-    clients, processes
-        Streams, and processes that share them.
-    size
-        Bytes down and up each stream in a round.
-    rounds
-        How many, after one that is not counted.
-    certificates
-        For TLS: folder of a server's and a client's certificates; ``None``: without.
+    size: bytes down and up each stream in a round.
+    certificates: for TLS: folder of a server's and a client's certificates; ``None``: without.
     """
     echo = _Echo(clients, size)
     server = grpc.aio.server(options=_OPTIONS)
@@ -138,9 +130,7 @@ async def _clients(port: int, count: int, size: int, certificates: str) -> None:
             from fenchel.common.tls.credentials import Credentials
 
             credentials = Credentials.load(Path(certificates) / "client-000")
-            channel = grpc.aio.secure_channel(
-                f"localhost:{port}", credentials.for_channel(), options=_OPTIONS
-            )
+            channel = grpc.aio.secure_channel(f"localhost:{port}", credentials.for_channel(), options=_OPTIONS)
         else:
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS)
         async with channel:

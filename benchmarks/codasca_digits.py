@@ -86,9 +86,7 @@ class Cell(NamedTuple):
     seed: int
 
 
-def plan(
-    folder: Path, windows: Sequence[int], methods: Sequence[str], seeds: Sequence[int]
-) -> dict[Cell, Planned]:
+def plan(folder: Path, windows: Sequence[int], methods: Sequence[str], seeds: Sequence[int]) -> dict[Cell, Planned]:
     """Return all runs, and write the data that they need into the folder."""
     planned: dict[Cell, Planned] = {}
     for window in windows:
@@ -184,9 +182,7 @@ def main() -> None:
     parser = flags(__doc__, quick="two methods, one seed; writes nothing")
     parser.add_argument("--finished", action="store_true", help="write the page from the runs that are kept")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
-    parser.add_argument(
-        "--windows", type=int, nargs="+", default=_WINDOWS, help="local steps; then nothing is written"
-    )
+    parser.add_argument("--windows", type=int, nargs="+", default=_WINDOWS, help="local steps; then nothing is written")
     with command_line(parser) as (words, folder):
         windows: tuple[int, ...] = tuple(words.windows)
         methods: tuple[str, ...] = METHODS

@@ -26,29 +26,16 @@ _SHARES = (0.02, 0.05, 0.13, 0.30, 0.50)
 
 @dataclass(frozen=True)
 class Part:
-    """Images with their digits.
+    """Images with their digits."""
 
-    Attributes
-    ----------
-    features
-        Scaled pixels, shape (n, 64), float64.
-    labels
-        Digits 0 to 9, shape (n,); 5 to 9 are positive.
-    """
-
-    features: NDArray[np.float64]
-    labels: NDArray[np.int64]
+    features: NDArray[np.float64]  # scaled pixels, shape (n, 64), float64
+    labels: NDArray[np.int64]  # digits 0 to 9, shape (n,); 5 to 9 are positive
 
 
 def shards(seed: int, arrangement: Arrangement = "disjoint") -> tuple[list[Part], Part]:
     """Return the shards of the five machines, and the test set.
 
-    Parameters
-    ----------
-    seed
-        The seed s of the specification; the generator's is 1000 + s.
-    arrangement
-        How positive samples are dealt.
+    seed: the seed s of the specification; the generator's is 1000 + s.
     """
     digits = load_digits()
     pixels, target = digits.data / 16, digits.target

@@ -47,20 +47,10 @@ _PANELS: Mapping[tuple[int, int, int], Mapping[str, tuple[float, ...]]] = {
     (8, 8, 512): _SMALLER,
     (8, 32, 512): _BEST,
     (8, 32, 2048): _SMALLER,
-    (8, 128, 2048): {
-        "CODASCA": (1.0, 0.3),
-        "CODA+": (1.0, 0.3),
-        "FedAvg-CE": (1.0, 0.3),
-        "SCAFFOLD-CE": (0.3, 0.1),
-    },
+    (8, 128, 2048): {"CODASCA": (1.0, 0.3), "CODA+": (1.0, 0.3), "FedAvg-CE": (1.0, 0.3), "SCAFFOLD-CE": (0.3, 0.1)},
     (16, 8, 512): _SMALLER,
     (16, 32, 512): _SMALLER,
-    (16, 128, 2048): {
-        "CODASCA": (1.0,),
-        "CODA+": (1.0,),
-        "FedAvg-CE": (1.0, 0.3),
-        "SCAFFOLD-CE": (0.3, 0.1),
-    },
+    (16, 128, 2048): {"CODASCA": (1.0,), "CODA+": (1.0,), "FedAvg-CE": (1.0, 0.3), "SCAFFOLD-CE": (0.3, 0.1)},
 }
 """Step sizes by number of clients, local steps in a round, and local steps in all: the best of the trials, and a
 smaller one where rounds are long or the best diverges."""
@@ -133,9 +123,7 @@ def trials(folder: Path, methods: Sequence[str]) -> list[dict[str, object]]:
         tried = [Cell(8, 32, 256, method, step_size) for step_size in _GRID[method]]
         for cell, planned in plan(folder, tried, _TRIAL_SEED).items():
             try:
-                run = fenchel.up(
-                    planned.settings, overrides=planned.overrides, runs=folder / "trials", in_process=True
-                )
+                run = fenchel.up(planned.settings, overrides=planned.overrides, runs=folder / "trials", in_process=True)
                 reached = f"{run.figures[_AUC]:.4f}"
             except fenchel.FenchelError as error:
                 reached = str(error)
@@ -183,9 +171,7 @@ def main() -> None:
     parser = flags(__doc__, quick="two methods, eight rounds; writes nothing")
     parser.add_argument("--finished", action="store_true", help="write the page from the runs that are kept")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
-    parser.add_argument(
-        "--panels", type=int, nargs="+", choices=range(len(_PANELS)), help="only these; writes nothing"
-    )
+    parser.add_argument("--panels", type=int, nargs="+", choices=range(len(_PANELS)), help="only these; writes nothing")
     parser.add_argument("--trials", nargs="*", metavar="METHOD", help="try out step sizes; writes nothing")
     with command_line(parser) as (words, folder):
         folder = folder.resolve()
@@ -208,8 +194,7 @@ def main() -> None:
         if words.quick or words.panels:
             return
         panels = {
-            f"K = {panel[0]}, I = {panel[1]}, {panel[2] // panel[1]} rounds": best(runs, panel)
-            for panel in _PANELS
+            f"K = {panel[0]}, I = {panel[1]}, {panel[2] // panel[1]} rounds": best(runs, panel) for panel in _PANELS
         }
         drawn = {title: curves for title, curves in panels.items() if curves}
         draw(drawn, _PAGE.with_suffix(".png"), _AUC, label="test AUC", limits=(0.90, 0.97))

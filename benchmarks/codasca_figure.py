@@ -23,19 +23,9 @@ def draw(
 ) -> None:
     """Draw a figure against rounds and against megabytes, both logarithmic: mean and standard deviation over seeds.
 
-    Parameters
-    ----------
-    panels
-        By title of a column and name of a curve, the runs of all seeds. The first half of the names is drawn
+    panels: by title of a column and name of a curve, the runs of all seeds. The first half of the names is drawn
         solid.
-    path
-        The PNG file.
-    figure
-        Column of the table of metrics.
-    label
-        What it is.
-    limits
-        Ends of its axis.
+    figure: column of the table of metrics.
     """
     from matplotlib.ticker import NullFormatter
 
@@ -52,12 +42,7 @@ def draw(
                 for row, across in enumerate((rounds, sent)):
                     axes[row, column].plot(across, mean, dash, color=COLORS[place], linewidth=1.4, label=name)
                     axes[row, column].fill_between(
-                        across,
-                        mean - deviation,
-                        mean + deviation,
-                        color=COLORS[place],
-                        alpha=0.1,
-                        linewidth=0,
+                        across, mean - deviation, mean + deviation, color=COLORS[place], alpha=0.1, linewidth=0
                     )
             axes[0, column].set(xscale="log", title=title, xlabel="round", ylim=limits)
             axes[1, column].set(xscale="log", xlabel="MB sent")
@@ -67,8 +52,5 @@ def draw(
         for row in (0, 1):
             axes[row, 0].set(ylabel=label)
         picture.legend(
-            *axes[0, 0].get_legend_handles_labels(),
-            frameon=False,
-            loc="outside lower center",
-            ncols=len(names),
+            *axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=len(names)
         )

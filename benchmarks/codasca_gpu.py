@@ -35,12 +35,7 @@ _QUICK = (1, 2)
 def measure(device: Literal["cpu", "cuda"], *, quick: bool) -> Figures:
     """Measure rounds of several lengths.
 
-    Parameters
-    ----------
-    device
-        As ``objective.device``.
-    quick
-        Fewer rounds, shorter ones, and 400 images.
+    quick: fewer rounds, shorter ones, and 400 images.
     """
     rows: list[dict[str, object]] = []
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
@@ -104,9 +99,7 @@ def _seconds(data: dict[str, Any], device: str, steps: int, rounds: int, folder:
 def main() -> None:
     """Read the command line, measure, print."""
     parser = flags(__doc__)
-    parser.add_argument(
-        "--device", choices=["cpu", "cuda"], default="cpu", help="where the network is computed"
-    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the network is computed")
     words = parser.parse_args()
     try:
         find_device(words.device)

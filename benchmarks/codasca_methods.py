@@ -13,21 +13,8 @@ _CROSS_ENTROPY = {"FedAvg-CE": {"name": "fedavg"}, "SCAFFOLD-CE": {"name": "scaf
 def algorithm(method: str, window: int, step_size: float, stage: int) -> dict[str, Any]:
     """Return the settings of an algorithm: batches, weights and instants of decay are the same for all methods.
 
-    Parameters
-    ----------
-    method
-        One of the four.
-    window
-        Local steps in a round.
-    step_size
-        In the first stage; each further one has a third of the one before.
-    stage
-        Local steps in a stage, a multiple of those in a round.
-
-    Raises
-    ------
-    ValueError
-        Stages would end within a round, where the methods differ in what they do.
+    step_size: in the first stage; each further one has a third of the one before.
+    stage: local steps in a stage, a multiple of those in a round.
     """
     if stage % window:
         raise ValueError(f"stages of {stage} local steps: expected a multiple of the {window} in a round")

@@ -43,39 +43,23 @@ _TARGETS = (0.60, 0.70)
 
 @dataclass(frozen=True)
 class Images:
-    """A data set.
+    """A data set."""
 
-    Attributes
-    ----------
-    name
-        As on the command line, and in the page's markers.
-    experiment
-        Settings file.
-    overrides
-        What differs from it in all rows.
-    lowest
-        Lower ends of the figure's axes.
-    """
-
-    name: str
-    experiment: Path
-    overrides: tuple[str, ...]
-    lowest: tuple[float, float]
+    name: str  # as on the command line, and in the page's markers
+    experiment: Path  # settings file
+    overrides: tuple[str, ...]  # what differs from it in all rows
+    lowest: tuple[float, float]  # lower ends of the figure's axes
 
 
 _KUZUSHIJI = Images("kmnist", Path("experiments/drdm/kmnist-cnn.yaml"), (), (0.3, 0.0))
 _FASHION = Images("fashion-mnist", Path("experiments/drdm/fashion-mnist-cnn.yaml"), (), (0.3, 0.0))
 _IMAGES = (_KUZUSHIJI, _FASHION)
 _QUICK = replace(
-    _FASHION,
-    name="quick",
-    overrides=("data.name=digits", "clients=10", "participation.sampler.size=5", "rounds=2"),
+    _FASHION, name="quick", overrides=("data.name=digits", "clients=10", "participation.sampler.size=5", "rounds=2")
 )
 
 _LOCAL = {"local_steps": 10, "batch_size": 32, "batches": "independent"}
-_GAMMA = 0.3 / (
-    10 * 30 * math.log(10)
-)  # so that one step moves no client's weight by more than a third of 1/N
+_GAMMA = 0.3 / (10 * 30 * math.log(10))  # so that one step moves no client's weight by more than a third of 1/N
 _DRDM = {"name": "drdm", **_LOCAL, "dual_step_size": _GAMMA, "dual_batch_size": 32}
 _AS_PAPER = {"correction": "uniform", "exploration": 0.0, "dual_estimator": "plain"}
 _DRDM_GRID = {"step_size": (0.05, 0.1, 0.2), "regularization": (0.1, 1.0)}
@@ -123,7 +107,7 @@ OTHERS: dict[str, dict[str, dict[str, float]]] = {
         "DRFA": {"step_size": 0.2, "dual_step_size": _GAMMA / 10},
         "SCAFFOLD": {"step_size": 0.02, "server_step_size": 1.0},
         "FedAvg": {"step_size": 0.2},
-    },
+    }
 }
 """More rows: steps from before there were trials."""
 
@@ -134,10 +118,7 @@ _SYMBOLS = {"step_size": "η", "regularization": "μ", "dual_step_size": "γ", "
 def overrides_of(images: Images, folder: Path) -> tuple[str, ...]:
     """Return what differs from the settings file, on this machine too.
 
-    Parameters
-    ----------
-    folder
-        Where an archive of the test images of Kuzushiji-MNIST is put, if there is nothing more of it here.
+    folder: where an archive of the test images of Kuzushiji-MNIST is put, if there is nothing more of it here.
     """
     if images.name != "kmnist" or locate("kmnist") is not None:
         return images.overrides
@@ -210,8 +191,7 @@ def control_rows(runs: Mapping[str, fenchel.Run], last: int = 25) -> list[dict[s
     """Return a row for every third round: the norm of c in each run."""
     norms = {title: run.metrics_table["control_variate_norm"].to_numpy() for title, run in runs.items()}
     return [
-        {"round": t}
-        | {title: f"{norm[t - 1]:.3g}" if t <= norm.size else "–" for title, norm in norms.items()}
+        {"round": t} | {title: f"{norm[t - 1]:.3g}" if t <= norm.size else "–" for title, norm in norms.items()}
         for t in (1, *range(3, last + 1, 3))
     ]
 
@@ -224,9 +204,7 @@ def draw_controls(runs: Mapping[str, fenchel.Run], path: Path) -> None:
             norm = run.metrics_table["control_variate_norm"].to_numpy()
             left.plot(np.arange(1, norm.size + 1), norm, color=color, linewidth=1.5, label=title)
             right.plot(*evaluated(run, MEAN), color=color, linewidth=1.5)
-        left.set(
-            xlabel="round", title="Norm of the server's control variate c", yscale="log", ylim=(0.1, 1e6)
-        )
+        left.set(xlabel="round", title="Norm of the server's control variate c", yscale="log", ylim=(0.1, 1e6))
         right.set(xlabel="round", ylabel="accuracy", title="Average over clients")
         left.legend(frameon=False, fontsize=8)
 
@@ -251,8 +229,7 @@ def _compared(
         if run is not None:
             runs[method.title] = [run]
     rows = [
-        {"method": method.title, "settings": _words(method.tuned)}
-        | line(method, runs[method.title], _TARGETS)
+        {"method": method.title, "settings": _words(method.tuned)} | line(method, runs[method.title], _TARGETS)
         for method in methods
         if method.title in runs
     ]
@@ -309,9 +286,7 @@ def _words(settings: Mapping[str, float]) -> str:
 def main() -> None:
     """Read the command line, run the methods, write the page."""
     parser = flags(__doc__, quick="two methods, two rounds; writes nothing")
-    parser.add_argument(
-        "images", nargs="*", choices=[[], *(images.name for images in _IMAGES)], metavar="NAME"
-    )
+    parser.add_argument("images", nargs="*", choices=[[], *(images.name for images in _IMAGES)], metavar="NAME")
     parser.add_argument("--finished", action="store_true", help="write the page from the runs that are kept")
     parser.add_argument("--only", help="do only methods with this in their names, and write nothing")
     parser.add_argument("--trials", action="store_true", help="try out settings")
@@ -326,9 +301,7 @@ def main() -> None:
         for images in chosen:
             methods = [method for method in methods_of(images) if (words.only or "") in method.title]
             make = _tried if words.trials else _controlled if words.controls else _compared
-            marker, rows, page = make(
-                images, methods[:2] if words.quick else methods, folder, only_kept=words.finished
-            )
+            marker, rows, page = make(images, methods[:2] if words.quick else methods, folder, only_kept=words.finished)
             figures[marker] = rows
             print(markdown(rows))
             if not (words.quick or words.only):

@@ -28,9 +28,7 @@ _LOCAL = {"local_steps": 10, "batch_size": 32, "batches": "independent"}
 _DUAL_BATCH = {"dual_batch_size": 256}
 _ETA = (0.03, 0.1, 0.3, 1.0)
 _MU = (0.01, 0.1, 1.0)
-_GAMMA = 0.3 / (
-    10 * 30 * math.log(10)
-)  # so that one step moves no client's weight by more than a third of 1/N
+_GAMMA = 0.3 / (10 * 30 * math.log(10))  # so that one step moves no client's weight by more than a third of 1/N
 _GAMMAS = (_GAMMA, _GAMMA / 3, _GAMMA / 10)
 
 _DRDM = {"name": "drdm", **_LOCAL, **_DUAL_BATCH, "dual_step_size": _GAMMA}
@@ -53,11 +51,7 @@ METHODS: tuple[Method, ...] = (
         {"step_size": 0.1, "regularization": 1.0},
         {"step_size": (0.1, 0.3), "regularization": _MU},
     ),
-    Method(
-        "DRDM, no correction",
-        _DRDM | {"correction": "none"},
-        {"step_size": 0.3, "regularization": 0.1},
-    ),
+    Method("DRDM, no correction", _DRDM | {"correction": "none"}, {"step_size": 0.3, "regularization": 0.1}),
     Method(
         "DRFA",
         {"name": "drfa", **_LOCAL, **_DUAL_BATCH},
@@ -79,9 +73,7 @@ METHODS: tuple[Method, ...] = (
         {"step_size": (0.1, 0.3, 1.0), "server_step_size": (0.5, 1.0, 2.0)},
         (89.32, 83.92, 3.39),
     ),
-    Method(
-        "SCAFFOLD, eta = 0.1", {"name": "scaffold", **_LOCAL}, {"step_size": 0.1, "server_step_size": 2.0}
-    ),
+    Method("SCAFFOLD, eta = 0.1", {"name": "scaffold", **_LOCAL}, {"step_size": 0.1, "server_step_size": 2.0}),
     Method(
         "FedAvg",
         {"name": "fedavg", **_LOCAL},
@@ -110,12 +102,7 @@ def _score(trial: Trial) -> float:
 
 def _row(trial: Trial) -> dict[str, object]:
     ends = (f"{trial.worst:.2%}", f"{trial.mean:.2%}") if trial.is_over else ("broke off", "broke off")
-    return {
-        "method": trial.method,
-        "tried": trial.words,
-        "worst client": ends[0],
-        "average": ends[1],
-    }
+    return {"method": trial.method, "tried": trial.words, "worst client": ends[0], "average": ends[1]}
 
 
 def main() -> None:
@@ -141,8 +128,7 @@ def main() -> None:
         for method in methods:
             progress(method.title)
             plan = [
-                method.planned(_EXPERIMENT, folder, (f"seed={seed}", *_everybody(method), *shorter))
-                for seed in seeds
+                method.planned(_EXPERIMENT, folder, (f"seed={seed}", *_everybody(method), *shorter)) for seed in seeds
             ]
             found = [kept(planned) if words.finished else done(planned) for planned in plan]
             runs[method.title] = [run for run in found if run is not None]

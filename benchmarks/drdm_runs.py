@@ -24,58 +24,35 @@ MEAN, WORST, SPREAD = "client_accuracy_mean", "client_accuracy_worst", "client_a
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes
-    ----------
-    title
-        Its name.
-    algorithm
-        Settings, without what was tried out.
-    tuned
-        The best of what was tried out.
-    grid
-        What was tried out: values of each setting. Empty: it has another row's values.
-    paper
-        Average, worst client and standard deviation in the paper, in percent; empty: not in the paper.
-    """
-
-    title: str
-    algorithm: Mapping[str, Any]
-    tuned: Mapping[str, float]
+    title: str  # its name
+    algorithm: Mapping[str, Any]  # settings, without what was tried out
+    tuned: Mapping[str, float]  # the best of what was tried out
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What was tried out: values of each setting. Empty: it has another row's values."""
     paper: tuple[float, ...] = ()
+    """Average, worst client and standard deviation in the paper, in percent; empty: not in the paper."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """Of the algorithm."""
         return {**self.algorithm, **self.tuned}
 
-    def planned(
-        self, settings: Path, runs: Path, overrides: Sequence[str], *, in_process: bool = False
-    ) -> Planned:
+    def planned(self, settings: Path, runs: Path, overrides: Sequence[str], *, in_process: bool = False) -> Planned:
         """Return its run with a settings file, kept below ``runs``; the overrides are those beside the algorithm."""
         return Planned.row(settings, self.title, self.settings, overrides, runs, in_process=in_process)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A choice of settings that was tried out.
+    """A choice of settings that was tried out."""
 
-    Attributes
-    ----------
-    method
-        Title of the method.
-    tried
-        The settings.
-    worst, mean
-        Accuracy of the worst client and average over the clients, in the mean over the last two thirds of the
-        evaluations: single rounds go up and down. NaN: the run broke off.
-    """
-
-    method: str
-    tried: Mapping[str, float]
+    method: str  # title of the method
+    tried: Mapping[str, float]  # the settings
     worst: float
+    """worst, mean: accuracy of the worst client and average over the clients, in the mean over the last two thirds of
+    the evaluations: single rounds go up and down. NaN: the run broke off."""
     mean: float
 
     @property
@@ -94,18 +71,8 @@ def attempt(
 ) -> fenchel.Run | None:
     """Do a method's run in this process, to whatever end it comes; or return the one that is in its folder.
 
-    Parameters
-    ----------
-    path
-        Settings file.
-    method
-        What to run.
-    folder
-        Where runs are kept.
-    overrides
-        What differs from the file, beside the algorithm.
-    only_kept
-        Do no run: return the last one that was begun, or ``None``. Otherwise one that broke off is done again.
+    folder: where runs are kept.
+    only_kept: do no run: return the last one that was begun, or ``None``. Otherwise one that broke off is done again.
     """
     planned = method.planned(path, folder, overrides, in_process=True)
     if only_kept:
@@ -127,9 +94,7 @@ def trials(
     tested = []
     for method in (method for method in methods if method.grid):
         for tried in combinations(method.grid):
-            run = attempt(
-                path, replace(method, tuned=tried), folder / "trials", overrides, only_kept=only_kept
-            )
+            run = attempt(path, replace(method, tuned=tried), folder / "trials", overrides, only_kept=only_kept)
             if run is None and only_kept:
                 continue
             tested.append(_tested(method, tried, run))
@@ -176,14 +141,9 @@ def percent(values: Floats, digits: int = 2) -> str:
 def line(method: Method, runs: Sequence[fenchel.Run], targets: Sequence[float]) -> dict[str, object]:
     """Return a row of the table: a method's runs with all seeds, beside the paper.
 
-    Parameters
-    ----------
-    targets
-        Accuracies of the worst client; how many rounds and megabytes until the mean over the seeds is there.
+    targets: accuracies of the worst client; how many rounds and megabytes until the mean over the seeds is there.
     """
-    last = {
-        figure: np.array([evaluated(run, figure)[1][-1] for run in runs]) for figure in (MEAN, WORST, SPREAD)
-    }
+    last = {figure: np.array([evaluated(run, figure)[1][-1] for run in runs]) for figure in (MEAN, WORST, SPREAD)}
     names = ("average", "worst", "std")
     papers = [f"{value:.2f}" for value in method.paper] or ["–"] * len(names)
     figures: dict[str, object] = {"method": method.title, "seeds": len(runs)}
@@ -210,10 +170,7 @@ def _mean_curve(runs: Sequence[fenchel.Run], figure: str) -> tuple[Integers, Flo
 def draw(curves: Mapping[str, Sequence[fenchel.Run]], path: Path, lowest: tuple[float, float]) -> None:
     """Draw average and worst client against rounds and against megabytes.
 
-    Parameters
-    ----------
-    lowest
-        Lower ends of the axes of the average and of the worst client.
+    lowest: lower ends of the axes of the average and of the worst client.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 

@@ -40,27 +40,13 @@ def command_line(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Nam
 
 @dataclass(frozen=True)
 class Planned:
-    """A run that an experiment needs.
+    """A run that an experiment needs."""
 
-    Attributes
-    ----------
-    settings
-        Settings file.
-    overrides
-        What differs from it, ``key=value``.
-    folder
-        Where runs like it are kept.
-    processes
-        Of the clients.
-    in_process
-        Without a network, in this process.
-    """
-
-    settings: Path
-    overrides: tuple[str, ...]
-    folder: Path
-    processes: int = 2
-    in_process: bool = False
+    settings: Path  # settings file
+    overrides: tuple[str, ...]  # what differs from it, ``key=value``
+    folder: Path  # where runs like it are kept
+    processes: int = 2  # of the clients
+    in_process: bool = False  # without a network, in this process
 
     @classmethod
     def row(
@@ -92,9 +78,7 @@ def kept(planned: Planned) -> fenchel.Run | None:
 def begun(planned: Planned) -> fenchel.Run | None:
     """Return the last run with these settings that is in the folder, to whatever end it has come."""
     wanted = load(planned.settings, planned.overrides)
-    runs = (
-        fenchel.Run(found.parent) for found in sorted(planned.folder.glob("*/settings.yaml"), reverse=True)
-    )
+    runs = (fenchel.Run(found.parent) for found in sorted(planned.folder.glob("*/settings.yaml"), reverse=True))
     return next((run for run in runs if run.settings == wanted), None)
 
 
@@ -110,13 +94,7 @@ def done(planned: Planned) -> fenchel.Run:
 
 
 def all_done(plan: Mapping[Key, Planned], at_once: int) -> dict[Key, fenchel.Run]:
-    """Do all runs in the order of the plan, and return those that came to their end; say why others did not.
-
-    Parameters
-    ----------
-    at_once
-        How many at the same time.
-    """
+    """Do all runs in the order of the plan, and return those that came to their end; say why others did not."""
     runs: dict[Key, fenchel.Run] = {}
     # Not forked: gRPC does not survive it.
     with ProcessPoolExecutor(at_once, mp_context=get_context("spawn")) as pool:

@@ -42,58 +42,27 @@ _PAGES = Path("docs/results")
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes
-    ----------
-    title
-        Its name.
-    algorithm
-        Settings.
-    paper
-        The paper's figures, as many as its table has columns; empty: not in the paper.
-    rounds
-        How many are run; ``None``: as many as the table says.
-    """
-
-    title: str
-    algorithm: dict[str, Any]
-    paper: tuple[str, ...] = ()
-    rounds: int | None = None
+    title: str  # its name
+    algorithm: dict[str, Any]  # settings
+    paper: tuple[str, ...] = ()  # the paper's figures, as many as its table has columns; empty: not in the paper
+    rounds: int | None = None  # how many are run; ``None``: as many as the table says
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page.
+    """A table of a page."""
 
-    Attributes
-    ----------
-    name
-        As on the command line, in the page's markers, and of the figure.
-    page
-        Which page of ``docs/results`` it is on.
-    title
-        Of the figure.
-    experiment
-        Settings file.
-    methods
-        The rows.
-    rounds
-        How many are run.
-    targets
-        Objective gaps whose first round is looked for: Table 2. None: test accuracy, as in Table 3.
-    overrides
-        What differs from the settings file.
-    """
-
-    name: str
-    page: str
-    title: str
-    experiment: str
-    methods: tuple[Method, ...]
-    rounds: int
+    name: str  # as on the command line, in the page's markers, and of the figure
+    page: str  # which page of ``docs/results`` it is on
+    title: str  # of the figure
+    experiment: str  # settings file
+    methods: tuple[Method, ...]  # the rows
+    rounds: int  # how many are run
     targets: tuple[float, ...]
-    overrides: tuple[str, ...] = ()
+    """Objective gaps whose first round is looked for: Table 2. None: test accuracy, as in Table 3."""
+    overrides: tuple[str, ...] = ()  # what differs from the settings file
 
 
 def _primal(step_size: float, batch_size: int, proximity: float = 1e-4) -> dict[str, dict[str, Any]]:
@@ -107,9 +76,7 @@ def _primal(step_size: float, batch_size: int, proximity: float = 1e-4) -> dict[
 
 
 def _table_2(
-    algorithms: dict[str, dict[str, Any]],
-    paper: dict[str, tuple[str, ...]],
-    rounds: dict[str, int] | None = None,
+    algorithms: dict[str, dict[str, Any]], paper: dict[str, tuple[str, ...]], rounds: dict[str, int] | None = None
 ) -> tuple[Method, ...]:
     return tuple(
         Method(title, algorithm, paper.get(title, ()), (rounds or {}).get(title))
@@ -129,12 +96,7 @@ _LINEAR_DUAL: dict[str, dict[str, Any]] = {
 _MNIST_PRIMAL = _primal(0.001, 1)
 _PUBLISHED = {_UNPUBLISHED_SCAFFOLD: _MNIST_PRIMAL["SCAFFOLD"] | {"correction": "none"}}
 _FULL_GRADIENTS: dict[str, dict[str, Any]] = {
-    "SCAFFOLD, 20 full-gradient steps": {
-        "name": "scaffold",
-        "local_steps": 20,
-        "batch_size": None,
-        "step_size": 0.1,
-    }
+    "SCAFFOLD, 20 full-gradient steps": {"name": "scaffold", "local_steps": 20, "batch_size": None, "step_size": 0.1}
 }
 _ADAM = {"kind": "adam", "batch_size": 128, "beta1": 0.89, "beta2": 0.995, "stop": {"epochs": 20}}
 _NETWORK: dict[str, Any] = {"dual_step": 0.01, "solver": _ADAM}
@@ -155,10 +117,7 @@ _TEN_EPOCHS: dict[str, dict[str, Any]] = {
     for title, algorithm in _primal(0.1, 128).items()
     if title != "FedProx"
 }
-_SGD = {
-    "dual_step": 0.1,
-    "solver": {"kind": "sgd", "step_size": 0.1, "batch_size": 128, "stop": {"epochs": 5}},
-}
+_SGD = {"dual_step": 0.1, "solver": {"kind": "sgd", "step_size": 0.1, "batch_size": 128, "stop": {"epochs": 5}}}
 _TWO_DIGITS = ("data.partition={kind: classes, per_client: 2}",)
 _UNIFORM = {"weighting": "uniform"}
 
@@ -173,12 +132,8 @@ def _alike(algorithms: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 _SIZE = "participation.sampler.size={}"
-_SOME_DUAL = {
-    title: algorithm for title, algorithm in _LINEAR_DUAL.items() if title != "AccFedDCD, two cohorts"
-}
-_PLAIN_AND_THEIRS = _pick(
-    _LINEAR_DUAL, "FedDCD", "AccFedDCD, two cohorts, beta = 1", "AccFedDCD, one cohort, beta = 1"
-)
+_SOME_DUAL = {title: algorithm for title, algorithm in _LINEAR_DUAL.items() if title != "AccFedDCD, two cohorts"}
+_PLAIN_AND_THEIRS = _pick(_LINEAR_DUAL, "FedDCD", "AccFedDCD, two cohorts, beta = 1", "AccFedDCD, one cohort, beta = 1")
 
 TABLES = (
     Table(
@@ -316,8 +271,7 @@ def optimum(path: Path, overrides: Sequence[str], runs: Path) -> float:
     known: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
     if key not in known:
         objective = build_objective(
-            settings.objective,
-            DataSource.open(settings.data, settings.seed).training(settings.objective.dtype),
+            settings.objective, DataSource.open(settings.data, settings.seed).training(settings.objective.dtype)
         )
         linear = isinstance(objective, LinearObjective)
         known[key] = _least(objective) if linear else _lowest_by_adam(objective, settings.seed)
@@ -375,9 +329,7 @@ def traffic(run: fenchel.Run, reached: int | None, target: str) -> dict[str, obj
     calls = run.calls_table
     training = calls.filter(pc.not_equal(calls["phase"], EVALUATE))
     last = reached or 0
-    before = training.filter(
-        pc.and_(pc.less_equal(training["round"], last), pc.greater_equal(training["round"], 1))
-    )
+    before = training.filter(pc.and_(pc.less_equal(training["round"], last), pc.greater_equal(training["round"], 1)))
     replies = before.filter(pc.greater(before["bytes_up"], 0))
     total = (pc.sum(before["bytes_up"]).as_py() or 0) + (pc.sum(before["bytes_down"]).as_py() or 0)
     return {
@@ -418,11 +370,7 @@ def _draw(table: Table, curves: dict[str, list[float]], path: Path) -> None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for (title, values), color in zip(curves.items(), COLORS * 2, strict=False):
-        style: dict[str, Any] = {
-            "linestyle": "-" if "DCD" in title else "--",
-            "linewidth": 1.6,
-            "color": color,
-        }
+        style: dict[str, Any] = {"linestyle": "-" if "DCD" in title else "--", "linewidth": 1.6, "color": color}
         rounds = range(1, len(values) + 1)
         if table.targets:
             axes.semilogy(rounds, values, label=title, **style)
@@ -452,9 +400,7 @@ Made by `python -m benchmarks.feddcd_tables {table.name}` on {description()}.
 def main() -> None:
     """Read the command line, and make the tables."""
     parser = flags(__doc__, quick="two rows, ten rounds; writes nothing")
-    parser.add_argument(
-        "tables", nargs="*", metavar="TABLE", help="which tables; all of them, if none is named"
-    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="which tables; all of them, if none is named")
     parser.add_argument("--list", action="store_true", help="print the names of the tables")
     words = parser.parse_args()
     names = {table.name: table for table in TABLES}

@@ -34,25 +34,14 @@ _UNIFORM = {"weighting": "uniform", **_LOCAL}
 
 @dataclass(frozen=True)
 class Observed:
-    """What the specification's prototype found: means over five seeds.
+    """What the specification's prototype found: means over five seeds."""
 
-    Attributes
-    ----------
-    objective, accuracy
-        F and test accuracy after 200 rounds.
-    rounds
-        To an accuracy of 0.90, on a grid of ten rounds; empty: not stated, a dash: not reached by all seeds.
-    mbit
-        Sent by all clients, as the paper counts; empty: not stated.
-    nonzeros
-        Of the model; empty: not stated.
-    """
-
-    objective: float
+    objective: float  # objective, accuracy: F and test accuracy after 200 rounds
     accuracy: float
     rounds: str = ""
-    mbit: str = ""
-    nonzeros: str = ""
+    """To an accuracy of 0.90, on a grid of ten rounds; empty: not stated, a dash: not reached by all seeds."""
+    mbit: str = ""  # sent by all clients, as the paper counts; empty: not stated
+    nonzeros: str = ""  # of the model; empty: not stated
 
 
 def _fedpdm(penalty: float, **changes: Any) -> dict[str, Any]:
@@ -82,10 +71,7 @@ ROWS: tuple[tuple[Row, Observed], ...] = (
     (Row("FedPDM, sampled, rho = 0.3", _sampled(0.3)), Observed(0.476, 0.939, "52", "25.0", "424")),
     (Row("FedPDM, hybrid, rho = 1", _fedpdm(1.0)), Observed(0.483, 0.948, "22", "25.0", "426")),
     (Row("FedPDM, hybrid, rho = 0.3", _fedpdm(0.3)), Observed(0.437, 0.962, "20", "25.0", "315")),
-    (
-        Row("FedPDM, stale, rho = 0.3", _fedpdm(0.3, aggregator="stale")),
-        Observed(0.482, 0.948, "30", "25.0", "401"),
-    ),
+    (Row("FedPDM, stale, rho = 0.3", _fedpdm(0.3, aggregator="stale")), Observed(0.482, 0.948, "30", "25.0", "401")),
     (Row("FedAvg", {"name": "fedavg", **_UNIFORM}), Observed(0.525, 0.942, "60", "25.0", "610")),
     (
         Row("FedMiD", {"name": "fedavg", "regularizer_step": "prox", **_UNIFORM}),
@@ -104,14 +90,8 @@ ROWS: tuple[tuple[Row, Observed], ...] = (
         Row("FedDyn, alpha = 0.3", {"name": "feddyn", "alpha": 0.3, **_UNIFORM}),
         Observed(0.437, 0.963, "20", "25.0", "610"),
     ),
-    (
-        Row("BSDP, top-k 0.5", _sampled(1.0), (_up("top-k", 0.5),)),
-        Observed(0.599, 0.926, "82", "12.5", "331"),
-    ),
-    (
-        Row("BSDP, top-k 0.3", _sampled(1.0), (_up("top-k", 0.3),)),
-        Observed(0.716, 0.892, "–", "7.5", "200"),
-    ),
+    (Row("BSDP, top-k 0.5", _sampled(1.0), (_up("top-k", 0.5),)), Observed(0.599, 0.926, "82", "12.5", "331")),
+    (Row("BSDP, top-k 0.3", _sampled(1.0), (_up("top-k", 0.3),)), Observed(0.716, 0.892, "–", "7.5", "200")),
     (Row("BSDP, top-k 0.1", _sampled(1.0), (_up("top-k", 0.1),)), Observed(0.999, 0.744, "–", "2.5", "66")),
     (
         Row("BSDP, top-k 0.5 up, 0.5 down", _sampled(1.0), (_up("top-k", 0.5), _down(0.5))),
@@ -121,18 +101,9 @@ ROWS: tuple[tuple[Row, Observed], ...] = (
         Row("BSDP, top-k 0.5 up, 0.25 down", _sampled(1.0), (_up("top-k", 0.5), _down(0.25))),
         Observed(0.540, 0.916, "86", "12.5", "162"),
     ),
-    (
-        Row("random 0.5, zero", _sampled(1.0), (_up("random", 0.5, "zero"),)),
-        Observed(0.808, 0.845, "–", "12.5", "481"),
-    ),
-    (
-        Row("random 0.5, hold", _sampled(1.0), (_up("random", 0.5),)),
-        Observed(0.512, 0.942, "56", "12.5", "467"),
-    ),
-    (
-        Row("random 0.1, hold", _sampled(1.0), (_up("random", 0.1),)),
-        Observed(0.629, 0.916, "116", "2.5", "467"),
-    ),
+    (Row("random 0.5, zero", _sampled(1.0), (_up("random", 0.5, "zero"),)), Observed(0.808, 0.845, "–", "12.5", "481")),
+    (Row("random 0.5, hold", _sampled(1.0), (_up("random", 0.5),)), Observed(0.512, 0.942, "56", "12.5", "467")),
+    (Row("random 0.1, hold", _sampled(1.0), (_up("random", 0.1),)), Observed(0.629, 0.916, "116", "2.5", "467")),
     (
         Row("EF21, top-k 0.1, sampled, rho = 1", _sampled(1.0, error_feedback="ef21"), (_up("top-k", 0.1),)),
         Observed(0.584, 0.904, "108", "2.5", "419"),
@@ -243,13 +214,7 @@ def central(seeds: Sequence[int]) -> dict[str, object]:
     }
 
 
-_CENTRAL = {
-    "on one machine": "spec.",
-    "F*": "0.409",
-    "accuracy": "0.964",
-    "of each seed": "",
-    "non-zeros": "227",
-}
+_CENTRAL = {"on one machine": "spec.", "F*": "0.409", "accuracy": "0.964", "of each seed": "", "non-zeros": "227"}
 
 
 def write(

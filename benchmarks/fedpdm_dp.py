@@ -64,25 +64,13 @@ def _noise_multiplier(budget: float) -> float:
 
 @dataclass(frozen=True)
 class Kind:
-    """A curve of the figure; a row for each epsilon.
+    """A curve of the figure; a row for each epsilon."""
 
-    Attributes
-    ----------
-    title
-        Its name.
-    algorithm, privacy
-        Settings; of ``differential_privacy`` without the budget.
-    uplink
-        What is sent, if not everything.
-    guaranteed
-        Whether the accounted epsilon is a guarantee.
-    """
-
-    title: str
-    algorithm: dict[str, Any]
+    title: str  # its name
+    algorithm: dict[str, Any]  # algorithm, privacy: settings; of ``differential_privacy`` without the budget
     privacy: dict[str, Any]
-    uplink: tuple[str, ...] = ()
-    guaranteed: bool = True
+    uplink: tuple[str, ...] = ()  # what is sent, if not everything
+    guaranteed: bool = True  # whether the accounted epsilon is a guarantee
 
     def row(self, budget: float) -> Row:
         """Return what to run for a total epsilon."""
@@ -102,13 +90,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind("sound: batch", _PUBLIC, _BATCH),
     Kind("paper's", _PRIVATE, _PAPER, guaranteed=False),
-    Kind(
-        "paper's, top-k 0.1",
-        _PRIVATE,
-        _PAPER,
-        ("uplink.sparsify={support: top-k, keep: 0.1}",),
-        guaranteed=False,
-    ),
+    Kind("paper's, top-k 0.1", _PRIVATE, _PAPER, ("uplink.sparsify={support: top-k, keep: 0.1}",), guaranteed=False),
 )
 _PLAIN = ("differential_privacy=null",)
 NOISELESS: tuple[Row, ...] = (
@@ -124,9 +106,7 @@ def noise_of(settings: RunSettings) -> tuple[float, float]:
     assert isinstance(settings.clients, int)
     source = DataSource.open(settings.data, settings.seed)
     samples = min(len(source.shard(client, settings.clients).labels) for client in range(settings.clients))
-    facts = facts_of(
-        settings, build_objective(settings.objective, source.shard(0, settings.clients)), samples
-    )
+    facts = facts_of(settings, build_objective(settings.objective, source.shard(0, settings.clients)), samples)
     local = settings.algorithm.local_map(1, samples, noisy=True)  # type: ignore[attr-defined]  # it takes gradient steps
     sensitivity, _ = privacy.sensitivity(local, facts, DualDifference())
     z = privacy.noise(facts)
@@ -146,10 +126,7 @@ def _accuracy(runs: Sequence[fenchel.Run]) -> str:
 def line(kind: Kind, budget: float, runs: Sequence[fenchel.Run]) -> dict[str, object]:
     """Return a line of the table."""
     z, sigma = noise_of(runs[0].settings)
-    last = {
-        name: max(run.figures[name] for run in runs)
-        for name in ("epsilon_paper", "epsilon_pld", "epsilon_rdp")
-    }
+    last = {name: max(run.figures[name] for run in runs) for name in ("epsilon_paper", "epsilon_pld", "epsilon_rdp")}
     return {
         "mechanism": kind.title,
         "ε asked": f"{budget:g}",
@@ -177,9 +154,7 @@ def _draw(accuracy: Mapping[str, Sequence[float]], plain: float, path: Path) -> 
         axes.legend(frameon=False, fontsize=8)
 
 
-def write(
-    rows: Sequence[Mapping[str, object]], plain: Sequence[Mapping[str, object]], seeds: Sequence[int]
-) -> None:
+def write(rows: Sequence[Mapping[str, object]], plain: Sequence[Mapping[str, object]], seeds: Sequence[int]) -> None:
     """Put tables, figure and where they were made between the page's markers."""
     made = f"""
 {markdown(rows)}
@@ -204,8 +179,7 @@ def main() -> None:
         seeds = range(1, words.seeds + 1)
         if words.quick:
             rows = [
-                line(kind, 5.0, [run_of(_EXPERIMENT, kind.row(5.0), folder, ("rounds=10",))])
-                for kind in KINDS[::3]
+                line(kind, 5.0, [run_of(_EXPERIMENT, kind.row(5.0), folder, ("rounds=10",))]) for kind in KINDS[::3]
             ]
             tell({"rows": rows}, as_json=words.json)
             return

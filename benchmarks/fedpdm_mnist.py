@@ -51,15 +51,9 @@ ROWS: tuple[Row, ...] = (
     Row("FedPDM, sampled, rho = 1", _fedpdm(1.0, aggregator="sampled")),
     Row("BSDP, top-k 0.1 up, rho = 1", _fedpdm(1.0, aggregator="sampled"), (_up("top-k", 0.1),)),
     Row("BSDP, top-k 0.1 up, rho = 0.3", _fedpdm(0.3, aggregator="sampled"), (_up("top-k", 0.1),)),
+    Row("BSDP, top-k 0.5 up, 0.75 down, rho = 1", _fedpdm(1.0, aggregator="sampled"), (_up("top-k", 0.5), _down(0.75))),
     Row(
-        "BSDP, top-k 0.5 up, 0.75 down, rho = 1",
-        _fedpdm(1.0, aggregator="sampled"),
-        (_up("top-k", 0.5), _down(0.75)),
-    ),
-    Row(
-        "BSDP, top-k 0.5 up, 0.75 down, rho = 0.3",
-        _fedpdm(0.3, aggregator="sampled"),
-        (_up("top-k", 0.5), _down(0.75)),
+        "BSDP, top-k 0.5 up, 0.75 down, rho = 0.3", _fedpdm(0.3, aggregator="sampled"), (_up("top-k", 0.5), _down(0.75))
     ),
     Row("FedAvg", {"name": "fedavg", **_UNIFORM}),
     Row("FedProx, mu = 0.1", {"name": "fedprox", "proximity": 0.1, **_UNIFORM}),
@@ -144,9 +138,7 @@ def literal_line(row: Row, run: fenchel.Run) -> dict[str, object]:
         "row": row.title,
         "best accuracy": f"{accuracy.max():.2%}",
         "last accuracy": f"{accuracy[-1]:.2%}",
-        "first round with an all-zero model": int(metrics["round"][int(zero[0])].as_py())
-        if zero.size
-        else "–",
+        "first round with an all-zero model": int(metrics["round"][int(zero[0])].as_py()) if zero.size else "–",
         "non-zeros in the end": int(nonzeros[-1]),
         "local steps, mean": f"{steps.mean():.1f}",
         "F": f"{run.figures['objective']:.4f}",
@@ -170,9 +162,7 @@ def _draw(curves: Mapping[str, fenchel.Run], path: Path) -> None:
         figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
 
 
-def write(
-    rows: Sequence[Mapping[str, object]], literal: Sequence[Mapping[str, object]], best: Optimum
-) -> None:
+def write(rows: Sequence[Mapping[str, object]], literal: Sequence[Mapping[str, object]], best: Optimum) -> None:
     """Put tables, figure and where they were made between the page's markers."""
     made = f"""
 On one machine: F* = {best.objective:.4f}, accuracy {best.accuracy:.2%}, {best.nonzeros} non-zeros (residual

@@ -42,24 +42,12 @@ _COLORS = {5: "#1f62a8", 10: "#c2501a", 20: "#15806a"}
 
 @dataclass(frozen=True)
 class Case:
-    """One of the paper's settings.
+    """One of the paper's settings."""
 
-    Attributes
-    ----------
-    data
-        Name of the data set.
-    samples
-        ``n_i``, of a client.
-    steps
-        ``Q``; batches of 10.
-    budget
-        The total epsilon that is claimed.
-    """
-
-    data: str
-    samples: int
-    steps: int
-    budget: float
+    data: str  # name of the data set
+    samples: int  # ``n_i``, of a client
+    steps: int  # ``Q``; batches of 10
+    budget: float  # the total epsilon that is claimed
 
     @property
     def sampling_rate(self) -> float:
@@ -118,9 +106,7 @@ def _row(case: Case, law: paper.Law, seconds: dict[Method, float]) -> dict[str, 
         tight = epsilon({release: _UPLOADS}, _DELTA, method)
         seconds[method] += time.perf_counter() - started
         row[title] = _short(tight)
-    row["accounted / claimed"] = _short(
-        tight / case.budget
-    )  # by the last accountant, PLD without replacement
+    row["accounted / claimed"] = _short(tight / case.budget)  # by the last accountant, PLD without replacement
     return row
 
 
@@ -171,9 +157,7 @@ def _draw(path: Path) -> None:
             claims = np.geomspace(ticks[0], ticks[-1], 13)
             for case in (case for case in _CASES if case.data == data):
                 for law, dash in _DASHES.items():
-                    accounted = [
-                        epsilon({case.release(law, each): _UPLOADS}, _DELTA) for each in claims.tolist()
-                    ]
+                    accounted = [epsilon({case.release(law, each): _UPLOADS}, _DELTA) for each in claims.tolist()]
                     label = f"Q = {case.steps}, {_LAWS[law]}"
                     axes.plot(claims, accounted, dash, color=_COLORS[case.steps], linewidth=1.8, label=label)
             axes.plot(claims, claims, ":", color="#68727e", label="claimed = accounted")

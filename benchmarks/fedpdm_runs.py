@@ -27,36 +27,18 @@ MORE_COLORS = (*COLORS, "#000000", "#e0a000")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes
-    ----------
-    title
-        Its name.
-    algorithm
-        Settings.
-    overrides
-        What differs from the settings file, beside the algorithm.
-    """
-
-    title: str
-    algorithm: Mapping[str, Any]
-    overrides: tuple[str, ...] = field(default=())
+    title: str  # its name
+    algorithm: Mapping[str, Any]  # settings
+    overrides: tuple[str, ...] = field(default=())  # what differs from the settings file, beside the algorithm
 
 
 def run_of(path: Path, row: Row, folder: Path, overrides: Sequence[str] = ()) -> fenchel.Run:
     """Do a row's run with server and clients in processes of their own, or return the one that is in its folder.
 
-    Parameters
-    ----------
-    path
-        Settings file.
-    row
-        What to run.
-    folder
-        Where runs are kept.
-    overrides
-        What differs from the file in all rows.
+    folder: where runs are kept.
+    overrides: what differs from the file in all rows.
     """
     return done(Planned.row(path, row.title, row.algorithm, (*overrides, *row.overrides), folder))
 
@@ -70,36 +52,16 @@ def runs_of(
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best model that one machine finds with all training samples.
+    """The best model that one machine finds with all training samples."""
 
-    Attributes
-    ----------
-    objective
-        F there.
-    accuracy
-        On the test set.
-    nonzeros
-        Entries of the model that are not zero.
-    residual
-        Norm of the proximal gradient: 0 at a stationary point.
-    """
-
-    objective: float
-    accuracy: float
-    nonzeros: int
-    residual: float
+    objective: float  # F there
+    accuracy: float  # on the test set
+    nonzeros: int  # entries of the model that are not zero
+    residual: float  # norm of the proximal gradient: 0 at a stationary point
 
 
 def optimum(path: Path, overrides: Sequence[str], steps: int) -> Optimum:
-    """Minimise F by accelerated proximal gradient steps, begun anew whenever F rises (O'Donoghue and Candes 2015).
-
-    Parameters
-    ----------
-    path, overrides
-        Settings; the data must have a test set.
-    steps
-        How many.
-    """
+    """Minimise F by accelerated proximal gradient steps, begun anew whenever F rises (O'Donoghue and Candes 2015)."""
     settings = load(path, overrides)
     source = DataSource.open(settings.data, settings.seed)
     objective = build_objective(settings.objective, source.training(settings.objective.dtype))
@@ -119,28 +81,16 @@ def optimum(path: Path, overrides: Sequence[str], steps: int) -> Optimum:
     step = h.prox(x - objective.gradient(x) / smoothness, smoothness)
     measured = objective.evaluate(x, source.test(settings.objective.dtype))
     assert measured.accuracy is not None
-    return Optimum(
-        lowest, measured.accuracy, int(np.count_nonzero(x)), smoothness * float(np.linalg.norm(x - step))
-    )
+    return Optimum(lowest, measured.accuracy, int(np.count_nonzero(x)), smoothness * float(np.linalg.norm(x - step)))
 
 
 @dataclass(frozen=True)
 class Bits:
-    """Bits from the clients until the end of each round, evaluation left out.
+    """Bits from the clients until the end of each round, evaluation left out."""
 
-    Attributes
-    ----------
-    paper
-        As the paper counts: 32 for each value that a client sends, shape (rounds,).
-    payload
-        The arrays that were sent, indices and seeds of supports included, shape (rounds,).
-    wire
-        With the frames around them, shape (rounds,).
-    """
-
-    paper: NDArray[np.float64]
-    payload: NDArray[np.float64]
-    wire: NDArray[np.float64]
+    paper: NDArray[np.float64]  # as the paper counts: 32 for each value that a client sends, shape (rounds,)
+    payload: NDArray[np.float64]  # the arrays that were sent, indices and seeds of supports included, shape (rounds,)
+    wire: NDArray[np.float64]  # with the frames around them, shape (rounds,)
 
 
 def bits(run: fenchel.Run) -> Bits:

@@ -40,23 +40,13 @@ def settings(clients: int, floats: int, rounds: int, *, reduce: bool = False) ->
 
 @dataclass(frozen=True)
 class Measured:
-    """What an echo run took.
+    """What an echo run took."""
 
-    Attributes
-    ----------
-    seconds
-        Of each round but the first, from its end to the end of the one before: with all bookkeeping.
-    counted
-        Replies of all rounds.
-    """
-
-    seconds: list[float]
-    counted: int
+    seconds: list[float]  # of each round but the first, from its end to the end of the one before: with all bookkeeping
+    counted: int  # replies of all rounds
 
 
-def measure(
-    clients: int, processes: int, floats: int, rounds: int, *, secure: bool, reduce: bool = False
-) -> Measured:
+def measure(clients: int, processes: int, floats: int, rounds: int, *, secure: bool, reduce: bool = False) -> Measured:
     """Run the echo and return what it took."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary), "echo")

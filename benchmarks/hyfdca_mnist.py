@@ -61,19 +61,11 @@ class PerNumber:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many numbers a round encrypts, decrypts and adds up.
-
-    Attributes
-    ----------
-    sent
-        Numbers that clients encrypt: an inner product and a change for each of their samples. They decrypt as
-        many.
-    added
-        Additions on the server: S N (Q - 1) + N Q (specification, section 7), with S = 1.
-    """
+    """How many numbers a round encrypts, decrypts and adds up."""
 
     sent: int
-    added: int
+    """Numbers that clients encrypt: an inner product and a change for each of their samples. They decrypt as many."""
+    added: int  # additions on the server: S N (Q - 1) + N Q (specification, section 7), with S = 1
 
     @classmethod
     def of(cls, samples: int) -> Counts:
@@ -149,8 +141,7 @@ def _work(watched: Watched) -> dict[str, float]:
     rounds = watched.run.metrics_table.num_rows
     in_round = (calls["round"].to_numpy() >= 1) & (calls["round"].to_numpy() <= rounds)
     return {
-        words: float(np.nansum(calls[column].to_numpy()[in_round])) / rounds
-        for column, words in _CLIENT_WORK.items()
+        words: float(np.nansum(calls[column].to_numpy()[in_round])) / rounds for column, words in _CLIENT_WORK.items()
     }
 
 
@@ -193,10 +184,7 @@ def _split(watched: Watched) -> list[dict[str, str]]:
     seconds = float(np.mean(_column(watched.run, "seconds")))
     parts = {words: spent / _PROCESSES for words, spent in _work(watched).items()}
     parts["server, network, waiting for the slower process"] = seconds - sum(parts.values())
-    return [
-        {"part": words, "s": f"{spent:.2f}", "share": f"{spent / seconds:.1%}"}
-        for words, spent in parts.items()
-    ]
+    return [{"part": words, "s": f"{spent:.2f}", "share": f"{spent / seconds:.1%}"} for words, spent in parts.items()]
 
 
 def _rounds(watched: Watched) -> list[dict[str, str]]:
@@ -206,9 +194,7 @@ def _rounds(watched: Watched) -> list[dict[str, str]]:
     rows = []
     for t, spent in enumerate(seconds, 1):
         here = numbers == t
-        opened = {
-            name: float(np.nansum(calls[name].to_numpy()[here])) for name in ("decrypt_s", "decryptions")
-        }
+        opened = {name: float(np.nansum(calls[name].to_numpy()[here])) for name in ("decrypt_s", "decryptions")}
         rows.append(
             {
                 "round": str(t),

@@ -33,30 +33,14 @@ _FIVE = ("clients=25", "data.partition={kind: ragged, sample_groups: 5, feature_
 
 @dataclass(frozen=True)
 class Case:
-    """A run to be measured.
+    """A run to be measured."""
 
-    Attributes
-    ----------
-    slug
-        Name of the run.
-    name
-        What it is called in the table.
-    settings
-        Its settings file.
-    rounds
-        How many rounds it does.
-    processes
-        Client processes: one for each client, where memory is asked for; else as many as there are cores.
-    overrides
-        What differs from the file.
-    """
-
-    slug: str
-    name: str
-    settings: str
-    rounds: int
-    processes: int
-    overrides: tuple[str, ...] = ()
+    slug: str  # name of the run
+    name: str  # what it is called in the table
+    settings: str  # its settings file
+    rounds: int  # how many rounds it does
+    processes: int  # client processes: one for each client, where memory is asked for; else as many as there are cores
+    overrides: tuple[str, ...] = ()  # what differs from the file
 
 
 _SPARSE = (
@@ -93,13 +77,7 @@ def measure(quick: bool) -> Figures:
             progress(f"{case.name}: {case.rounds} rounds")
             overrides = [f"name={case.slug}", f"rounds={case.rounds}", *case.overrides]
             folder = Path(temporary) / f"runs-{case.slug}"
-            watched = up(
-                case.settings,
-                overrides,
-                processes=case.processes,
-                runs=folder,
-                environment=environment,
-            )
+            watched = up(case.settings, overrides, processes=case.processes, runs=folder, environment=environment)
             done.append((case, watched))
         rows = [_row(case, watched) for case, watched in done]
         if not quick:
@@ -114,11 +92,6 @@ def _rebuild(folder: Path) -> Path | None:
 
     Its archive holds the columns of each row as differences (``dcol``), and no values: those of a row are all
     1 / sqrt(their number).
-
-    Returns
-    -------
-    Path or None
-        The folder for ``FENCHEL_DATA``.
     """
     archive = Path(os.environ.get(DATA_VARIABLE, "")) / "news20" / "news20_binary.npz"
     if not archive.is_file():
@@ -147,9 +120,7 @@ def _row(case: Case, watched: Watched) -> dict[str, Any]:
         "run": case.name,
         "rounds": case.rounds,
         "s a round (range)": f"{np.median(seconds):.2f} ({seconds.min():.2f} to {seconds.max():.2f})",
-        "MB up, down": ", ".join(
-            f"{_column(watched, name).mean() / 1e6:.1f}" for name in ("bytes_up", "bytes_down")
-        ),
+        "MB up, down": ", ".join(f"{_column(watched, name).mean() / 1e6:.1f}" for name in ("bytes_up", "bytes_down")),
         "objective": f"{watched.run.figures['objective']:.5f}",
         "gap": "" if np.isnan(gap) else f"{gap:.2g}",
         "test accuracy": f"{watched.run.figures['test_accuracy']:.2%}",
@@ -186,10 +157,7 @@ def _clients_work(watched: Watched) -> str:
         "compute_s": "computation",
         "journal_s": "journals",
     }
-    spent = {
-        words: float(np.nansum(calls[column].to_numpy()[inside])) / rounds
-        for column, words in columns.items()
-    }
+    spent = {words: float(np.nansum(calls[column].to_numpy()[inside])) / rounds for column, words in columns.items()}
     return ", ".join(f"{words} {seconds:.2f} s" for words, seconds in spent.items() if seconds)
 
 

@@ -34,21 +34,11 @@ _QUICK = ((1_000, 3, 200), (100_000, 3, 60))
 
 @dataclass
 class Kept:
-    """What a run kept.
+    """What a run kept."""
 
-    Attributes
-    ----------
-    copies
-        Seconds of the processor for each round that was kept.
-    moments
-        When it was kept, by the performance counter.
-    ends
-        When each round ended, by the clock.
-    """
-
-    copies: list[float] = field(default_factory=list)
-    moments: list[float] = field(default_factory=list)
-    ends: list[float] = field(default_factory=list)
+    copies: list[float] = field(default_factory=list)  # seconds of the processor for each round that was kept
+    moments: list[float] = field(default_factory=list)  # when it was kept, by the performance counter
+    ends: list[float] = field(default_factory=list)  # when each round ended, by the clock
 
     def ended(self, row: Row) -> None:
         """Note the end of a round."""
@@ -76,9 +66,7 @@ def _run(clients: int, floats: int, rounds: int) -> Kept:
 
     with tempfile.TemporaryDirectory() as temporary, mock.patch.object(Rounds, "_keep", timed):
         folder = RunFolder.create(Path(temporary), "kept-rounds")
-        asyncio.run(
-            run_in_process(_settings(clients, floats, rounds), folder, observer=RunObserver(row=kept.ended))
-        )
+        asyncio.run(run_in_process(_settings(clients, floats, rounds), folder, observer=RunObserver(row=kept.ended)))
     return kept
 
 

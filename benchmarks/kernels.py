@@ -59,9 +59,7 @@ _CASES: dict[str, dict[str, Any]] = {
         {"name": "fedpdm", "penalty": 0.3, **_STEPS},
         objective={"kind": "softmax", "regularizer": {"kind": "l1", "weight": 1e-3}},
     ),
-    "Acc-FedDCD, exact local solves": _case(
-        {"name": "acc-feddcd"}, objective={"kind": "softmax", "l2": 0.01}
-    ),
+    "Acc-FedDCD, exact local solves": _case({"name": "acc-feddcd"}, objective={"kind": "softmax", "l2": 0.01}),
     "CODASCA, linear": _case(
         {"name": "codasca", "local_steps": 16, "step_size": 0.5},
         objective={"kind": "binary", "positive": [5, 6, 7, 8, 9], "output": "sigmoid"},
@@ -82,10 +80,7 @@ def _variables() -> Iterator[tuple[str, dict[str, str]]]:
     yield _HERE, {}
     for kernel in _KERNELS:
         yield kernel, {"OPENBLAS_CORETYPE": kernel}
-    yield (
-        "more threads",
-        {"OPENBLAS_NUM_THREADS": str(os.cpu_count()), "OMP_NUM_THREADS": str(os.cpu_count())},
-    )
+    yield ("more threads", {"OPENBLAS_NUM_THREADS": str(os.cpu_count()), "OMP_NUM_THREADS": str(os.cpu_count())})
     simd = Environment.current().simd
     if simd:
         yield "NumPy's baseline", {"NPY_DISABLE_CPU_FEATURES": simd.replace(",", "")}
@@ -136,10 +131,7 @@ def _elsewhere(cases: Mapping[str, dict[str, Any]], variables: Mapping[str, str]
     """Do runs in a process with other environment variables; return the final models."""
     with tempfile.TemporaryDirectory(prefix="fenchel-kernels-") as folder:
         _process("--runs", folder, variables=variables, given=json.dumps(cases))
-        return {
-            name: fenchel.Run(next(Path(folder, str(number)).iterdir())).model
-            for number, name in enumerate(cases)
-        }
+        return {name: fenchel.Run(next(Path(folder, str(number)).iterdir())).model for number, name in enumerate(cases)}
 
 
 def _process(*words: str, variables: Mapping[str, str], given: str = "") -> str:

@@ -15,21 +15,13 @@ ALLOWANCE = 5.0
 class Limits:
     """Judges figures.
 
-    Parameters
-    ----------
-    quick
-        Whether this is a quick run, in which limits of time are wider by :data:`ALLOWANCE`. All others are as
+    quick: whether this is a quick run, in which limits of time are wider by :data:`ALLOWANCE`. All others are as
         strict.
-
-    Attributes
-    ----------
-    verdicts
-        On all figures so far.
     """
 
     def __init__(self, *, quick: bool) -> None:
         self._allowance = ALLOWANCE if quick else 1.0
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[Verdict] = []  # on all figures so far
 
     def at_most(self, what: str, measured: float, bound: float, *, timed: bool = False) -> None:
         """Judge a figure that must not be larger; ``timed``: it depends on how fast the machine is at the moment."""

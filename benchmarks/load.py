@@ -62,23 +62,13 @@ _OWN_FILES = 200  # of the server, beside those of its clients: libraries, table
 
 @dataclass(frozen=True)
 class Plan:
-    """How large a run is, and what is done to it.
+    """How large a run is, and what is done to it."""
 
-    Attributes
-    ----------
-    clients, processes, rounds
-        How many.
-    at_once
-        Processes that are killed at a time; 0: nobody is killed.
-    pause
-        Seconds from one time to the next, about. At least one round is done between.
-    """
-
-    clients: int
+    clients: int  # clients, processes, rounds: how many
     processes: int
     rounds: int
-    at_once: int
-    pause: float
+    at_once: int  # processes that are killed at a time; 0: nobody is killed
+    pause: float  # seconds from one time to the next, about. At least one round is done between.
 
 
 FULL = Plan(clients=2000, processes=40, rounds=50, at_once=2, pause=10.0)
@@ -87,32 +77,16 @@ QUICK = Plan(clients=200, processes=4, rounds=20, at_once=1, pause=1.0)
 
 @dataclass(frozen=True)
 class Load:
-    """What a run came to.
+    """What a run came to."""
 
-    Attributes
-    ----------
-    clients, lost, missed
-        Clients, those that were lost, and replies that did not count.
-    killed
-        Times that a client was killed, with the process that hosts it.
-    same_bits
-        Whether the model is that of an undisturbed run.
-    megabytes
-        Memory of the server's process after each round.
-    objects
-        Python objects in it, as often in each quarter of the rounds.
-    files
-        The most files that it had open.
-    """
-
-    clients: int
+    clients: int  # clients, lost, missed: clients, those that were lost, and replies that did not count
     lost: int
     missed: int
-    killed: int
-    same_bits: bool
-    megabytes: Sequence[float]
-    objects: Sequence[int]
-    files: int
+    killed: int  # times that a client was killed, with the process that hosts it
+    same_bits: bool  # whether the model is that of an undisturbed run
+    megabytes: Sequence[float]  # memory of the server's process after each round
+    objects: Sequence[int]  # python objects in it, as often in each quarter of the rounds
+    files: int  # the most files that it had open
 
     def quarters(self) -> list[float]:
         """Return the median memory in each quarter of the rounds."""
@@ -243,11 +217,7 @@ def carry(plan: Plan) -> tuple[Load, Figures]:
         folder = RunFolder.create(Path(temporary), "load")
         chosen = settings(plan.clients, plan.rounds)
         launcher = local.LocalLauncher(
-            chosen,
-            folder,
-            plan.clients,
-            processes=plan.processes,
-            observer=RunObserver(row=server.note),
+            chosen, folder, plan.clients, processes=plan.processes, observer=RunObserver(row=server.note)
         )
         killing = threading.Thread(target=killer.work, daemon=True)
         if plan.at_once:
@@ -316,9 +286,7 @@ def main() -> None:
     load, figures = carry(plan)
     tell(figures, as_json=words.json)
     if plan.at_once and not load.killed:
-        raise SystemExit(
-            "nobody was killed before the run was over: take more --rounds, or a shorter --pause"
-        )
+        raise SystemExit("nobody was killed before the run was over: take more --rounds, or a shorter --pause")
     if exceeded := load.exceeded():
         raise SystemExit("\n".join(exceeded))
 

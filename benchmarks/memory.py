@@ -10,16 +10,10 @@ import psutil
 
 
 class PeakMemory:
-    """Looks at the resident memory of this process every 20 ms during a ``with`` block.
-
-    Attributes
-    ----------
-    peak
-        The most that was seen, in bytes.
-    """
+    """Looks at the resident memory of this process every 20 ms during a ``with`` block."""
 
     def __init__(self) -> None:
-        self.peak = 0
+        self.peak = 0  # the most that was seen, in bytes
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 

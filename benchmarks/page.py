@@ -6,13 +6,7 @@ from pathlib import Path
 
 
 def put(page: Path, name: str, made: str) -> None:
-    """Put what was measured between a page's markers; what stands around them was written by people.
-
-    Raises
-    ------
-    SystemExit
-        The page has no such markers.
-    """
+    """Put what was measured between a page's markers; what stands around them was written by people."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, found, rest = page.read_text().partition(begin)
     _, closed, after = rest.partition(end)

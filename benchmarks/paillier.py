@@ -79,9 +79,7 @@ def measure(quick: bool) -> Figures:
     watch = _Stopwatch()
     for turn in range(5 if quick else 15):
         progress(f"turn {turn + 1}")
-        watch.time(
-            "phe encrypt", len(few), lambda: [public.encrypt(each, precision=_PRECISION) for each in few]
-        )
+        watch.time("phe encrypt", len(few), lambda: [public.encrypt(each, precision=_PRECISION) for each in few])
         watch.time("encrypt", len(x), lambda: ours.encrypt(x, _LAYOUT))
         watch.time(_FOREIGN, 10 * _LAYOUT.slots, lambda: foreign.encrypt(x[: 10 * _LAYOUT.slots], _LAYOUT))
         watch.time("phe decrypt", len(few), lambda: [private.decrypt(each) for each in numbers])
@@ -92,9 +90,7 @@ def measure(quick: bool) -> Figures:
     bytes_a_value = encode({"x": vector.to_wire()}).size / len(x)
     limits = Limits(quick=quick)
     for what, limit in _LIMITS.items():
-        limits.at_least(
-            f"{what}, times as fast", watch.rate(what) / watch.rate(f"phe {what}"), limit, timed=True
-        )
+        limits.at_least(f"{what}, times as fast", watch.rate(what) / watch.rate(f"phe {what}"), limit, timed=True)
     limits.at_most("bytes / bytes of float64", bytes_a_value / 8, 1.3)
     return {
         "rows": [

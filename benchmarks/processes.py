@@ -21,24 +21,12 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Watched:
-    """A finished run, and the most memory that its processes had.
+    """A finished run, and the most memory that its processes had."""
 
-    Attributes
-    ----------
-    run
-        The run.
-    server
-        Peak resident memory of the server's process, in bytes.
-    clients
-        The same of each process of clients.
-    seconds
-        From the command to its end: with keys, certificates, loading of data and set-up.
-    """
-
-    run: fenchel.Run
-    server: int
-    clients: tuple[int, ...]
-    seconds: float
+    run: fenchel.Run  # the run
+    server: int  # peak resident memory of the server's process, in bytes
+    clients: tuple[int, ...]  # the same of each process of clients
+    seconds: float  # from the command to its end: with keys, certificates, loading of data and set-up
 
 
 def up(
@@ -51,23 +39,8 @@ def up(
 ) -> Watched:
     """Do a run in processes of its own.
 
-    Parameters
-    ----------
-    settings
-        A settings file.
-    overrides
-        ``key=value`` pairs.
-    processes
-        Client processes.
-    runs
-        Folder in which the run folder is created; nothing else may be in it. It must outlive the result.
-    environment
-        Variables for the processes, beside those of this one.
-
-    Raises
-    ------
-    RuntimeError
-        The run failed; the text ends with its last words.
+    runs: folder in which the run folder is created; nothing else may be in it. It must outlive the result.
+    environment: variables for the processes, beside those of this one.
     """
     command = [sys.executable, "-m", "fenchel", "up", settings, "--runs", str(runs)]
     command += ["--processes", str(processes)]

@@ -18,15 +18,7 @@ _TABLES = ("rows", "limits")
 
 
 def run(doc: str, measure: Callable[[bool], Figures]) -> None:
-    """Run a benchmark from the command line; end with code 1 if it missed a limit.
-
-    Parameters
-    ----------
-    doc
-        What it measures.
-    measure
-        Called with whether ``--quick`` was given.
-    """
+    """Run a benchmark from the command line; end with code 1 if it missed a limit."""
     words = flags(doc).parse_args()
     allow_many_sockets()
     figures = measure(words.quick)
@@ -36,15 +28,7 @@ def run(doc: str, measure: Callable[[bool], Figures]) -> None:
 
 
 def flags(doc: str | None, quick: str = "less of it: under 50 s on two cores") -> argparse.ArgumentParser:
-    """Return a parser of the flags that every program has.
-
-    Parameters
-    ----------
-    doc
-        What the program does.
-    quick
-        What it does less of with ``--quick``.
-    """
+    """Return a parser of the flags that every program has."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--json", action="store_true", help="last line: one JSON object with the figures")

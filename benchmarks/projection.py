@@ -37,11 +37,7 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
         "objective": {"kind": "softmax", "l2": 1e-4},
         "algorithm": {"name": "fedavg", "local_epochs": 2, "batch_size": 16, "step_size": 0.5},
     },
-    "feddcd": {
-        "data": _DIGITS,
-        "objective": {"kind": "softmax", "l2": 0.01},
-        "algorithm": {"name": "feddcd"},
-    },
+    "feddcd": {"data": _DIGITS, "objective": {"kind": "softmax", "l2": 0.01}, "algorithm": {"name": "feddcd"}},
     "hyfdca": {
         "data": {
             "name": "breast_cancer",
@@ -58,14 +54,7 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
 def up(name: str, rounds: int, runs: Path, link: Mapping[str, Any] | None = None) -> Run:
     """Do a run of one of the algorithms, with a process for each client.
 
-    Parameters
-    ----------
-    name
-        Of the algorithm.
-    runs
-        Folder for the run's own.
-    link
-        Of every client; ``None``: straight to the server.
+    link: of every client; ``None``: straight to the server.
     """
     own = {"name": name, "rounds": rounds, "clients": _CLIENTS, "links": link and {"default": link}}
     folder = RunFolder.create(runs, name)

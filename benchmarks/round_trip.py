@@ -15,9 +15,7 @@ from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
 
 _PROCESSES = 4
-_FULL = [
-    (clients, floats) for floats in (1_000, 100_000, 1_000_000, 10_000_000) for clients in (2, 4, 16, 64)
-]
+_FULL = [(clients, floats) for floats in (1_000, 100_000, 1_000_000, 10_000_000) for clients in (2, 4, 16, 64)]
 _QUICK = [(4, 1_000), (4, 1_000_000)]
 
 

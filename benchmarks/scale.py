@@ -51,11 +51,7 @@ def measure(quick: bool) -> Figures:
     with tempfile.TemporaryDirectory() as temporary, PeakMemory() as memory:
         folder = RunFolder.create(Path(temporary), "scale")
         launcher = LocalLauncher(
-            settings(clients, rounds),
-            folder,
-            clients,
-            processes=processes,
-            observer=RunObserver(row=table.append),
+            settings(clients, rounds), folder, clients, processes=processes, observer=RunObserver(row=table.append)
         )
         asyncio.run(launcher.run())
     ends = [row["unix"] for row in table]
@@ -64,9 +60,7 @@ def measure(quick: bool) -> Figures:
         progress("bare echo")
         certificates = Path(temporary) / "certificates"
         make_all(certificates, ["localhost"], client_names(1))
-        over_tls = statistics.median(
-            bare_echo.measure(clients, processes, _MODEL_BYTES, rounds, certificates)
-        )
+        over_tls = statistics.median(bare_echo.measure(clients, processes, _MODEL_BYTES, rounds, certificates))
         plain = statistics.median(bare_echo.measure(clients, processes, _MODEL_BYTES, rounds))
     missed = int(sum(row["asked"] - row["counted"] for row in table))
     limits = Limits(quick=quick)

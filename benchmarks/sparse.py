@@ -62,8 +62,7 @@ class _Case:
         encoded = encode({"x": self.vector})
         body = encoded.joined()
         matrix = sp.csr_array(
-            (self.vector.values, self.vector.indices, [0, len(self.vector.indices)]),
-            shape=(1, self.vector.size),
+            (self.vector.values, self.vector.indices, [0, len(self.vector.indices)]), shape=(1, self.vector.size)
         )
         stored = _stored(matrix)
         for _ in range(turns):
@@ -107,9 +106,7 @@ def measure(quick: bool) -> Figures:
             watch.time(f"{k}", lambda k=k: top_k(vector, k))  # type: ignore[misc]
             watch.time(f"{k} peer", lambda k=k: np.argpartition(np.abs(vector), _ENTRIES - k))  # type: ignore[misc]
         figures[f"top_k_{share:.1%}_ms"] = round(1e3 * watch.median(f"{k}"), 1)
-        figures[f"top_k_{share:.1%}_ratio_to_argpartition"] = round(
-            watch.median(f"{k} peer") / watch.median(f"{k}"), 2
-        )
+        figures[f"top_k_{share:.1%}_ratio_to_argpartition"] = round(watch.median(f"{k} peer") / watch.median(f"{k}"), 2)
         for name, indices, seed in (
             (f"{share:.1%}, largest", top_k(vector, k), None),
             (f"{share:.1%}, seeded", seeded_support(7, _ENTRIES, k), 7),

@@ -8,15 +8,9 @@ from dataclasses import dataclass
 
 @dataclass
 class Backoff:
-    """Exponential back-off with full jitter: clients that lost the same server do not return together.
+    """Exponential back-off with full jitter: clients that lost the same server do not return together."""
 
-    Attributes
-    ----------
-    first, longest
-        Seconds: the upper bound of the first wait, and of any wait.
-    """
-
-    first: float = 0.1
+    first: float = 0.1  # first, longest: seconds: the upper bound of the first wait, and of any wait
     longest: float = 5.0
     _attempts: int = 0
 

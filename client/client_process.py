@@ -30,28 +30,10 @@ async def host(
 ) -> list[pb.Farewell]:
     """Take part in a run with several clients at once, until it is over.
 
-    Parameters
-    ----------
-    participants
-        The clients.
-    threads
-        How many of them compute at the same time.
-    parent
-        Process without which these clients have no purpose; they end when it has died.
-    on_event, on_instruction, observer
-        As for :class:`fenchel.client.connection.Connection`.
+    threads: how many of them compute at the same time.
+    parent: process without which these clients have no purpose; they end when it has died.
 
-    Returns
-    -------
-    list of proto.Farewell
-        What the server said at the end to each.
-
-    Raises
-    ------
-    FenchelError
-        The first error of any client; the others are ended.
-    ParentGoneError
-        ``parent`` has died.
+    Returns: What the server said at the end to each.
     """
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
 
@@ -59,8 +41,7 @@ async def host(
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:
         connections = [
-            Connection(who, executor, on_event, on_instruction, observer or ClientObserver())
-            for who in participants
+            Connection(who, executor, on_event, on_instruction, observer or ClientObserver()) for who in participants
         ]
         tasks: set[asyncio.Task[pb.Farewell | None]] = {
             asyncio.create_task(connection.take_part()) for connection in connections

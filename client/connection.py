@@ -60,43 +60,22 @@ _FULL = "Concurrent RPC limit exceeded"
 class Participant:
     """What a client is started with.
 
-    Attributes
-    ----------
-    name
-        Its id.
-    server
-        ``host:port``.
-    credentials
-        Its certificate and key; ``None``: no TLS.
-    holdings
-        Where its data comes from.
-    state_folder
-        Below it journals are kept, by run and client; ``None``: in memory only.
-    consent
-        What the server may have this client run, read and use.
-    retry_for
-        Seconds that it goes on trying to reach a server that does not answer.
-    secrets
-        What it was given of what all clients share, if anything.
-    peers
-        With which clients it may exchange secrets in sealed boxes; ``None``: with every client of its authority.
-    solver
-        The local solver that suits it, in place of the run's.
-    policy
-        What it insists on before it sends anything, if anything.
+    holdings: where its data comes from.
+    consent: what the server may have this client run, read and use.
     """
 
-    name: str
-    server: str
-    credentials: Credentials | None
+    name: str  # its id
+    server: str  # ``host:port``
+    credentials: Credentials | None  # its certificate and key; ``None``: no TLS
     local_data: LocalData
-    state_folder: Path | None = None
+    state_folder: Path | None = None  # below it journals are kept, by run and client; ``None``: in memory only
     trust_limits: TrustLimits = field(default_factory=TrustLimits)
-    retry_for: float = 600.0
-    secrets: Secrets | None = None
+    retry_for: float = 600.0  # seconds that it goes on trying to reach a server that does not answer
+    secrets: Secrets | None = None  # what it was given of what all clients share, if anything
     peers: Collection[str] | None = None
-    solver: Solver | None = None
-    policy: Policy | None = None
+    """With which clients it may exchange secrets in sealed boxes; ``None``: with every client of its authority."""
+    solver: Solver | None = None  # the local solver that suits it, in place of the run's
+    policy: Policy | None = None  # what it insists on before it sends anything, if anything
 
 
 @dataclass(frozen=True)
@@ -117,18 +96,8 @@ class _ClientStream:
 class Connection:
     """Takes part in a run until it is over.
 
-    Parameters
-    ----------
-    participant
-        Who takes part.
-    executor
-        Where computation runs.
-    on_event
-        Told in words what happens (connected, waiting, lost the server).
-    on_instruction
-        Told of each instruction.
-    observer
-        Who measures or traces what this client does.
+    executor: where computation runs.
+    on_event: told in words what happens (connected, waiting, lost the server).
     """
 
     participant: Participant
@@ -152,19 +121,7 @@ class Connection:
         self._room = DiskQuota(self.participant.trust_limits.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
-        """Join, and work until the server says that the run is over.
-
-        Raises
-        ------
-        JoinRefusedError
-            The server does not want this client; the text says why.
-        CredentialError
-            The server's certificate is not from the authority that this client trusts, or the reverse.
-        UnreachableError
-            The server did not answer for too long.
-        FenchelError
-            This client's data, journal or software does not fit the run.
-        """
+        """Join, and work until the server says that the run is over."""
         who = self.participant
         self._last_success = time.monotonic()
         channel = self._channel()
@@ -199,9 +156,7 @@ class Connection:
         server = self.participant.server
         if self._credentials is None:
             return grpc.aio.insecure_channel(server, options=options(self._keepalive))
-        return grpc.aio.secure_channel(
-            server, self._credentials.for_channel(), options=options(self._keepalive)
-        )
+        return grpc.aio.secure_channel(server, self._credentials.for_channel(), options=options(self._keepalive))
 
     async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
         """Return a channel with the keepalive of the run, which is not known before this client has joined."""
@@ -276,13 +231,7 @@ class Connection:
             None if who.policy is None else self._account(who.policy, reply.run, settings),
         )
         answered = partial(self.observer.answered, who.name)
-        return Worker(
-            session,
-            self.executor,
-            short_here=True,
-            on_instruction=self._instructed,
-            on_answer=answered,
-        )
+        return Worker(session, self.executor, short_here=True, on_instruction=self._instructed, on_answer=answered)
 
     def _account(self, policy: Policy, run: str, settings: RunSettings) -> Account:
         """Return where all runs of this client are counted."""
@@ -314,11 +263,7 @@ class Connection:
         who = self.participant
         trace = self.observer.opening(who.name)
         call: grpc.aio.StreamStreamCall[Any, Any] = channel.stream_stream("/fenchel.v1.Coordinator/Work")(
-            metadata=(
-                (CLIENT_KEY, who.name),
-                (INSTANCE_KEY, self._instance),
-                *(((TRACE_KEY, trace),) if trace else ()),
-            )
+            metadata=((CLIENT_KEY, who.name), (INSTANCE_KEY, self._instance), *(((TRACE_KEY, trace),) if trace else ()))
         )
         pinging = asyncio.create_task(self._ping(channel))
         self.on_event(f"{who.name}: working for run {self._run}")
@@ -346,9 +291,7 @@ class Connection:
             started = time.perf_counter()
             try:
                 await CoordinatorStub(channel).Probe(
-                    pb.ProbeRequest(),
-                    timeout=_PING_SECONDS,
-                    metadata=((CLIENT_KEY, self.participant.name),),
+                    pb.ProbeRequest(), timeout=_PING_SECONDS, metadata=((CLIENT_KEY, self.participant.name),)
                 )
             except grpc.aio.AioRpcError as error:
                 log.debug("%s: no round trip was measured: %s", self.participant.name, error.details())

@@ -19,33 +19,15 @@ from fenchel.common.wire.values import Value, Values
 
 @dataclass(frozen=True)
 class ClientEvaluation:
-    """What a client evaluates models on.
+    """What a client evaluates models on."""
 
-    Attributes
-    ----------
-    objective
-        On the samples that it trains on.
-    holdout
-        On those that it only evaluates on, if any.
-    shard
-        The samples that it trains on.
-    histograms
-        How scores are grouped; ``None``: the server hears of no scores.
-    """
-
-    objective: Objective
-    holdout: Objective | None
-    shard: Shard
-    histograms: ScoreHistograms | None
+    objective: Objective  # on the samples that it trains on
+    holdout: Objective | None  # on those that it only evaluates on, if any
+    shard: Shard  # the samples that it trains on
+    histograms: ScoreHistograms | None  # how scores are grouped; ``None``: the server hears of no scores
 
     def sums(self, values: Values) -> Values:
-        """Return the sums that the server asks for, of the model in ``values``.
-
-        Raises
-        ------
-        PayloadError
-            There is no such model, or places that divide no line of scores.
-        """
+        """Return the sums that the server asks for, of the model in ``values``."""
         model = values.get("model")
         if not isinstance(model, np.ndarray):
             raise PayloadError(f"phase {EVALUATE!r} takes an array named 'model', got {sorted(values)}")
@@ -86,18 +68,14 @@ def _places(values: Values) -> Places:
     return places
 
 
-def _groups(
-    prefix: str, ranking: Ranking | None, settings: ScoreHistograms, places: Places
-) -> dict[str, Value]:
+def _groups(prefix: str, ranking: Ranking | None, settings: ScoreHistograms, places: Places) -> dict[str, Value]:
     """Return samples in groups of scores, by class, as values for the wire.
 
     No groups without samples; nor where a score is not finite, since these samples have no AUC.
     """
     told = ranking is not None and np.isfinite(ranking.scores).all()
     scores, positive = (
-        (ranking.scores, ranking.positive)
-        if ranking is not None and told
-        else (np.empty(0), np.empty(0, bool))
+        (ranking.scores, ranking.positive) if ranking is not None and told else (np.empty(0), np.empty(0, bool))
     )
     of_classes = {"positives": positive, "negatives": ~positive}
     return {

@@ -38,21 +38,9 @@ class _Entry:
 class Journal:
     """Snapshots and replies of one client in one run.
 
-    Parameters
-    ----------
-    initial
-        The state before the first instruction. It is never changed.
-    folder
-        Where entries are written; ``None`` keeps them in memory only (no state, or a test).
-    sync
-        Survive the loss of power, too.
-    room
-        How much it may take; ``None``: any amount.
-
-    Raises
-    ------
-    CheckpointError
-        An entry in the folder is of another version, or the folder cannot be read.
+    initial: the state before the first instruction. It is never changed.
+    folder: where entries are written; ``None`` keeps them in memory only (no state, or a test).
+    room: how much it may take; ``None``: any amount.
     """
 
     def __init__(
@@ -88,15 +76,7 @@ class Journal:
         return list(self._sizes)
 
     def state_after(self, base: int) -> Any:
-        """Return a fresh copy of the state after instruction ``base`` (0: the beginning).
-
-        Raises
-        ------
-        LostStateError
-            The journal does not reach back so far.
-        CheckpointError
-            The entry was damaged since this process began.
-        """
+        """Return a fresh copy of the state after instruction ``base`` (0: the beginning)."""
         if base == 0:
             return copy.deepcopy(self._initial)
         if base not in self._sizes:
@@ -108,23 +88,11 @@ class Journal:
         return copy.deepcopy(self._entry(base).state)
 
     def reply_to(self, sequence: int) -> dict[str, Value] | None:
-        """Return the stored reply to an instruction, or ``None`` if it has not been handled.
-
-        Raises
-        ------
-        CheckpointError
-            The entry was damaged since this process began.
-        """
+        """Return the stored reply to an instruction, or ``None`` if it has not been handled."""
         return self._entry(sequence).reply if sequence in self._sizes else None
 
     def record(self, sequence: int, state: Any, reply: Values) -> None:
-        """Keep the state after an instruction and the reply to it; returns when they are written.
-
-        Raises
-        ------
-        StorageError
-            They cannot be written, or there is no room for them, so the reply must not be sent.
-        """
+        """Keep the state after an instruction and the reply to it; returns when they are written."""
         # A reply may refer to arrays of the state, which later instructions change in place.
         entry = _Entry(copy.deepcopy(state), copy.deepcopy(dict(reply)))
         values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}
@@ -143,13 +111,7 @@ class Journal:
         self._keep(sequence, entry, content.size)
 
     def forget_before(self, reach: int) -> None:
-        """Drop the entries of instructions before ``reach``: no checkpoint can lead back to them.
-
-        Raises
-        ------
-        StorageError
-            The folder must not be changed.
-        """
+        """Drop the entries of instructions before ``reach``: no checkpoint can lead back to them."""
         self._forget(sequence for sequence in self._sizes if sequence < reach)
 
     def forget_between(self, base: int, sequence: int) -> None:
@@ -158,11 +120,6 @@ class Journal:
         None of them counted when ``sequence`` was sent, or it would be the base; and none can count any more,
         since no question is sent while another is open. All that checkpoints lead back to lies at the base or
         before it.
-
-        Raises
-        ------
-        StorageError
-            The folder must not be changed.
         """
         self._forget(between for between in self._sizes if base < between < sequence)
 
@@ -198,9 +155,7 @@ def _written(folder: Path | None) -> list[int]:
     try:
         return sorted(int(path.name.removesuffix(_SUFFIX)) for path in folder.glob(f"*{_SUFFIX}"))
     except ValueError as error:
-        raise CheckpointError(
-            f"holds a file that no journal wrote ({error}); remove it", source=folder
-        ) from None
+        raise CheckpointError(f"holds a file that no journal wrote ({error}); remove it", source=folder) from None
 
 
 def _path(folder: Path | None, sequence: int) -> Path:

@@ -22,22 +22,13 @@ log = logging.getLogger("fenchel.client")
 
 @dataclass(frozen=True)
 class OwnFile:
-    """A data file that belongs to one client.
+    """A data file that belongs to one client."""
 
-    Attributes
-    ----------
-    path
-        LIBSVM, CSV, Parquet or NPZ.
-    label
-        Column of the label; ``None``: the usual one.
-    identifier
-        Where the sample identifiers are, as ``--id`` says: a column, an array or a file. ``None``: nowhere, and
-        samples are known by their row.
-    """
-
-    path: Path
-    label: str | None = None
+    path: Path  # LIBSVM, CSV, Parquet or NPZ
+    label: str | None = None  # column of the label; ``None``: the usual one
     identifier: str | None = None
+    """Where the sample identifiers are, as ``--id`` says: a column, an array or a file. ``None``: nowhere, and samples
+    are known by their row."""
 
 
 @dataclass
@@ -49,13 +40,7 @@ class LocalData:
     _lock: Lock = field(default_factory=Lock)
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return what client ``index`` of ``clients`` holds.
-
-        Raises
-        ------
-        DataError
-            The data cannot be found, read, or divided so.
-        """
+        """Return what client ``index`` of ``clients`` holds."""
         if self.own is not None:
             data = settings.data
             shard = load_own(
@@ -76,13 +61,7 @@ class LocalData:
         return ClientData(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))
 
     def identity(self, settings: RunSettings, client: str) -> str:
-        """Return what stands for a client's data, whatever the server's settings make of them.
-
-        Raises
-        ------
-        DataError
-            The file cannot be read.
-        """
+        """Return what stands for a client's data, whatever the server's settings make of them."""
         if self.own is None:
             return f"{client}: {settings.data.name or settings.data.file}"
         try:

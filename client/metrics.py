@@ -13,13 +13,7 @@ _PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal
 
 
 class ClientMetrics:
-    """Counts what clients do.
-
-    Raises
-    ------
-    MissingDependencyError
-        The library is not installed.
-    """
+    """Counts what clients do."""
 
     def __init__(self) -> None:
         self.exposition = made = Exposition()
@@ -42,13 +36,9 @@ class ClientMetrics:
             "Bytes of arrays from the server (down) and to it (up), with evaluation.",
             *("client", "direction"),
         )
-        self._connected = made.gauge(
-            "fenchel_client_connected", "Whether the client's stream is open.", "client"
-        )
+        self._connected = made.gauge("fenchel_client_connected", "Whether the client's stream is open.", "client")
         self._streams = made.counter(
-            "fenchel_client_streams_total",
-            "Streams that were opened: one, and one for each reconnect.",
-            "client",
+            "fenchel_client_streams_total", "Streams that were opened: one, and one for each reconnect.", "client"
         )
         self._round_trip = made.gauge(
             "fenchel_client_round_trip_seconds", "The last round trip to the server, without work.", "client"

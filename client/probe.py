@@ -30,36 +30,18 @@ _QUICKEST = 0.1  # share of the pings that the clock offset is read from
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe measured. Times are in seconds, rates in payload bytes per second.
+    """What a probe measured. Times are in seconds, rates in payload bytes per second."""
 
-    Attributes
-    ----------
-    client, server
-        Who probed whom.
-    pings
-        Number of round trips.
-    rtt_p50, rtt_p90, rtt_p99
-        Percentiles of the round-trip time.
-    jitter
-        Mean absolute difference of consecutive round-trip times.
-    clock_offset
-        What must be added to the client's clock to get the server's.
-    clock_uncertainty
-        The offset is wrong by so much at most.
-    upload, download
-        Rates from the client to the server and back.
-    """
-
-    client: str
+    client: str  # client, server: who probed whom
     server: str
-    pings: int
-    rtt_p50: float
+    pings: int  # number of round trips
+    rtt_p50: float  # rtt_p50, rtt_p90, rtt_p99: percentiles of the round-trip time
     rtt_p90: float
     rtt_p99: float
-    jitter: float
-    clock_offset: float
-    clock_uncertainty: float
-    upload: float
+    jitter: float  # mean absolute difference of consecutive round-trip times
+    clock_offset: float  # what must be added to the client's clock to get the server's
+    clock_uncertainty: float  # the offset is wrong by so much at most
+    upload: float  # upload, download: rates from the client to the server and back
     download: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,21 +63,12 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class _Ping:
-    """One round trip.
+    """One round trip."""
 
-    Attributes
-    ----------
-    rtt
-        From the client's request to the server's answer.
-    delay
-        The part of it that was spent on the way.
-    offset
-        The server's clock minus the client's, if both ways took equally long; wrong by half the delay at most.
-    """
-
-    rtt: float
-    delay: float
+    rtt: float  # from the client's request to the server's answer
+    delay: float  # the part of it that was spent on the way
     offset: float
+    """The server's clock minus the client's, if both ways took equally long; wrong by half the delay at most."""
 
 
 async def probe(
@@ -109,27 +82,8 @@ async def probe(
 ) -> ProbeResult:
     """Measure the way to a server and back.
 
-    Parameters
-    ----------
-    server
-        ``host:port``.
-    credentials
-        The client's; ``None``: no TLS.
-    name
-        The client's id.
-    pings
-        Round trips to measure.
-    payload_bytes
-        Size of a payload when throughput is measured; 1 MiB at most.
-    seconds
-        How long throughput is measured, for each direction.
-
-    Raises
-    ------
-    UnreachableError
-        The server does not answer, or is no server of Fenchel.
-    CredentialError
-        One side does not accept the other's certificate.
+    credentials: the client's; ``None``: no TLS.
+    payload_bytes: size of a payload when throughput is measured; 1 MiB at most.
     """
     if credentials is None:
         channel = grpc.aio.insecure_channel(server, options=options(_KEEPALIVE))
@@ -153,9 +107,7 @@ class _Link:
     channel: grpc.aio.Channel
     name: str
 
-    async def exchange(
-        self, payload: bytes, reply_bytes: int, patience: float = _PAYLOAD_PATIENCE
-    ) -> pb.ProbeReply:
+    async def exchange(self, payload: bytes, reply_bytes: int, patience: float = _PAYLOAD_PATIENCE) -> pb.ProbeReply:
         stub = CoordinatorStub(self.channel)
         request = pb.ProbeRequest(payload=payload, reply_bytes=reply_bytes)
         return await stub.Probe(request, timeout=patience, metadata=((CLIENT_KEY, self.name),))
@@ -209,9 +161,7 @@ def _result(name: str, server: str, pings: list[_Ping], upload: float, download:
 def _explained(error: grpc.aio.AioRpcError, server: str) -> FenchelError:
     code, details = error.code(), error.details() or ""
     if "WRONG_VERSION_NUMBER" in details:
-        return CredentialError(
-            f"{server} does not speak TLS; if that is meant to be so, leave TLS out here too"
-        )
+        return CredentialError(f"{server} does not speak TLS; if that is meant to be so, leave TLS out here too")
     if any(sign in details for sign in _DISTRUST):
         return CredentialError(
             f"{server}: its certificate is not accepted ({details}). Both certificates must come from the same "

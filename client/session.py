@@ -61,18 +61,10 @@ _TOLD = (WireError, SettingsError, CredentialError, LostStateError, EncryptionEr
 
 @dataclass(frozen=True)
 class ClientData:
-    """The data that a client brings to a run.
+    """The data that a client brings to a run."""
 
-    Attributes
-    ----------
-    shard
-        What it trains on.
-    holdout
-        Samples of its own that it only evaluates on, if any.
-    """
-
-    shard: Shard
-    holdout: Shard | None = None
+    shard: Shard  # what it trains on
+    holdout: Shard | None = None  # samples of its own that it only evaluates on, if any
 
     def description(self) -> pb.ShardDescription:
         """Return what the server may know of the data: its shape."""
@@ -97,41 +89,15 @@ class Answer:
 class Session:
     """One client in one run.
 
-    Parameters
-    ----------
-    client
-        The client's id.
-    settings
-        Of the run, as the server sent them.
-    holding
-        The client's data.
-    journal_folder
-        Where this client keeps its journal of this run; ``None`` keeps it in memory.
-    allowed
-        Algorithms from outside the project that may be run here.
-    secrets
-        What this client was given of what the clients share, if anything.
-    ceremony
-        This client's part in the sealed exchange, by which it comes to the secrets where the run's settings
-        say so. Until then there is no algorithm here.
-    solver
-        The local solver that suits this client, in place of the run's.
-    policy
-        What this client insists on before it takes part, if anything.
-    room
-        How much the journal may take; ``None``: any amount.
-    account
-        Where all runs of a client with a policy are counted.
-
-    Raises
-    ------
-    SettingsError
-        The run's algorithm is unknown or not allowed here, or it needs secrets that this client does not
-        have; or the policy refuses the run.
-    BudgetSpentError
-        The policy allows no upload more.
-    CheckpointError
-        The journal or a ledger is damaged.
+    journal_folder: where this client keeps its journal of this run; ``None`` keeps it in memory.
+    allowed: algorithms from outside the project that may be run here.
+    secrets: what this client was given of what the clients share, if anything.
+    ceremony: this client's part in the sealed exchange, by which it comes to the secrets where the run's settings say
+        so. Until then there is no algorithm here.
+    solver: the local solver that suits this client, in place of the run's.
+    policy: what this client insists on before it takes part, if anything.
+    room: how much the journal may take; ``None``: any amount.
+    account: where all runs of a client with a policy are counted.
     """
 
     def __init__(
@@ -223,13 +189,6 @@ class Session:
 
         A failure of the algorithm becomes a reply that says so; the next instruction's base undoes
         whatever it left behind.
-
-        Raises
-        ------
-        StorageError
-            What must be written before an answer is sent, journal or ledger, cannot be written.
-        CheckpointError
-            A file of this client was damaged, or changed by somebody else, since this process began.
         """
         if self._begun is not None and not self._stateless:
             lap = stopwatch()
@@ -253,9 +212,7 @@ class Session:
             self._spent = self._spent or spent
             log.debug("%s: all of it", self.client, exc_info=not expected)  # for who writes an algorithm
             self._live = -1  # the state may be half changed
-            failed = pb.Reply(
-                sequence=instruction.sequence, timing=timing, failure=_untold(error), spent=spent
-            )
+            failed = pb.Reply(sequence=instruction.sequence, timing=timing, failure=_untold(error), spent=spent)
             if spent:  # how much, and in how many runs, is not for the server
                 failed.failure = "its privacy budget is spent"
             elif isinstance(error, _TOLD):
@@ -302,9 +259,7 @@ class Session:
             timing.compute_ns = lap()
             if meter is not None and before is not None:
                 set_apart(timing, before, meter)
-            encoded = Body(
-                encode(reply), shared=False
-            )  # a reply that cannot travel is a failure, and leaves no record
+            encoded = Body(encode(reply), shared=False)  # a reply that cannot travel is a failure, and leaves no record
             timing.encode_ns = lap()
             if not self._stateless:
                 journal.record(instruction.sequence, algorithm.state, reply)

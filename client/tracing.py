@@ -21,10 +21,7 @@ _PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal
 class ClientTraces:
     """Makes the spans of the clients of a process, for the duration of a ``with`` block.
 
-    Parameters
-    ----------
-    tracing
-        Where they go.
+    tracing: where they go.
     """
 
     def __init__(self, tracing: Tracing) -> None:

@@ -40,52 +40,23 @@ _EXTRACTOR_FILE = "data.extractor.file"
 
 @dataclass(frozen=True)
 class TrustLimits:
-    """What the person who started a client agreed to.
+    """What the person who started a client agreed to."""
 
-    Attributes
-    ----------
-    code
-        Classes from outside the project that may be run, as ``package.module:Class``.
-    files
-        Files of this machine that settings may name.
-    data
-        Data sets of this machine that may be used; ``None``: those that are public.
-    message_bytes
-        The largest messages that a run may have, and the largest model.
-    least_group
-        How many samples must share a group at least, where scores are told in groups.
-    journal_bytes
-        How many bytes a journal may take; ``None``: as :class:`fenchel.client.disk_quota.Room` says.
-    plaintext
-        Whether a client that was given secrets, or peers to share them with, takes part where nothing is
-        encrypted.
-    any_run
-        Whether a client goes on with whatever run the server has, after it has taken part in one.
-    """
-
-    code: Collection[str] = ()
-    files: Collection[Path] = field(default=())
-    data: Collection[str] | None = None
-    message_bytes: int = MESSAGE_BYTES
-    least_group: int = LEAST_GROUP
+    code: Collection[str] = ()  # classes from outside the project that may be run, as ``package.module:Class``
+    files: Collection[Path] = field(default=())  # files of this machine that settings may name
+    data: Collection[str] | None = None  # data sets of this machine that may be used; ``None``: those that are public
+    message_bytes: int = MESSAGE_BYTES  # the largest messages that a run may have, and the largest model
+    least_group: int = LEAST_GROUP  # how many samples must share a group at least, where scores are told in groups
     journal_bytes: int | None = None
+    """How many bytes a journal may take; ``None``: as :class:`fenchel.client.disk_quota.Room` says."""
     plaintext: bool = False
-    any_run: bool = False
+    """Whether a client that was given secrets, or peers to share them with, takes part where nothing is encrypted."""
+    any_run: bool = False  # whether a client goes on with whatever run the server has, after it has taken part in one
 
     def settings(self, text: str, own: Path | None) -> RunSettings:
         """Return the settings that a server sent, if nothing in them goes beyond this consent.
 
-        Parameters
-        ----------
-        text
-            JSON.
-        own
-            The data file that the client was started with, if any.
-
-        Raises
-        ------
-        SettingsError
-            They cannot be accepted, or ask for what nobody agreed to; the text says with which option it could be.
+        own: the data file that the client was started with, if any.
         """
         # Before the settings are validated, which imports the code that they name.
         for name in outside_code(raw(text)):
@@ -115,17 +86,7 @@ class TrustLimits:
 
         The length of a key in a file of secrets is its maker's choice, that of a sealed key the server's.
 
-        Parameters
-        ----------
-        settings
-            Of the run.
-        given
-            What says that this client expects encryption, ``--secrets`` or ``--peer``; ``None``: nothing does.
-
-        Raises
-        ------
-        SettingsError
-            The server sees everything in this run, or can break its key.
+        given: what says that this client expects encryption, ``--secrets`` or ``--peer``; ``None``: nothing does.
         """
         bits = settings.algorithm.key_bits
         if given is None or self.plaintext or (bits is not None and (given != "--peer" or bits >= SAFE_BITS)):
@@ -143,17 +104,7 @@ class TrustLimits:
     def check_same(self, joined: str, shown: str, client: str) -> None:
         """Refuse another run than the one that a client has taken part in.
 
-        Parameters
-        ----------
-        joined, shown
-            Ids of the run that the client has taken part in, and of the one that the server shows now.
-        client
-            The client's id.
-
-        Raises
-        ------
-        AnotherRunError
-            They differ, and nobody agreed to that.
+        joined, shown: ids of the run that the client has taken part in, and of the one that the server shows now.
         """
         if shown == joined or self.any_run:
             return
@@ -169,20 +120,6 @@ class TrustLimits:
         """Refuse a model that takes more memory than anybody agreed to, before it is built.
 
         Of an objective from outside the project, whoever agreed to the code agreed to its model.
-
-        Parameters
-        ----------
-        settings
-            Of the run.
-        shard
-            What the client would train on.
-
-        Raises
-        ------
-        SettingsError
-            The model is larger than the largest message, or cannot be had on these data.
-        MissingDependencyError
-            The model needs torch, and torch is not installed.
         """
         objective = settings.objective
         if isinstance(objective, OwnSettings):
@@ -219,9 +156,7 @@ class TrustLimits:
                     f"{name or settings.data.file}; is this the right server?"
                 )
         elif name is not None and (
-            name not in self.data
-            if self.data is not None
-            else name not in CATALOGUE and name not in UNPUBLISHED
+            name not in self.data if self.data is not None else name not in CATALOGUE and name not in UNPUBLISHED
         ):
             raise SettingsError(
                 f"the server's settings ask for the data set {name!r}, which nobody agreed to use; if it may be used "
@@ -230,13 +165,7 @@ class TrustLimits:
 
 
 def check_run(run: str) -> None:
-    """Refuse a run whose id, which is the name of a folder here, leads anywhere else.
-
-    Raises
-    ------
-    WireError
-        It is not an id that a server of Fenchel makes.
-    """
+    """Refuse a run whose id, which is the name of a folder here, leads anywhere else."""
     if not _RUN.fullmatch(run):
         raise WireError(
             f"the server calls its run {run[:80]!r}, which is not the id of a run; is it a server of Fenchel?"

@@ -51,19 +51,11 @@ class _Arrived:
 class Worker:
     """Runs one session over one stream after another.
 
-    Parameters
-    ----------
-    session
-        Who does the work.
-    executor
-        Where it is done, so that the event loop stays free; ``None``: on the event loop (an in-process fleet).
-    short_here
-        Do phases that have been short so far on the event loop all the same: the hop would take longer than
+    executor: where it is done, so that the event loop stays free; ``None``: on the event loop (an in-process fleet).
+    short_here: do phases that have been short so far on the event loop all the same: the hop would take longer than
         they do. For a process whose event loop serves nobody but clients.
-    on_instruction
-        Called with each instruction before it is handled (progress for people).
-    on_answer
-        Called with each instruction, its reply and the bytes of the reply's body, once that is on its way.
+    on_instruction: called with each instruction before it is handled (progress for people).
+    on_answer: called with each instruction, its reply and the bytes of the reply's body, once that is on its way.
     """
 
     session: Session
@@ -81,15 +73,7 @@ class Worker:
     _taken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
-        """Handle instructions until the server says farewell or the stream breaks (``None``).
-
-        Raises
-        ------
-        JoinRefusedError
-            The server did not accept this client's data; the text is the server's.
-        WireError
-            The server sent what the protocol does not allow.
-        """
+        """Handle instructions until the server says farewell or the stream breaks (``None``)."""
         hello = self.session.hello()
         if self._partial is not None:
             hello.partial.sequence = self._partial.head.sequence
@@ -154,9 +138,7 @@ class Worker:
             self._inbox.append(current)
             current = None
             arrived.set()
-            await asyncio.sleep(
-                0
-            )  # the answer begins before the next frame is asked for, which takes a while
+            await asyncio.sleep(0)  # the answer begins before the next frame is asked for, which takes a while
             while self._is_full():
                 self._taken.clear()
                 await self._taken.wait()
@@ -167,15 +149,11 @@ class Worker:
         held = sum(each.assembly.size for each in self._inbox) if waiting > 1 else 0
         return waiting >= _INBOX_MESSAGES or held > _INBOX_BYTES
 
-    def _opened(
-        self, head: pb.Instruction, first: int, partial: _Arrived | None, outlines: Outlines
-    ) -> _Arrived:
+    def _opened(self, head: pb.Instruction, first: int, partial: _Arrived | None, outlines: Outlines) -> _Arrived:
         told = outlines.of(head.payload)
         if head.resume:
             if partial is None or partial.head.sequence != head.sequence:
-                raise WireError(
-                    f"the server resumed an instruction that this client has no part of{SAME_VERSION}"
-                )
+                raise WireError(f"the server resumed an instruction that this client has no part of{SAME_VERSION}")
             if partial.head.payload.SerializeToString() != head.payload.SerializeToString():
                 raise WireError(
                     f"the server resumed an instruction with other values than it had begun with{SAME_VERSION}"

@@ -28,36 +28,18 @@ Differences: TypeAlias = dict[str, dict[str, list[str]]]
 
 @dataclass(frozen=True)
 class Environment:
-    """What a process computes with. Empty values are not known.
+    """What a process computes with. Empty values are not known."""
 
-    Attributes
-    ----------
-    fenchel, python, numpy, scipy
-        Versions.
-    torch
-        Version of PyTorch; empty where it is not loaded.
-    blas
-        Libraries of linear algebra with their versions: NumPy and SciPy each bring one.
-    kernel
-        The implementation that these libraries chose for this processor, such as ``Haswell``.
-    simd
-        Instruction sets that NumPy's own loops use beyond its baseline, such as ``X86_V3, X86_V4``.
-    machine
-        Kind of processor, such as ``x86_64``.
-    threads
-        Largest number of threads that a numerical library may use; 0: not known.
-    """
-
-    fenchel: str = ""
+    fenchel: str = ""  # fenchel, python, numpy, scipy: versions
     python: str = ""
     numpy: str = ""
     scipy: str = ""
-    torch: str = ""
-    blas: str = ""
-    kernel: str = ""
-    simd: str = ""
-    machine: str = ""
-    threads: int = 0
+    torch: str = ""  # version of PyTorch; empty where it is not loaded
+    blas: str = ""  # libraries of linear algebra with their versions: NumPy and SciPy each bring one
+    kernel: str = ""  # the implementation that these libraries chose for this processor, such as ``Haswell``
+    simd: str = ""  # instruction sets that NumPy's own loops use beyond its baseline, such as ``X86_V3, X86_V4``
+    machine: str = ""  # kind of processor, such as ``x86_64``
+    threads: int = 0  # largest number of threads that a numerical library may use; 0: not known
 
     @classmethod
     def current(cls) -> Environment:
@@ -105,15 +87,9 @@ def _listed(values: Iterable[str]) -> str:
 def differences(environments: Mapping[str, Environment]) -> Differences:
     """Return the attributes in which environments differ.
 
-    Parameters
-    ----------
-    environments
-        By participant: the id of a client, or ``SERVER``.
+    environments: by participant: the id of a client, or ``SERVER``.
 
-    Returns
-    -------
-    dict
-        For each such attribute, the participants by value, the server first.
+    Returns: For each such attribute, the participants by value, the server first.
     """
     found: Differences = {}
     for participant, environment in sorted(environments.items()):

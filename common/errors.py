@@ -160,9 +160,7 @@ class ChecksumError(DataError):
         SHA-256 of the file, and of what it should be.
     """
 
-    def __init__(
-        self, problem: str = "", *, found: str = "", expected: str = "", **place: Unpack[Place]
-    ) -> None:
+    def __init__(self, problem: str = "", *, found: str = "", expected: str = "", **place: Unpack[Place]) -> None:
         super().__init__(problem, **place)
         self.found, self.expected = found, expected
 
@@ -190,9 +188,7 @@ class AnotherRunError(JoinRefusedError):
         Id of the run that the server has now.
     """
 
-    def __init__(
-        self, problem: str = "", *, joined: str = "", shown: str = "", **place: Unpack[Place]
-    ) -> None:
+    def __init__(self, problem: str = "", *, joined: str = "", shown: str = "", **place: Unpack[Place]) -> None:
         super().__init__(problem, **place)
         self.joined = joined
         self.shown = shown
@@ -312,12 +308,7 @@ class BudgetSpentError(PrivacyBudgetError):
     """
 
     def __init__(
-        self,
-        problem: str = "",
-        *,
-        epsilon: float = math.nan,
-        allowed: float = math.nan,
-        **place: Unpack[Place],
+        self, problem: str = "", *, epsilon: float = math.nan, allowed: float = math.nan, **place: Unpack[Place]
     ) -> None:
         super().__init__(problem, **place)
         self.epsilon = epsilon

@@ -10,13 +10,6 @@ def plain(text: str, longest: int = LONGEST) -> str:
 
     Control characters, which could move a cursor or begin a line of their own, become spaces, and what is
     longer than anybody reads is cut off.
-
-    Parameters
-    ----------
-    text
-        As it came.
-    longest
-        Characters to keep.
     """
     kept = "".join(letter if letter.isprintable() else " " for letter in text[: longest + 1])
     return kept if len(kept) <= longest else f"{kept[:longest]}..."

@@ -16,28 +16,14 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is, or where to listen.
+    """Where a server is, or where to listen."""
 
-    Attributes
-    ----------
-    host
-        A name or an IP address.
-    port
-        Where to listen, 0 takes a free one.
-    """
-
-    host: str
-    port: int
+    host: str  # a name or an IP address
+    port: int  # where to listen, 0 takes a free one
 
     @classmethod
     def parse(cls, words: str, option: str) -> Self:
-        """Read ``HOST:PORT``; an IPv6 address stands in brackets.
-
-        Raises
-        ------
-        SettingsError
-            Naming the ``option``, as the user knows it.
-        """
+        """Read ``HOST:PORT``; an IPv6 address stands in brackets."""
         found = _ADDRESS.fullmatch(words)
         if found is None or int(found["port"]) > 65535:
             raise SettingsError(

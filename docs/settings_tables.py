@@ -35,12 +35,7 @@ def _described(node: Mapping[str, Any]) -> str:
         return "path"
     bounds = [
         f"{sign} {node[key]:g}"
-        for key, sign in (
-            ("minimum", "≥"),
-            ("exclusiveMinimum", ">"),
-            ("maximum", "≤"),
-            ("exclusiveMaximum", "<"),
-        )
+        for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
         if key in node and node[key] < 1 << 62
     ]
     names = {"string": "text", "boolean": "`true` or `false`", "null": "`null`", None: "any"}
@@ -53,19 +48,11 @@ def _default(node: Mapping[str, Any], required: bool) -> str:
     if "default" not in node or isinstance(node["default"], dict):
         return ""
     value = node["default"]
-    return (
-        f"`{value}`"
-        if isinstance(value, str)
-        else f"`{yaml.safe_dump(value, default_flow_style=True).split()[0]}`"
-    )
+    return f"`{value}`" if isinstance(value, str) else f"`{yaml.safe_dump(value, default_flow_style=True).split()[0]}`"
 
 
 def _section(
-    title: str,
-    node: Mapping[str, Any],
-    prefix: str,
-    defs: Mapping[str, Any],
-    shown: dict[str, Mapping[str, Any]],
+    title: str, node: Mapping[str, Any], prefix: str, defs: Mapping[str, Any], shown: dict[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """The tables of a section and of the sections in it; what several sections have in common is shown once."""
     if shown.get(title) == node:
@@ -73,9 +60,7 @@ def _section(
     shown[title] = node
     yield f"### {title}\n"
     properties, required = node["properties"], node.get("required", [])
-    chosen = {
-        key for key, value in properties.items() if prefix and key in ("kind", "name") and "const" in value
-    }
+    chosen = {key for key, value in properties.items() if prefix and key in ("kind", "name") and "const" in value}
     about = [properties[key].get("description") for key in chosen] + [node.get("description")]
     if prefix and any(about):
         text = next(text for text in about if text).splitlines()[0].rstrip(".")
@@ -83,9 +68,7 @@ def _section(
     if properties.keys() > chosen:
         yield "| key | type | default | meaning |\n|---|---|---|---|"
     inner: list[tuple[str, str, Mapping[str, Any]]] = []
-    for key in sorted(
-        properties.keys() - chosen, key=lambda key: (key != "kind", list(properties).index(key))
-    ):
+    for key in sorted(properties.keys() - chosen, key=lambda key: (key != "kind", list(properties).index(key))):
         value, name = properties[key], prefix + key
         parts = _variants(value, defs)
         meaning = value.get("description") or (parts[0][1].get("description", "") if len(parts) == 1 else "")
@@ -105,9 +88,7 @@ def _section(
 
 def _variants(node: Mapping[str, Any], defs: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """The sections that a key may hold: one, or one for each value of ``kind`` or ``name``."""
-    options = (
-        node.get("oneOf") or node.get("anyOf") or ([node] if "$ref" in node or "properties" in node else [])
-    )
+    options = node.get("oneOf") or node.get("anyOf") or ([node] if "$ref" in node or "properties" in node else [])
     found = []
     for option in options:
         part = defs[option["$ref"].rpartition("/")[2]] if "$ref" in option else option

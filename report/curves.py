@@ -40,30 +40,18 @@ _QUALITY = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
 
 @dataclass(frozen=True)
 class Curves:
-    """The rounds of a run; m of them.
-
-    Attributes
-    ----------
-    costs
-        By the names of :data:`AXES`, those that are known of every round: what all rounds so far cost, shape (m,).
-    epsilon
-        The column that ``costs["epsilon"]`` is; empty if there is none.
-    figures
-        Those that some round knows, shape (m,), nan where one does not.
-    """
+    """The rounds of a run; m of them."""
 
     costs: dict[str, Floats]
-    epsilon: str
-    figures: dict[str, Floats]
+    """By the names of :data:`AXES`, those that are known of every round: what all rounds so far cost, shape (m,)."""
+    epsilon: str  # the column that ``costs["epsilon"]`` is; empty if there is none
+    figures: dict[str, Floats]  # those that some round knows, shape (m,), nan where one does not
 
 
 def curves_of(run: Run, optimum: float | None = None) -> Curves:
     """Return the figures of a run's rounds and their costs.
 
-    Parameters
-    ----------
-    optimum
-        Of the run's objective, such as ``fenchel solve`` finds; adds the figure ``optimality_gap``.
+    optimum: of the run's objective, such as ``fenchel solve`` finds; adds the figure ``optimality_gap``.
     """
     metrics = run.steady.metrics
     wire = columns.column(metrics, "wire_down") + columns.column(metrics, "wire_up")

@@ -93,51 +93,28 @@ class _Account(_Part):
 
 @dataclass(frozen=True)
 class DisclosureRow:
-    """One kind of array or number that crossed, in words.
+    """One kind of array or number that crossed, in words."""
 
-    Attributes
-    ----------
-    phase, way, name
-        In which message, from whom to whom, called what.
-    what
-        Its type and size, with the smallest and largest where they differ.
-    form
-        In clear, or as what else.
-    readers
-        Who could read it.
-    clients, rounds
-        Whom it was from or for, and when.
-    times
-        How often it crossed.
-    """
-
-    phase: str
+    phase: str  # phase, way, name: in which message, from whom to whom, called what
     way: str
     name: str
-    what: str
-    form: str
-    readers: str
-    clients: str
+    what: str  # its type and size, with the smallest and largest where they differ
+    form: str  # in clear, or as what else
+    readers: str  # who could read it
+    clients: str  # clients, rounds: whom it was from or for, and when
     rounds: str
-    times: int
+    times: int  # how often it crossed
 
 
 def load_disclosures(run: Path) -> dict[str, Any]:
-    """Return the account of a run, finished or not.
-
-    Raises
-    ------
-    CheckpointError
-        The folder has none, or it is damaged.
-    """
+    """Return the account of a run, finished or not."""
     path = RunFolder(run).disclosures
     try:
         found: dict[str, Any] = json.loads(path.read_text())
         _Account.model_validate(found)
     except OSError as error:
         raise CheckpointError(
-            f"cannot be read ({error.strerror}); is {run} a run folder, and has anybody joined the run?",
-            source=path,
+            f"cannot be read ({error.strerror}); is {run} a run folder, and has anybody joined the run?", source=path
         ) from None
     except ValidationError as error:
         raise CheckpointError(f"{_DAMAGED} ({problem_text(error)})", source=path) from None
@@ -214,6 +191,4 @@ def _span(pair: list[int]) -> str:
 
 
 def _some(clients: list[str]) -> str:
-    return (
-        ", ".join(clients) if len(clients) <= 3 else f"{clients[0]}, {clients[1]} and {len(clients) - 2} more"
-    )
+    return ", ".join(clients) if len(clients) <= 3 else f"{clients[0]}, {clients[1]} and {len(clients) - 2} more"

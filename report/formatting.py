@@ -14,9 +14,7 @@ UNKNOWN = "–"
 
 def plain(text: str) -> str:
     """Return text from a run with control characters (such as terminal escapes) made visible."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def problem_text(error: ValidationError) -> str:

@@ -17,16 +17,8 @@ _NO_MATTER = ("objective.dtype", "objective.device", "objective.initial", "data.
 def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]:
     """Return the optimum of each run's objective; ``None`` if none was given.
 
-    Parameters
-    ----------
-    given
-        One for each run, in their order; or one for all, which must minimise the same objective on the same
+    given: one for each run, in their order; or one for all, which must minimise the same objective on the same
         samples; or none.
-
-    Raises
-    ------
-    SettingsError
-        One is given for runs of different problems, or neither one nor as many as there are runs.
     """
     if not given:
         return [None] * len(runs)
@@ -34,9 +26,7 @@ def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]
         return list(given)
     each = "give --optimum once for each run, in the order of the runs"
     if len(given) > 1:
-        raise SettingsError(
-            f"{len(given)} values for {len(runs)} runs; give one for all, or {each}", key="--optimum"
-        )
+        raise SettingsError(f"{len(given)} values for {len(runs)} runs; give one for all, or {each}", key="--optimum")
     problems = [_problem(run) for run in runs]
     keys = dict.fromkeys(key for problem in problems for key in problem)
     differing = [key for key in keys if len({str(problem.get(key)) for problem in problems}) > 1]

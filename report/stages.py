@@ -34,25 +34,13 @@ STAGES = (
 
 @dataclass(frozen=True)
 class Stages:
-    """Mean seconds of the calls of one client in one phase that were answered.
+    """Mean seconds of the calls of one client in one phase that were answered."""
 
-    Attributes
-    ----------
-    client, phase
-        Whose calls.
-    answered
-        How many.
-    seconds
-        By the names of :data:`STAGES`; nan where the run's table does not have one.
-    whole
-        From queued until the exchange was over.
-    """
-
-    client: str
+    client: str  # client, phase: whose calls
     phase: str
-    answered: int
-    seconds: dict[str, float]
-    whole: float
+    answered: int  # how many
+    seconds: dict[str, float]  # by the names of :data:`STAGES`; nan where the run's table does not have one
+    whole: float  # from queued until the exchange was over
 
     @property
     def remainder(self) -> float:
@@ -63,10 +51,7 @@ class Stages:
 def stages_of(calls: pa.Table) -> list[Stages]:
     """Return the mean stages of each client and phase, sorted by both.
 
-    Parameters
-    ----------
-    calls
-        Rows of ``calls.parquet``.
+    calls: rows of ``calls.parquet``.
     """
     if not calls.num_rows or "outcome" not in calls.column_names:
         return []

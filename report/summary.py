@@ -27,39 +27,17 @@ _ALWAYS = ("computation", "coding", "network")  # others are shown where there w
 
 @dataclass(frozen=True)
 class RoundShares:
-    """Seconds, by what they were spent on.
+    """Seconds, by what they were spent on."""
 
-    Attributes
-    ----------
-    computation
-        Of clients.
-    encryption
-        Encryption and decryption, by clients.
-    coding
-        Encoding, decoding and journalling, on both sides.
-    network
-        Between the two sides.
-    queueing
-        Ready, but not taken up: queues of both sides, and between threads.
-    away
-        The client that was waited for was not there.
-    waiting
-        Of a round: for answers that never came. Of a client's calls: for the slowest client.
-    server
-        The server's own work between exchanges, and with replies.
-    unaccounted
-        What no part accounts for.
-    """
-
-    computation: float
-    encryption: float
-    coding: float
-    network: float
-    queueing: float
-    away: float
-    waiting: float
-    server: float
-    unaccounted: float
+    computation: float  # of clients
+    encryption: float  # encryption and decryption, by clients
+    coding: float  # encoding, decoding and journalling, on both sides
+    network: float  # between the two sides
+    queueing: float  # ready, but not taken up: queues of both sides, and between threads
+    away: float  # the client that was waited for was not there
+    waiting: float  # of a round: for answers that never came. Of a client's calls: for the slowest client.
+    server: float  # the server's own work between exchanges, and with replies
+    unaccounted: float  # what no part accounts for
 
     @property
     def total(self) -> float:
@@ -77,53 +55,32 @@ PARTS = tuple(field.name for field in fields(RoundShares))
 
 @dataclass(frozen=True)
 class RunTraffic:
-    """Bytes of the rounds; evaluation is not counted.
+    """Bytes of the rounds; evaluation is not counted."""
 
-    Attributes
-    ----------
-    payload_down, payload_up
-        Of the arrays themselves, from the server and to it.
-    wire_down, wire_up
-        Of the frames that carried them.
-    socket_down, socket_up
-        Of the connections, by the operating system's account: with HTTP/2 and TLS. Nan where it does not say.
-    """
-
-    payload_down: float
+    payload_down: float  # payload_down, payload_up: of the arrays themselves, from the server and to it
     payload_up: float
-    wire_down: float
+    wire_down: float  # wire_down, wire_up: of the frames that carried them
     wire_up: float
     socket_down: float = math.nan
+    """socket_down, socket_up: of the connections, by the operating system's account: with HTTP/2 and TLS. Nan where it
+    does not say."""
     socket_up: float = math.nan
 
 
 @dataclass(frozen=True)
 class CallCosts:
-    """What the calls of one phase, or of one client, cost. Times are nan where nothing was answered.
+    """What the calls of one phase, or of one client, cost. Times are nan where nothing was answered."""
 
-    Attributes
-    ----------
-    name
-        Of the phase or client.
-    kind
-        ``ask``, ``tell`` or ``inspect``; empty where they are mixed.
-    calls, answered, late, failed, unanswered
-        Number of calls, and what became of them.
-    total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90
-        Quantiles of seconds, of the calls that were answered.
-    mean
-        Mean seconds of the calls that were answered, from when they were queued until the slowest client's reply
-        had been taken, too.
-    """
-
-    name: str
-    kind: str
-    calls: int
+    name: str  # of the phase or client
+    kind: str  # ``ask``, ``tell`` or ``inspect``; empty where they are mixed
+    calls: int  # calls, answered, late, failed, unanswered: number of calls, and what became of them
     answered: int
     late: int
     failed: int
     unanswered: int
     total_p50: float
+    """total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90:
+    quantiles of seconds, of the calls that were answered."""
     total_p90: float
     compute_p50: float
     compute_p90: float
@@ -132,6 +89,8 @@ class CallCosts:
     network_p50: float
     network_p90: float
     mean: RoundShares
+    """Mean seconds of the calls that were answered, from when they were queued until the slowest client's reply had
+    been taken, too."""
 
 
 def drawn_figures(run: Run) -> list[str]:
@@ -191,12 +150,7 @@ def own_calls(calls: pa.Table) -> pa.Table:
 def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     """Return the costs of the calls for each value of a text column, the slowest first.
 
-    Parameters
-    ----------
-    calls
-        Rows of ``calls.parquet``.
-    key
-        ``phase`` or ``client``.
+    calls: rows of ``calls.parquet``.
     """
     if not calls.num_rows or key not in calls.column_names:
         return []

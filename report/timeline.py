@@ -38,16 +38,7 @@ _CALLS = (
         "encrypt_s",
         "decrypt_s",
     ),
-    *(
-        "journal_s",
-        "client_encode_s",
-        "handover_s",
-        "decode_s",
-        "take_s",
-        "waiting_s",
-        "arrived_s",
-        "replied_s",
-    ),
+    *("journal_s", "client_encode_s", "handover_s", "decode_s", "take_s", "waiting_s", "arrived_s", "replied_s"),
 )
 _SLACK = 1e-3  # seconds by which two stamps of the server may be wrong
 _METRICS = ("round", "seconds", "evaluation_s", "started_unix")
@@ -55,73 +46,36 @@ _METRICS = ("round", "seconds", "evaluation_s", "started_unix")
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction to one client, and its answer.
+    """One instruction to one client, and its answer."""
 
-    Attributes
-    ----------
-    client
-        Its id.
-    queued
-        When it was queued: seconds since the first instruction of the run.
-    down, up
-        Bytes of the frames of both messages; 0 for an answer that never came.
-    away
-        Seconds for which the client was not there.
-    server_queue
-        Seconds from queued, or from when the client was there, until the server began to send.
-    client_queue
-        Seconds on the client, from when it was there and the one before was done, until it was taken up.
-    compute, encryption, coding
-        Seconds of the client's work; coding with its journal.
-    other
-        Seconds of the client that no other part accounts for, with the handover of the reply.
-    decode, take
-        Seconds of the server with the reply.
-    answered
-        Whether the server got an answer in time, be it a failure.
-    """
-
-    client: str
-    queued: float
-    down: float
+    client: str  # its id
+    queued: float  # when it was queued: seconds since the first instruction of the run
+    down: float  # down, up: bytes of the frames of both messages; 0 for an answer that never came
     up: float
-    away: float
-    server_queue: float
+    away: float  # seconds for which the client was not there
+    server_queue: float  # seconds from queued, or from when the client was there, until the server began to send
     client_queue: float
-    compute: float
+    """Seconds on the client, from when it was there and the one before was done, until it was taken up."""
+    compute: float  # compute, encryption, coding: seconds of the client's work; coding with its journal
     encryption: float
     coding: float
-    other: float
-    decode: float
+    other: float  # seconds of the client that no other part accounts for, with the handover of the reply
+    decode: float  # decode, take: seconds of the server with the reply
     take: float
-    answered: bool
+    answered: bool  # whether the server got an answer in time, be it a failure
 
 
 @dataclass(frozen=True)
 class Step:
-    """The same instruction to several clients.
+    """The same instruction to several clients."""
 
-    Attributes
-    ----------
-    phase, kind
-        As in ``calls.parquet``.
-    instructions
-        In the order in which they were queued.
-    ended
-        When the server went on: seconds since the first instruction of the run. For a ``tell``, when all were
-        queued.
-    rest
-        Seconds from the last answer that was taken until then.
-    overdue
-        Whether somebody did not answer in time, so that a deadline may have ended the step.
-    """
-
-    phase: str
+    phase: str  # phase, kind: as in ``calls.parquet``
     kind: str
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[Instruction, ...]  # in the order in which they were queued
     ended: float
-    rest: float
-    overdue: bool
+    """When the server went on: seconds since the first instruction of the run. For a ``tell``, when all were queued."""
+    rest: float  # seconds from the last answer that was taken until then
+    overdue: bool  # whether somebody did not answer in time, so that a deadline may have ended the step
 
     @property
     def started(self) -> float:
@@ -151,42 +105,22 @@ class Step:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of the run: a round, its evaluation, or what was before the first round.
+    """A part of the run: a round, its evaluation, or what was before the first round."""
 
-    Attributes
-    ----------
-    started, ended
-        Seconds since the first instruction of the run.
-    steps
-        In the order in which they began.
-    """
-
-    started: float
+    started: float  # started, ended: seconds since the first instruction of the run
     ended: float
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # in the order in which they began
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened in a run.
+    """What happened in a run."""
 
-    Attributes
-    ----------
-    run
-        Whose course it is.
-    setup
-        Before the first round.
-    rounds, evaluations
-        Of each round.
-    overdue
-        Number of instructions that were not answered in time.
-    """
-
-    run: Run
-    setup: Stretch
-    rounds: tuple[Stretch, ...]
+    run: Run  # whose course it is
+    setup: Stretch  # before the first round
+    rounds: tuple[Stretch, ...]  # rounds, evaluations: of each round
     evaluations: tuple[Stretch, ...]
-    overdue: int
+    overdue: int  # number of instructions that were not answered in time
 
     @property
     def largest_message(self) -> float:
@@ -197,13 +131,7 @@ class Timeline:
 
     @classmethod
     def of(cls, run: Run) -> Timeline:
-        """Rebuild the course of a run.
-
-        Raises
-        ------
-        CheckpointError
-            The run has no round yet, another version of Fenchel measured less, or its clients were in one process.
-        """
+        """Rebuild the course of a run."""
         calls, metrics = run.calls_table, run.metrics_table
         if not metrics.num_rows or not calls.num_rows:
             raise CheckpointError(f"{run.why_empty}: there is nothing to project")
@@ -231,9 +159,7 @@ class Timeline:
         before = [step for t, step in steps if t < numbers[0]]
         return cls(
             run=run,
-            setup=Stretch(
-                before[0].started if before else float(started[0]), float(started[0]), tuple(before)
-            ),
+            setup=Stretch(before[0].started if before else float(started[0]), float(started[0]), tuple(before)),
             rounds=tuple(
                 Stretch(float(start), float(stop), tuple(of_round.get((t, False), ())))
                 for t, start, stop in zip(numbers, started, ended, strict=True)
@@ -242,9 +168,7 @@ class Timeline:
                 Stretch(float(start), float(stop), tuple(of_round.get((t, True), ())))
                 for t, start, stop in zip(numbers, ended, judged, strict=True)
             ),
-            overdue=sum(
-                not each.answered for _, step in steps if step.is_awaited for each in step.instructions
-            ),
+            overdue=sum(not each.answered for _, step in steps if step.is_awaited for each in step.instructions),
         )
 
 
@@ -287,18 +211,13 @@ def _step(phase: str, kind: str, rows: Sequence[dict[str, Any]], each: Sequence[
     if kind != "tell":
         # From queued to the end of its exchange: total, take and waiting are without gaps.
         ends = [
-            (
-                row["queued_unix"] + row["total_s"] + _known(row["take_s"]) + _known(row["waiting_s"]),
-                row["waiting_s"],
-            )
+            (row["queued_unix"] + row["total_s"] + _known(row["take_s"]) + _known(row["waiting_s"]), row["waiting_s"])
             for row in rows
             if row["outcome"] in ("counted", "failed") and math.isfinite(row["total_s"])
         ]
         ended = max([ended, *(end for end, _ in ends)])
         rest = max(min((_known(waiting) for _, waiting in ends), default=0.0), 0.0)
-    return Step(
-        phase, kind, tuple(each), ended, rest, any(not one.answered for one in each) and kind != "tell"
-    )
+    return Step(phase, kind, tuple(each), ended, rest, any(not one.answered for one in each) and kind != "tell")
 
 
 def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruction]:

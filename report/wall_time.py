@@ -17,29 +17,17 @@ class WallTime:
     """Seconds of a run by the server's clock, from when it began to wait for clients until the model was saved.
 
     Of a run that is not over, or was killed, until its last round that is recorded.
-
-    Attributes
-    ----------
-    setup
-        Before the first round: clients join, the algorithm is set up. After a resumption again, with the time
-        until the clients were back. If nothing says when a resumed run began, from its first instruction on.
-    rounds
-        Of all rounds.
-    evaluation
-        After rounds.
-    rest
-        Between rounds and after the last one: tables, checkpoints that were waited for, how the algorithm
-        finishes.
-    paused
-        Before each resumption, since the last round that was kept: nobody conducted the run, or it did what
-        was lost.
     """
 
     setup: float
-    rounds: float
-    evaluation: float
+    """Before the first round: clients join, the algorithm is set up. After a resumption again, with the time until the
+    clients were back. If nothing says when a resumed run began, from its first instruction on."""
+    rounds: float  # of all rounds
+    evaluation: float  # after rounds
     rest: float
+    """Between rounds and after the last one: tables, checkpoints that were waited for, how the algorithm finishes."""
     paused: float
+    """Before each resumption, since the last round that was kept: nobody conducted the run, or it did what was lost."""
 
     @property
     def total(self) -> float:
@@ -48,12 +36,7 @@ class WallTime:
 
     def parts(self) -> dict[str, float]:
         """Return the seconds by what people call them; pauses only where there was one."""
-        names = {
-            "set-up": self.setup,
-            "rounds": self.rounds,
-            "evaluation": self.evaluation,
-            "rest": self.rest,
-        }
+        names = {"set-up": self.setup, "rounds": self.rounds, "evaluation": self.evaluation, "rest": self.rest}
         return names | ({"paused": self.paused} if self.paused else {})
 
 

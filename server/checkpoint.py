@@ -53,31 +53,15 @@ class _Promise:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The run after some round.
+    """The run after some round."""
 
-    Attributes
-    ----------
-    run
-        The run's id.
-    round
-        The last round that is done; 0: the algorithm has been set up.
-    epoch
-        How often the run has been resumed.
-    values
-        The algorithm's state (:func:`fenchel.common.storage.state.freeze`), and the bodies of unconfirmed
-        promises.
-    members
-        What is kept of each client, by id.
-    promises
-        Unconfirmed ``tell`` instructions, in order.
-    """
-
-    run: str
-    round: int
-    epoch: int
+    run: str  # the run's id
+    round: int  # the last round that is done; 0: the algorithm has been set up
+    epoch: int  # how often the run has been resumed
     values: dict[str, Value]
-    members: dict[str, dict[str, Any]]
-    promises: tuple[_Promise, ...]
+    """The algorithm's state (:func:`fenchel.common.storage.state.freeze`), and the bodies of unconfirmed promises."""
+    members: dict[str, dict[str, Any]]  # what is kept of each client, by id
+    promises: tuple[_Promise, ...]  # unconfirmed ``tell`` instructions, in order
 
     @property
     def is_large(self) -> bool:
@@ -85,13 +69,7 @@ class Checkpoint:
         return _is_large(self.values)
 
     def state(self, kind: type[Any]) -> Any:
-        """Rebuild the algorithm's state.
-
-        Raises
-        ------
-        CheckpointError
-            Another version of the algorithm wrote it.
-        """
+        """Rebuild the algorithm's state."""
         return thaw(kind, self.values)
 
     def restore(self) -> dict[str, ClientRecord]:
@@ -136,31 +114,17 @@ class RoundSnapshot:
     """The run between two rounds, when no question is open: what a checkpoint is made of, held in memory.
 
     Taking one costs little more than a copy of the state: everything else is referred to, as it never changes.
-
-    Attributes
-    ----------
-    round
-        The last round that is done.
-    values
-        The algorithm's state (:func:`fenchel.common.storage.state.freeze`).
-    members
-        What is kept of each client: its id, base, why it is lost or spent, its shard, and how it has answered.
-    promises
-        Unconfirmed ``tell`` instructions, in order, and their bodies.
     """
 
-    round: int
-    values: dict[str, Value]
+    round: int  # the last round that is done
+    values: dict[str, Value]  # the algorithm's state (:func:`fenchel.common.storage.state.freeze`)
     members: tuple[tuple[str, int, str | None, str | None, pb.ShardDescription | None, Attendance], ...]
-    promises: tuple[tuple[Call, Body], ...]
+    """What is kept of each client: its id, base, why it is lost or spent, its shard, and how it has answered."""
+    promises: tuple[tuple[Call, Body], ...]  # unconfirmed ``tell`` instructions, in order, and their bodies
 
     @classmethod
     def of(
-        cls,
-        t: int,
-        state: DataclassInstance,
-        members: Iterable[ClientRecord],
-        before: RoundSnapshot | None = None,
+        cls, t: int, state: DataclassInstance, members: Iterable[ClientRecord], before: RoundSnapshot | None = None
     ) -> RoundSnapshot:
         """Take it after round ``t``; a large state (:attr:`Checkpoint.is_large`) is referred to, not copied.
 
@@ -171,9 +135,7 @@ class RoundSnapshot:
             values = _copied(values, {} if before is None else before.values)
         kept, promises = [], []
         for member in members:
-            kept.append(
-                (member.name, member.base, member.lost, member.spent, member.shard, member.attendance)
-            )
+            kept.append((member.name, member.base, member.lost, member.spent, member.shard, member.attendance))
             for call in member.tells():
                 assert call.body is not None, "a promise is kept until it is confirmed"
                 promises.append((call, call.body))
@@ -208,9 +170,7 @@ class RoundSnapshot:
         return Checkpoint(run, self.round, epoch, values, kept, tuple(promises))
 
 
-def take(
-    run: str, t: int, epoch: int, state: DataclassInstance, members: dict[str, ClientRecord]
-) -> Checkpoint:
+def take(run: str, t: int, epoch: int, state: DataclassInstance, members: dict[str, ClientRecord]) -> Checkpoint:
     """Take a checkpoint after round ``t``, when no question is open."""
     return RoundSnapshot.of(t, state, members.values()).checkpoint(run, epoch)
 
@@ -237,13 +197,7 @@ def _is_large(values: dict[str, Value]) -> bool:
 
 
 def save(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
-    """Write a checkpoint atomically, and keep the one before it.
-
-    Raises
-    ------
-    StorageError
-        It cannot be written; the last one is still there.
-    """
+    """Write a checkpoint atomically, and keep the one before it."""
     _write(folder.checkpoint, checkpoint, previous=folder.previous_checkpoint, sync=sync)
 
 
@@ -251,11 +205,6 @@ def renew(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
     """Write the checkpoint that a run was resumed from again, with its new epoch.
 
     The one before it stays, with that epoch as well: whichever is read next, no number is given out twice.
-
-    Raises
-    ------
-    StorageError
-        It cannot be written; the last one is still there.
     """
     try:
         before = load(folder.previous_checkpoint)
@@ -282,20 +231,13 @@ _LAST_IS_LEFT = "the last one is whole: --resume RUN without --previous goes on 
 
 
 def newest(folder: RunFolder) -> Checkpoint:
-    """Return the last checkpoint of a run, or the one before it if the last one is damaged.
-
-    Raises
-    ------
-    CheckpointError
-        There is none, or both are damaged.
-    """
+    """Return the last checkpoint of a run, or the one before it if the last one is damaged."""
     try:
         return load(folder.checkpoint)
     except CheckpointError as damage:
         if not folder.checkpoint.exists() and not folder.previous_checkpoint.exists():
             raise CheckpointError(
-                "no checkpoint was written, so there is nothing to go on from; begin a new run",
-                source=folder.path,
+                "no checkpoint was written, so there is nothing to go on from; begin a new run", source=folder.path
             ) from None
         if not folder.previous_checkpoint.exists():
             raise CheckpointError(f"{damage}; {_NOT_LEFT}") from damage
@@ -304,13 +246,7 @@ def newest(folder: RunFolder) -> Checkpoint:
 
 
 def before_last(folder: RunFolder) -> Checkpoint:
-    """Go back to the checkpoint before the last one, which is put aside as ``checkpoint/damaged``.
-
-    Raises
-    ------
-    CheckpointError
-        There is none, or it is damaged, too; nothing is changed then.
-    """
+    """Go back to the checkpoint before the last one, which is put aside as ``checkpoint/damaged``."""
     try:
         found = load(folder.previous_checkpoint)
     except CheckpointError as damage:
@@ -334,13 +270,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-        The file is missing, damaged, or of another version.
-    """
+    """Read a checkpoint."""
     values = store.read(path)
     try:
         about = json.loads(str(values.pop("about")))

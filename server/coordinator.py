@@ -43,53 +43,22 @@ _COME_BACK = "start this client again when the server is back"
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes
-    ----------
-    run
-        Its id.
-    completed
-        Whether the run came to its end: all rounds were done, or its budget of privacy was spent.
-    rounds
-        Rounds done.
-    seconds
-        Wall-clock time of the rounds that this process did.
-    reason
-        Why it stopped early, or ended before its last round; empty if it did neither.
-    figures
-        Of the final model, as far as they are known: the last evaluation, and the algorithm's own. If the run
-        stopped early, the last evaluation.
-    """
-
-    run: str
-    completed: bool
-    rounds: int
-    seconds: float
-    reason: str
+    run: str  # its id
+    completed: bool  # whether the run came to its end: all rounds were done, or its budget of privacy was spent
+    rounds: int  # rounds done
+    seconds: float  # wall-clock time of the rounds that this process did
+    reason: str  # why it stopped early, or ended before its last round; empty if it did neither
     figures: dict[str, float]
+    """Of the final model, as far as they are known: the last evaluation, and the algorithm's own. If the run stopped
+    early, the last evaluation."""
 
 
 class Coordinator:
     """One run on the server.
 
-    Parameters
-    ----------
-    settings
-        Of the run.
-    folder
-        Of the run.
-    resume
-        The checkpoint to go on from.
-    observer
-        Who is told of the progress.
-    public_key
-        The key that the clients must use; ``None``: the algorithm learns it from them.
-
-    Raises
-    ------
-    FenchelError
-        The settings name what cannot be had: data, a library, an algorithm, a key of this length.
+    public_key: the key that the clients must use; ``None``: the algorithm learns it from them.
     """
 
     def __init__(
@@ -141,13 +110,7 @@ class Coordinator:
         folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
 
     def require_key(self, key: PublicKey) -> None:
-        """Have the clients use this key and no other; to be called before :meth:`conduct`.
-
-        Raises
-        ------
-        SettingsError
-            The run encrypts nothing, or wants a key of another length, or the clients make their own.
-        """
+        """Have the clients use this key and no other; to be called before :meth:`conduct`."""
         _check_key(self.settings, key)
         self._public_key = key
 
@@ -156,15 +119,7 @@ class Coordinator:
     async def conduct(self) -> Summary:
         """Do the run.
 
-        Returns
-        -------
-        Summary
-            Also written to the run folder.
-
-        Raises
-        ------
-        FenchelError
-            The run stopped early; everything up to the last checkpoint is saved.
+        Returns: Also written to the run folder.
         """
         for warning in self.settings.algorithm.warnings:
             log.warning("%s", warning)
@@ -238,9 +193,7 @@ class Coordinator:
             algorithm.state = self._resume.state(type(algorithm.state))
             done = self._resume.round
         test = None if self._source is None else self._source.test(settings.objective.dtype)
-        evaluator = Evaluator.build(
-            settings, fleet, no_samples(*shape) if test is None else test, self._source
-        )
+        evaluator = Evaluator.build(settings, fleet, no_samples(*shape) if test is None else test, self._source)
         grows = settings.participation.late_joiners == "admit"
         privacy_budget = None if settings.differential_privacy is None else PrivacyBudget(settings, objective)
         figures = (
@@ -249,9 +202,7 @@ class Coordinator:
             *(privacy_budget.names if privacy_budget else ()),
         )
         if privacy_budget is not None and self._resume is not None and exists(self.folder.calls):
-            privacy_budget.resume(
-                read(self.folder.calls)
-            )  # also what was asked after the checkpoint: it was sent
+            privacy_budget.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
         self.disclosures.privacy_budget = privacy_budget
         recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
         return Rounds(
@@ -304,15 +255,7 @@ class Coordinator:
 def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
     """Return the checkpoint that a run is to be resumed from.
 
-    Parameters
-    ----------
-    previous
-        Whether it is to be the one before the last, whatever the last one is like.
-
-    Raises
-    ------
-    CheckpointError
-        There is none, they are damaged, or it is another run's.
+    previous: whether it is to be the one before the last, whatever the last one is like.
     """
     found = checkpoints.before_last(folder) if previous else checkpoints.newest(folder)
     if found.run != folder.id:

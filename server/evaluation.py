@@ -54,47 +54,19 @@ _CLOSE = 0.02  # an error of the AUC that is not worth another look
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models.
+    """Evaluates models."""
 
-    Attributes
-    ----------
-    settings
-        Of the run.
-    fleet
-        Whose data the training objective is made of.
-    objective
-        Of the whole problem; holds the server's test samples, if there are any.
-    source
-        The data set, where the server computes the training objective itself; else ``None``.
-    asks_clients
-        Whether the clients evaluate the model on their data.
-    """
-
-    settings: RunSettings
-    fleet: Fleet
-    objective: Objective
-    source: DataSource | None
-    asks_clients: bool
+    settings: RunSettings  # of the run
+    fleet: Fleet  # whose data the training objective is made of
+    objective: Objective  # of the whole problem; holds the server's test samples, if there are any
+    source: DataSource | None  # the data set, where the server computes the training objective itself; else ``None``
+    asks_clients: bool  # whether the clients evaluate the model on their data
 
     @classmethod
     def build(cls, settings: RunSettings, fleet: Fleet, test: Shard, source: DataSource | None) -> Evaluator:
         """Return the evaluator of a run.
 
-        Parameters
-        ----------
-        settings
-            Of the run.
-        fleet
-            Its clients; all have described their data.
-        test
-            The server's test set; may have no samples.
-        source
-            The data set, if the server can load it.
-
-        Raises
-        ------
-        DataError
-            The server shall evaluate on training samples, and lacks the network that prepares them.
+        source: the data set, if the server can load it.
         """
         shards = [member.shard for member in fleet.members.values() if member.shard is not None]
         # A ragged client may hold some value of every feature, and still no whole sample.
@@ -109,9 +81,7 @@ class Evaluator:
         by_server = source is not None and (alone if chosen is None else chosen)
         asks_clients = settings.clients_evaluate and whole and not by_server
         if not (whole or by_server):
-            log.info(
-                "features are split: no client can evaluate the model, and nobody computes its training loss"
-            )
+            log.info("features are split: no client can evaluate the model, and nobody computes its training loss")
         objective = build_objective(settings.objective, test)
         return cls(settings, fleet, objective, source if by_server else None, asks_clients)
 
@@ -161,9 +131,7 @@ class Evaluator:
     async def _on_the_clients(self, model: Vector) -> dict[str, float]:
         histograms = self.settings.evaluation.histograms if self.objective.ranks else None
         replies = await self._ask(model, histograms, NO_PLACES)
-        shards, holdouts = (
-            [_metrics(reply, prefix) for reply in replies.values()] for prefix in ("", "holdout_")
-        )
+        shards, holdouts = ([_metrics(reply, prefix) for reply in replies.values()] for prefix in ("", "holdout_"))
         figures = self._training(Metrics.total(shards), model)
         figures |= _named("holdout", Metrics.total(holdouts))
         figures |= over_clients(shards, holdouts)
@@ -183,13 +151,9 @@ class Evaluator:
         returns |= grouped_in(bins)
         if not len(places):
             return await everybody.inspect(EVALUATE, verify, returns=returns, model=model)
-        return await everybody.inspect(
-            EVALUATE, verify, returns={**returns, **LEVELS}, model=model, places=places
-        )
+        return await everybody.inspect(EVALUATE, verify, returns={**returns, **LEVELS}, model=model, places=places)
 
-    async def _grouped(
-        self, model: Vector, histograms: ScoreHistograms, replies: Replies
-    ) -> dict[str, float]:
+    async def _grouped(self, model: Vector, histograms: ScoreHistograms, replies: Replies) -> dict[str, float]:
         """Return the AUC, asking again with further places on the line where scores concentrate.
 
         Only if all answer again: otherwise the figures would be of other samples than the losses.
@@ -213,13 +177,7 @@ class Evaluator:
         return figures
 
     def _verify_groups(self, bins: int, least: int, client: str, reply: Values) -> None:
-        """Raise unless a client's groups are such, and hold all of its samples, or none for want of finite scores.
-
-        Raises
-        ------
-        PayloadError
-            Naming the client and the first contradiction.
-        """
+        """Raise unless a client's groups are such, and hold all of its samples, or none for want of finite scores."""
         described = self.fleet.members[client].shard
         assert described is not None
         for prefix, samples in (("", described.samples), ("holdout_", reply["holdout_samples"])):
@@ -251,20 +209,12 @@ def check_training(settings: RunSettings, source: DataSource | None) -> None:
 def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict[str, float]:
     """Return how evenly a model serves the clients, each of which counts the same however large it is.
 
-    Parameters
-    ----------
-    shards
-        Of each client, on the samples that it trains on.
-    holdouts
-        Of each client, on the samples that it only tests on; clients without such samples are left out.
+    shards: of each client, on the samples that it trains on.
+    holdouts: of each client, on the samples that it only tests on; clients without such samples are left out.
 
-    Returns
-    -------
-    dict[str, float]
-        ``worst_client_loss``, the largest of the clients' mean losses, for which robust algorithms are made;
-        and mean, smallest and (population) standard deviation of the clients' accuracies, and the mean of the
-        smallest tenth, rounded up to whole clients (DRDM specification, sections 5.1 and 9). nan where nobody
-        can tell.
+    Returns: ``worst_client_loss``, the largest of the clients' mean losses, for which robust algorithms are made; and
+    mean, smallest and (population) standard deviation of the clients' accuracies, and the mean of the smallest tenth,
+    rounded up to whole clients (DRDM specification, sections 5.1 and 9). nan where nobody can tell.
     """
     losses = [metrics.loss for metrics in shards if metrics.samples]
     accuracies = np.sort([metrics.accuracy for metrics in holdouts if metrics.accuracy is not None])
@@ -304,9 +254,7 @@ def _grouped(name: str, replies: Collection[Mapping[str, Value]], prefix: str, b
 
     nan if a client has samples and no groups: its scores are not finite.
     """
-    positives, negatives = (
-        [_groups(reply, prefix + kind) for reply in replies] for kind in ("positives", "negatives")
-    )
+    positives, negatives = ([_groups(reply, prefix + kind) for reply in replies] for kind in ("positives", "negatives"))
     grouped = all(
         samples_in(high) + samples_in(low) == reply[prefix + "samples"]
         for reply, high, low in zip(replies, positives, negatives, strict=True)

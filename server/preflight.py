@@ -24,13 +24,7 @@ from fenchel.server.membership.late_joiners import check_late_joiners
 
 
 def open_data(settings: RunSettings) -> DataSource | None:
-    """Open the data set of a run; return ``None`` where each client brings its own.
-
-    Raises
-    ------
-    DataError
-        The data cannot be found, read, or used as the settings ask.
-    """
+    """Open the data set of a run; return ``None`` where each client brings its own."""
     return None if settings.own_data else DataSource.open(settings.data, settings.seed, settings.positive)
 
 
@@ -41,21 +35,8 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     whatever a half refuses when it is built, or in :meth:`fenchel.algorithms.server_half.Algorithm.check`, is
     refused here.
 
-    Parameters
-    ----------
-    settings
-        Of the run.
-    source
-        Its data set; ``None``: each client brings its own, or the data are not to be looked at.
-    clients
-        How many take part; ``None``: not known yet, and then nothing is checked that depends on their number.
-
-    Raises
-    ------
-    SettingsError
-        The settings fit neither each other nor the data; ``key`` names the one to change.
-    DataError
-        The data cannot be divided so, or are not such as the algorithm needs.
+    source: its data set; ``None``: each client brings its own, or the data are not to be looked at.
+    clients: how many take part; ``None``: not known yet, and then nothing is checked that depends on their number.
     """
     if settings.differential_privacy is not None:
         require_library()
@@ -89,18 +70,7 @@ def build_half(
 ) -> Algorithm:
     """Build the server half of a run's algorithm.
 
-    Parameters
-    ----------
-    settings
-        Of the run.
-    half
-        The class of the half.
-    fleet
-        The clients.
-    shape
-        Features and classes of the whole problem.
-    public_key
-        The key that the clients must use, if the server was given one.
+    public_key: the key that the clients must use, if the server was given one.
     """
     return half(
         ServerContext(

@@ -28,27 +28,13 @@ from fenchel.server.fleet.calls import Call
 
 @dataclass
 class PrivacyBudget:
-    """Uploads of every client, and what they amount to.
+    """Uploads of every client, and what they amount to."""
 
-    Attributes
-    ----------
-    settings
-        Of the run, which is under differential privacy.
-    objective
-        What is minimised, without data.
-    facts
-        Of each client, by id.
-    releases
-        Noise and sampling of each client's uploads.
-    uploads
-        How often each client was asked for one.
-    """
-
-    settings: RunSettings
-    objective: Objective
-    facts: dict[str, PrivacyFacts] = field(default_factory=dict)
-    releases: dict[str, Release] = field(default_factory=dict)
-    uploads: Counter[str] = field(default_factory=Counter)
+    settings: RunSettings  # of the run, which is under differential privacy
+    objective: Objective  # what is minimised, without data
+    facts: dict[str, PrivacyFacts] = field(default_factory=dict)  # of each client, by id
+    releases: dict[str, Release] = field(default_factory=dict)  # noise and sampling of each client's uploads
+    uploads: Counter[str] = field(default_factory=Counter)  # how often each client was asked for one
     _accountants: dict[str, Accountant] = field(default_factory=dict)
     _epsilons: dict[str, dict[tuple[Release, int], float]] = field(default_factory=dict)
 
@@ -125,8 +111,7 @@ class PrivacyBudget:
         return {
             "privacy_uploads": float(most),
             "epsilon_round": max(
-                exact_gaussian(release.noise_multiplier, self.privacy.delta)
-                for release in self.releases.values()
+                exact_gaussian(release.noise_multiplier, self.privacy.delta) for release in self.releases.values()
             ),
             "epsilon_paper": max(
                 (self.privacy.claimed(facts, self.uploads[client]) for client, facts in self._largest()),

@@ -44,26 +44,7 @@ Row: TypeAlias = Mapping[str, float]
 class Rounds:
     """Goes through the rounds; saves off the critical path, while the next one goes on.
 
-    Attributes
-    ----------
-    epoch
-        How often the run has been resumed.
-    on_row
-        Told the figures of each round.
-    done
-        The last round that is done.
-    admission
-        Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown.
-    on_begin
-        Told of each round that begins.
-    spending
-        What the rounds cost the clients of their privacy, under differential privacy.
-    disclosures
-        The account of what crossed, written now and then.
-    ended
-        Why the run was complete before its last round; empty if it was not.
-    figures
-        The last evaluation; at the end also the algorithm's own figures.
+    spending: what the rounds cost the clients of their privacy, under differential privacy.
     """
 
     settings: RunSettings
@@ -72,15 +53,17 @@ class Rounds:
     algorithm: Algorithm
     evaluator: Evaluator
     recorder: Recorder
-    epoch: int
-    on_row: Callable[[Row], None]
-    done: int
+    epoch: int  # how often the run has been resumed
+    on_row: Callable[[Row], None]  # told the figures of each round
+    done: int  # the last round that is done
     admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
-    on_begin: Callable[[int], None] = lambda t: None
+    """Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown."""
+    on_begin: Callable[[int], None] = lambda t: None  # told of each round that begins
     privacy_budget: PrivacyBudget | None = None
-    disclosures: DisclosureRecord | None = None
-    ended: str = ""
+    disclosures: DisclosureRecord | None = None  # the account of what crossed, written now and then
+    ended: str = ""  # why the run was complete before its last round; empty if it was not
     figures: dict[str, float] = field(default_factory=dict)
+    """The last evaluation; at the end also the algorithm's own figures."""
     _saving: asyncio.Task[None] | None = None
     _bases: dict[str, int] = field(default_factory=dict)  # of each client, in the last checkpoint
     _save_from: float = 0.0  # before this moment another save would take too large a share of the time
@@ -93,13 +76,7 @@ class Rounds:
     _not_noted: BaseException | None = None
 
     async def go(self, *, fresh: bool) -> None:
-        """Do the rounds that are left, and save the final model.
-
-        Parameters
-        ----------
-        fresh
-            Whether the algorithm must still be set up.
-        """
+        """Do the rounds that are left, and save the final model."""
         self.fleet.secure, self.fleet.meanwhile = self._secure, self._note_meanwhile
         if fresh:
             await self.algorithm.start()
@@ -109,9 +86,7 @@ class Rounds:
             log.warning("differential_privacy: %s", warning)
         for t in range(self.done + 1, self.settings.rounds + 1):
             self.ended = (
-                ""
-                if self.privacy_budget is None
-                else self.privacy_budget.exhausted() or self.fleet.exhausted()
+                "" if self.privacy_budget is None else self.privacy_budget.exhausted() or self.fleet.exhausted()
             )
             if self.ended:
                 log.warning("the run ends after round %d: %s", self.done, self.ended)
@@ -126,9 +101,7 @@ class Rounds:
         if self.privacy_budget is not None:
             members = self.fleet.members.values()
             samples = {each.name: each.shard.samples for each in members if each.shard is not None}
-            await asyncio.to_thread(
-                self.privacy_budget.enrol, samples
-            )  # a calibration takes a second for each size
+            await asyncio.to_thread(self.privacy_budget.enrol, samples)  # a calibration takes a second for each size
 
     async def _round(self, t: int) -> None:
         fleet = self.fleet
@@ -151,9 +124,7 @@ class Rounds:
                     t,
                     len(fleet.spent),
                     len(fleet.members),
-                    f"the run goes on with the {left} that are left"
-                    if (left := len(fleet.present))
-                    else "it ends",
+                    f"the run goes on with the {left} that are left" if (left := len(fleet.present)) else "it ends",
                 )
         fleet.check_lost()
         seconds = time.perf_counter() - started
@@ -177,9 +148,7 @@ class Rounds:
             self._noted()
         finally:
             self._to_note = partial(self._note, t, started, ended, calls, connected, found, each)
-        asyncio.get_running_loop().call_later(
-            _NOTED_AFTER, self._note_now
-        )  # if the next round asks nobody so soon
+        asyncio.get_running_loop().call_later(_NOTED_AFTER, self._note_now)  # if the next round asks nobody so soon
         self.done = t
         if t % self.settings.checkpoint.every == 0:
             await self._save(wait=False)
@@ -258,9 +227,7 @@ class Rounds:
         if self._saving is not None:
             self._saving.result()
         started = time.perf_counter()
-        checkpoint = checkpoints.take(
-            self.folder.id, self.done, self.epoch, self.algorithm.state, self.fleet.members
-        )
+        checkpoint = checkpoints.take(self.folder.id, self.done, self.epoch, self.algorithm.state, self.fleet.members)
         self._saving = asyncio.create_task(self._write(checkpoint, started, again))
         self._covered, self._kept = self.done, None
         if wait or checkpoint.is_large:
@@ -274,9 +241,7 @@ class Rounds:
         """
         if self.settings.participation.on_shortage == "stop" or time.perf_counter() < self._keep_from:
             return
-        began = (
-            time.thread_time()
-        )  # on a busy machine others take their time meanwhile, which is not its cost
+        began = time.thread_time()  # on a busy machine others take their time meanwhile, which is not its cost
         snapshot = RoundSnapshot.of(self.done, self.algorithm.state, self.fleet.members.values(), self._kept)
         self._kept = None if snapshot.is_large else snapshot
         self._covered = self._covered if snapshot.is_large else self.done

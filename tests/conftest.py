@@ -21,9 +21,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # How long an example takes says more about the machine's other work than about the code.
-settings.register_profile(
-    "explore", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 # Whoever runs the tests runs the same examples, so a failure is about what was changed.
 settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))

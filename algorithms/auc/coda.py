@@ -100,13 +100,7 @@ class Coda(CodaPlus):
         return n, n_positive, n if size is None else min(size, n)
 
     def _verify(self, client: str, reply: Mapping[str, Any]) -> None:
-        """Refuse what no client can honestly report of a batch.
-
-        Raises
-        ------
-        PayloadError
-            No batch of this client can have such counts, or no scores such sums.
-        """
+        """Refuse what no client can honestly report of a batch."""
         n, n_positive, drawn = self._held(client)
         counts = reply["positives"], reply["negatives"]
         if sum(counts) != drawn or not all(

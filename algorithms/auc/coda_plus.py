@@ -95,21 +95,12 @@ class CodaPlusClient(StagedClient):
 
     @dataclass
     class State:
-        """What a client keeps within a stage.
+        """What a client keeps within a stage."""
 
-        Attributes
-        ----------
-        centre
-            v_0, where the stage began, shape (n,); its last entry is not used.
-        iterates
-            Sum of the local iterates of the stage, shape (n,), float64; shape (0,) where it is not wanted.
-        counted
-            How many they are.
-        """
-
-        centre: Vector
+        centre: Vector  # v_0, where the stage began, shape (n,); its last entry is not used
         iterates: Vector
-        counted: int
+        """Sum of the local iterates of the stage, shape (n,), float64; shape (0,) where it is not wanted."""
+        counted: int  # how many they are
 
     settings: AveragingSettings
     state: State
@@ -127,27 +118,14 @@ class CodaPlusClient(StagedClient):
         self.state.counted = 0
 
     @answers("train")
-    def train(
-        self, prior: float, steps: int, step_size: float, begins: bool, ends: bool, point: Vector
-    ) -> Values:
+    def train(self, prior: float, steps: int, step_size: float, begins: bool, ends: bool, point: Vector) -> Values:
         """Start at u = u_{r-1}; I times u <- u - eta g(u), descent in v and ascent in alpha.
 
-        Parameters
-        ----------
-        prior
-            p.
-        steps, step_size
-            I and eta.
-        begins, ends
-            Whether a stage begins here, whose centre is then the point, and whether it ends.
-        point
-            u_{r-1}, shape (n,).
+        begins, ends: whether a stage begins here, whose centre is then the point, and whether it ends.
+        point: u_{r-1}, shape (n,).
 
-        Returns
-        -------
-        Values
-            ``change``, u - u_{r-1}, and ``value``, the mean of F along the way; where a stage ends whose
-            average is wanted, ``average`` of this client's iterates.
+        Returns: ``change``, u - u_{r-1}, and ``value``, the mean of F along the way; where a stage ends whose average
+        is wanted, ``average`` of this client's iterates.
         """
         if begins:
             self.begin_stage(point)

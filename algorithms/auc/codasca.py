@@ -66,9 +66,7 @@ class CodascaSettings(WindowedSettings):
     @model_validator(mode="after")
     def _first_control_variates_fit(self) -> Self:
         if self.cv_init != "gradient" and self.cv_batch_size is not None:
-            raise ValueError(
-                f"cv_batch_size belongs to cv_init: gradient, but cv_init is {self.cv_init}; leave it out"
-            )
+            raise ValueError(f"cv_batch_size belongs to cv_init: gradient, but cv_init is {self.cv_init}; leave it out")
         if self.cv_init == "gradient" and self.batches == "stratified":
             raise ValueError(
                 "cv_init: gradient takes gradients on samples as they are, but batches: stratified draws others; use "
@@ -102,11 +100,7 @@ class CodascaSettings(WindowedSettings):
         """Return stage ``number``: of the experiments, or of Theorem 2."""
         if isinstance(self.schedule, TheorySchedule):
             eta_g = self.server_step(clients)
-            length = (
-                None
-                if self.step_size is None
-                else self.step_size * eta_g * max(1, round(self.schedule.window))
-            )
+            length = None if self.step_size is None else self.step_size * eta_g * max(1, round(self.schedule.window))
             return self.schedule.controlled_stage(number, length, prior, eta_g)
         return self.schedule.stage(number, self.first_step, self.round_steps)
 
@@ -119,20 +113,14 @@ class Codasca(Staged):
 
     @dataclass
     class State(Staged.State):
-        """The global point, and the control variate.
-
-        Attributes
-        ----------
-        control
-            c, shape (n,), float64: after each round sum_k lambda_k c^k over all clients, whoever took part. It
-            travels in the dtype of the model.
-        moved
-            With the compact wire, eta_g I eta_l of the last round, times c what the point moved by; ``None``: the
-            clients have no point yet.
-        """
+        """The global point, and the control variate."""
 
         control: NDArray[np.float64]
+        """c, shape (n,), float64: after each round sum_k lambda_k c^k over all clients, whoever took part. It travels
+        in the dtype of the model."""
         moved: float | None
+        """With the compact wire, eta_g I eta_l of the last round, times c what the point moved by; ``None``: the
+        clients have no point yet."""
 
     Settings = CodascaSettings
     settings: CodascaSettings
@@ -243,22 +231,13 @@ class CodascaClient(StagedClient):
 
     @dataclass
     class State:
-        """What a client keeps; all of shape (n,), for points u = (w, a, b, alpha).
+        """What a client keeps; all of shape (n,), for points u = (w, a, b, alpha)."""
 
-        Attributes
-        ----------
-        centre
-            v_0, where the stage began; its last entry is not used.
-        control
-            c^k, the mean direction of this client's last round. With the paper's wire in float64: the sum of the
-            changes that were sent, of which the server keeps the weighted sum over all clients.
-        point
-            u_{r-1}, with the compact wire, over which it does not travel; otherwise of shape (0,).
-        """
-
-        centre: Vector
+        centre: Vector  # v_0, where the stage began; its last entry is not used
         control: Vector
-        point: Vector
+        """c^k, the mean direction of this client's last round. With the paper's wire in float64: the sum of the changes
+        that were sent, of which the server keeps the weighted sum over all clients."""
+        point: Vector  # u_{r-1}, with the compact wire, over which it does not travel; otherwise of shape (0,)
 
     settings: CodascaSettings
     state: State
@@ -311,31 +290,14 @@ class CodascaClient(StagedClient):
     ) -> Values:
         """Start at u = u_{r-1}; I times u <- u - eta ( g(u) - c^k + c ); renew c^k; return what changed.
 
-        Parameters
-        ----------
-        prior
-            p.
-        steps, step_size
-            I and eta_l.
-        begins
-            Whether a stage begins here: then the point is its centre.
-        point
-            u_{r-1}, shape (n,). With the compact wire only in the first round; later it follows from what
-            this client has and ``control``.
-        control
-            c, shape (n,); absent where it is 0.
-        moved
-            With the compact wire, eta_g I eta_l of the round before: u_{r-1} = u_{r-2} - moved c.
+        begins: whether a stage begins here: then the point is its centre.
+        point: u_{r-1}, shape (n,). With the compact wire only in the first round; later it follows from what this
+            client has and ``control``.
+        control: c, shape (n,); absent where it is 0.
+        moved: with the compact wire, eta_g I eta_l of the round before: u_{r-1} = u_{r-2} - moved c.
 
-        Returns
-        -------
-        Values
-            ``change``, u - u_{r-1}, and ``control_change``, that of c^k; with the compact wire only
-            ``control``, c^k, from which both follow. ``value``: the mean of F along the way.
-
-        c^k is the mean of the directions that were taken, summed up as they are computed: the same as the
-        difference of the paper, c^k - c + (v_{r-1} - v^k) / (I eta_l), but without its rounding (section 6.3,
-        item 12).
+        Returns: ``change``, u - u_{r-1}, and ``control_change``, that of c^k; with the compact wire only ``control``,
+        c^k, from which both follow. ``value``: the mean of F along the way.
         """
         start = self._point(point, control, moved)
         if begins:

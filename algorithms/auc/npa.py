@@ -52,9 +52,7 @@ class NaiveParallelSettings(StagedSettings):
 
     @model_validator(mode="after")
     def _rounds_have_one_step(self) -> Self:
-        if isinstance(self.schedule, TheorySchedule) and (
-            self.schedule.window != 1 or not self.schedule.heterogeneous
-        ):
+        if isinstance(self.schedule, TheorySchedule) and (self.schedule.window != 1 or not self.schedule.heterogeneous):
             raise ValueError(
                 "schedule.window and schedule.heterogeneous say how long rounds are, but those of npa have one step; "
                 "leave them out"
@@ -67,15 +65,9 @@ class NaiveParallel(Staged):
 
     @dataclass
     class State(Staged.State):
-        """The global point, and those of the stage.
+        """The global point, and those of the stage."""
 
-        Attributes
-        ----------
-        iterates
-            Sum of the points of the stage, shape (n,), float64.
-        """
-
-        iterates: NDArray[np.float64]
+        iterates: NDArray[np.float64]  # sum of the points of the stage, shape (n,), float64
 
     Settings = NaiveParallelSettings
     settings: NaiveParallelSettings

@@ -36,44 +36,23 @@ class Staged(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global point, and where in which stage the run is.
+        """The global point, and where in which stage the run is."""
 
-        Attributes
-        ----------
-        auxiliary
-            (a, b, alpha), shape (3,).
-        centre
-            v_0, where the stage began, shape (n,); its last entry is not used.
-        samples, positives
-            n_k and n_k^+ of every client, shape (N,), in the order of client ids.
-        prior
-            p, frozen after the set-up, unless a client is lost.
-        share
-            q, the share of positive samples among those that are drawn, over all clients with their lambda_k;
-            p, unless the settings say another p.
-        weights
-            lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1.
-        lost
-            Who is out of the run, and has no part in any of this any more, shape (N,), bool.
-        stage
-            s, counted from 1; 0 before the first.
-        done
-            Rounds done in the stage; 0 also after its last.
-        value
-            Mean of F along the local steps of the last round, over the clients.
-        """
-
-        auxiliary: Vector
-        centre: Vector
+        auxiliary: Vector  # (a, b, alpha), shape (3,)
+        centre: Vector  # v_0, where the stage began, shape (n,); its last entry is not used
         samples: NDArray[np.int64]
+        """samples, positives: n_k and n_k^+ of every client, shape (N,), in the order of client ids."""
         positives: NDArray[np.int64]
-        prior: float
+        prior: float  # p, frozen after the set-up, unless a client is lost
         share: float
+        """q, the share of positive samples among those that are drawn, over all clients with their lambda_k; p, unless
+        the settings say another p."""
         weights: NDArray[np.float64]
-        lost: NDArray[np.bool_]
-        stage: int
-        done: int
-        value: float
+        """lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1."""
+        lost: NDArray[np.bool_]  # who is out of the run, and has no part in any of this any more, shape (N,), bool
+        stage: int  # s, counted from 1; 0 before the first
+        done: int  # rounds done in the stage; 0 also after its last
+        value: float  # mean of F along the local steps of the last round, over the clients
 
     settings: StagedSettings
     state: State
@@ -134,9 +113,7 @@ class Staged(Algorithm):
         """Return lambda_k by client id."""
         return dict(zip(self.fleet.members, self.state.weights.tolist(), strict=True))
 
-    def _check_counts(
-        self, clients: Iterable[str], samples: NDArray[np.int64], positives: NDArray[np.int64]
-    ) -> None:
+    def _check_counts(self, clients: Iterable[str], samples: NDArray[np.int64], positives: NDArray[np.int64]) -> None:
         """Refuse numbers that contradict what a client said of its data before, or each other."""
         for client, n, n_positive in zip(clients, samples.tolist(), positives.tolist(), strict=True):
             shard = self.fleet.members[client].shard
@@ -149,33 +126,17 @@ class Staged(Algorithm):
                 )
 
     async def start(self) -> None:
-        """Set-up phase: p = sum_k lambda_k p_k, with the lambda_k that average the models (section 1.5).
-
-        Raises
-        ------
-        DataError
-            The clients together have samples of one class only.
-        """
+        """Set-up phase: p = sum_k lambda_k p_k, with the lambda_k that average the models (section 1.5)."""
         state, everybody = self.state, self.fleet.all()
         state.lost = self._lost()
-        replies = await everybody.ask(
-            "count", returns={"samples": int, "positives": int}, min_replies=len(everybody)
-        )
-        samples, positives = (
-            np.array(replies.values_of(name), np.int64) for name in ("samples", "positives")
-        )
+        replies = await everybody.ask("count", returns={"samples": int, "positives": int}, min_replies=len(everybody))
+        samples, positives = (np.array(replies.values_of(name), np.int64) for name in ("samples", "positives"))
         self._check_counts(replies.cohort.clients, samples, positives)
         state.samples[~state.lost], state.positives[~state.lost] = samples, positives
         self._weigh()
 
     def _weigh(self) -> None:
-        """Set the lambda_k of the clients that are left, q and p.
-
-        Raises
-        ------
-        DataError
-            They have samples of one class only.
-        """
+        """Set the lambda_k of the clients that are left, q and p."""
         state, left = self.state, ~self.state.lost
         weights, state.share = self._share_of_positives(state.samples[left], state.positives[left])
         state.weights = np.zeros(left.size)
@@ -185,13 +146,7 @@ class Staged(Algorithm):
     def _share_of_positives(
         self, samples: NDArray[np.int64], positives: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], float]:
-        """Return the lambda_k of clients with so many samples and positives, shape (K,), and q.
-
-        Raises
-        ------
-        DataError
-            They have samples of one class only.
-        """
+        """Return the lambda_k of clients with so many samples and positives, shape (K,), and q."""
         counts = samples if self.settings.weighting == "samples" else np.ones_like(samples)
         weights = counts / counts.sum()
         rates = [
@@ -215,13 +170,6 @@ class Staged(Algorithm):
 
         With ``participation.on_lost_state: continue`` the problem is from then on that of the clients that
         are left: with their lambda_k, which add up to 1 again, and their p and q.
-
-        Raises
-        ------
-        RunStoppedError
-            A client is lost and the settings do not say to go on without it, or nobody is left.
-        DataError
-            Those that are left have samples of one class only.
         """
         self.fleet.check_lost()
         state, lost = self.state, self._lost()
@@ -243,13 +191,7 @@ class Staged(Algorithm):
         return True
 
     def stage(self) -> Stage:
-        """Return the stage that is going on.
-
-        Raises
-        ------
-        RunStoppedError
-            The schedule has no such stage that could be done.
-        """
+        """Return the stage that is going on."""
         number, prior = self.state.stage, self.state.prior
         if problem := self.settings.stage_problem(number, prior, self.clients):
             raise RunStoppedError(f"{problem}", round=self.fleet.round)
@@ -272,38 +214,15 @@ class Staged(Algorithm):
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
         """Do one round of communication.
 
-        Parameters
-        ----------
-        stage
-            Step size, local steps and rounds.
-        begins, ends
-            Whether it is the first, and the last round of the stage.
+        begins, ends: whether it is the first, and the last round of the stage.
         """
 
     async def visit(
-        self,
-        cohort: Cohort,
-        phase: str,
-        returns: Mapping[str, Any],
-        values: Mapping[str, Any],
-        *,
-        everybody: bool,
+        self, cohort: Cohort, phase: str, returns: Mapping[str, Any], values: Mapping[str, Any], *, everybody: bool
     ) -> WeightedSums:
         """Ask a phase and sum the replies up, each times lambda_k.
 
-        Parameters
-        ----------
-        cohort, phase, returns, values
-            As for :meth:`fenchel.server.fleet.cohort.Cohort.visit`.
-        everybody
-            Whether the run stops if somebody in the fleet does not answer.
-
-        Raises
-        ------
-        LostStateError
-            Everybody is needed, and somebody is lost for good.
-        TooFewRepliesError
-            Everybody is needed, and somebody did not answer in time.
+        everybody: whether the run stops if somebody in the fleet does not answer.
         """
         missing = sorted(self.fleet.members.keys() - set(cohort.clients))
         if everybody and missing:
@@ -338,21 +257,13 @@ class Staged(Algorithm):
 
 
 class WeightedSums:
-    """Sums over clients of what they sent, each times lambda_k, in float64 and in the order of client ids.
+    """Sums over clients of what they sent, each times lambda_k, in float64 and in the order of client ids."""
 
-    Attributes
-    ----------
-    weight
-        Sum of the lambda_k.
-    cohort
-        Who answered.
-    """
-
-    cohort: Cohort
+    cohort: Cohort  # who answered
 
     def __init__(self) -> None:
         self._totals: dict[str, Any] = {}
-        self.weight = 0.0
+        self.weight = 0.0  # sum of the lambda_k
 
     def add(self, weight: float, values: Mapping[str, Any]) -> None:
         """Add what a client sent."""
@@ -404,10 +315,7 @@ class StagedClient(ClientAlgorithm):
         if self.settings.batches == "stratified":
             return self._stratified(steps)
         return self.objective.batches(
-            self.generator("batches"),
-            steps=steps,
-            batch_size=self.settings.batch_size,
-            draw=self.settings.batches,
+            self.generator("batches"), steps=steps, batch_size=self.settings.batch_size, draw=self.settings.batches
         )
 
     def _stratified(self, steps: int) -> Iterator[Indices]:
@@ -435,14 +343,8 @@ class StagedClient(ClientAlgorithm):
     def direction(self, u: Vector, batch: Indices, prior: float) -> tuple[float, Vector]:
         """Return the mean of F, and G without the proximal term, shape (n,); the caller owns it.
 
-        Parameters
-        ----------
-        u
-            The point, shape (n,).
-        batch
-            Rows of the shard.
-        prior
-            p.
+        u: the point, shape (n,).
+        batch: rows of the shard.
         """
         value, g = self.objective.saddle_gradient(u, batch, prior)
         if self.settings.dual_step == "plug-in":
@@ -462,11 +364,7 @@ class StagedClient(ClientAlgorithm):
 
         If the settings say so, entries of the direction are clipped, weights decay and alpha has a floor.
         """
-        clip, decay, floor = (
-            self.settings.gradient_clip,
-            self.settings.weight_decay,
-            self.settings.dual_floor,
-        )
+        clip, decay, floor = (self.settings.gradient_clip, self.settings.weight_decay, self.settings.dual_floor)
         if clip is not None:
             np.clip(direction[:-AUXILIARY], -clip, clip, out=direction[:-AUXILIARY])
         if decay:

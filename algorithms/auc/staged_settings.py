@@ -87,9 +87,7 @@ class StagedSettings(AlgorithmSettings):
     @model_validator(mode="after")
     def _batches_fit(self) -> Self:
         if self.positive_share is not None and self.batches != "stratified":
-            raise ValueError(
-                "positive_share says how batches: stratified are drawn; leave it out with others"
-            )
+            raise ValueError("positive_share says how batches: stratified are drawn; leave it out with others")
         if self.batches == "stratified" and (self.batch_size is None or self.batch_size < 2):
             raise ValueError(
                 f"batches: stratified needs a batch_size of at least 2, but it is {self.batch_size}; a whole shard "
@@ -212,15 +210,7 @@ class StagedSettings(AlgorithmSettings):
 
     @abstractmethod
     def stage(self, number: int, prior: float, clients: int) -> Stage:
-        """Return stage ``number``, counted from 1.
-
-        Parameters
-        ----------
-        number
-            s.
-        prior, clients
-            p and K.
-        """
+        """Return stage ``number``, counted from 1."""
 
 
 class WindowedSettings(StagedSettings):

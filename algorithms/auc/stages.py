@@ -16,21 +16,11 @@ from fenchel.common.settings.section import Section
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a run.
+    """A stage of a run."""
 
-    Attributes
-    ----------
-    step_size
-        eta, of the local steps.
-    local_steps
-        I, in a round.
-    rounds
-        R: I R = T local steps in the stage.
-    """
-
-    step_size: float
-    local_steps: int
-    rounds: int
+    step_size: float  # eta, of the local steps
+    local_steps: int  # I, in a round
+    rounds: int  # R: I R = T local steps in the stage
 
 
 class PracticeSchedule(Section):
@@ -63,9 +53,7 @@ class TheorySchedule(Section):
         description="as in the theorems, which set gamma, eta_g, step sizes, local steps and lengths of stages from "
         "the constants below. What follows is orders of magnitude too careful: use it to look at the structure"
     )
-    smoothness: PositiveFloat = Field(
-        1.0, description="Lipschitz constant of the gradient of f in all variables (ell)"
-    )
+    smoothness: PositiveFloat = Field(1.0, description="Lipschitz constant of the gradient of f in all variables (ell)")
     primal_smoothness: PositiveFloat = Field(
         1.0, description="Lipschitz constant of the gradient of the primal objective phi (L)"
     )
@@ -122,16 +110,9 @@ class TheorySchedule(Section):
     ) -> Stage:
         """Return stage ``number`` of CODA+ (Theorem 1).
 
-        Parameters
-        ----------
-        number
-            s, counted from 1.
-        step_size
-            eta_0; ``None``: the largest.
-        prior, clients
-            p and K.
-        local_steps
-            I, where it is given (1 for NPA).
+        number: s, counted from 1.
+        step_size: eta_0; ``None``: the largest.
+        local_steps: I, where it is given (1 for NPA).
         """
         first = self.longest_step(prior) if step_size is None else step_size
         grown = math.exp((number - 1) * self.rate)
@@ -142,19 +123,11 @@ class TheorySchedule(Section):
         steps = 212 / (first * min(self.smoothness, self._concavity(prior))) * grown
         return Stage(eta, local_steps, math.ceil(steps / local_steps))
 
-    def controlled_stage(
-        self, number: int, round_length: float | None, prior: float, server_step_size: float
-    ) -> Stage:
+    def controlled_stage(self, number: int, round_length: float | None, prior: float, server_step_size: float) -> Stage:
         """Return stage ``number`` of CODASCA (Theorem 2): eta_l eta_g I and R are those of every stage.
 
-        Parameters
-        ----------
-        number
-            s, counted from 1.
-        round_length
-            eta_l eta_g I; ``None``: the largest.
-        prior, server_step_size
-            p and eta_g.
+        number: s, counted from 1.
+        round_length: eta_l eta_g I; ``None``: the largest.
         """
         length = self.longest_round(prior) if round_length is None else round_length
         local_steps = max(1, round(self.window * math.exp(self.growth * (number - 1))))

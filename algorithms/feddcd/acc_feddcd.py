@@ -80,30 +80,16 @@ class AccFedDCD(DualAscent):
 
     @dataclass
     class State(DualAscent.State):
-        """The server's state.
+        """The server's state."""
 
-        Attributes
-        ----------
-        spreads
-            The clients' spread in the latest rounds.
-        errors
-            Bounds on how far inexact solves moved the dual steps of these rounds, in the unit of the spread.
-        lowest
-            The lowest mean spread of a window so far.
-        smallest
-            The smallest spread above 0 so far.
-        restarts
-            Numbers of committed rounds after which the acceleration began anew, shape (restarts,).
-        accuracy
-            delta that the local solves keep at least.
-        """
-
-        spreads: list[float] = field(default_factory=list)
+        spreads: list[float] = field(default_factory=list)  # the clients' spread in the latest rounds
         errors: list[float] = field(default_factory=list)
-        lowest: float = float("inf")
-        smallest: float = float("inf")
+        """Bounds on how far inexact solves moved the dual steps of these rounds, in the unit of the spread."""
+        lowest: float = float("inf")  # the lowest mean spread of a window so far
+        smallest: float = float("inf")  # the smallest spread above 0 so far
         restarts: Indices = field(default_factory=lambda: np.empty(0, np.int64))
-        accuracy: float = 0.25
+        """Numbers of committed rounds after which the acceleration began anew, shape (restarts,)."""
+        accuracy: float = 0.25  # delta that the local solves keep at least
 
     Settings = AccFedDCDSettings
     settings: AccFedDCDSettings
@@ -187,9 +173,7 @@ class AccFedDCD(DualAscent):
             return
         second, self.state.second_rounding = self._rounded(solved, self.state.second_rounding)
         await both.tell("shift_duals", y_center=center, z_center=second)
-        await solved.cohort.only(lambda client: client not in first.clients).tell(
-            "shift_duals", z_center=second
-        )
+        await solved.cohort.only(lambda client: client not in first.clients).tell("shift_duals", z_center=second)
 
     def second_sample(self) -> Cohort:
         """Draw I_2, independently of the round's first cohort."""
@@ -258,27 +242,13 @@ class AccFedDCDClient(DualAscentClient):
 
     @dataclass
     class State(DualAscentClient.State):
-        """What a client keeps; ``dual`` is y_i.
+        """What a client keeps; ``dual`` is y_i."""
 
-        Attributes
-        ----------
-        momentum
-            z_i, shape (d,).
-        committed
-            After which committed round y_i and z_i are.
-        solved_in
-            The committed round before which ``minimizer`` was computed; -1: never.
-        error
-            Bound on the squared distance of ``minimizer`` to the exact one.
-        a, b, theta
-            The scalars of acceleration, the same for all clients.
-        """
-
-        momentum: Vector
-        committed: int
-        solved_in: int
-        error: float
-        a: float
+        momentum: Vector  # z_i, shape (d,)
+        committed: int  # after which committed round y_i and z_i are
+        solved_in: int  # the committed round before which ``minimizer`` was computed; -1: never
+        error: float  # bound on the squared distance of ``minimizer`` to the exact one
+        a: float  # a, b, theta: the scalars of acceleration, the same for all clients
         b: float
         theta: float
 
@@ -289,15 +259,7 @@ class AccFedDCDClient(DualAscentClient):
         return self.State(zeros, w, 1.0, 0, zeros, 0, -1, ABSURD, 0.0, 0.0, 0.0)
 
     @answers("begin")
-    def begin(
-        self,
-        weight: float,
-        a: float,
-        b: float,
-        theta: float,
-        committed: int,
-        restarts: Indices,
-    ) -> None:
+    def begin(self, weight: float, a: float, b: float, theta: float, committed: int, restarts: Indices) -> None:
         """Take in p_i and the scalars of acceleration; told again when the fleet has grown, start it anew.
 
         Rounds that this client sat out before are caught up with by the scalars that held then. From
@@ -311,9 +273,7 @@ class AccFedDCDClient(DualAscentClient):
         state.a, state.b, state.theta = a, b, theta
 
     @answers("minimize")
-    def minimize(
-        self, committed: int, restarts: Indices, accuracy: float, model: Vector | None = None
-    ) -> Values:
+    def minimize(self, committed: int, restarts: Indices, accuracy: float, model: Vector | None = None) -> Values:
         """v_i = (1-a) y_i + a z_i; w_i = argmin_w f_i(w) - <w, v_i>. Asked twice in a round it solves once.
 
         The solve starts from the last own minimiser, or from the average (networks).
@@ -352,9 +312,7 @@ class AccFedDCDClient(DualAscentClient):
         if center is not None:
             y_center = z_center = center
         state.dual = v if y_center is None else v - self.step * difference(state.minimizer, y_center)
-        state.momentum = (
-            u if z_center is None else u - state.theta * self.step * difference(state.minimizer, z_center)
-        )
+        state.momentum = u if z_center is None else u - state.theta * self.step * difference(state.minimizer, z_center)
         state.committed += 1
 
     @property

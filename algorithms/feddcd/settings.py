@@ -74,15 +74,9 @@ class DualAscentSettings(AlgorithmSettings):
 
 @dataclass(frozen=True)
 class Acceleration:
-    """The scalars of AccFedDCD, the same for all clients: otherwise the duals would not sum to zero.
+    """The scalars of AccFedDCD, the same for all clients: otherwise the duals would not sum to zero."""
 
-    Attributes
-    ----------
-    a, b, theta
-        As in the paper's Algorithm 2 (specification, section 2.3).
-    """
-
-    a: float
+    a: float  # a, b, theta: as in the paper's Algorithm 2 (specification, section 2.3)
     b: float
     theta: float
 
@@ -105,12 +99,8 @@ def effective_participation(cohort: float, scales: Sequence[float]) -> float:
 
     For unequal scales there is no proof that the accelerated method converges with it; it does in practice.
 
-    Parameters
-    ----------
-    cohort
-        tau, the (mean) number of clients in a round.
-    scales
-        1 / lambda_i of all clients.
+    cohort: tau, the (mean) number of clients in a round.
+    scales: 1 / lambda_i of all clients.
     """
     n, a = len(scales), np.sort(np.asarray(scales, np.float64))
     if n < 2 or cohort >= n:

@@ -64,15 +64,10 @@ class HybridFedAvg(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global model, and who holds which part of it.
-
-        Attributes
-        ----------
-        features_held
-            M_k, the positions of each client's features in the model, by client id.
-        """
+        """The global model, and who holds which part of it."""
 
         features_held: dict[str, Indices] = field(default_factory=dict)
+        """M_k, the positions of each client's features in the model, by client id."""
 
     Settings: ClassVar[type[AlgorithmSettings]] = HybridFedAvgSettings
     settings: LocalDescentSettings
@@ -86,9 +81,7 @@ class HybridFedAvg(Algorithm):
         """Learn every client's M_k."""
         everybody = self.fleet.all()
         told = await everybody.ask(
-            "tell_features",
-            returns={"features": ArraySpec(np.int64, (None,))},
-            min_replies=len(everybody),
+            "tell_features", returns={"features": ArraySpec(np.int64, (None,))}, min_replies=len(everybody)
         )
         self.state.features_held = {
             client: checked_positions(cast(Indices, reply["features"]), self.model.size, client)
@@ -114,18 +107,11 @@ class HybridFedAvg(Algorithm):
 def averaged_by_feature(model: Vector, parts: Iterable[tuple[Indices, Vector, float]]) -> Vector:
     """Return the model with the weight of each feature averaged over the parts that have it.
 
-    Parameters
-    ----------
-    model
-        Shape (m,); a feature that no part has keeps its weight from here.
-    parts
-        Of each client: positions in the model, strictly increasing; the values there, of the same
-        shape; and how much they weigh, above 0.
+    model: shape (m,); a feature that no part has keeps its weight from here.
+    parts: of each client: positions in the model, strictly increasing; the values there, of the same shape; and how
+        much they weigh, above 0.
 
-    Returns
-    -------
-    Vector
-        Shape (m,), a new array.
+    Returns: Shape (m,), a new array.
     """
     total = np.zeros_like(model)
     weight = np.zeros(model.shape)
@@ -138,13 +124,7 @@ def averaged_by_feature(model: Vector, parts: Iterable[tuple[Indices, Vector, fl
 
 
 def checked_positions(features: Indices, total: int, client: str) -> Indices:
-    """Return what a client said of the features that it holds, if that can be.
-
-    Raises
-    ------
-    PayloadError
-        There are none, they are not strictly increasing, or one is outside 0..total-1.
-    """
+    """Return what a client said of the features that it holds, if that can be."""
     increasing = features.size and features[0] >= 0 and features[-1] < total and (np.diff(features) > 0).all()
     if not increasing:
         raise PayloadError(

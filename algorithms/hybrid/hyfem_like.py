@@ -38,15 +38,9 @@ class HyFEMLikeClient(HybridFedAvgClient):
 
     @dataclass
     class State:
-        """The local model.
+        """The local model."""
 
-        Attributes
-        ----------
-        local
-            v_k, shape (m,); zeros before the first round.
-        """
-
-        local: Vector
+        local: Vector  # v_k, shape (m,); zeros before the first round
 
     settings: HyFEMLikeSettings
 

@@ -38,17 +38,13 @@ class Vectors(Protocol):
     def part(self, vector: Stored, client: str, blocks: Indices | None = None) -> Value:
         """Return the entries that a client holds, or those of some of its blocks (their places among its own)."""
 
-    def total(
-        self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None
-    ) -> Stored:
+    def total(self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None) -> Stored:
         """Return the sum of all clients' shares; each is of all that its client holds.
 
         With ``blocks``, only these of each client are added, and the others are zero.
         """
 
-    def added(
-        self, vector: Stored, shares: Mapping[str, Value], blocks: Mapping[str, Indices] | None = None
-    ) -> Stored:
+    def added(self, vector: Stored, shares: Mapping[str, Value], blocks: Mapping[str, Indices] | None = None) -> Stored:
         """Return the vector with clients' shares added: of all their blocks, or of some."""
 
     def own_zeros(self, client: str) -> Stored:
@@ -60,15 +56,9 @@ class Vectors(Protocol):
 
 @dataclass(frozen=True)
 class ClearVectors:
-    """Vectors of numbers.
+    """Vectors of numbers."""
 
-    Attributes
-    ----------
-    arrangement
-        Who holds which entries.
-    """
-
-    arrangement: Arrangement
+    arrangement: Arrangement  # who holds which entries
 
     def zeros(self) -> Vector:
         """Return zeros, shape (items,)."""
@@ -83,9 +73,7 @@ class ClearVectors:
         part: Vector = _numbers(vector)[self._places(client, blocks)]
         return part
 
-    def total(
-        self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None
-    ) -> Vector:
+    def total(self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None) -> Vector:
         """Return the sum, in the order of client ids."""
         total = self.zeros()
         for client in sorted(shares):
@@ -95,15 +83,11 @@ class ClearVectors:
             total[self._places(client, some)] += share
         return total
 
-    def added(
-        self, vector: Stored, shares: Mapping[str, Value], blocks: Mapping[str, Indices] | None = None
-    ) -> Vector:
+    def added(self, vector: Stored, shares: Mapping[str, Value], blocks: Mapping[str, Indices] | None = None) -> Vector:
         """Return a new array."""
         total = _numbers(vector).copy()
         for client in sorted(shares):
-            total[self._places(client, None if blocks is None else blocks[client])] += _numbers(
-                shares[client]
-            )
+            total[self._places(client, None if blocks is None else blocks[client])] += _numbers(shares[client])
         return total
 
     def own_zeros(self, client: str) -> Vector:
@@ -123,21 +107,11 @@ class ClearVectors:
 
 @dataclass(frozen=True)
 class EncryptedVectors:
-    """Vectors of ciphertexts, one for each block.
+    """Vectors of ciphertexts, one for each block."""
 
-    Attributes
-    ----------
-    arrangement
-        Who holds which blocks.
-    key
-        The public key.
-    layout
-        How values lie in a ciphertext.
-    """
-
-    arrangement: Arrangement
-    key: PublicKey
-    layout: Layout
+    arrangement: Arrangement  # who holds which blocks
+    key: PublicKey  # the public key
+    layout: Layout  # how values lie in a ciphertext
 
     def zeros(self) -> CipherVector:
         """Return zeros that everybody can tell from encrypted ones."""
@@ -151,9 +125,7 @@ class EncryptedVectors:
         """Return a client's ciphertexts."""
         return self._ciphers(vector).take(self._places(client, blocks)).to_wire()
 
-    def total(
-        self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None
-    ) -> CipherVector:
+    def total(self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None) -> CipherVector:
         """Return the sum; EncryptionError if slots have no room for it."""
         total = self.zeros()
         for client in sorted(shares):

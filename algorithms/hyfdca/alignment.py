@@ -30,33 +30,17 @@ CELL_BYTES = 16
 
 @dataclass(frozen=True)
 class HeldEntries:
-    """What a client says that it holds.
+    """What a client says that it holds."""
 
-    Attributes
-    ----------
-    samples
-        Pseudonyms of its samples, shape (N_k, 32), uint8, in the order of its rows.
-    features
-        Global positions of its features, shape (M_k,), strictly increasing.
-    """
-
-    samples: NDArray[np.uint8]
-    features: Indices
+    samples: NDArray[np.uint8]  # pseudonyms of its samples, shape (N_k, 32), uint8, in the order of its rows
+    features: Indices  # global positions of its features, shape (M_k,), strictly increasing
 
 
 class Group(NamedTuple):
-    """Items with the same holders.
+    """Items with the same holders."""
 
-    Attributes
-    ----------
-    clients
-        Their holders, in the order of ids.
-    blocks
-        Numbers of the group's blocks: a range, shape (blocks of the group,).
-    """
-
-    clients: tuple[str, ...]
-    blocks: Indices
+    clients: tuple[str, ...]  # their holders, in the order of ids
+    blocks: Indices  # numbers of the group's blocks: a range, shape (blocks of the group,)
 
 
 @dataclass(frozen=True)
@@ -65,54 +49,25 @@ class Slice:
 
     With ``local`` an array over the client's own rows, ``aligned[slice.positions]`` corresponds to
     ``local[slice.order]``, block after block.
-
-    Attributes
-    ----------
-    order
-        Positions among the client's own rows (or columns), in aligned order, shape (N_k,).
-    positions
-        Places in the aligned vector, in that order: strictly increasing, shape (N_k,).
-    blocks
-        Numbers of the blocks that the client holds, increasing, shape (B_k,).
-    sizes
-        Items in each of these blocks, shape (B_k,); their sum is N_k.
-    holders
-        Number of clients that hold each item, ``|B_n|``, in that order, shape (N_k,).
-    group
-        Number of the group of each block, shape (B_k,).
     """
 
-    order: Indices
-    positions: Indices
-    blocks: Indices
-    sizes: Indices
-    holders: Indices
-    group: Indices
+    order: Indices  # positions among the client's own rows (or columns), in aligned order, shape (N_k,)
+    positions: Indices  # places in the aligned vector, in that order: strictly increasing, shape (N_k,)
+    blocks: Indices  # numbers of the blocks that the client holds, increasing, shape (B_k,)
+    sizes: Indices  # items in each of these blocks, shape (B_k,); their sum is N_k
+    holders: Indices  # number of clients that hold each item, ``|B_n|``, in that order, shape (N_k,)
+    group: Indices  # number of the group of each block, shape (B_k,)
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Items (samples or features) in one vector: group after group, block after block.
+    """Items (samples or features) in one vector: group after group, block after block."""
 
-    Attributes
-    ----------
-    items
-        Length of the aligned vector: how many items somebody holds.
-    block_sizes
-        Items in each block, shape (blocks,). All but the last block of a group are full.
-    item_holders
-        Number of clients that hold each item, in aligned order, shape (items,).
-    groups
-        The groups, ordered by their holders.
-    slices
-        For each client, where its items lie.
-    """
-
-    items: int
-    block_sizes: Indices
-    item_holders: Indices
-    groups: tuple[Group, ...]
-    slices: Mapping[str, Slice]
+    items: int  # length of the aligned vector: how many items somebody holds
+    block_sizes: Indices  # items in each block, shape (blocks,). All but the last block of a group are full.
+    item_holders: Indices  # number of clients that hold each item, in aligned order, shape (items,)
+    groups: tuple[Group, ...]  # the groups, ordered by their holders
+    slices: Mapping[str, Slice]  # for each client, where its items lie
 
     @property
     def blocks(self) -> int:
@@ -122,18 +77,10 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Alignment(Arrangement):
-    """The samples of a run in one vector, and what is known of its features.
+    """The samples of a run in one vector, and what is known of its features."""
 
-    Attributes
-    ----------
-    feature_holders
-        Number of clients that hold each feature, ``|K_m|``, shape (M,); 0 where nobody does.
-    warnings
-        What a person should know before the run begins.
-    """
-
-    feature_holders: Indices
-    warnings: tuple[str, ...]
+    feature_holders: Indices  # number of clients that hold each feature, ``|K_m|``, shape (M,); 0 where nobody does
+    warnings: tuple[str, ...]  # what a person should know before the run begins
 
     @property
     def samples(self) -> int:
@@ -147,12 +94,7 @@ class Alignment(Arrangement):
 
 
 def align(
-    local_data: Mapping[str, HeldEntries],
-    *,
-    features: int,
-    block: int,
-    ragged: bool,
-    random: np.random.Generator,
+    local_data: Mapping[str, HeldEntries], *, features: int, block: int, ragged: bool, random: np.random.Generator
 ) -> Alignment:
     """Lay the samples of all clients out in one vector.
 
@@ -160,30 +102,12 @@ def align(
     order does not depend on the pseudonyms, and data of the same sample groups have the same order however their
     features are split.
 
-    Parameters
-    ----------
-    holdings
-        What each client holds, by client id.
-    features
-        Number of features of the problem, M.
-    block
-        Samples in a block.
-    ragged
-        Whether a client may lack cells (a sample's value of a feature) within its samples and features, so that
-        two clients may have samples and features in common without having a cell in common.
-        :func:`check_cells` finds common cells then; otherwise they are refused here.
-    random
-        Where the order comes from.
+    holdings: what each client holds, by client id.
+    ragged: whether a client may lack cells (a sample's value of a feature) within its samples and features, so that
+        two clients may have samples and features in common without having a cell in common. :func:`check_cells` finds
+        common cells then; otherwise they are refused here.
+    random: where the order comes from.
 
-    Raises
-    ------
-    PayloadError
-        If a client's arrays are not what a :class:`HeldEntries` holds, or a feature is out of range.
-    DataError
-        If a client holds nothing, or a sample twice, or two clients hold the same cell.
-
-    Notes
-    -----
     HyFDCA, setup step S2. A cell that two clients hold would count twice in both of the method's sums.
     """
     clients = sorted(local_data)
@@ -195,9 +119,7 @@ def align(
     columns = [local_data[client].features for client in clients]
     arrangement = _arrange(clients, held, 1 + max(int(numbers.max()) for numbers in held), block, random)
     if not ragged:
-        _refuse_common_cells(
-            arrangement.groups, dict(zip(clients, zip(held, columns, strict=True), strict=True))
-        )
+        _refuse_common_cells(arrangement.groups, dict(zip(clients, zip(held, columns, strict=True), strict=True)))
     feature_holders = np.zeros(features, np.int64)
     for own in columns:
         feature_holders[own] += 1
@@ -215,21 +137,7 @@ def align(
 def align_features(local_data: Mapping[str, HeldEntries], *, features: int, block: int) -> Arrangement:
     """Lay the features that somebody holds out in one vector; within a group they keep their order.
 
-    Parameters
-    ----------
-    holdings
-        What each client holds, by client id.
-    features
-        Number of features of the problem, M.
-    block
-        Features in a block.
-
-    Raises
-    ------
-    PayloadError
-        If a client's arrays are not what a :class:`HeldEntries` holds, or a feature is out of range.
-    DataError
-        If a client holds nothing.
+    holdings: what each client holds, by client id.
     """
     clients = sorted(local_data)
     for client in clients:
@@ -240,20 +148,8 @@ def align_features(local_data: Mapping[str, HeldEntries], *, features: int, bloc
 def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
     """Refuse a cell that is held twice.
 
-    Parameters
-    ----------
-    cells
-        For each client, pseudonyms of its non-zero cells, shape (cells, 16), uint8.
+    cells: for each client, pseudonyms of its non-zero cells, shape (cells, 16), uint8.
 
-    Raises
-    ------
-    PayloadError
-        If an array has another shape or type.
-    DataError
-        If a pseudonym occurs twice.
-
-    Notes
-    -----
     HyFDCA specification, E11.
     """
     clients = sorted(cells)
@@ -278,8 +174,7 @@ def _check(client: str, holding: HeldEntries, features: int) -> None:
     own = holding.features
     if own.ndim != 1 or own.dtype != np.int64:
         raise PayloadError(
-            f"features are {own.dtype} of shape {own.shape}; expected int64 of shape (features,)",
-            client=client,
+            f"features are {own.dtype} of shape {own.shape}; expected int64 of shape (features,)", client=client
         )
     if len(holding.samples) == 0 or len(own) == 0:
         raise DataError(
@@ -318,9 +213,7 @@ def _numbered(pseudonyms: Sequence[NDArray[np.uint8]]) -> list[Indices]:
     order = np.lexsort(words.T)
     sequence = words[order]
     numbers = np.empty(len(every), np.int64)
-    numbers[order] = np.concatenate([[0], np.cumsum((sequence[1:] != sequence[:-1]).any(axis=1))])[
-        : len(every)
-    ]
+    numbers[order] = np.concatenate([[0], np.cumsum((sequence[1:] != sequence[:-1]).any(axis=1))])[: len(every)]
     return np.split(numbers, np.cumsum([len(own) for own in pseudonyms])[:-1])
 
 
@@ -337,26 +230,12 @@ def _refuse_repeated(client: str, numbers: Indices) -> None:
 
 
 def _arrange(
-    clients: Sequence[str],
-    held: Sequence[Indices],
-    items: int,
-    block: int,
-    random: np.random.Generator | None,
+    clients: Sequence[str], held: Sequence[Indices], items: int, block: int, random: np.random.Generator | None
 ) -> Arrangement:
     """Group the items by their holders, order them, and cut the groups into blocks.
 
-    Parameters
-    ----------
-    clients
-        Ids, increasing.
-    held
-        For each client, the different items that it holds, numbers below ``items``, in its own order.
-    items
-        How many items there may be.
-    block
-        Items in a block.
-    random
-        Puts the items of a group in random order; ``None`` leaves them in the order of their numbers.
+    held: for each client, the different items that it holds, numbers below ``items``, in its own order.
+    random: puts the items of a group in random order; ``None`` leaves them in the order of their numbers.
     """
     if block < 1:
         raise ValueError(f"blocks of {block} items; expected at least 1")
@@ -396,12 +275,7 @@ def _arrange(
         positions = place[own][own_order]
         own_blocks = np.unique(block_of[positions])
         slices[client] = Slice(
-            own_order,
-            positions,
-            own_blocks,
-            block_sizes[own_blocks],
-            item_holders[positions],
-            block_group[own_blocks],
+            own_order, positions, own_blocks, block_sizes[own_blocks], item_holders[positions], block_group[own_blocks]
         )
     groups = tuple(
         Group(tuple(clients[k] for k in each), np.arange(end - count, end))
@@ -413,12 +287,8 @@ def _arrange(
 def _groups(held: Sequence[Indices], items: int) -> tuple[Indices, list[tuple[int, ...]]]:
     """Group items by equal sets of holders.
 
-    Returns
-    -------
-    group
-        Number of each item's group, shape (items,); -1 where nobody holds it.
-    holders
-        Of each group, the positions of its holders among the clients, increasing.
+    Returns: Number of each item's group, shape (items,); -1 where nobody holds it. Of each group, the positions of
+    its holders among the clients, increasing.
     """
     # Refinement: each client splits every class that it holds a part of. Held and not held part ways, and the
     # cost is that of the client's own items, however many others there are.
@@ -440,12 +310,8 @@ def _groups(held: Sequence[Indices], items: int) -> tuple[Indices, list[tuple[in
 def _refuse_common_cells(groups: Sequence[Group], parts: Mapping[str, tuple[Indices, Indices]]) -> None:
     """Refuse two clients that have a sample and a feature in common.
 
-    Parameters
-    ----------
-    groups
-        The groups of the samples: only clients of one group have samples in common.
-    parts
-        For each client, its samples (numbers) and its features.
+    groups: the groups of the samples: only clients of one group have samples in common.
+    parts: for each client, its samples (numbers) and its features.
     """
     number = {client: i for i, client in enumerate(parts)}
     disjoint = np.zeros((len(parts), len(parts)), np.bool_)
@@ -471,9 +337,7 @@ def _common(first: Indices, second: Indices) -> Indices:
     return np.intersect1d(first, second, assume_unique=True)
 
 
-def _common_cells(
-    first: str, second: str, part: tuple[Indices, Indices], other: tuple[Indices, Indices]
-) -> DataError:
+def _common_cells(first: str, second: str, part: tuple[Indices, Indices], other: tuple[Indices, Indices]) -> DataError:
     samples, features = _common(part[0], other[0]), _common(part[1], other[1])
     row = int(np.flatnonzero(part[0] == samples[0])[0]) + 1
     same_row = int(np.flatnonzero(other[0] == samples[0])[0]) + 1

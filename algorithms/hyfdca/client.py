@@ -94,10 +94,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("propose")
     def propose(
-        self,
-        change: Vector | Ciphertexts,
-        blocks: Indices | None = None,
-        figures: Ciphertexts | None = None,
+        self, change: Vector | Ciphertexts, blocks: Indices | None = None, figures: Ciphertexts | None = None
     ) -> Values:
         """Take in delta, not yet the new alpha; send sum_i delta_i x_{k,i} and what the line search needs."""
         state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
@@ -150,9 +147,7 @@ class HyFDCAClient(HyFDCASetupClient):
     # End
 
     @answers("figures")
-    def figures(
-        self, scores: Vector | Ciphertexts | None = None, primal: Vector | Ciphertexts | None = None
-    ) -> Values:
+    def figures(self, scores: Vector | Ciphertexts | None = None, primal: Vector | Ciphertexts | None = None) -> Values:
         """Share objective and dual objective of the final model."""
         shares = self._monitored(self._all_scores(scores, primal, None))
         return {"figures": self._figures(len(shares)).seal(shares)}
@@ -166,9 +161,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     # Mathematics
 
-    def _local_step(
-        self, dual: Vector, z: Vector, picked: Indices, step_size: float, damping: float
-    ) -> Vector:
+    def _local_step(self, dual: Vector, z: Vector, picked: Indices, step_size: float, damping: float) -> Vector:
         """Algorithms 3 and 5, in one kernel (specification, 2.6): Delta for the picked samples."""
         problem, state = self._problem, self.state
         loss, targets = self._loss, problem.targets[state.order][picked]
@@ -186,10 +179,7 @@ class HyFDCAClient(HyFDCASetupClient):
         state, targets = self.state, self._problem.targets[self.state.order]
         dual = feasible(self._loss, state.dual, targets)
         weight = 1 / (state.holders * state.samples)
-        shares = [
-            np.sum(weight * self._loss.value(z, targets)),
-            np.sum(weight * -self._loss.conjugate(dual, targets)),
-        ]
+        shares = [np.sum(weight * self._loss.value(z, targets)), np.sum(weight * -self._loss.conjugate(dual, targets))]
         if self.settings.protect_primal:
             shares.append(np.sum(0.5 * self._problem.l2 * state.primal**2 / state.feature_holders))
         return np.array(shares)
@@ -215,9 +205,7 @@ class HyFDCAClient(HyFDCASetupClient):
         steps = np.concatenate([[0.0], LINE_STEPS])
         for held_by in np.unique(state.holders):
             among = state.holders == held_by
-            total += (
-                dual_values(self._loss, dual[among], state.change[among], targets[among], steps) / held_by
-            )
+            total += dual_values(self._loss, dual[among], state.change[among], targets[among], steps) / held_by
         return total
 
     def _contribution(self, dual: Vector) -> Values:
@@ -231,10 +219,7 @@ class HyFDCAClient(HyFDCASetupClient):
         return {"contribution": self._features_in("primal").seal(what[self.state.feature_order])}
 
     def _all_scores(
-        self,
-        scores: Vector | Ciphertexts | None,
-        primal: Vector | Ciphertexts | None,
-        blocks: Indices | None,
+        self, scores: Vector | Ciphertexts | None, primal: Vector | Ciphertexts | None, blocks: Indices | None
     ) -> Vector:
         """z_i = x_i^T w_0, shape (N_k,), from what the server summed, or from w_0 where whole samples are held."""
         if scores is None:

@@ -21,40 +21,16 @@ _VALUE_BYTES = 8
 
 
 def check_slice(
-    what: str,
-    count: int,
-    *,
-    order: Indices,
-    sizes: Indices,
-    holders: Indices,
-    slots: int | None,
-    message_bytes: int,
+    what: str, count: int, *, order: Indices, sizes: Indices, holders: Indices, slots: int | None, message_bytes: int
 ) -> None:
     """Check where a client's samples, or its features, lie in an aligned vector.
 
-    Parameters
-    ----------
-    what
-        ``"samples"`` or ``"features"``, for errors.
-    count
-        How many the client holds.
-    order
-        Expected to be a permutation of ``0 .. count-1``, shape (count,).
-    sizes
-        Expected to be positive numbers that add up to ``count``, shape (blocks,).
-    holders
-        Expected to be positive numbers, shape (count,).
-    slots
-        Entries that a ciphertext has room for; ``None`` where nothing is encrypted.
-    message_bytes
-        The largest message of the run: what a vector may take when its blocks are padded to whole ciphertexts.
-
-    Raises
-    ------
-    PayloadError
-        The arrays are not as expected.
-    SettingsError
-        Such a vector would take more memory than the client's trust limits allow.
+    order: expected to be a permutation of ``0 .. count-1``, shape (count,).
+    sizes: expected to be positive numbers that add up to ``count``, shape (blocks,).
+    holders: expected to be positive numbers, shape (count,).
+    slots: entries that a ciphertext has room for; ``None`` where nothing is encrypted.
+    message_bytes: the largest message of the run: what a vector may take when its blocks are padded to whole
+        ciphertexts.
     """
     _check_shape(f"the order of the {what}", order, count)
     _check_shape(f"the numbers of holders of the {what}", holders, count)
@@ -68,9 +44,7 @@ def check_slice(
     largest = count if slots is None else slots
     # First each by itself: a sum of any numbers could overflow.
     if ((sizes < 1) | (sizes > largest)).any() or int(sizes.sum()) != count:
-        raise _wrong(
-            f"the blocks of the {what} have other sizes than 1 to {largest}, or do not add up to {count}"
-        )
+        raise _wrong(f"the blocks of the {what} have other sizes than 1 to {largest}, or do not add up to {count}")
     needed = len(sizes) * (slots or 0) * _VALUE_BYTES
     if needed > message_bytes:
         raise SettingsError(
@@ -84,23 +58,13 @@ def check_blocks(blocks: Indices | None, held: int) -> Indices | None:
     """Return the numbers of some of a client's blocks, if they are increasing and it has ``held`` blocks."""
     if blocks is None:
         return None
-    if (
-        blocks.ndim != 1
-        or (np.diff(blocks) <= 0).any()
-        or (len(blocks) and (blocks[0] < 0 or blocks[-1] >= held))
-    ):
+    if blocks.ndim != 1 or (np.diff(blocks) <= 0).any() or (len(blocks) and (blocks[0] < 0 or blocks[-1] >= held)):
         raise _wrong(f"the blocks that a phase is about are not increasing numbers of 0 to {held - 1}")
     return blocks
 
 
 def check_groups(groups: Indices, sizes: Indices, slots: int | None) -> None:
-    """Check the groups of a client's blocks: only the last block of a group may have room left.
-
-    Raises
-    ------
-    PayloadError
-        They are not as :class:`fenchel.algorithms.hyfdca.alignment.Slice` describes them.
-    """
+    """Check the groups of a client's blocks: only the last block of a group may have room left."""
     _check_shape("the groups of the blocks", groups, len(sizes))
     if (len(groups) and groups[0] < 0) or (np.diff(groups) < 0).any():
         raise _wrong("the groups of the blocks are not in increasing order")
@@ -109,13 +73,7 @@ def check_groups(groups: Indices, sizes: Indices, slots: int | None) -> None:
 
 
 def check_quotas(quotas: Indices, groups: Indices, settings: HyFDCASettings) -> None:
-    """Check how many units the client is to pick in a round.
-
-    Raises
-    ------
-    PayloadError
-        They are not those of the settings, as far as the settings determine them.
-    """
+    """Check how many units the client is to pick in a round."""
     if settings.picks is None:
         _check_shape("the numbers of picks", quotas, 0)
     elif settings.picking == "independent":
@@ -129,13 +87,7 @@ def check_quotas(quotas: Indices, groups: Indices, settings: HyFDCASettings) -> 
 
 
 def check_layouts(layouts: Mapping[str, Layout], key: PublicKey, settings: HyFDCASettings) -> None:
-    """Check how values lie in ciphertexts: layouts of the settings' precision, for this key.
-
-    Raises
-    ------
-    PayloadError
-        They are not.
-    """
+    """Check how values lie in ciphertexts: layouts of the settings' precision, for this key."""
     precision = settings.encryption.fraction_bits
     for name, layout in layouts.items():
         try:

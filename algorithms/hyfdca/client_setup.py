@@ -16,13 +16,7 @@ import numpy as np
 from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.hyfdca.client_alignment import check_groups, check_layouts, check_quotas, check_slice
 from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted, Envelope
-from fenchel.algorithms.hyfdca.settings import (
-    HyFDCASettings,
-    layout_numbers,
-    layout_of,
-    norm_bits,
-    target_bits,
-)
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, layout_of, norm_bits, target_bits
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
 from fenchel.common.arrays import Indices, Vector, squared_norms
@@ -55,61 +49,33 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     @dataclass
     class State:
-        """What a client keeps; entries of samples are in aligned order (algorithms/hyfdca/alignment.py).
+        """What a client keeps; entries of samples are in aligned order (algorithms/hyfdca/alignment.py)."""
 
-        Attributes
-        ----------
-        dual
-            alpha_k, shape (N_k,).
-        change
-            The latest proposed change of alpha_k, shape (N_k,); line search only.
-        primal
-            w_k, shape (M_k,) in the order of ``feature_order``; encrypted primal only.
-        samples
-            N, distinct samples of all clients.
-        largest_dual
-            Largest magnitude of a dual variable that ciphertexts have room for, if the loss does not bound it.
-        order
-            Own rows in aligned order, shape (N_k,).
-        sizes
-            Samples in each own block, shape (B_k,).
-        holders
-            |B_n| of each sample, shape (N_k,).
-        groups
-            Sample group of each own block, shape (B_k,).
-        quotas
-            How many units are picked a round (:func:`fenchel.algorithms.hyfdca.settings.picked_units`).
-        norms
-            ||x_i||^2 over all holders, shape (N_k,).
-        feature_order, feature_sizes, feature_holders
-            The same for features; empty unless the primal is encrypted.
-        layouts
-            How values lie in ciphertexts, by what they are
-            (:func:`fenchel.algorithms.hyfdca.settings.layout_numbers`).
-        """
-
-        dual: Vector
-        change: Vector
-        primal: Vector
-        samples: int
+        dual: Vector  # alpha_k, shape (N_k,)
+        change: Vector  # the latest proposed change of alpha_k, shape (N_k,); line search only
+        primal: Vector  # w_k, shape (M_k,) in the order of ``feature_order``; encrypted primal only
+        samples: int  # N, distinct samples of all clients
         largest_dual: float
-        order: Indices
-        sizes: Indices
-        holders: Indices
-        groups: Indices
-        quotas: Indices
-        norms: Vector
+        """Largest magnitude of a dual variable that ciphertexts have room for, if the loss does not bound it."""
+        order: Indices  # own rows in aligned order, shape (N_k,)
+        sizes: Indices  # samples in each own block, shape (B_k,)
+        holders: Indices  # |B_n| of each sample, shape (N_k,)
+        groups: Indices  # sample group of each own block, shape (B_k,)
+        quotas: Indices  # how many units are picked a round (:func:`fenchel.algorithms.hyfdca.settings.picked_units`)
+        norms: Vector  # ||x_i||^2 over all holders, shape (N_k,)
         feature_order: Indices
+        """feature_order, feature_sizes, feature_holders: the same for features; empty unless the primal is
+        encrypted."""
         feature_sizes: Indices
         feature_holders: Indices
         layouts: dict[str, Indices]
+        """How values lie in ciphertexts, by what they are
+        (:func:`fenchel.algorithms.hyfdca.settings.layout_numbers`)."""
 
     def initial_state(self) -> State:
         """Return the state of a client that has not been aligned yet."""
         real, whole = np.empty(0), np.empty(0, np.int64)
-        return self.State(
-            real, real, real, 0, 1.0, whole, whole, whole, whole, whole, real, whole, whole, whole, {}
-        )
+        return self.State(real, real, real, 0, 1.0, whole, whole, whole, whole, whole, real, whole, whole, whole, {})
 
     @property
     def meter(self) -> CipherMeter | None:
@@ -180,13 +146,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         )
         slots = layouts["dual"].slots if layouts else None
         check_slice(
-            "samples",
-            count,
-            order=order,
-            sizes=sizes,
-            holders=holders,
-            slots=slots,
-            message_bytes=self.message_bytes,
+            "samples", count, order=order, sizes=sizes, holders=holders, slots=slots, message_bytes=self.message_bytes
         )
         check_groups(groups, sizes, slots)
         check_quotas(quotas, groups, self.settings)
@@ -294,8 +254,7 @@ class HyFDCASetupClient(ClientAlgorithm):
     def _problem(self) -> LinearObjective:
         if not isinstance(self.objective, LinearObjective) or self.objective.outputs != 1:
             raise SettingsError(
-                "HyFDCA works with linear models of one score: hinge, smoothed-hinge, "
-                "squared-hinge, logistic, squared",
+                "HyFDCA works with linear models of one score: hinge, smoothed-hinge, squared-hinge, logistic, squared",
                 key="objective.kind",
             )
         return self.objective

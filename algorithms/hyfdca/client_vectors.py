@@ -27,12 +27,8 @@ class Envelope(Protocol):
     def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
         """Return what is sent.
 
-        Parameters
-        ----------
-        values
-            In aligned order: of all the client's blocks, or of some.
-        blocks
-            Which ones; ``None``: all.
+        values: in aligned order: of all the client's blocks, or of some.
+        blocks: which ones; ``None``: all.
         """
 
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
@@ -41,15 +37,9 @@ class Envelope(Protocol):
 
 @dataclass(frozen=True)
 class Clear:
-    """Entries as they are.
+    """Entries as they are."""
 
-    Attributes
-    ----------
-    sizes
-        Entries in each block, shape (B,).
-    """
-
-    sizes: Indices
+    sizes: Indices  # entries in each block, shape (B,)
 
     def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
         """Return the values themselves."""
@@ -69,33 +59,15 @@ class Clear:
 
 @dataclass(frozen=True)
 class Encrypted:
-    """One ciphertext for each block, its values in the first slots.
+    """One ciphertext for each block, its values in the first slots."""
 
-    Attributes
-    ----------
-    sizes
-        Entries in each block, shape (B,), none larger than ``layout.slots``.
-    layout
-        How values lie in a ciphertext.
-    cipher
-        Encrypts and decrypts.
-    what
-        What the values are, and the setting that bounds them, for errors.
-    """
-
-    sizes: Indices
-    layout: Layout
-    cipher: Paillier
-    what: str = "values"
+    sizes: Indices  # entries in each block, shape (B,), none larger than ``layout.slots``
+    layout: Layout  # how values lie in a ciphertext
+    cipher: Paillier  # encrypts and decrypts
+    what: str = "values"  # what the values are, and the setting that bounds them, for errors
 
     def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
-        """Return fresh ciphertexts, zeros in the slots that a block leaves over.
-
-        Raises
-        ------
-        EncryptionError
-            A value is not finite, or beyond the range of the layout.
-        """
+        """Return fresh ciphertexts, zeros in the slots that a block leaves over."""
         padded = np.zeros((self._count(blocks), self.layout.slots))
         padded[self._filled(blocks)] = values
         try:
@@ -114,15 +86,7 @@ class Encrypted:
             ) from None
 
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
-        """Return the decrypted entries.
-
-        Raises
-        ------
-        PayloadError
-            What arrived is not encrypted, not with this key, no ciphertext, or not so many of them.
-        EncryptionError
-            A slot has overflowed.
-        """
+        """Return the decrypted entries."""
         if not isinstance(value, Ciphertexts):
             raise PayloadError(
                 f"a plain array arrived where this run has encrypted ones (privacy: paillier){SAME_VERSION}"
@@ -155,9 +119,7 @@ class Encrypted:
 
     def _filled(self, blocks: Indices | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         sizes = self.sizes if blocks is None else self.sizes[blocks]
-        filled: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (
-            np.arange(self.layout.slots) < sizes[:, None]
-        )
+        filled: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = np.arange(self.layout.slots) < sizes[:, None]
         return filled
 
 

@@ -26,50 +26,22 @@ _CLEAR_BLOCK = 1024  # samples in a block where nothing is encrypted
 
 @dataclass(frozen=True)
 class DualRanges:
-    """Bounds that follow from the settings and from the little that the server knows of the data.
+    """Bounds that follow from the settings and from the little that the server knows of the data."""
 
-    Attributes
-    ----------
-    settings
-        Of the algorithm.
-    key_bits
-        Length of the public key; ``None``: nothing is encrypted.
-    loss, l2
-        Of the objective.
-    samples
-        Number of rows of all clients together.
-    clients
-        Number of clients.
-    holders
-        Clients that hold the same sample, at most.
-    longest_part
-        Largest squared norm of a client's part of a row, at most.
-    largest_target
-        Largest magnitude of a target, at most; at least 1.
-    ascends
-        Whether the dual objective never falls, so that it bounds the model.
-    """
-
-    settings: HyFDCASettings
-    key_bits: int | None
-    loss: MarginLoss
+    settings: HyFDCASettings  # of the algorithm
+    key_bits: int | None  # length of the public key; ``None``: nothing is encrypted
+    loss: MarginLoss  # loss, l2: of the objective
     l2: float
-    samples: int
-    clients: int
-    holders: int
-    longest_part: float
-    largest_target: float = 1.0
-    ascends: bool = False
+    samples: int  # number of rows of all clients together
+    clients: int  # number of clients
+    holders: int  # clients that hold the same sample, at most
+    longest_part: float  # largest squared norm of a client's part of a row, at most
+    largest_target: float = 1.0  # largest magnitude of a target, at most; at least 1
+    ascends: bool = False  # whether the dual objective never falls, so that it bounds the model
 
     @cached_property
     def block(self) -> int:
-        """Samples in a block, which is what one ciphertext holds.
-
-        Raises
-        ------
-        SettingsError
-            ``algorithm.block`` is more than a ciphertext has room for.
-        """
+        """Samples in a block, which is what one ciphertext holds."""
         per_sample: tuple[Kind, ...] = ("score", "dual", "norm")
         fits = min(self._fitted(kind).slots for kind in per_sample) if self.key_bits else _CLEAR_BLOCK
         wanted, picks = self.settings.block, self.settings.picks
@@ -85,13 +57,7 @@ class DualRanges:
 
     @cached_property
     def layouts(self) -> dict[Kind, Layout]:
-        """The layout of each kind of vector. All per-sample vectors have the same blocks.
-
-        Raises
-        ------
-        SettingsError
-            The key is too short for such numbers.
-        """
+        """The layout of each kind of vector. All per-sample vectors have the same blocks."""
         if self.key_bits is None:
             return dict.fromkeys(KINDS, Layout(2, 0, 1, 1))  # of no ciphertexts
         slots: dict[Kind, int] = {"score": self.block, "dual": self.block, "norm": self.block}
@@ -132,9 +98,7 @@ class DualRanges:
         """Return largest magnitudes, and how many fresh vectors are added up."""
         row = self.holders * self.longest_part  # ||x_i||^2 is the sum over its holders
         score = self.settings.encryption.largest_score or self._largest_score(row)
-        contribution = (
-            self.samples * self._largest_change * math.sqrt(row)
-        )  # |sum_i alpha_i x_im|, or of changes
+        contribution = self.samples * self._largest_change * math.sqrt(row)  # |sum_i alpha_i x_im|, or of changes
         return {
             "score": (score, self.holders),
             "dual": (_SPARE * self.largest_dual, self.holders + 1),  # alpha_0 and the changes

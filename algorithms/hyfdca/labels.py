@@ -17,21 +17,9 @@ LABEL_BYTES = 16
 def check_labels(alignment: Alignment, labels: Mapping[str, NDArray[np.uint8]]) -> None:
     """Refuse samples whose holders have different labels for them.
 
-    Parameters
-    ----------
-    alignment
-        Which samples clients have in common.
-    labels
-        For each client, pseudonyms of its labels in the order of its rows, shape (N_k, 16), uint8: equal for two
+    labels: for each client, pseudonyms of its labels in the order of its rows, shape (N_k, 16), uint8: equal for two
         clients if their labels of one sample are equal.
 
-    Raises
-    ------
-    ContradictingLabelsError
-        With their number.
-
-    Notes
-    -----
     A sample with two labels has a different dual step at each holder, so that the method converges to no optimum.
     """
     first_label = np.zeros((alignment.samples, LABEL_BYTES), np.uint8)

@@ -15,14 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.algorithms.hyfdca.aligned import ClearVectors, EncryptedVectors, Vectors, cipher_sum
-from fenchel.algorithms.hyfdca.alignment import (
-    Alignment,
-    Arrangement,
-    HeldEntries,
-    Slice,
-    align,
-    align_features,
-)
+from fenchel.algorithms.hyfdca.alignment import Alignment, Arrangement, HeldEntries, Slice, align, align_features
 from fenchel.algorithms.hyfdca.dual_ranges import DualRanges, Kind
 from fenchel.algorithms.hyfdca.sampled_blocks import SampledBlocks
 from fenchel.algorithms.hyfdca.settings import Encryption, HyFDCASettings
@@ -41,36 +34,20 @@ _SHORTEST = -100  # shorter rows than 2^-50 need no narrower slots
 class Hybrid:
     """Who holds what, and how vectors over samples and features are laid out, encrypted or not.
 
-    Attributes
-    ----------
-    settings, seed
-        Of the run.
-    loss, l2
-        Of the objective.
-    features
-        M, features of the whole problem.
-    holdings
-        What each client holds, by client id.
-    norm_bits
-        Of each client: the squared norm of its longest part of a row is at most ``2^norm_bits``.
-    target_bits
-        Of each client: its targets are at most ``2^target_bits`` in magnitude.
-    key
-        The clients' public key; ``None`` in plaintext.
-    ascends
-        Whether the dual objective never falls.
+    holdings: what each client holds, by client id.
     """
 
-    settings: HyFDCASettings
+    settings: HyFDCASettings  # settings, seed: of the run
     seed: int
-    loss: MarginLoss
+    loss: MarginLoss  # loss, l2: of the objective
     l2: float
-    features: int
+    features: int  # M, features of the whole problem
     local_data: Mapping[str, HeldEntries]
     norm_bits: Mapping[str, int]
-    target_bits: Mapping[str, int]
-    key: PublicKey | None
-    ascends: bool
+    """Of each client: the squared norm of its longest part of a row is at most ``2^norm_bits``."""
+    target_bits: Mapping[str, int]  # of each client: its targets are at most ``2^target_bits`` in magnitude
+    key: PublicKey | None  # the clients' public key; ``None`` in plaintext
+    ascends: bool  # whether the dual objective never falls
 
     def prepare(self) -> None:
         """Work out what is needed in every round and takes long: for millions of samples, seconds."""
@@ -110,9 +87,7 @@ class Hybrid:
         """Where features lie: in their own places, or where they are encrypted in blocks with equal holders."""
         if not self.settings.protect_primal:
             return _in_own_places(self.local_data, self.features)
-        return align_features(
-            self.local_data, features=self.features, block=self.ranges.layouts["primal"].slots
-        )
+        return align_features(self.local_data, features=self.features, block=self.ranges.layouts["primal"].slots)
 
     @cached_property
     def picks(self) -> SampledBlocks:
@@ -184,9 +159,7 @@ def _in_own_places(local_data: Mapping[str, HeldEntries], features: int) -> Arra
     for client, holding in local_data.items():
         first, count = np.zeros(1, np.int64), len(holding.features)
         everything = np.arange(count)
-        slices[client] = Slice(
-            everything, holding.features, first, np.array([count]), np.zeros_like(everything), first
-        )
+        slices[client] = Slice(everything, holding.features, first, np.array([count]), np.zeros_like(everything), first)
     return Arrangement(features, np.array([features]), np.zeros(features, np.int64), (), slices)
 
 
@@ -195,19 +168,9 @@ def agreed_key(
 ) -> NDArray[np.uint8]:
     """Return the public key that all clients have: n, big-endian; empty in plaintext.
 
-    Parameters
-    ----------
-    keys
-        What each client says, by client id.
-    bits
-        Length that the settings ask for; ``None``: nothing is encrypted.
-    expected
-        The key that the server was given, if any.
-
-    Raises
-    ------
-    RunStoppedError
-        Naming the clients whose keys differ, or what is wrong with one.
+    keys: what each client says, by client id.
+    bits: length that the settings ask for; ``None``: nothing is encrypted.
+    expected: the key that the server was given, if any.
     """
     if bits is None:
         return np.empty(0, np.uint8)
@@ -239,13 +202,7 @@ def _public_key(client: str, n: NDArray[np.uint8]) -> PublicKey:
 
 
 def checked_norm_bits(norm_bits: int, client: str, encryption: Encryption) -> int:
-    """Return what a client said of its longest part of a row, if the settings leave room for it.
-
-    Raises
-    ------
-    RunStoppedError
-        Naming the client and the setting.
-    """
+    """Return what a client said of its longest part of a row, if the settings leave room for it."""
     if norm_bits > math.ceil(math.log2(encryption.largest_norm)):
         raise RunStoppedError(
             f"client {client} has a part of a row whose squared norm is about 2^{norm_bits}, but "

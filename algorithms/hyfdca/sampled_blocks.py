@@ -14,38 +14,20 @@ from fenchel.common.arrays import Indices
 
 @dataclass(frozen=True)
 class SampledBlock:
-    """D_k, what a client picks in a round.
+    """D_k, what a client picks in a round."""
 
-    Attributes
-    ----------
-    blocks
-        Places of the picked blocks among its own; ``None`` if it picks single samples.
-    entries
-        Places of the picked samples in its aligned order.
-    """
-
-    blocks: Indices | None
-    entries: Indices
+    blocks: Indices | None  # places of the picked blocks among its own; ``None`` if it picks single samples
+    entries: Indices  # places of the picked samples in its aligned order
 
 
 @dataclass(frozen=True)
 class SampledBlocks:
-    """The picks of all clients, which follow from the run's seed: clients draw the same.
+    """The picks of all clients, which follow from the run's seed: clients draw the same."""
 
-    Attributes
-    ----------
-    settings, seed
-        Of the run.
-    alignment
-        Of its samples.
-    block
-        Samples in a block.
-    """
-
-    settings: HyFDCASettings
+    settings: HyFDCASettings  # settings, seed: of the run
     seed: int
-    alignment: Alignment
-    block: int
+    alignment: Alignment  # of its samples
+    block: int  # samples in a block
 
     def of(self, client: str, t: int) -> SampledBlock:
         """Return D_k of round ``t``."""
@@ -72,9 +54,7 @@ class SampledBlocks:
             quotas.append(-(-samples // self.block) if self.settings.picks_blocks else samples)
         return quotas
 
-    def touched(
-        self, clients: Iterable[str], picked: Mapping[str, SampledBlock]
-    ) -> dict[str, Indices | None]:
+    def touched(self, clients: Iterable[str], picked: Mapping[str, SampledBlock]) -> dict[str, Indices | None]:
         """Return, of every client of the run, its blocks in the union of some clients' picks.
 
         ``None``: all of them, as messages are dense.

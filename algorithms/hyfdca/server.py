@@ -94,9 +94,7 @@ class HyFDCA(HyFDCASetup):
         scores = self.hybrid.scores
         return {"scores": Each({c: scores.part(total, c, picked[c].blocks) for c in answered})}, answered
 
-    async def _inner_product(
-        self, cohort: Cohort, picked: Mapping[str, SampledBlock]
-    ) -> tuple[Stored, Cohort]:
+    async def _inner_product(self, cohort: Cohort, picked: Mapping[str, SampledBlock]) -> tuple[Stored, Cohort]:
         """Algorithm 2: enc(z_i) = sum over k in B_i of ip_{k,i}, cached for those that are absent."""
         wanted = self.hybrid.picks.touched(cohort, picked)
         values: dict[str, Any] = {"primal": self._primal_parts(cohort)}
@@ -145,11 +143,7 @@ class HyFDCA(HyFDCASetup):
         )
 
     async def _aggregate(
-        self,
-        cohort: Cohort,
-        changes: Mapping[str, Value],
-        picked: Mapping[str, SampledBlock],
-        figures: Value | None,
+        self, cohort: Cohort, changes: Mapping[str, Value], picked: Mapping[str, SampledBlock], figures: Value | None
     ) -> None:
         """Steps 6 to 8: alpha_0 += the changes; alpha_0 to the cohort; PrimalAggregation(cohort)."""
         state = self.state
@@ -338,9 +332,7 @@ class HyFDCA(HyFDCASetup):
             return
         released = await everybody.ask(
             "release",
-            returns={
-                "model": Each({c: ArraySpec(np.float64, (len(self.state.features[c]),)) for c in everybody})
-            },
+            returns={"model": Each({c: ArraySpec(np.float64, (len(self.state.features[c]),)) for c in everybody})},
             min_replies=len(everybody),  # else the weights that only one client can decrypt would be missing
             primal=self._primal_parts(everybody),
         )
@@ -367,9 +359,7 @@ class HyFDCA(HyFDCASetup):
             "figures", returns={"figures": self.hybrid.figures_expected(self._monitored)}, **values
         )
         if len(shared) == len(self.fleet.members):  # else they are not sums over all samples
-            self._record(
-                await self._reveal(self._sum(shared, "figures"), self._monitored, shared.cohort), math.nan
-            )
+            self._record(await self._reveal(self._sum(shared, "figures"), self._monitored, shared.cohort), math.nan)
 
     @property
     def model_is_known(self) -> bool:
@@ -386,22 +376,14 @@ class HyFDCA(HyFDCASetup):
         return self.hybrid.summed(replies.values_of(name))
 
     async def _reveal(self, sums: Value, count: int, cohort: Cohort) -> Vector:
-        """Have a client decrypt sums over all clients: the first one that answers.
-
-        Raises
-        ------
-        TooFewRepliesError
-            None did.
-        """
+        """Have a client decrypt sums over all clients: the first one that answers."""
         if self.hybrid.key is None:
             return cast(Vector, sums)
         returns = {"figures": ArraySpec(np.float64, (count,))}
         for client in cohort:
             last = client == cohort.clients[-1]
             asked = cohort.only(client.__eq__)
-            replies = await asked.ask(
-                "reveal", returns=returns, min_replies=int(last), figures=sums, count=count
-            )
+            replies = await asked.ask("reveal", returns=returns, min_replies=int(last), figures=sums, count=count)
             if replies:
                 return cast(Vector, replies[client]["figures"])
         raise AssertionError("the last one must answer")

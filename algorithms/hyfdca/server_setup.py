@@ -54,52 +54,31 @@ class HyFDCASetup(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state.
-
-        Attributes
-        ----------
-        pseudonyms, features
-            What each client holds (setup S1).
-        key
-            The public key's n, big-endian bytes; empty in plaintext.
-        norm_bits
-            Of each client: its longest part of a row has a squared norm of at most ``2^norm_bits``.
-        target_bits
-            Of each client: its targets are at most ``2^target_bits`` in magnitude.
-        dual
-            enc(alpha_0), aligned; ``None`` where the line search keeps it with the clients only.
-        scores
-            For each client, its last inner products enc(ip_k) (Algorithm 2's cache).
-        contributions
-            For each client, its last what_k (Algorithm 4's cache), numbers or ciphertexts.
-        synced
-            Clients that have done the last aggregation: all others are "returning" in their next round.
-        missed
-            Line search: steps that somebody missed, each {"step": g, "change": enc(delta)}.
-        away
-            Line search: from which of them on a client missed them.
-        figures
-            The latest objective, dual objective and gap.
-        stalled
-            Line search: rounds in a row without a step, because somebody did not answer all phases.
-        released
-            Whether the model that was encrypted until the end has been released to the server.
-        """
+        """The server's state."""
 
         pseudonyms: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+        """pseudonyms, features: what each client holds (setup S1)."""
         features: dict[str, Indices] = field(default_factory=dict)
         key: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+        """The public key's n, big-endian bytes; empty in plaintext."""
         norm_bits: dict[str, int] = field(default_factory=dict)
+        """Of each client: its longest part of a row has a squared norm of at most ``2^norm_bits``."""
         target_bits: dict[str, int] = field(default_factory=dict)
+        """Of each client: its targets are at most ``2^target_bits`` in magnitude."""
         dual: Stored | None = None
+        """enc(alpha_0), aligned; ``None`` where the line search keeps it with the clients only."""
         scores: dict[str, Stored] = field(default_factory=dict)
+        """For each client, its last inner products enc(ip_k) (Algorithm 2's cache)."""
         contributions: dict[str, Stored] = field(default_factory=dict)
+        """For each client, its last what_k (Algorithm 4's cache), numbers or ciphertexts."""
         synced: list[str] = field(default_factory=list)
+        """Clients that have done the last aggregation: all others are "returning" in their next round."""
         missed: list[dict[str, float | Stored]] = field(default_factory=list)
-        away: dict[str, int] = field(default_factory=dict)
-        figures: dict[str, float] = field(default_factory=dict)
-        stalled: int = 0
-        released: bool = False
+        """Line search: steps that somebody missed, each {"step": g, "change": enc(delta)}."""
+        away: dict[str, int] = field(default_factory=dict)  # line search: from which of them on a client missed them
+        figures: dict[str, float] = field(default_factory=dict)  # the latest objective, dual objective and gap
+        stalled: int = 0  # line search: rounds in a row without a step, because somebody did not answer all phases
+        released: bool = False  # whether the model that was encrypted until the end has been released to the server
 
     settings: HyFDCASettings
     state: State
@@ -151,9 +130,7 @@ class HyFDCASetup(Algorithm):
                 longest = max(longest, checked_norm_bits(told, client, self.settings.encryption))
             except RunStoppedError as error:
                 raise SettingsError(str(error), key="algorithm.encryption.largest_norm") from None
-            largest = max(
-                largest, target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64)))
-            )
+            largest = max(largest, target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64))))
             rows.append(shard.samples_held)
         held = np.concatenate(rows)
         _, holders = np.unique(held, return_counts=True)
@@ -178,9 +155,7 @@ class HyFDCASetup(Algorithm):
         shapes = {client: self._described(client) for client in clients}
         # Before they are sent; the values of ragged data are known only when their pseudonyms are here.
         self._check_memory(
-            "samples and features",
-            {c: held.samples + held.features for c, held in shapes.items()},
-            _SAMPLE_BYTES,
+            "samples and features", {c: held.samples + held.features for c, held in shapes.items()}, _SAMPLE_BYTES
         )
         introduced = await everybody.ask(
             "introduce",
@@ -196,15 +171,11 @@ class HyFDCASetup(Algorithm):
                 ),
                 "key": ArraySpec(np.uint8, (None,), most=LARGEST_BITS // 8),
                 "norm_bits": int,
-                "target_bits": NumberSpec(
-                    int, 0, _LARGEST_TARGET_BITS, "divide the targets by their largest"
-                ),
+                "target_bits": NumberSpec(int, 0, _LARGEST_TARGET_BITS, "divide the targets by their largest"),
             },
             min_replies=len(clients),
         )
-        self._check_memory(
-            "values", {c: len(cast(Indices, r["cells"])) for c, r in introduced.items()}, _VALUE_BYTES
-        )
+        self._check_memory("values", {c: len(cast(Indices, r["cells"])) for c, r in introduced.items()}, _VALUE_BYTES)
         self._take_in(introduced)
         await self._prepare()
         await asyncio.to_thread(self._compare, introduced)
@@ -226,17 +197,7 @@ class HyFDCASetup(Algorithm):
         return _Held(shard.samples, shard.features_held, shard.samples * shard.features_held * ragged)
 
     def _check_memory(self, what: str, held: Mapping[str, int], bytes_each: int) -> None:
-        """Refuse to align more than there is memory for.
-
-        Parameters
-        ----------
-        what
-            Of what pseudonyms are compared, for the error.
-        held
-            How many each client has.
-        bytes_each
-            What one takes.
-        """
+        """Refuse to align more than there is memory for."""
         needed, limit = bytes_each * sum(held.values()), self.fleet.memory_budget.limit
         if needed > limit:
             most = max(held, key=held.__getitem__)
@@ -267,9 +228,7 @@ class HyFDCASetup(Algorithm):
         for client, reply in introduced.items():
             state.pseudonyms[client] = cast(NDArray[np.uint8], reply["samples"]).copy()
             state.features[client] = cast(Indices, reply["features"]).copy()
-            state.norm_bits[client] = checked_norm_bits(
-                cast(int, reply["norm_bits"]), client, self.settings.encryption
-            )
+            state.norm_bits[client] = checked_norm_bits(cast(int, reply["norm_bits"]), client, self.settings.encryption)
             state.target_bits[client] = cast(int, reply["target_bits"])
 
     def _compare(self, introduced: Replies) -> None:
@@ -277,8 +236,7 @@ class HyFDCASetup(Algorithm):
         if self.settings.layout == "ragged" and self.settings.check_cells:
             check_cells({c: cast(NDArray[np.uint8], reply["cells"]) for c, reply in introduced.items()})
         check_labels(
-            self.hybrid.alignment,
-            {c: cast(NDArray[np.uint8], reply["labels"]) for c, reply in introduced.items()},
+            self.hybrid.alignment, {c: cast(NDArray[np.uint8], reply["labels"]) for c, reply in introduced.items()}
         )
 
     def _tell_alignment(self) -> None:

@@ -205,15 +205,7 @@ def target_bits(targets: Vector) -> int:
 
 
 def layout_of(numbers: Indices) -> Layout:
-    """Undo :func:`layout_numbers`.
-
-    Raises
-    ------
-    PayloadError
-        These are not four numbers.
-    EncryptionError
-        The numbers contradict each other.
-    """
+    """Undo :func:`layout_numbers`."""
     if numbers.shape != (len(fields(Layout)),):
         raise PayloadError(f"an array of shape {numbers.shape} is no layout of ciphertexts{SAME_VERSION}")
     return Layout(*(int(number) for number in numbers))
@@ -222,17 +214,10 @@ def layout_of(numbers: Indices) -> Layout:
 def entries_of(sizes: Indices, blocks: Indices) -> Indices:
     """Return the places of some blocks' samples in a vector of consecutive blocks.
 
-    Parameters
-    ----------
-    sizes
-        Samples in each block, shape (B,).
-    blocks
-        Which blocks, shape (b,).
+    sizes: samples in each block, shape (B,).
+    blocks: which blocks, shape (b,).
 
-    Returns
-    -------
-    Indices
-        Block after block, shape (sum of the sizes,).
+    Returns: Block after block, shape (sum of the sizes,).
     """
     starts = np.cumsum(sizes) - sizes
     lengths = sizes[blocks]
@@ -247,23 +232,12 @@ def picked_units(
 
     Both halves call this: the picks follow from the run's seed, and so are no secret from the server.
 
-    Parameters
-    ----------
-    settings, seed
-        Of the run.
-    client, t
-        Whose picks, and of which round.
-    groups
-        Group of each unit that the client holds, shape (u,): of each sample in aligned order, or, where
-        blocks are picked, of each block.
-    quotas
-        With common picks: how many units of each of its groups (in increasing order of their numbers) are
-        picked. With independent picks: one number, how many of all.
+    groups: group of each unit that the client holds, shape (u,): of each sample in aligned order, or, where blocks
+        are picked, of each block.
+    quotas: with common picks: how many units of each of its groups (in increasing order of their numbers) are picked.
+        With independent picks: one number, how many of all.
 
-    Returns
-    -------
-    Indices
-        Positions among the client's units, increasing.
+    Returns: Positions among the client's units, increasing.
     """
     if settings.picks is None:
         return np.arange(len(groups))

@@ -125,20 +125,14 @@ class DRDM(SampledByWeight):
 
     @dataclass
     class State(SampledByWeight.State):
-        """More of the server's state.
-
-        Attributes
-        ----------
-        drift
-            H, shape (d,), float64: the mean of all clients' h_i, whoever took part; with ``lambda-table``
-            their sum, weighed by the lambda of the last round.
-        table
-            h_i of every client, shape (N, d), with ``lambda-table``; else (0, d). In the dtype of the model,
-            as the clients keep theirs, so that both round alike.
-        """
+        """More of the server's state."""
 
         drift: NDArray[np.float64]
+        """H, shape (d,), float64: the mean of all clients' h_i, whoever took part; with ``lambda-table`` their sum,
+        weighed by the lambda of the last round."""
         table: Dense
+        """h_i of every client, shape (N, d), with ``lambda-table``; else (0, d). In the dtype of the model, as the
+        clients keep theirs, so that both round alike."""
 
     Settings = DRDMSettings
     settings: DRDMSettings
@@ -158,9 +152,7 @@ class DRDM(SampledByWeight):
         """H = 0, as the clients begin with h_i = 0."""
         rows = len(self.fleet.members) if self.settings.correction == "lambda-table" else 0
         return self.State(
-            **self.beginning(model),
-            drift=np.zeros(model.shape),
-            table=np.zeros((rows, model.size), model.dtype),
+            **self.beginning(model), drift=np.zeros(model.shape), table=np.zeros((rows, model.size), model.dtype)
         )
 
     async def round(self, t: int) -> None:
@@ -274,16 +266,11 @@ class DRDMClient(SampledClient):
 
     @dataclass
     class State:
-        """The drift, in units of the model.
-
-        Attributes
-        ----------
-        drift
-            h_i = -g_i / mu, shape (d,): g_i estimates the gradient of f_i at this client's last local model. In
-            float64, as the server's mean of them; with ``lambda-table`` in the dtype of the model, as its table.
-        """
+        """The drift, in units of the model."""
 
         drift: Vector
+        """h_i = -g_i / mu, shape (d,): g_i estimates the gradient of f_i at this client's last local model. In float64,
+        as the server's mean of them; with ``lambda-table`` in the dtype of the model, as its table."""
 
     settings: DRDMSettings
 
@@ -296,16 +283,9 @@ class DRDMClient(SampledClient):
     def train(self, model: Vector, snapshot_step: int, scale: float = 1.0) -> Values:
         """tau times w <- Pi_W(w - eta (omega grad l_i(w) + mu (h_i + w - wbar))); h_i <- h_i + w - wbar.
 
-        Parameters
-        ----------
-        model
-            wbar, shape (d,).
-        snapshot_step
-            k': after so many steps the snapshot is taken.
-        scale
-            omega_i, with ``lambda-scaled``; steps are shorter where it is above 1.
-
-        A client's new h_i counts if and only if its reply did, so that the server's H stays the mean of all h_i.
+        model: wbar, shape (d,).
+        snapshot_step: k': after so many steps the snapshot is taken.
+        scale: omega_i, with ``lambda-scaled``; steps are shorter where it is above 1.
         """
         w, snapshot, mu = model.copy(), model, self.settings.regularization
         h = self.state.drift.astype(model.dtype, copy=False)

@@ -34,18 +34,11 @@ _TOLD = 10  # clients whose weights are told at the end
 
 @dataclass
 class CohortMean:
-    """How far a cohort has come from the global model, on average.
-
-    Attributes
-    ----------
-    total
-        Sum over the clients of n_i Delta_i, shape (d,), float64: one that was drawn n_i times counts n_i times.
-    draws
-        Sum of n_i.
-    """
+    """How far a cohort has come from the global model, on average."""
 
     total: NDArray[np.float64]
-    draws: int = 0
+    """Sum over the clients of n_i Delta_i, shape (d,), float64: one that was drawn n_i times counts n_i times."""
+    draws: int = 0  # sum of n_i
 
     @classmethod
     def zeros(cls, model: Vector) -> CohortMean:
@@ -69,22 +62,13 @@ class SampledByWeight(Robust):
 
     @dataclass
     class State(Robust.State):
-        """More of the server's state.
+        """More of the server's state."""
 
-        Attributes
-        ----------
-        dual_step_size
-            gamma; 0 until it is known.
-        mean_weights
-            Mean over the rounds of the lambda that they drew by, shape (N,).
-        mean_snapshot
-            Mean over the rounds of their snapshots, shape (d,). The theorem is about these means, not about
-            the last iterates (section 6.2, E7).
-        """
-
-        dual_step_size: float
-        mean_weights: NDArray[np.float64]
+        dual_step_size: float  # gamma; 0 until it is known
+        mean_weights: NDArray[np.float64]  # mean over the rounds of the lambda that they drew by, shape (N,)
         mean_snapshot: Vector
+        """Mean over the rounds of their snapshots, shape (d,). The theorem is about these means, not about the last
+        iterates (section 6.2, E7)."""
 
     settings: SampledByWeightSettings
     state: State
@@ -241,15 +225,9 @@ class SampledByWeight(Robust):
         v_i = b_i + (N/m)(L_i - b_i) for i in U^(s), and b_i for others: b_i is what a client last reported,
         or always 0 (section 2.6). m counts those that answered.
 
-        Parameters
-        ----------
-        reported
-            L_i, by client id.
+        reported: L_i, by client id.
 
-        Returns
-        -------
-        numpy.ndarray
-            Shape (N,); 0 for those that are lost.
+        Returns: Shape (N,); 0 for those that are lost.
         """
         b = np.zeros(len(self.place))
         if self.settings.dual_estimator == "control-variate":
@@ -261,9 +239,7 @@ class SampledByWeight(Robust):
         return v
 
     async def _losses(self, cohort: Cohort, model: Vector, *, min_replies: int | None) -> dict[str, float]:
-        replies = await cohort.ask(
-            "loss", model=model, returns={"loss": self.loss_expected}, min_replies=min_replies
-        )
+        replies = await cohort.ask("loss", model=model, returns={"loss": self.loss_expected}, min_replies=min_replies)
         return {client: float(cast(float, reply["loss"])) for client, reply in replies.items()}
 
     def _loudness(self, loss: float, dual_step_size: float) -> float:
@@ -286,9 +262,7 @@ class SampledByWeight(Robust):
         largest = sorted(mean, key=lambda client: -mean[client])[:_TOLD]
         log.info(
             "largest weights, as means over the rounds (and at the end): %s",
-            ", ".join(
-                f"{name} {mean[name]:.3g} ({self.state.weights[self.place[name]]:.3g})" for name in largest
-            ),
+            ", ".join(f"{name} {mean[name]:.3g} ({self.state.weights[self.place[name]]:.3g})" for name in largest),
         )
         if self.settings.returned == "average":
             self.model = self.state.mean_snapshot.copy()
@@ -296,7 +270,4 @@ class SampledByWeight(Robust):
     def metrics(self) -> dict[str, float]:
         """Return also how uneven the mean of lambda over the rounds is."""
         mean = self.state.mean_weights
-        return super().metrics() | {
-            "largest_mean_weight": float(mean.max()),
-            "mean_weights_entropy": entropy(mean),
-        }
+        return super().metrics() | {"largest_mean_weight": float(mean.max()), "mean_weights_entropy": entropy(mean)}

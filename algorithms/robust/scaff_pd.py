@@ -70,13 +70,9 @@ class ScaffPD(Robust):
         """
         await self.part_with_lost()
         x = self.model
-        first = await self.sample().ask(
-            "gradient", model=x, returns={"loss": self.loss_expected, "gradient": x}
-        )
+        first = await self.sample().ask("gradient", model=x, returns={"loss": self.loss_expected, "gradient": x})
         await self.part_with_lost()
-        reported = self.of_left(
-            {client: float(cast(float, reply["loss"])) for client, reply in first.items()}
-        )
+        reported = self.of_left({client: float(cast(float, reply["loss"])) for client, reply in first.items()})
         if not reported:
             self.visited(())
             return
@@ -93,9 +89,7 @@ class ScaffPD(Robust):
             step += share[client] * cast(Vector, reply["change"])
             counted += share[client]
 
-        answered = await cohort.visit(
-            "train", take, mean_gradient=mean.astype(x.dtype), returns={"change": x}
-        )
+        answered = await cohort.visit("train", take, mean_gradient=mean.astype(x.dtype), returns={"change": x})
         if counted > 0:
             moved = x + self.settings.server_step_size / counted * step
             self.model = onto(self.settings.constraint, moved.astype(x.dtype))
@@ -106,11 +100,8 @@ class ScaffPD(Robust):
 
         s = (1 + theta) q^r - theta q^{r-1}, and psi(lambda) = (rho/2) ||lambda - 1/N||^2.
 
-        Parameters
-        ----------
-        reported
-            The losses of those that answered. q holds what the others last reported; 0 for one that never
-            did, and for one that reports for the first time q^{r-1} = q^r.
+        reported: the losses of those that answered. q holds what the others last reported; 0 for one that never did,
+            and for one that reports for the first time q^{r-1} = q^r.
         """
         state, theta = self.state, self.settings.extrapolation
         sigma, rho = self.settings.dual_step_size, self.settings.concavity
@@ -118,9 +109,7 @@ class ScaffPD(Robust):
         self.heard(reported)
         now = np.nan_to_num(state.losses, nan=0.0)
         s = (1 + theta) * now - theta * np.where(np.isnan(before), now, before)
-        state.weights = self.onto_simplex(
-            (state.weights + sigma * (s + rho / self.clients)) / (1 + sigma * rho)
-        )
+        state.weights = self.onto_simplex((state.weights + sigma * (s + rho / self.clients)) / (1 + sigma * rho))
 
     def shares(self, cohort: Cohort) -> dict[str, np.float64]:
         """Return n_k lambda_k, renormalised on a cohort, by client id; of n_k where it has no weight at all."""
@@ -137,18 +126,10 @@ class ScaffPDClient(LocalTraining):
 
     @dataclass
     class State:
-        """What the local steps begin with.
+        """What the local steps begin with."""
 
-        Attributes
-        ----------
-        start
-            x^r, shape (d,).
-        gradient
-            c_k = grad f_k(x^r), shape (d,).
-        """
-
-        start: Vector
-        gradient: Vector
+        start: Vector  # x^r, shape (d,)
+        gradient: Vector  # c_k = grad f_k(x^r), shape (d,)
 
     settings: ScaffPDSettings
 
@@ -163,10 +144,7 @@ class ScaffPDClient(LocalTraining):
     def train(self, mean_gradient: Vector) -> Values:
         """J times u <- u - eta (grad l_k(u) - c_k + cbar), from x^r; return how far that went.
 
-        Parameters
-        ----------
-        mean_gradient
-            cbar, the gradients weighted by lambda, shape (d,).
+        mean_gradient: cbar, the gradients weighted by lambda, shape (d,).
         """
         x = self.state.start
         u, eta = x.copy(), self.settings.step_size_at(self.round)

@@ -31,8 +31,7 @@ class RobustSettings(LocalTrainingSettings):
         description="how batches are drawn, as for FedAvg; independent: distinct samples, drawn anew for each step",
     )
     initial_weights: Literal["uniform", "samples"] = Field(
-        "uniform",
-        description="the clients' weights before the first round: 1/N, or d_i/d, their share of the samples",
+        "uniform", description="the clients' weights before the first round: 1/N, or d_i/d, their share of the samples"
     )
     largest_loss: PositiveFloat | None = Field(
         None,
@@ -41,8 +40,7 @@ class RobustSettings(LocalTrainingSettings):
         "null: they are not",
     )
     constraint: ConstraintSettings = Field(
-        default_factory=lambda: NoConstraint(kind="none"),
-        description="the set W that models are projected onto",
+        default_factory=lambda: NoConstraint(kind="none"), description="the set W that models are projected onto"
     )
 
 

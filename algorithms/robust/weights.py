@@ -29,25 +29,14 @@ class Robust(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global model, the weights, and what the server knows of the clients. N is the number of clients.
+        """The global model, the weights, and what the server knows of the clients. N is the number of clients."""
 
-        Attributes
-        ----------
-        weights
-            lambda, shape (N,), float64, in the order of client ids.
-        losses
-            What each client last reported as its loss, shape (N,), float64; nan before.
-        unvisited
-            Rounds since each client last took part, shape (N,): who is never visited again has a drift that
-            is never renewed (section 6.1, E2).
-        lost
-            Who is out of the run, and has no part in any of this any more, shape (N,), bool.
-        """
-
-        weights: NDArray[np.float64]
-        losses: NDArray[np.float64]
+        weights: NDArray[np.float64]  # lambda, shape (N,), float64, in the order of client ids
+        losses: NDArray[np.float64]  # what each client last reported as its loss, shape (N,), float64; nan before
         unvisited: NDArray[np.int64]
-        lost: NDArray[np.bool_]
+        """Rounds since each client last took part, shape (N,): who is never visited again has a drift that is never
+        renewed (section 6.1, E2)."""
+        lost: NDArray[np.bool_]  # who is out of the run, and has no part in any of this any more, shape (N,), bool
 
     settings: RobustSettings
     state: State
@@ -101,11 +90,6 @@ class Robust(Algorithm):
         With ``participation.on_lost_state: continue`` the problem is from then on that of the clients that
         are left: lambda goes to the nearest point of their simplex, N is their number, and what the lost ones
         reported is forgotten.
-
-        Raises
-        ------
-        RunStoppedError
-            A client is lost and the settings do not say to go on without it, or nobody is left.
         """
         self.fleet.check_lost()
         state = self.state
@@ -182,8 +166,7 @@ class Robust(Algorithm):
         """Return lambda_i, and what each client last reported as its loss."""
         weights, losses = self.state.weights.tolist(), self.state.losses.tolist()
         return {
-            client: {"weight": weights[place], "reported_loss": losses[place]}
-            for client, place in self.place.items()
+            client: {"weight": weights[place], "reported_loss": losses[place]} for client, place in self.place.items()
         }
 
 

@@ -31,18 +31,10 @@ _HYFDCA = ("3.5e-7", "1.4e-5", "1.9e-3")  # preset exact, H = 15
 
 @dataclass(frozen=True)
 class Best:
-    """The best of some random settings of a baseline.
+    """The best of some random settings of a baseline."""
 
-    Attributes
-    ----------
-    chosen
-        The settings, as the overrides that set them.
-    run
-        Its run, over the network.
-    """
-
-    chosen: dict[str, float]
-    run: fenchel.Run
+    chosen: dict[str, float]  # the settings, as the overrides that set them
+    run: fenchel.Run  # its run, over the network
 
 
 def search(workers: ProcessPoolExecutor, name: str, l2: float) -> Best:
@@ -95,9 +87,7 @@ def optimum(l2: float) -> float:
     return solve(margin_loss(settings.objective), shard, l2).primal_objective
 
 
-def losses(
-    table: Mapping[Case, Sequence[fenchel.Run]], best: Mapping[str, Sequence[Best]]
-) -> dict[str, list[Vector]]:
+def losses(table: Mapping[Case, Sequence[fenchel.Run]], best: Mapping[str, Sequence[Best]]) -> dict[str, list[Vector]]:
     """Return (P(w_t) - P*) / P* of each algorithm after t = 1, 2, … rounds, for each lambda."""
     runs = {
         "HyFDCA, linesearch, H all": [table[case][0] for case in DETERMINISTIC[3:]],
@@ -111,9 +101,7 @@ def losses(
     }
 
 
-def compared(
-    errors: Mapping[str, Sequence[Vector]], best: Mapping[str, Sequence[Best]]
-) -> list[dict[str, object]]:
+def compared(errors: Mapping[str, Sequence[Vector]], best: Mapping[str, Sequence[Best]]) -> list[dict[str, object]]:
     """Return the rows: each algorithm's error after :data:`COMPARED` rounds, beside the prototype's."""
     rows = []
     expected = {"HyFDCA, paper, H 15": _HYFDCA, **BASELINES}

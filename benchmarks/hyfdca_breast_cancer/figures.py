@@ -59,12 +59,7 @@ def draw_losses(losses: Mapping[str, Sequence[Vector]], path: Path) -> None:
 
 
 def _draw(
-    panels: Sequence[Sequence[Curve]],
-    path: Path,
-    label: str,
-    limits: tuple[float, float],
-    *,
-    logarithmic: bool,
+    panels: Sequence[Sequence[Curve]], path: Path, label: str, limits: tuple[float, float], *, logarithmic: bool
 ) -> None:
     """Draw one panel for each lambda, with a logarithmic axis of values, and perhaps of rounds."""
     from matplotlib.ticker import FuncFormatter, LogLocator

@@ -17,31 +17,15 @@ _SEEDS = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Case:
-    """HyFDCA with one preset: a row of the table.
+    """HyFDCA with one preset: a row of the table."""
 
-    Attributes
-    ----------
-    preset, picks
-        ``picks`` is H; ``None``: all.
-    l2
-        lambda.
-    rounds
-        How many are done.
-    expected
-        Rounds to each target that the prototype needed.
-    seeds
-        One run each; the seed decides partition and picks.
-    loss
-        Kind of the objective.
-    """
-
-    preset: str
+    preset: str  # preset, picks: ``picks`` is H; ``None``: all
     picks: int | None
-    l2: float
-    rounds: int
-    expected: tuple[int | None, ...]
-    seeds: tuple[int, ...] = (1,)
-    loss: str = "hinge"
+    l2: float  # lambda
+    rounds: int  # how many are done
+    expected: tuple[int | None, ...]  # rounds to each target that the prototype needed
+    seeds: tuple[int, ...] = (1,)  # one run each; the seed decides partition and picks
+    loss: str = "hinge"  # kind of the objective
 
     def plan(self, folder: Path = RUNS) -> list[Planned]:
         """Return its runs."""
@@ -116,11 +100,7 @@ _UNSCALED = (
     ("paper", 0.1, 500, "0.003 to 0.009"),
     ("exact", 0.1, 500, "below 1e-5"),
 )
-_PARTIAL = {
-    "all": (10, 60, 120, 170, 270),
-    "active": (10, 40, 70, 110, 160),
-    "pickers": (10, 30, 60, 120, 200),
-}
+_PARTIAL = {"all": (10, 60, 120, 170, 270), "active": (10, 40, 70, 110, 160), "pickers": (10, 30, 60, 120, 200)}
 
 
 def rounds(workers: ProcessPoolExecutor) -> dict[Case, list[fenchel.Run]]:

@@ -24,12 +24,7 @@ COMPARED = 300
 
 
 def planned(
-    name: str,
-    overrides: Sequence[str],
-    folder: Path = RUNS,
-    *,
-    processes: int = 1,
-    in_process: bool = False,
+    name: str, overrides: Sequence[str], folder: Path = RUNS, *, processes: int = 1, in_process: bool = False
 ) -> Planned:
     """Return a run: what differs from the settings, and where runs are kept."""
     return Planned(SETTINGS, (f"name={name}", *overrides), folder, processes, in_process)

@@ -48,13 +48,9 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="the bare echo and Fenchel only, 1e5 floats, once: some seconds"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="last line: one JSON object with all seconds of all rounds"
-    )
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object with all seconds of all rounds")
     parser.add_argument("--repeat", type=int, default=3, help="how often each system has its turn")
-    parser.add_argument(
-        "--cores", help="cores of all processes, as in 2,3; by default all that this process has"
-    )
+    parser.add_argument("--cores", help="cores of all processes, as in 2,3; by default all that this process has")
     parser.add_argument("--only", help="names of systems, with a semicolon between them")
     parser.add_argument("--page", type=Path, help="also write the table and the rest into this file")
     parser.add_argument("--figure", type=Path, help="also draw the table into this PNG file")
@@ -77,9 +73,7 @@ def main() -> None:
     if words.figure:
         draw(measured, FENCHEL, words.figure)
     if words.json:
-        seconds = {
-            str(floats): {each.system: each.repetitions for each in ours} for floats, ours in measured.items()
-        }
+        seconds = {str(floats): {each.system: each.repetitions for each in ours} for floats, ours in measured.items()}
         print(json.dumps({"clients": _CLIENTS, "seconds": seconds}))
     if lines := [str(verdict) for verdict in verdicts if not verdict.reached]:
         sys.exit("\n".join(lines))
@@ -97,9 +91,7 @@ def _install() -> None:
 
 def _chosen(only: str | None, *, quick: bool) -> list[System]:
     """Return the systems that are asked for and can run here; those that cannot are told of."""
-    names = (
-        {system.name for system in SYSTEMS} if only is None else {name.strip() for name in only.split(";")}
-    )
+    names = {system.name for system in SYSTEMS} if only is None else {name.strip() for name in only.split(";")}
     if unknown := names - {system.name for system in SYSTEMS}:
         sys.exit(f"--only: {sorted(unknown)[0]!r} is none of {[system.name for system in SYSTEMS]}")
     chosen = [system for system in SYSTEMS if system.name in names or system.name == FENCHEL]
@@ -134,23 +126,13 @@ def _page(systems: Sequence[System], measured: dict[int, list[Measured]], verdic
             "system": system.name,
             "TLS": "yes" if system.tls else "no",
             "wire": system.wire,
-            "versions": ", ".join(
-                f"{name} {version}" for name, version in system.environment.versions().items()
-            ),
+            "versions": ", ".join(f"{name} {version}" for name, version in system.environment.versions().items()),
             "in a round": system.note,
         }
         for system in systems
     ]
     return "\n".join(
-        [
-            markdown(figures),
-            "",
-            markdown(about),
-            "",
-            *(f"- {verdict}" for verdict in verdicts),
-            "",
-            f"{description()}.",
-        ]
+        [markdown(figures), "", markdown(about), "", *(f"- {verdict}" for verdict in verdicts), "", f"{description()}."]
     )
 
 

@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from appfl.agent import ServerAgent  # type: ignore[import-not-found]
-from appfl.comm.grpc import (  # type: ignore[import-not-found]
-    GRPCClientCommunicator,
-    GRPCServerCommunicator,
-    serve,
-)
+from appfl.comm.grpc import GRPCClientCommunicator, GRPCServerCommunicator, serve  # type: ignore[import-not-found]
 from appfl.config import ServerAgentConfig  # type: ignore[import-not-found]
 from omegaconf import OmegaConf  # type: ignore[import-not-found]
 

@@ -16,9 +16,7 @@ import platformdirs
 from benchmarks.program import progress
 
 _STAMP = "fenchel-peer.json"
-_VERSIONS = (
-    "import json, sys, importlib.metadata as m; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
-)
+_VERSIONS = "import json, sys, importlib.metadata as m; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
 
 
 class InstallationError(Exception):
@@ -27,21 +25,11 @@ class InstallationError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment.
+    """A virtual environment."""
 
-    Attributes
-    ----------
-    name
-        Of its folder.
-    requirements
-        What pip installs, with ranges of versions.
-    shown
-        The packages whose versions the table names.
-    """
-
-    name: str
-    requirements: tuple[str, ...]
-    shown: tuple[str, ...]
+    name: str  # of its folder
+    requirements: tuple[str, ...]  # what pip installs, with ranges of versions
+    shown: tuple[str, ...]  # the packages whose versions the table names
 
     @property
     def folder(self) -> Path:
@@ -65,13 +53,7 @@ class Environment:
         return stamp.exists() and json.loads(stamp.read_text()) == list(self.requirements)
 
     def install(self) -> None:
-        """Make it.
-
-        Raises
-        ------
-        InstallationError
-            pip failed; the text ends with its last words.
-        """
+        """Make it."""
         if self.ready:
             return
         progress(f"installing {', '.join(self.requirements)} into {self.folder}")
@@ -114,7 +96,5 @@ _NUMPY = "numpy>=2,<3"
 FLOWER = Environment("flower", ("flwr>=1.41,<2", _NUMPY), ("flwr", "grpcio", "numpy"))
 NVFLARE = Environment("nvflare", ("nvflare>=2.9,<3", _NUMPY), ("nvflare", "grpcio", "numpy"))
 APPFL = Environment(
-    "appfl",
-    ("appfl>=1.12,<2", "torch>=2.4,<3", "torchvision>=0.19,<1", _NUMPY),
-    ("appfl", "torch", "grpcio", "numpy"),
+    "appfl", ("appfl>=1.12,<2", "torch>=2.4,<3", "torchvision>=0.19,<1", _NUMPY), ("appfl", "torch", "grpcio", "numpy")
 )

@@ -29,24 +29,12 @@ class JobError(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done.
+    """What is to be done."""
 
-    Attributes
-    ----------
-    clients
-        Client processes; each takes part in every round.
-    floats
-        Length of the vector.
-    rounds
-        Rounds that count.
-    warm_up
-        Rounds before them that do not; at least 1, since a round begins when the one before ends.
-    """
-
-    clients: int
-    floats: int
-    rounds: int
-    warm_up: int
+    clients: int  # client processes; each takes part in every round
+    floats: int  # length of the vector
+    rounds: int  # rounds that count
+    warm_up: int  # rounds before them that do not; at least 1, since a round begins when the one before ends
 
     @property
     def total(self) -> int:
@@ -81,18 +69,11 @@ def constant(client: int) -> float:
 
 @dataclass(frozen=True)
 class Result:
-    """What a system's server wrote down.
+    """What a system's server wrote down."""
 
-    Attributes
-    ----------
-    ends
-        When each round ended, in seconds, from the first round to the last.
-    model
-        The vector after the last round, shape (floats,); ``None``: the system computes none.
-    """
-
-    ends: Sequence[float]
+    ends: Sequence[float]  # when each round ended, in seconds, from the first round to the last
     model: NDArray[np.floating] | None
+    """The vector after the last round, shape (floats,); ``None``: the system computes none."""
 
     def write(self, folder: Path) -> None:
         """Write it into a folder; :func:`is_written` is true once everything is there."""
@@ -109,25 +90,13 @@ class Result:
         return cls(json.loads((folder / _RESULT).read_text()), np.load(model) if model.exists() else None)
 
     def seconds(self, job: Job) -> list[float]:
-        """Return the seconds of each round that counts: from the end of the one before to its own end.
-
-        Raises
-        ------
-        JobError
-            There were more rounds or fewer.
-        """
+        """Return the seconds of each round that counts: from the end of the one before to its own end."""
         if len(self.ends) != job.total:
             raise JobError(f"{len(self.ends)} rounds were done instead of {job.total}")
         return [later - earlier for earlier, later in itertools.pairwise(self.ends)][job.warm_up - 1 :]
 
     def check(self, job: Job) -> None:
-        """Return if the vector is what the clients' constants make it.
-
-        Raises
-        ------
-        JobError
-            It is not.
-        """
+        """Return if the vector is what the clients' constants make it."""
         if self.model is None:
             raise JobError("there is no vector in the result")
         expected = job.expected()

@@ -22,15 +22,7 @@ _BORDERS = re.compile(r"^\s*(Round \d+ started\.|Finished FedAvg\.)\s*$")
 def round_ends(log: str) -> Sequence[float]:
     """Return when each round ended: when the next one began, or the work was finished.
 
-    Parameters
-    ----------
-    log
-        The server's log. Its headings stand below the line that bears their time.
-
-    Raises
-    ------
-    ValueError
-        A heading has no time above it.
+    log: the server's log. Its headings stand below the line that bears their time.
     """
     borders = []
     time: datetime.datetime | None = None

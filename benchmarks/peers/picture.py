@@ -15,14 +15,8 @@ _OURS, _OTHERS = COLORS[0], "#c3c9d0"
 def draw(measured: Mapping[int, Sequence[Measured]], of: str, path: Path) -> None:
     """Draw a panel for each size, a bar for each system, and a line from its quickest turn to its slowest.
 
-    Parameters
-    ----------
-    measured
-        By the length of the vector; the same systems in each.
-    of
-        The system whose bars, and those of its variants, stand out.
-    path
-        Of the PNG file.
+    measured: by the length of the vector; the same systems in each.
+    of: the system whose bars, and those of its variants, stand out.
     """
     systems = len(next(iter(measured.values())))
     style = {**LOGARITHMIC, "axes.grid.axis": "x"}

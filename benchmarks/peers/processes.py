@@ -34,17 +34,10 @@ def importable() -> Iterator[dict[str, str]]:
 class Processes:
     """Processes that are started one after the other and end together.
 
-    Parameters
-    ----------
-    folder
-        Of this federation: the logs, and the server's result.
-    environment
-        Variables of the processes.
+    folder: of this federation: the logs, and the server's result.
     """
 
-    def __init__(
-        self, folder: Path, environment: Mapping[str, str] = MappingProxyType(dict(os.environ))
-    ) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] = MappingProxyType(dict(os.environ))) -> None:
         self._folder = folder
         self._environment = environment
         self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
@@ -63,15 +56,7 @@ class Processes:
                     process.wait(max(0.0, deadline - time.monotonic()))
 
     def start(self, name: str, command: Sequence[str | Path]) -> None:
-        """Start a process in the federation's folder.
-
-        Parameters
-        ----------
-        name
-            Of its log.
-        command
-            Program and arguments.
-        """
+        """Start a process in the federation's folder."""
         with self._log(name).open("wb") as log:
             process = subprocess.Popen(
                 [str(word) for word in command],
@@ -85,23 +70,11 @@ class Processes:
         self._started.append((name, process))
 
     def wait_for_result(self, seconds: float) -> None:
-        """Return once the server has written its result.
-
-        Raises
-        ------
-        JobError
-            A process failed before, or there was no result in time.
-        """
+        """Return once the server has written its result."""
         self._wait(lambda: is_written(self._folder), "no result", seconds)
 
     def wait_for_port(self, port: int, seconds: float = 60.0) -> None:
-        """Return once somebody listens on a port of this machine.
-
-        Raises
-        ------
-        JobError
-            A process failed before, or nobody did in time.
-        """
+        """Return once somebody listens on a port of this machine."""
         self._wait(lambda: _listens(port), f"nobody listens on port {port}", seconds)
 
     def _wait(self, reached: Callable[[], bool], otherwise: str, seconds: float) -> None:

@@ -26,45 +26,19 @@ _STREAM = "gRPC, one stream a client"
 
 @dataclass(frozen=True)
 class System:
-    """A way to do the job.
+    """A way to do the job."""
 
-    Attributes
-    ----------
-    name
-        As in the table.
-    environment
-        In which its processes run.
-    wire
-        What carries the vectors, for people.
-    note
-        What happens in a round besides, for people.
-    bring_up
-        Starts it.
-    tls
-        Whether its connections are encrypted.
-    slow
-        A round takes seconds, so few are measured.
-    computes
-        It adds and averages; otherwise there is no result to check.
-    """
-
-    name: str
-    environment: Environment
-    wire: str
-    note: str
-    bring_up: BringUp
-    tls: bool = False
-    slow: bool = False
-    computes: bool = True
+    name: str  # as in the table
+    environment: Environment  # in which its processes run
+    wire: str  # what carries the vectors, for people
+    note: str  # what happens in a round besides, for people
+    bring_up: BringUp  # starts it
+    tls: bool = False  # whether its connections are encrypted
+    slow: bool = False  # a round takes seconds, so few are measured
+    computes: bool = True  # it adds and averages; otherwise there is no result to check
 
     def measure(self, job: Job) -> list[float]:
-        """Return the seconds of each round that counts.
-
-        Raises
-        ------
-        JobError
-            The system did not do the job.
-        """
+        """Return the seconds of each round that counts."""
         with tempfile.TemporaryDirectory(prefix="fenchel-peer-") as temporary, importable() as variables:
             folder = Path(temporary)
             # none of them shall report its use, or look for newer versions, while it is measured
@@ -120,9 +94,7 @@ def _flower_deployment(started: Processes, python: Path, job: Job, folder: Path)
     shutil.copytree(_HERE / "flower_app", app / "flower_app", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(_HERE / "flower_app.toml", app / "pyproject.toml")
     (folder / "flwr").mkdir()
-    connection = (
-        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-    )
+    connection = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     (folder / "flwr" / "config.toml").write_text(connection)
     link = [f"{programs}/flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
     started.start("superlink", [*link, "--disable-runtime-dependency-installation"])

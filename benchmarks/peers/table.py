@@ -18,18 +18,11 @@ class Limit:
 
 @dataclass(frozen=True)
 class Measured:
-    """A system's rounds at one size.
+    """A system's rounds at one size."""
 
-    Attributes
-    ----------
-    system
-        Its name.
-    repetitions
-        Seconds of the rounds that count, in each repetition. Repetition i of all systems was done in turn.
-    """
-
-    system: str
+    system: str  # its name
     repetitions: Sequence[Sequence[float]]
+    """Seconds of the rounds that count, in each repetition. Repetition i of all systems was done in turn."""
 
     @property
     def medians(self) -> list[float]:
@@ -42,33 +35,12 @@ class Measured:
         return statistics.median(self.medians)
 
     def times_slower(self, other: Measured) -> list[float]:
-        """Return, for each repetition, how many times as long as the other's its rounds took.
-
-        Raises
-        ------
-        ValueError
-            They were not repeated equally often.
-        """
+        """Return, for each repetition, how many times as long as the other's its rounds took."""
         return [mine / its for mine, its in zip(self.medians, other.medians, strict=True)]
 
 
 def rows(floats: int, measured: Sequence[Measured], of: str) -> list[dict[str, object]]:
-    """Return the rows of one size.
-
-    Parameters
-    ----------
-    floats
-        Length of the vector.
-    measured
-        One for each system, with equally many repetitions.
-    of
-        The system that the others are compared to.
-
-    Raises
-    ------
-    KeyError
-        That system is missing.
-    """
+    """Return the rows of one size."""
     ours = {each.system: each for each in measured}[of]
     made: list[dict[str, object]] = []
     for each in measured:
@@ -90,18 +62,10 @@ def rows(floats: int, measured: Sequence[Measured], of: str) -> list[dict[str, o
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a limit is reached.
+    """Whether a limit is reached."""
 
-    Attributes
-    ----------
-    limit
-        The limit.
-    ratio
-        How many times slower the other system was: the median of the repetitions' ratios.
-    """
-
-    limit: Limit
-    ratio: float
+    limit: Limit  # the limit
+    ratio: float  # how many times slower the other system was: the median of the repetitions' ratios
 
     @property
     def reached(self) -> bool:
@@ -119,14 +83,8 @@ class Verdict:
 def judge(measured: Mapping[int, Sequence[Measured]], limits: Sequence[Limit], of: str) -> list[Verdict]:
     """Return for each limit whether it is reached.
 
-    Parameters
-    ----------
-    measured
-        By the length of the vector.
-    limits
-        Those about systems or sizes that were not measured are left out.
-    of
-        The system that must be faster.
+    measured: by the length of the vector.
+    limits: those about systems or sizes that were not measured are left out.
     """
     verdicts = []
     for limit in limits:

@@ -39,12 +39,8 @@ class Powers:
     Row i holds h^(d 2^(window i)) for the digits d = 0 .. 2^window - 1, so a power is a product of one
     entry a row. The digit 0 has an entry, too: each power takes the same number of multiplications.
 
-    Parameters
-    ----------
-    modulo
-        The prime and its square; the factors of p-1 must be known.
-    window
-        Bits of a digit. At 3072 bits the tables of both primes take 38 MB with 8 and 220 MB with 11.
+    modulo: the prime and its square; the factors of p-1 must be known.
+    window: bits of a digit. At 3072 bits the tables of both primes take 38 MB with 8 and 220 MB with 11.
     """
 
     def __init__(self, modulo: PrimePower, window: int) -> None:
@@ -96,33 +92,18 @@ class BlindingFactors:
     Make one for a key in a process and hand it to every :class:`~fenchel.client.paillier.cipher.Paillier` of it:
     the tables are large.
 
-    Parameters
-    ----------
-    key
-        The private key.
-    window
-        Bits of a digit of the tables. A larger window is faster and takes more memory: at 3072 bits 38 MB
-        with 8, 220 MB with 11. It has no meaning for a key whose factors are not known.
-    pool
-        How many obfuscators a background thread keeps ready once :meth:`start` was called.
-
-    Raises
-    ------
-    SettingsError
-        The window or the pool has an impossible size.
+    window: bits of a digit of the tables. A larger window is faster and takes more memory: at 3072 bits 38 MB with 8,
+        220 MB with 11. It has no meaning for a key whose factors are not known.
+    pool: how many obfuscators a background thread keeps ready once :meth:`start` was called.
     """
 
     def __init__(self, key: PrivateKey, *, window: int = DEFAULT_WINDOW, pool: int = 0) -> None:
         if not 1 <= window <= LARGEST_WINDOW:
-            raise SettingsError(
-                f"tables of powers with windows of {window} bits: expected 1 to {LARGEST_WINDOW} bits"
-            )
+            raise SettingsError(f"tables of powers with windows of {window} bits: expected 1 to {LARGEST_WINDOW} bits")
         if pool < 0:
             raise SettingsError(f"a pool of {pool} obfuscators: expected 0 or more")
         self.key = key
-        self._powers = (
-            (Powers(key.modulo_p, window), Powers(key.modulo_q, window)) if key.factors_known else None
-        )
+        self._powers = (Powers(key.modulo_p, window), Powers(key.modulo_q, window)) if key.factors_known else None
         self._room = pool
         self._pool = _Pool()
         _empty_in_forked_children(self)
@@ -162,9 +143,7 @@ class BlindingFactors:
         pool = self._pool
         with pool.changed:
             if pool.filler is None and self._room:
-                pool.filler = threading.Thread(
-                    target=self._fill, args=[pool], name="obfuscators", daemon=True
-                )
+                pool.filler = threading.Thread(target=self._fill, args=[pool], name="obfuscators", daemon=True)
                 pool.filler.start()
 
     def stop(self) -> None:
@@ -201,9 +180,7 @@ class BlindingFactors:
     def _fill(self, pool: _Pool) -> None:
         while True:
             with pool.changed:
-                pool.changed.wait_for(
-                    lambda: pool.stopping or (not pool.pauses and len(pool.ready) < self._room)
-                )
+                pool.changed.wait_for(lambda: pool.stopping or (not pool.pauses and len(pool.ready) < self._room))
                 if pool.stopping:
                     return
             fresh = self._fresh(1)

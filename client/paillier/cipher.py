@@ -25,27 +25,9 @@ from fenchel.common.errors import EncryptionError, SettingsError
 class Paillier:
     """Encrypts and decrypts for one client; for one thread at a time.
 
-    Parameters
-    ----------
-    key
-        The private key.
-    obfuscators
-        Of the same key; shared by all clients of a process.
-    threads
-        How many threads decrypt. They work in parallel, because the arithmetic releases the GIL; results
-        are the same for any number.
-
-    Attributes
-    ----------
-    meter
-        Counts and times, for reports. The caller may read it and replace it at any time.
-
-    Raises
-    ------
-    SettingsError
-        No thread at all.
-    EncryptionError
-        The obfuscators are of another key.
+    obfuscators: of the same key; shared by all clients of a process.
+    threads: how many threads decrypt. They work in parallel, because the arithmetic releases the GIL; results are the
+        same for any number.
     """
 
     def __init__(self, key: PrivateKey, blinding_factors: BlindingFactors, *, threads: int = 1) -> None:
@@ -54,28 +36,14 @@ class Paillier:
         if blinding_factors.key.public != key.public:
             raise EncryptionError("the obfuscators were made for another key than the one to encrypt with")
         self.key = key
-        self.meter = CipherMeter()
+        self.meter = CipherMeter()  # counts and times, for reports. The caller may read it and replace it at any time.
         self._obfuscators = blinding_factors
         self._threads = threads
 
     def encrypt(self, values: Vector, layout: Layout) -> CipherVector:
         """Encrypt a vector.
 
-        Parameters
-        ----------
-        values
-            Shape (count,), float64; rounded to multiples of ``2^-layout.fraction_bits``.
-        layout
-            How they are packed.
-
-        Returns
-        -------
-        ``layout.ciphertexts(count)`` fresh ciphertexts, which count as one addition.
-
-        Raises
-        ------
-        EncryptionError
-            A value is not finite or out of the layout's range, or the layout does not fit the key.
+        values: shape (count,), float64; rounded to multiples of ``2^-layout.fraction_bits``.
         """
         layout.check_fits(self.key.public)
         started = time.perf_counter_ns()
@@ -89,13 +57,7 @@ class Paillier:
         return CipherVector(self.key.public, layout, len(values), 1, ciphertexts)
 
     def decrypt(self, vector: CipherVector) -> NDArray[np.float64]:
-        """Return the values of a vector, shape (count,), float64.
-
-        Raises
-        ------
-        EncryptionError
-            It was encrypted under another key, or holds what no permitted sum can give.
-        """
+        """Return the values of a vector, shape (count,), float64."""
         public = self.key.public
         if vector.key != public:
             raise EncryptionError(

@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 def to_phe(key: PrivateKey) -> tuple[PaillierPublicKey, PaillierPrivateKey]:
-    """Return the same key pair as objects of phe.
-
-    Raises
-    ------
-    MissingDependencyError
-        phe is not installed.
-    """
+    """Return the same key pair as objects of phe."""
     try:
         from phe.paillier import PaillierPrivateKey, PaillierPublicKey
     except ImportError:
@@ -38,15 +32,8 @@ def from_phe(key: PaillierPrivateKey) -> PrivateKey:
 
     The factors of p-1 and q-1 stay unknown, so encrypting takes three to four times less time than with
     phe, not a thousandth of it as with keys of Fenchel's own.
-
-    Raises
-    ------
-    CredentialError
-        It is not a private key, for instance the public one.
     """
     p, q = getattr(key, "p", None), getattr(key, "q", None)
     if not isinstance(p, int) or not isinstance(q, int):
-        raise CredentialError(
-            f"a private key of phe is needed, with its primes p and q, not a {type(key).__name__}"
-        )
+        raise CredentialError(f"a private key of phe is needed, with its primes p and q, not a {type(key).__name__}")
     return PrivateKey(p, q)

@@ -40,17 +40,9 @@ _FIELDS = frozenset({"kind", "version", "n", "p", "q", "p_factors", "q_factors"}
 class PrivateKey:
     """The primes p and q of a key, and the primes that divide p-1 and q-1 if they are known.
 
-    Parameters
-    ----------
-    p, q
-        Two primes with gcd(pq, (p-1)(q-1)) = 1.
-    p_factors, q_factors
-        The distinct primes that divide p-1 and q-1; both empty for a key whose maker did not keep them.
-
-    Raises
-    ------
-    CredentialError
-        These numbers are no Paillier key.
+    p, q: two primes with gcd(pq, (p-1)(q-1)) = 1.
+    p_factors, q_factors: the distinct primes that divide p-1 and q-1; both empty for a key whose maker did not keep
+        them.
     """
 
     p: int
@@ -63,13 +55,9 @@ class PrivateKey:
             if prime < 5 or not gmpy2.is_prime(prime, _PRIMALITY_ROUNDS):
                 raise CredentialError(f"private key: {name} is not a prime, so the key is damaged")
         if self.p == self.q or gmpy2.gcd(self.p * self.q, (self.p - 1) * (self.q - 1)) != 1:
-            raise CredentialError(
-                "private key: p and q do not fit each other; the two should be equally long"
-            )
+            raise CredentialError("private key: p and q do not fit each other; the two should be equally long")
         if bool(self.p_factors) != bool(self.q_factors):
-            raise CredentialError(
-                "private key: factors must be given for both of p-1 and q-1, or for neither"
-            )
+            raise CredentialError("private key: factors must be given for both of p-1 and q-1, or for neither")
         if self.p_factors:
             _check_factors("p", self.p - 1, self.p_factors)
             _check_factors("q", self.q - 1, self.q_factors)
@@ -107,9 +95,7 @@ class PrivateKey:
 
     def plaintext(self, modulo_p: gmpy2.mpz, modulo_q: gmpy2.mpz) -> gmpy2.mpz:
         """Return the number in 0 .. n-1 that has these remainders modulo p and q (Chinese remainders)."""
-        return modulo_p + self.modulo_p.prime * (
-            (modulo_q - modulo_p) * self._p_inverse % self.modulo_q.prime
-        )
+        return modulo_p + self.modulo_p.prime * ((modulo_q - modulo_p) * self._p_inverse % self.modulo_q.prime)
 
     def ciphertext(self, modulo_p_squared: gmpy2.mpz, modulo_q_squared: gmpy2.mpz) -> gmpy2.mpz:
         """Return the number in 0 .. n²-1 that has these remainders modulo p² and q²."""
@@ -136,22 +122,10 @@ class PrivateKey:
     def from_fields(cls, fields: object, source: str) -> PrivateKey:
         """Read what :meth:`to_fields` wrote.
 
-        Parameters
-        ----------
-        fields
-            What was found.
-        source
-            Where, for errors.
-
-        Raises
-        ------
-        CredentialError
-            It is not the private key that it should be.
+        source: where, for errors.
         """
         if not isinstance(fields, Mapping):
-            raise CredentialError(
-                f"not a private key: expected an object with {_listed(_FIELDS)}", source=source
-            )
+            raise CredentialError(f"not a private key: expected an object with {_listed(_FIELDS)}", source=source)
         kind = fields.get("kind", "")
         if "public" in str(kind) or ("n" in fields and not {"p", "q"} & set(fields)):
             raise CredentialError(
@@ -192,13 +166,7 @@ class PrivateKey:
 
     @classmethod
     def from_text(cls, text: str, source: str = "private key") -> PrivateKey:
-        """Read what :meth:`to_text` wrote.
-
-        Raises
-        ------
-        CredentialError
-            It is not the private key that it should be.
-        """
+        """Read what :meth:`to_text` wrote."""
         return cls.from_fields(parse_object(text, source), source)
 
 
@@ -227,13 +195,7 @@ class PrimePower:
         return f"PrimePower({self.prime.bit_length()} bits)"
 
     def residues(self, ciphertexts: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
-        """Return the plaintexts modulo p. The GIL is released for most of the time.
-
-        Raises
-        ------
-        EncryptionError
-            A number shares a factor with n, and so is no ciphertext. The text names no factor.
-        """
+        """Return the plaintexts modulo p. The GIL is released for most of the time."""
         prime, weight = self.prime, self.weight
         powers = gmpy2.powmod_base_list(ciphertexts, self.order, self.square)
         # Of a multiple of p the power is 0, and what follows would be the inverse of the second prime.
@@ -260,17 +222,7 @@ class PrimePower:
 def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey:
     """Make a key. Takes about a second at 3072 bits.
 
-    Parameters
-    ----------
-    bits
-        Length of n, even; 3072 is as hard to break as a symmetric key of 128 bits, 2048 as one of 112.
-    for_tests
-        Allow lengths that can be broken.
-
-    Raises
-    ------
-    SettingsError
-        The length is odd or too small.
+    bits: length of n, even; 3072 is as hard to break as a symmetric key of 128 bits, 2048 as one of 112.
     """
     smallest = SMALLEST_BITS if for_tests else SAFE_BITS
     if bits < smallest:
@@ -289,13 +241,7 @@ def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey
 
 
 def parse_object(text: str, source: str) -> object:
-    """Return what a JSON text holds, and refuse one that says something twice.
-
-    Raises
-    ------
-    CredentialError
-        It is no JSON, or a name appears twice in it.
-    """
+    """Return what a JSON text holds, and refuse one that says something twice."""
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = [name for name, _ in pairs]

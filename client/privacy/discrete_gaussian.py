@@ -37,22 +37,13 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
     ``exp(-x²/2r²) 2^V / B``, where ``B`` bounds the numerator. Blocks from the 64th on are left out: they
     begin at 32 standard deviations and have a probability below 1e-200.
 
-    Parameters
-    ----------
-    key
-        32 secret bytes, from which the samples follow by the stream cipher ChaCha20. They must serve nothing else.
-    scale
-        ``r``, from 1 to 2^46; nearly the standard deviation.
-    count
-        How many. The first samples do not depend on it.
-    margin
-        Relative distance from an acceptance probability below which a decision is taken in exact arithmetic.
-        A larger one gives the same samples, later.
+    key: 32 secret bytes, from which the samples follow by the stream cipher ChaCha20. They must serve nothing else.
+    scale: ``r``, from 1 to 2^46; nearly the standard deviation.
+    count: how many. The first samples do not depend on it.
+    margin: relative distance from an acceptance probability below which a decision is taken in exact arithmetic. A
+        larger one gives the same samples, later.
 
-    Returns
-    -------
-    NDArray
-        Shape (count,), int64.
+    Returns: Shape (count,), int64.
     """
     if not 1 <= scale <= LARGEST_SCALE:
         raise ValueError(f"scale must lie between 1 and 2^46, given {scale!r}")
@@ -84,16 +75,11 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
 class _Acceptance:
     """Decides exactly whether proposals are accepted.
 
-    Attributes
-    ----------
-    shift
-        ``m``: blocks have the length ``2^m``.
-    bound
-        ``B``, a float64 that is at least ``exp(-x²/2r²) 2^V`` for every proposal.
+    bound: ``B``, a float64 that is at least ``exp(-x²/2r²) 2^V`` for every proposal.
     """
 
     def __init__(self, key: bytes, scale: float) -> None:
-        self.shift = math.frexp(scale)[1] - 1
+        self.shift = math.frexp(scale)[1] - 1  # ``m``: blocks have the length ``2^m``
         self._key = key
         self._twice_variance = 2 * Fraction(scale) ** 2
         # A block's numerator is largest where it begins, and those of later blocks are smaller.
@@ -125,7 +111,5 @@ class _Acceptance:
 
     def _scaled(self, magnitude: int, bits: int, rounding: int) -> Fraction:
         """Return a bound on ``2^bits`` times the numerator, from the side that the rounding says."""
-        bound: Fraction = (
-            Fraction(*self._numerator(magnitude, bits + 64, rounding).as_integer_ratio()) * 2**bits
-        )
+        bound: Fraction = Fraction(*self._numerator(magnitude, bits + 64, rounding).as_integer_ratio()) * 2**bits
         return bound

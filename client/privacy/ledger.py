@@ -41,34 +41,15 @@ _POLICY_FIELDS = _FIELDS | {"run", "client", "data"}
 class Ledger:
     """One client's privacy ledger for one run.
 
-    Parameters
-    ----------
-    path
-        The file, made with mode 0600 when the first payload is charged, together with its folder; ``None``
-        keeps the ledger in memory (a test, or a client whose every round stands alone).
-    owner
-        Whose it is: a ledger of another client is refused.
-    cap
-        Largest epsilon of all uploads together; ``None``: no limit.
-    delta
-        Of that epsilon.
-    accountant
-        How epsilon is computed.
-    at_least
-        Uploads that are known to have left, from the policy's ledger: a ledger with fewer has been lowered,
-        by an old copy or a lost file.
-    policy
-        The ledger of all runs, to which every charge is added, too; ``None``: there is none.
-    count
-        A file that says how many uploads this ledger has, for when it is opened again; ``None``: there is
-        none. The disk need not confirm it, as it can only say too few.
-
-    Raises
-    ------
-    CheckpointError
-        The file cannot be read, is damaged or another client's, or has fewer uploads than are known.
-    StorageError
-        A crash has left half a line in it, which cannot be cut off.
+    path: the file, made with mode 0600 when the first payload is charged, together with its folder; ``None`` keeps
+        the ledger in memory (a test, or a client whose every round stands alone).
+    owner: whose it is: a ledger of another client is refused.
+    cap: largest epsilon of all uploads together; ``None``: no limit.
+    at_least: uploads that are known to have left, from the policy's ledger: a ledger with fewer has been lowered, by
+        an old copy or a lost file.
+    policy: the ledger of all runs, to which every charge is added, too; ``None``: there is none.
+    count: a file that says how many uploads this ledger has, for when it is opened again; ``None``: there is none.
+        The disk need not confirm it, as it can only say too few.
     """
 
     def __init__(
@@ -116,23 +97,7 @@ class Ledger:
     def charge(self, payload_digest: bytes, round: int, release: Release) -> None:
         """Charge a payload that is about to leave; return when that is written.
 
-        Parameters
-        ----------
-        payload_digest
-            Of the bytes that leave; a digest that was charged before costs nothing.
-        round
-            Number of the round.
-        release
-            Noise and sampling of the payload.
-
-        Raises
-        ------
-        BudgetSpentError
-            The payload would cost more than is left; nothing was charged, and nothing may be sent.
-        StorageError
-            A file cannot be written; nothing may be sent.
-        CheckpointError
-            A file was changed by something else, or is gone.
+        payload_digest: of the bytes that leave; a digest that was charged before costs nothing.
         """
         payload = payload_digest.hex()
         if payload in self.charges and (self._policy is None or payload in self._policy):
@@ -150,13 +115,7 @@ class Ledger:
             _write_count(self._counter, self.uploads)
 
     def begin(self) -> None:
-        """Make the file, without any charge, unless it is there: so a file that is missing later has been lost.
-
-        Raises
-        ------
-        StorageError
-            The file cannot be written.
-        """
+        """Make the file, without any charge, unless it is there: so a file that is missing later has been lost."""
         self._file.begin()
 
     def _add(self, entry: dict[str, Any], release: Release) -> None:
@@ -182,39 +141,18 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Account:
-    """Where all that a client gives away is counted, over all its runs.
+    """Where all that a client gives away is counted, over all its runs."""
 
-    Attributes
-    ----------
-    client
-        The client's id.
-    run
-        In which it takes part now.
-    data
-        Stands for the client's data, as they are before the server's settings change them: of a file of its
-        own the digest of its bytes, else the client's id with the name of the data set.
-    path
-        The policy's ledger; ``None``: there is none, as nothing says where.
-    state
-        Folder of the client's runs, whose own ledgers count, too; ``None``: they are in memory.
-    """
-
-    client: str
-    run: str
+    client: str  # the client's id
+    run: str  # in which it takes part now
     data: str
-    path: Path | None
-    state: Path | None
+    """Stands for the client's data, as they are before the server's settings change them: of a file of its own the
+    digest of its bytes, else the client's id with the name of the data set."""
+    path: Path | None  # the policy's ledger; ``None``: there is none, as nothing says where
+    state: Path | None  # folder of the client's runs, whose own ledgers count, too; ``None``: they are in memory
 
     def opened(self, cap: float | None, delta: float) -> PolicyLedger | None:
-        """Open the policy's ledger, and add what the ledgers of runs below :attr:`state` have and it has not.
-
-        Raises
-        ------
-        CheckpointError
-            A ledger cannot be read or is damaged; or the policy's has fewer charges than are known.
-        StorageError
-            The policy's ledger cannot be written.
-        """
+        """Open the policy's ledger, and add what the ledgers of runs below :attr:`state` have and it has not."""
         if self.path is None:
             return None
         runs = {run.name: Ledger(run / self.client / LEDGER, self.client) for run in self._runs()}
@@ -236,28 +174,11 @@ class PolicyLedger:
     Charges count that are of the same client, whatever its data were, or of the same data, whatever the client was
     called: a file with one sample more is not new. Several clients and processes may share the file.
 
-    Parameters
-    ----------
-    account
-        Whose charges count.
-    path
-        The file, made when the first payload is charged.
-    cap, delta
-        Largest epsilon of all uploads together; ``None``: no limit.
-    at_least
-        Charges that it had already.
-
-    Raises
-    ------
-    CheckpointError
-        The file cannot be read, is damaged, or has fewer charges than are known.
-    StorageError
-        It cannot be locked, or mended after a crash.
+    path: the file, made when the first payload is charged.
+    cap, delta: largest epsilon of all uploads together; ``None``: no limit.
     """
 
-    def __init__(
-        self, account: Account, path: Path, *, cap: float | None, delta: float, at_least: int = 0
-    ) -> None:
+    def __init__(self, account: Account, path: Path, *, cap: float | None, delta: float, at_least: int = 0) -> None:
         self._account = account
         self._path = path
         # Not by the run's accountant, which is the server's choice.
@@ -294,28 +215,11 @@ class PolicyLedger:
     def charging(self, entry: dict[str, Any], release: Release) -> Iterator[dict[str, Any]]:
         """Charge an upload when the block is left; within, the run's ledger is written.
 
-        Parameters
-        ----------
-        entry
-            Of the run's ledger.
-        release
-            Noise and sampling of the upload.
-
-        Yields
-        ------
-        dict
-            What the run's ledger must add to the entry: how long this one is.
-
-        Raises
-        ------
-        BudgetSpentError
-            The policy does not allow it; nothing was charged.
+        Returns: What the run's ledger must add to the entry: how long this one is.
         """
         with self._file.held():
             if entry["payload"] not in self:
-                what = (
-                    f"{self._account.client}: the upload of round {entry['round']} of run {self._account.run}"
-                )
+                what = f"{self._account.client}: the upload of round {entry['round']} of run {self._account.run}"
                 self._budget.check(what, release)
             yield {"policy": [str(self._path), self._file.entries]}
             self._add(self._account.run, entry)
@@ -346,13 +250,7 @@ class PolicyLedger:
 
 
 def _release(entry: Mapping[str, Any], fields: set[str]) -> Release:
-    """Return what an entry says of its upload.
-
-    Raises
-    ------
-    ValueError, TypeError
-        It says something else than a client writes.
-    """
+    """Return what an entry says of its upload."""
     if entry.keys() != fields:
         raise ValueError(f"expected {sorted(fields)}, found {sorted(entry)}")
     return Release(entry["noise_multiplier"], entry["sampling_rate"])

@@ -23,26 +23,10 @@ from fenchel.common.storage.store import settle
 class LedgerFile:
     """A chained file of entries.
 
-    Parameters
-    ----------
-    path
-        The file, made with mode 0600 when the first entry is added, together with its folder; ``None`` keeps
+    path: the file, made with mode 0600 when the first entry is added, together with its folder; ``None`` keeps
         nothing.
-    header
-        First line: ``kind``, ``version`` and, unless several clients share the file, its ``owner``.
-    versions
-        Versions that can be read.
-    take
-        Called with each entry that is read; raises ``ValueError`` or ``TypeError`` for one that cannot be.
-    shared
-        Whether several processes may add entries.
-
-    Raises
-    ------
-    CheckpointError
-        The file cannot be read, is damaged, or has another header.
-    StorageError
-        A crash has left half a line in it, which cannot be cut off; or the file cannot be locked.
+    header: first line: ``kind``, ``version`` and, unless several clients share the file, its ``owner``.
+    take: called with each entry that is read; raises ``ValueError`` or ``TypeError`` for one that cannot be.
     """
 
     def __init__(
@@ -90,26 +74,12 @@ class LedgerFile:
             yield
 
     def begin(self) -> None:
-        """Make the file, without any entry, unless it is there: so a file that is missing later has been lost.
-
-        Raises
-        ------
-        StorageError
-            The file cannot be written.
-        """
+        """Make the file, without any entry, unless it is there: so a file that is missing later has been lost."""
         if not self._chain:
             self._append(None)
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Write an entry, after the header where there is none yet; return when the disk has it.
-
-        Raises
-        ------
-        StorageError
-            The file cannot be written; it is as it was.
-        CheckpointError
-            The file was changed by something else, or is gone.
-        """
+        """Write an entry, after the header where there is none yet; return when the disk has it."""
         self._append(entry)
 
     def _append(self, entry: dict[str, Any] | None) -> None:

@@ -25,9 +25,7 @@ class Policy(Section):
     maximum_clip_gradient: PositiveFloat | None = Field(
         None, description="largest norm that a sample's gradient may keep (G)"
     )
-    maximum_clip_update: PositiveFloat | None = Field(
-        None, description="largest length that an update may keep (C)"
-    )
+    maximum_clip_update: PositiveFloat | None = Field(None, description="largest length that an update may keep (C)")
     maximum_epsilon: PositiveFloat | None = Field(
         None, description="largest epsilon of all uploads of all runs; the ledger stops the client there"
     )
@@ -48,15 +46,13 @@ class Policy(Section):
         description="which coordinates may be sent; those of top-k tell about the data",
     )
     encryption: Literal["required", "optional"] = Field(
-        "optional",
-        description="whether a run is refused that encrypts nothing, or under a key below 2048 bits",
+        "optional", description="whether a run is refused that encrypts nothing, or under a key below 2048 bits"
     )
     protect_primal: bool = Field(
         False, description="refuse a run that does not encrypt this client's contributions to the model"
     )
     least_picks: PositiveInt | None = Field(
-        None,
-        description="fewest dual coordinates that a round may update, and a contribution may follow from",
+        None, description="fewest dual coordinates that a round may update, and a contribution may follow from"
     )
 
     @property
@@ -66,22 +62,14 @@ class Policy(Section):
         return not wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
 
     def exposure(self, algorithm: AlgorithmSettings) -> str | None:
-        """Return why this client does not take part with an algorithm that encrypts so little; ``None``: it does.
-
-        Parameters
-        ----------
-        algorithm
-            Of the run.
-        """
+        """Return why this client does not take part with an algorithm that encrypts so little; ``None``: it does."""
         wanted = []
         bits = algorithm.key_bits
         if self.encryption == "required" and (bits is None or bits < SAFE_BITS):
             given = "nothing" if bits is None else f"under a key of {bits} bits, which can be broken"
             wanted.append(f"encrypts {given}, and the policy wants encryption: required")
         if self.protect_primal and not getattr(algorithm, "protect_primal", False):
-            wanted.append(
-                "shows the server this client's contributions, and the policy wants protect_primal: true"
-            )
+            wanted.append("shows the server this client's contributions, and the policy wants protect_primal: true")
         picks = getattr(algorithm, "picks", None)  # null: all, and so for algorithms that pick nothing
         if self.least_picks is not None and isinstance(picks, int):
             wanted += self._too_few(picks, common=getattr(algorithm, "picking", None) == "common")
@@ -101,24 +89,12 @@ class Policy(Section):
             ]
         return []
 
-    def refusal(
-        self, asked: DifferentialPrivacy | None, noise_multiplier: float, support: Support
-    ) -> str | None:
+    def refusal(self, asked: DifferentialPrivacy | None, noise_multiplier: float, support: Support) -> str | None:
         """Return why this client does not take part in a run, or ``None`` if it does.
 
-        Parameters
-        ----------
-        asked
-            What the run's settings ask for; ``None``: no differential privacy.
-        noise_multiplier
-            ``z`` of the uploads, as :meth:`DifferentialPrivacy.noise` gives it.
-        support
-            Which coordinates the run sends.
+        asked: what the run's settings ask for; ``None``: no differential privacy.
 
-        Returns
-        -------
-        str | None
-            What the run asks for and what this policy wants, for each point in which they differ.
+        Returns: What the run asks for and what this policy wants, for each point in which they differ.
         """
         if asked is None:
             if not self.wants_noise:
@@ -126,9 +102,7 @@ class Policy(Section):
             return "the run sends uploads without differential privacy, and this client's policy wants it"
         wanted = []
         if asked.mechanism not in self.mechanisms:
-            wanted.append(
-                f"asks for mechanism: {asked.mechanism}, and the policy wants {_any(self.mechanisms)}"
-            )
+            wanted.append(f"asks for mechanism: {asked.mechanism}, and the policy wants {_any(self.mechanisms)}")
         if support not in self.supports:
             wanted.append(f"sends {support} coordinates, and the policy wants {_any(self.supports)}")
         least = self.minimum_noise_multiplier
@@ -158,19 +132,11 @@ def _any(allowed: tuple[str, ...]) -> str:
 
 
 def load_policy(path: Path) -> Policy:
-    """Read a policy from a YAML file.
-
-    Raises
-    ------
-    SettingsError
-        The file cannot be read or parsed, or its contents cannot be accepted.
-    """
+    """Read a policy from a YAML file."""
     try:
         values: Any = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(
-            f"cannot be read ({error.strerror})", source=path, key="--privacy-policy"
-        ) from None
+        raise SettingsError(f"cannot be read ({error.strerror})", source=path, key="--privacy-policy") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"not valid YAML: {error}", source=path) from None
     if not isinstance(values, dict):

@@ -28,27 +28,13 @@ from fenchel.common.settings.run import RunSettings
 
 @dataclass(frozen=True)
 class Protection:
-    """What stands between a client's samples and what it sends.
+    """What stands between a client's samples and what it sends."""
 
-    Attributes
-    ----------
-    privacy
-        The mechanism, as the run asks for it.
-    facts
-        What else the sensitivity follows from.
-    release
-        Noise multiplier and sampling rate of every upload.
-    randomness
-        Where noise, batches and supports come from.
-    ledger
-        What has left so far, and how much may.
-    """
-
-    privacy: DifferentialPrivacy
-    facts: PrivacyFacts
-    release: Release
-    randomness: PrivateRandomness
-    ledger: Ledger
+    privacy: DifferentialPrivacy  # the mechanism, as the run asks for it
+    facts: PrivacyFacts  # what else the sensitivity follows from
+    release: Release  # noise multiplier and sampling rate of every upload
+    randomness: PrivateRandomness  # where noise, batches and supports come from
+    ledger: Ledger  # what has left so far, and how much may
 
     @property
     def clip_gradient(self) -> float | None:
@@ -81,23 +67,9 @@ class Protection:
         much noise there is, the round, and the question with the state in which it is answered. So what is
         computed again is the same payload, which costs nothing, and anything else has noise of its own.
 
-        Parameters
-        ----------
-        values
-            Shape (k,).
-        t, name
-            The round, and what the values are.
-        sensitivity
-            Of the values, in real numbers.
-        largest
-            Magnitude of the largest number that local steps begin with, which must not depend on the data.
-        occasion
-            Stands for the question, and for the state before it.
-
-        Raises
-        ------
-        PrivacyBudgetError
-            They would cost more than is left, or there is no amount of noise that protects them.
+        values: shape (k,).
+        largest: magnitude of the largest number that local steps begin with, which must not depend on the data.
+        occasion: stands for the question, and for the state before it.
         """
         try:
             grid = GridNoise.covering(
@@ -146,29 +118,8 @@ def protection_of(
 ) -> Protection | None:
     """Return a client's protection in a run, or ``None`` if there is to be none.
 
-    Parameters
-    ----------
-    client
-        The client's id.
-    settings
-        Of the run, as the server sent them.
-    objective
-        On the client's samples.
-    folder
-        Where the client's secret and its ledger are kept; ``None``: in memory.
-    policy
-        What the client insists on.
-    account
-        Where all its runs are counted, if it has a policy.
-
-    Raises
-    ------
-    SettingsError
-        The run would protect less than it says, or less than the policy wants.
-    BudgetSpentError
-        The policy does not allow a single upload more.
-    CheckpointError
-        A ledger or the secret is damaged, or a ledger is an old copy.
+    folder: where the client's secret and its ledger are kept; ``None``: in memory.
+    account: where all its runs are counted, if it has a policy.
     """
     privacy = settings.differential_privacy
     if privacy is None:

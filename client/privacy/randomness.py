@@ -27,28 +27,15 @@ SECRET = "own.secret"  # noqa: S105 - the name of a file
 
 @dataclass(frozen=True)
 class PrivateRandomness:
-    """A client's own source of random numbers.
+    """A client's own source of random numbers."""
 
-    Attributes
-    ----------
-    secret
-        32 bytes that never leave the client.
-    """
-
-    secret: bytes = field(repr=False)
+    secret: bytes = field(repr=False)  # 32 bytes that never leave the client
 
     @classmethod
     def kept_in(cls, folder: Path | None) -> PrivateRandomness:
         """Return the one whose secret a folder holds; draw and write it if there is none yet.
 
         ``None`` draws a secret that lives as long as the process.
-
-        Raises
-        ------
-        CheckpointError
-            The file is damaged.
-        StorageError
-            It cannot be written.
         """
         if folder is None:
             return cls(os.urandom(SECRET_BYTES))

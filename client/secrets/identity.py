@@ -34,25 +34,15 @@ def statement(purpose: str, *parts: str | bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Identity:
-    """A client among others.
+    """A client among others."""
 
-    Attributes
-    ----------
-    name
-        Its id, the common name of its certificate.
-    credentials
-        Its certificate, the key of it, and the authority that it trusts.
-    """
-
-    name: str
-    credentials: Credentials
+    name: str  # its id, the common name of its certificate
+    credentials: Credentials  # its certificate, the key of it, and the authority that it trusts
 
     @property
     def certificate(self) -> str:
         """The certificate, with those between it and the authority, in PEM form."""
-        return self.credentials.certificate.decode(
-            errors="replace"
-        )  # there may be words around the PEM blocks
+        return self.credentials.certificate.decode(errors="replace")  # there may be words around the PEM blocks
 
     def sign(self, signed: bytes) -> bytes:
         """Sign a statement: ECDSA, or RSA-PSS where the key is one of RSA, with SHA-256."""
@@ -67,23 +57,7 @@ class Identity:
         )
 
     def check(self, name: str, certificate: str, signed: bytes, signature: bytes) -> None:
-        """Check that a statement is from another client.
-
-        Parameters
-        ----------
-        name
-            The client that is said to have signed.
-        certificate
-            Its certificate as it came, in PEM form.
-        signed, signature
-            The statement, and the signature of it.
-
-        Raises
-        ------
-        CredentialError
-            The certificate is not a client's, is another's, was revoked, or is not from the authority that this
-            client trusts; or the signature is not from its key.
-        """
+        """Check that a statement is from another client."""
         leaf = self._trusted(name, certificate)
         key = leaf.public_key()
         try:

@@ -26,25 +26,11 @@ CELL_BYTES = 16
 def pseudonyms(key: bytes, identifiers: Sequence[str]) -> NDArray[np.uint8]:
     """Return a pseudonym for each sample: HMAC-SHA256 of its identifier.
 
-    Parameters
-    ----------
-    key
-        The alignment key that all clients of the federation share.
-    identifiers
-        Identifiers of the client's samples, in the order of its rows; compared to the letter.
+    key: the alignment key that all clients of the federation share.
+    identifiers: identifiers of the client's samples, in the order of its rows; compared to the letter.
 
-    Returns
-    -------
-    NDArray[np.uint8]
-        Shape (n, 32), one row for each identifier.
+    Returns: Shape (n, 32), one row for each identifier.
 
-    Raises
-    ------
-    DataError
-        If an identifier occurs twice. The text names rows and not the identifier, since it may reach the server.
-
-    Notes
-    -----
     HyFDCA specification, setup step S1.
     """
     seen: dict[str, int] = {}
@@ -65,19 +51,11 @@ def label_pseudonyms(key: bytes, identifiers: Sequence[str], targets: Vector) ->
     By these the server can tell whether the holders of a sample agree on its label. As the identifier is in the
     message, labels of different samples cannot be compared.
 
-    Parameters
-    ----------
-    key
-        The alignment key that all clients of the federation share.
-    identifiers
-        Identifiers of the client's samples, in the order of its rows.
-    targets
-        What the scores should be, shape (n,), float64; compared exactly.
+    key: the alignment key that all clients of the federation share.
+    identifiers: identifiers of the client's samples, in the order of its rows.
+    targets: what the scores should be, shape (n,), float64; compared exactly.
 
-    Returns
-    -------
-    NDArray[np.uint8]
-        Shape (n, 16), in the order of the rows.
+    Returns: Shape (n, 16), in the order of the rows.
     """
     # The label's fixed width comes first, so no two pairs have the same message. 0 and -0 are one number.
     labels = (np.asarray(targets, "<f8") + 0.0).tobytes()
@@ -96,24 +74,13 @@ def cell_pseudonyms(
     With ragged data two clients may have samples and features in common; by these pseudonyms the server can tell
     whether they have a value in common, which would count twice.
 
-    Parameters
-    ----------
-    key
-        The alignment key that all clients of the federation share.
-    identifiers
-        Identifiers of the client's samples, in the order of its rows.
-    features
-        Global positions of the client's features, shape (m,).
-    rows, columns
-        Where the cells lie in the client's matrix, shape (cells,) each.
+    key: the alignment key that all clients of the federation share.
+    identifiers: identifiers of the client's samples, in the order of its rows.
+    features: global positions of the client's features, shape (m,).
+    rows, columns: where the cells lie in the client's matrix, shape (cells,) each.
 
-    Returns
-    -------
-    NDArray[np.uint8]
-        Shape (cells, 16), in the order of the cells.
+    Returns: Shape (cells, 16), in the order of the cells.
 
-    Notes
-    -----
     HyFDCA specification, E11.
     """
     # The feature's fixed width comes first, so no two cells have the same message.

@@ -29,19 +29,8 @@ _NONCE = bytes(12)  # each key seals one message, so the nonce need not differ
 def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
     """Seal a message for the owner of a public key.
 
-    Parameters
-    ----------
-    message
-        What only the recipient may read.
-    recipient
-        Its X25519 public key, 32 bytes.
-    context
-        What the box belongs to; it opens only in the same context.
-
-    Raises
-    ------
-    CredentialError
-        ``recipient`` is no public key.
+    recipient: its X25519 public key, 32 bytes.
+    context: what the box belongs to; it opens only in the same context.
     """
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()
@@ -50,13 +39,7 @@ def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
 
 
 def unseal(box: bytes, key: X25519PrivateKey, context: bytes) -> bytes:
-    """Open a box that :func:`seal` made.
-
-    Raises
-    ------
-    CredentialError
-        It was sealed for another key or in another context, or was changed on the way.
-    """
+    """Open a box that :func:`seal` made."""
     if len(box) < PUBLIC_BYTES + _TAG_BYTES:
         raise CredentialError(f"a sealed box of {len(box)} bytes is too short to be one{BEGIN_ANEW}")
     public, ciphertext = box[:PUBLIC_BYTES], box[PUBLIC_BYTES:]

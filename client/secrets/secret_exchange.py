@@ -37,27 +37,10 @@ _SECRETS = "clients.secret"
 class SecretExchange:
     """One client's part in the exchange of one run.
 
-    Parameters
-    ----------
-    run
-        The run's id.
-    identity
-        Who this client is to the others.
-    bits
-        Length of the Paillier key, if this client is to make it.
-    designated
-        Who makes the secrets; ``None``: whoever the server chooses.
-    peers
-        With whom secrets may be shared; ``None``: with every client of the authority.
-    folder
-        Where the X25519 key and the secrets are kept, readable by their owner only; ``None``: in memory.
-
-    Raises
-    ------
-    CheckpointError
-        The X25519 key that is kept in the folder is damaged.
-    CredentialError
-        The secrets that are kept there are damaged.
+    bits: length of the Paillier key, if this client is to make it.
+    designated: who makes the secrets; ``None``: whoever the server chooses.
+    peers: with whom secrets may be shared; ``None``: with every client of the authority.
+    folder: where the X25519 key and the secrets are kept, readable by their owner only; ``None``: in memory.
     """
 
     def __init__(
@@ -82,19 +65,7 @@ class SecretExchange:
             self.secrets = Secrets.load(folder / _SECRETS)
 
     def answer(self, phase: str, values: Values) -> Values:
-        """Answer one of :data:`fenchel.common.wire.phases.EXCHANGE`.
-
-        Raises
-        ------
-        CredentialError
-            Something is not from the client that it is said to be from, or not for this run.
-        PayloadError
-            The values are not what the phase takes.
-        LostStateError
-            The key that this client offered is gone.
-        StorageError
-            What must be kept cannot be written.
-        """
+        """Answer one of :data:`fenchel.common.wire.phases.EXCHANGE`."""
         if phase == OFFER:
             check(values, {}, source=_source(phase))
             return self._offer()
@@ -103,13 +74,7 @@ class SecretExchange:
         return self._accept(values)
 
     def forget(self) -> None:
-        """Remove what was kept: the run is complete.
-
-        Raises
-        ------
-        StorageError
-            The folder must not be changed.
-        """
+        """Remove what was kept: the run is complete."""
         if self._folder is not None:
             _remove(self._folder / _KEY)
             _remove(self._folder / _SECRETS)
@@ -121,11 +86,7 @@ class SecretExchange:
                 _write(self._folder / _KEY, self._key.private_bytes_raw())
         public = self._key.public_key().public_bytes_raw()
         signature = self._identity.sign(self._offered(self._identity.name, public))
-        return {
-            "public_key": _array(public),
-            "certificate": self._identity.certificate,
-            "signature": _array(signature),
-        }
+        return {"public_key": _array(public), "certificate": self._identity.certificate, "signature": _array(signature)}
 
     def _seal(self, values: Values) -> Values:
         own = self._identity
@@ -133,9 +94,7 @@ class SecretExchange:
             raise CredentialError(
                 f"the server asks {own.name} to make the secrets, but secrets.designated is {self._designated}"
             )
-        recipients = {
-            client: self._checked_offer(client, offer) for client, offer in _by_client(values).items()
-        }
+        recipients = {client: self._checked_offer(client, offer) for client, offer in _by_client(values).items()}
         if self.secrets is None:
             self._keep(Secrets.generate(self._bits))
         assert self.secrets is not None
@@ -255,8 +214,7 @@ def _write(path: Path, content: bytes) -> None:
         settle(path.parent)
     except OSError as error:
         raise StorageError(
-            f"cannot be written ({error.strerror}); make room, or give another folder with --state",
-            source=path,
+            f"cannot be written ({error.strerror}); make room, or give another folder with --state", source=path
         ) from None
 
 

@@ -32,17 +32,7 @@ _FINGERPRINT_PREFIX = b"fenchel client secrets\x00"
 class Secrets:
     """The secrets of one federation.
 
-    Parameters
-    ----------
-    private_key
-        The Paillier key.
-    alignment_key
-        32 random bytes: names of samples cross the wire as HMACs under this key only.
-
-    Raises
-    ------
-    CredentialError
-        The alignment key does not have 32 bytes.
+    alignment_key: 32 random bytes: names of samples cross the wire as HMACs under this key only.
     """
 
     private_key: PrivateKey
@@ -51,8 +41,7 @@ class Secrets:
     def __post_init__(self) -> None:
         if len(self.alignment_key) != ALIGNMENT_KEY_BYTES:
             raise CredentialError(
-                f"the alignment key has {len(self.alignment_key)} bytes, expected {ALIGNMENT_KEY_BYTES}",
-                key="secrets",
+                f"the alignment key has {len(self.alignment_key)} bytes, expected {ALIGNMENT_KEY_BYTES}", key="secrets"
             )
 
     @cached_property
@@ -68,20 +57,7 @@ class Secrets:
 
     @classmethod
     def generate(cls, bits: int = paillier.DEFAULT_BITS, *, for_tests: bool = False) -> Secrets:
-        """Make new secrets.
-
-        Parameters
-        ----------
-        bits
-            Length of the Paillier key.
-        for_tests
-            Allow a length that can be broken.
-
-        Raises
-        ------
-        SettingsError
-            The length is too small.
-        """
+        """Make new secrets."""
         key = paillier.generate(bits, for_tests=for_tests)
         return cls(key, secrets.token_bytes(ALIGNMENT_KEY_BYTES))
 
@@ -99,17 +75,7 @@ class Secrets:
     def from_text(cls, text: str, source: str = "secrets") -> Secrets:
         """Read what :meth:`to_text` wrote.
 
-        Parameters
-        ----------
-        text
-            The content of a file.
-        source
-            Where it comes from, for errors.
-
-        Raises
-        ------
-        CredentialError
-            It does not hold what it should.
+        source: where it comes from, for errors.
         """
         fields = paillier.parse_object(text, source)
         kind = fields.get("kind") if isinstance(fields, Mapping) else None
@@ -125,8 +91,7 @@ class Secrets:
             )
         if not paillier.is_current(fields.get("version")):
             raise CredentialError(
-                f"written in another version of the format; this Fenchel reads version {FORMAT_VERSION}",
-                source=source,
+                f"written in another version of the format; this Fenchel reads version {FORMAT_VERSION}", source=source
             )
         if set(fields) != _FIELDS:
             raise CredentialError(f"expected exactly the fields {', '.join(sorted(_FIELDS))}", source=source)
@@ -137,19 +102,12 @@ class Secrets:
             or set(digits) - set("0123456789abcdef")
         ):
             raise CredentialError(
-                f"alignment_key must be {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits",
-                source=source,
+                f"alignment_key must be {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits", source=source
             )
         return cls(PrivateKey.from_fields(fields["paillier"], source), bytes.fromhex(digits))
 
     def save(self, path: Path) -> None:
-        """Write a new file that only its owner may read (mode 0600).
-
-        Raises
-        ------
-        CredentialError
-            The file exists, or cannot be written.
-        """
+        """Write a new file that only its owner may read (mode 0600)."""
         try:
             # Made with its final mode: at no moment may anybody else open it.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -169,13 +127,7 @@ class Secrets:
 
     @classmethod
     def load(cls, path: Path) -> Secrets:
-        """Read a file.
-
-        Raises
-        ------
-        CredentialError
-            It cannot be read, others than its owner may read or change it, or it does not hold what it should.
-        """
+        """Read a file."""
         try:
             with path.open(encoding="ascii") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -52,26 +52,12 @@ _CALIBRATED = 1e-4
 
 @dataclass(frozen=True)
 class Release:
-    """One upload, as an accountant sees it.
+    """One upload, as an accountant sees it."""
 
-    Attributes
-    ----------
-    noise_multiplier
-        ``z``: standard deviation of the noise over the sensitivity; from 1e-100 to 1e6.
-    sampling_rate
-        ``q = Q b / n_i``: share of the client's samples that the upload was computed from, from 1e-9 to 1; 1 also
-        where sampling protects nobody, as with a private dual variable.
-
-    Raises
-    ------
-    ValueError
-        One of them is out of its range: no accountant could tell what such a release costs.
-    TypeError
-        One of them is no number.
-    """
-
-    noise_multiplier: float
+    noise_multiplier: float  # ``z``: standard deviation of the noise over the sensitivity; from 1e-100 to 1e6
     sampling_rate: float = 1.0
+    """``q = Q b / n_i``: share of the client's samples that the upload was computed from, from 1e-9 to 1; 1 also where
+    sampling protects nobody, as with a private dual variable."""
 
     def __post_init__(self) -> None:
         for what, value, least, most in (
@@ -86,45 +72,23 @@ class Release:
 
 @dataclass
 class Accountant:
-    """Computes epsilon for releases, and keeps the distributions that it made for them.
-
-    Attributes
-    ----------
-    method
-        ``pld-wor``: batches without replacement, neighbours that differ by replacing a sample; tight.
-        ``rdp-wor``: the same by a general bound, at most a few times looser. ``pld-poisson``,
-        ``rdp-poisson``: every sample in the batch by a coin of its own, neighbours that differ by adding or
-        removing a sample. For more than 100,000 releases, or an epsilon far beyond all privacy, ``pld-…`` is
-        ``rdp-…``, whose memory and time do not grow.
-    """
+    """Computes epsilon for releases, and keeps the distributions that it made for them."""
 
     method: Method = "pld-wor"
-    _distributions: dict[tuple[Release, float], PrivacyLossDistribution] = field(
-        default_factory=dict, repr=False
-    )
+    """``pld-wor``: batches without replacement, neighbours that differ by replacing a sample; tight. ``rdp-wor``: the
+    same by a general bound, at most a few times looser. ``pld-poisson``, ``rdp-poisson``: every sample in the batch by
+    a coin of its own, neighbours that differ by adding or removing a sample. For more than 100,000 releases, or an
+    epsilon far beyond all privacy, ``pld-…`` is ``rdp-…``, whose memory and time do not grow."""
+    _distributions: dict[tuple[Release, float], PrivacyLossDistribution] = field(default_factory=dict, repr=False)
     _divergences: dict[Release, Any] = field(default_factory=dict, repr=False)
 
     def epsilon(self, releases: Mapping[Release, int], delta: float) -> float:
         """Return an ``epsilon`` such that all releases together are (epsilon, delta)-differentially private.
 
-        Parameters
-        ----------
-        releases
-            How often each kind of release was made; they may differ in noise and sampling.
-        delta
-            Between 1e-10 and 1: below, rounding in the convolutions would count.
+        releases: how often each kind of release was made; they may differ in noise and sampling.
+        delta: between 1e-10 and 1: below, rounding in the convolutions would count.
 
-        Returns
-        -------
-        float
-            Infinite where the method knows of no bound.
-
-        Raises
-        ------
-        MissingDependencyError
-            dp-accounting is not installed.
-        ValueError
-            ``delta`` is out of range.
+        Returns: Infinite where the method knows of no bound.
         """
         if not 1e-10 <= delta < 1:
             raise ValueError(f"delta must lie in [1e-10, 1), given {delta!r}")
@@ -178,27 +142,8 @@ def epsilon(releases: Mapping[Release, int], delta: float, method: Method = "pld
 
 
 @functools.cache  # clients that are alike ask the same, and an answer takes a second
-def calibrate(
-    sampling_rate: float, uploads: int, delta: float, budget: float, method: Method = "pld-wor"
-) -> float:
-    """Return the smallest noise multiplier, up to 0.01 %, with which so many uploads stay within a budget.
-
-    Parameters
-    ----------
-    sampling_rate
-        ``q`` of every upload.
-    uploads
-        ``R``: the most that a client will make.
-    delta, budget
-        What all uploads together may cost.
-
-    Raises
-    ------
-    SettingsError
-        There is none that can be accounted for.
-    MissingDependencyError
-        dp-accounting is not installed.
-    """
+def calibrate(sampling_rate: float, uploads: int, delta: float, budget: float, method: Method = "pld-wor") -> float:
+    """Return the smallest noise multiplier, up to 0.01 %, with which so many uploads stay within a budget."""
     accountant = Accountant(method)
 
     def fits(z: float) -> bool:
@@ -277,15 +222,11 @@ def _without_replacement(release: Release, gap: float) -> PrivacyLossDistributio
 
     points = math.ceil(_largest_loss(release) / gap)
     losses = gap * np.arange(points + 1, dtype=np.float64)
-    above = release.sampling_rate * profile(
-        release.noise_multiplier, _unsampled(losses, release.sampling_rate)
-    )
+    above = release.sampling_rate * profile(release.noise_multiplier, _unsampled(losses, release.sampling_rate))
     below = -np.expm1(-losses) + np.exp(-losses) * above
     deltas = np.clip(np.concatenate([below[:0:-1], above]), 0.0, 1.0)
     deltas = np.maximum.accumulate(deltas[::-1])[::-1]  # rounding must not make the profile rise
-    return PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -points, points, deltas)
-    )
+    return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -points, points, deltas))
 
 
 def _unsampled(losses: NDArray[np.float64], q: float) -> NDArray[np.float64]:

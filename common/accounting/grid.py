@@ -41,36 +41,16 @@ _LARGEST_INTEGER = 2.0**63 - 2.0**54
 
 @dataclass(frozen=True)
 class GridNoise:
-    """Grid and scale of the noise of one upload.
+    """Grid and scale of the noise of one upload."""
 
-    Attributes
-    ----------
-    spacing
-        Of the grid: a power of two.
-    scale
-        ``r`` of the discrete Gaussian distribution, in spacings.
-    """
-
-    spacing: float
-    scale: float
+    spacing: float  # of the grid: a power of two
+    scale: float  # ``r`` of the discrete Gaussian distribution, in spacings
 
     @classmethod
     def covering(cls, sensitivity: float, noise_multiplier: float, count: int) -> GridNoise:
         """Return the noise for values of a sensitivity, which need not lie on the grid; it is public, as these are.
 
-        Parameters
-        ----------
-        sensitivity
-            Of the values before they are rounded to the grid, > 0.
-        noise_multiplier
-            ``z``: what the accountants count with.
-        count
-            ``k``, how many values there are.
-
-        Raises
-        ------
-        ValueError
-            Floating-point numbers cannot hold such noise.
+        sensitivity: of the values before they are rounded to the grid, > 0.
         """
         deviation = noise_multiplier * sensitivity
         if not (SMALLEST_DEVIATION <= deviation <= LARGEST_DEVIATION and math.isfinite(sensitivity)):
@@ -85,17 +65,9 @@ class GridNoise:
         return cls(spacing, math.hypot(noise_multiplier * (covered / spacing), SMOOTHING))
 
     def integers(self, values: Vector) -> NDArray[np.int64]:
-        """Return the nearest points of the grid, in spacings, shape (k,).
-
-        Raises
-        ------
-        ValueError
-            A value is no number, or too many spacings from 0.
-        """
+        """Return the nearest points of the grid, in spacings, shape (k,)."""
         with np.errstate(over="ignore", invalid="ignore"):  # that is found below
-            scaled = np.rint(
-                values.astype(np.float64) / self.spacing
-            )  # exact, the spacing being a power of two
+            scaled = np.rint(values.astype(np.float64) / self.spacing)  # exact, the spacing being a power of two
         if not (np.abs(scaled) < _LARGEST_INTEGER).all():
             raise ValueError(f"values lie beyond {_LARGEST_INTEGER * self.spacing:.4g}, or are no numbers")
         return scaled.astype(np.int64)

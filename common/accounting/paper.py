@@ -39,30 +39,14 @@ def c0(delta: float) -> float:
 def total(epsilon: float, sampling_rate: float, uploads: float, delta: float, law: Law = "printed") -> float:
     """Return Theorem 2's total ``c0 q^e epsilon sqrt(p T / (1 - q))`` for a client, with ``e`` 2 or 1.
 
-    Parameters
-    ----------
-    epsilon
-        Of one round.
-    sampling_rate
-        ``q = Q b / n_i``.
-    uploads
-        ``p T``: how often a client takes part, on average.
-    delta
-        Of one round.
-    law
-        The power of ``q``.
+    uploads: ``p T``: how often a client takes part, on average.
 
-    Returns
-    -------
-    float
-        Infinite for ``q >= 1``, where the theorem says nothing.
+    Returns: Infinite for ``q >= 1``, where the theorem says nothing.
     """
     return epsilon * _factor(sampling_rate, uploads, delta, law)
 
 
-def per_round(
-    budget: float, sampling_rate: float, uploads: float, delta: float, law: Law = "printed"
-) -> float:
+def per_round(budget: float, sampling_rate: float, uploads: float, delta: float, law: Law = "printed") -> float:
     """Return the ``epsilon`` of one round for which :func:`total` is ``budget``; 0 for ``q >= 1``."""
     return budget / _factor(sampling_rate, uploads, delta, law)
 

@@ -12,14 +12,7 @@ from fenchel.common.wire.index_sets import seeded_support
 def uplink_support(sparsifier: UplinkSparsifier, around: Vector, seed: int, t: int) -> Indices:
     """Return the coordinates that every client sends in round ``t``, shape (k,), increasing.
 
-    Parameters
-    ----------
-    sparsifier
-        One whose support is shared.
-    around
-        The model that everybody was sent, shape (d,).
-    seed, t
-        Of the run, and its round.
+    around: the model that everybody was sent, shape (d,).
     """
     size = around.size
     own = public_seed(seed, "uplink support", t)

@@ -19,17 +19,8 @@ from fenchel.common.wire.schema import finiteness_problem
 def kept(alpha: float, size: int) -> int:
     """Return how many entries of a vector a fraction is: ``max(1, floor(alpha d + 0.5))``.
 
-    Parameters
-    ----------
-    alpha
-        Fraction kept, in (0, 1].
-    size
-        Entries of the vector (d), at least 1.
-
-    Raises
-    ------
-    ValueError
-        One of them is out of its range.
+    alpha: fraction kept, in (0, 1].
+    size: entries of the vector (d), at least 1.
     """
     if not 0 < alpha <= 1 or size < 1:
         raise ValueError(f"no fraction of a vector: {alpha} of {size} entries")
@@ -42,24 +33,10 @@ def top_k(vector: Vector, k: int) -> Indices:
     Time O(d), by selection. Not private: which entries are large follows from the data (FedPDM specification,
     section 3.4).
 
-    Parameters
-    ----------
-    vector
-        Shape (d,).
-    k
-        1..d.
+    vector: shape (d,).
+    k: 1..d.
 
-    Returns
-    -------
-    Indices
-        Shape (k,), strictly increasing.
-
-    Raises
-    ------
-    PayloadError
-        An entry is not finite.
-    ValueError
-        ``k`` is out of its range.
+    Returns: Shape (k,), strictly increasing.
     """
     _check_count(k, len(vector))
     if k == len(vector):
@@ -80,24 +57,11 @@ def top_k(vector: Vector, k: int) -> Indices:
 def rand_k(generator: np.random.Generator, size: int, k: int) -> Indices:
     """Return k indices drawn uniformly, without replacement.
 
-    Parameters
-    ----------
-    generator
-        Where privacy rests on the support being unknown, one that nobody else can repeat.
-    size
-        Length of the vector (d).
-    k
-        1..d.
+    generator: where privacy rests on the support being unknown, one that nobody else can repeat.
+    size: length of the vector (d).
+    k: 1..d.
 
-    Returns
-    -------
-    Indices
-        Shape (k,), strictly increasing.
-
-    Raises
-    ------
-    ValueError
-        ``k`` is out of its range.
+    Returns: Shape (k,), strictly increasing.
     """
     _check_count(k, size)
     return np.sort(generator.choice(size, k, replace=False, shuffle=False))
@@ -109,26 +73,11 @@ def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
     ``floor(0.8 k + 0.5)`` indices are those of :func:`top_k` of ``reference``; the others follow from the
     seed, so that entries which are zero now have their turn (FedPDM specification, section 2.5).
 
-    Parameters
-    ----------
-    reference
-        Shape (d,): what everybody knows, the model that was broadcast.
-    k
-        1..d.
-    seed
-        0..2^64-1, public.
+    reference: shape (d,): what everybody knows, the model that was broadcast.
+    k: 1..d.
+    seed: 0..2^64-1, public.
 
-    Returns
-    -------
-    Indices
-        Shape (k,), strictly increasing.
-
-    Raises
-    ------
-    PayloadError
-        An entry is not finite.
-    ValueError
-        ``k`` or the seed is out of its range.
+    Returns: Shape (k,), strictly increasing.
     """
     _check_count(k, len(reference))
     first = top_k(reference, (8 * k + 5) // 10)
@@ -143,6 +92,4 @@ def _check_count(k: int, size: int) -> None:
 
 def _check_finite(vector: Vector) -> None:
     if problem := finiteness_problem(vector):
-        raise NotFiniteError(
-            f"the vector to choose the largest entries of {problem}; did local training diverge?"
-        )
+        raise NotFiniteError(f"the vector to choose the largest entries of {problem}; did local training diverge?")

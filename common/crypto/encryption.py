@@ -26,17 +26,6 @@ class PublicEncryption:
     Paillier hides a plaintext by ``r^n`` with a random unit ``r``. Here ``r`` is a random power of one
     element ``h = -x^2``, so that ``h^n`` is computed once and its exponent has half the length of ``n``. The
     result is as hard to open as Paillier's, if both primes are 3 modulo 4, as Fenchel makes them.
-
-    Parameters
-    ----------
-    key
-        The public key.
-
-    Raises
-    ------
-    EncryptionError
-        The primes of the key are certainly not both 3 modulo 4. (If both are 1, nobody can tell from
-        outside: for a key that another program has made, let its owner encrypt.)
     """
 
     def __init__(self, key: PublicKey) -> None:
@@ -54,23 +43,11 @@ class PublicEncryption:
     def encrypt(self, values: NDArray[np.floating[Any]], layout: Layout) -> CipherVector:
         """Return an encrypted vector.
 
-        Parameters
-        ----------
-        values
-            Shape (count,), float64.
-        layout
-            How they lie in the plaintexts.
-
-        Raises
-        ------
-        EncryptionError
-            A value is not finite or too large, or the layout does not fit the key.
+        values: shape (count,), float64.
         """
         layout.check_fits(self.key)
         n, modulus = self.key.modulus, self.key.n_squared
-        ciphertexts = [
-            (1 + plaintext * n) * self._obfuscator() % modulus for plaintext in layout.pack(values)
-        ]
+        ciphertexts = [(1 + plaintext * n) * self._obfuscator() % modulus for plaintext in layout.pack(values)]
         return CipherVector(self.key, layout, len(values), 1, ciphertexts)
 
     def _obfuscator(self) -> mpz:

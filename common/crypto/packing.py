@@ -33,30 +33,14 @@ _Words = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Layout:
-    """How values lie in plaintexts. Only vectors of the same layout can be added.
+    """How values lie in plaintexts. Only vectors of the same layout can be added."""
 
-    Attributes
-    ----------
-    slot_bits
-        Width of a slot, ``w``.
-    fraction_bits
-        Values are kept as multiples of ``2^-fraction_bits``.
-    slots
-        Values in a plaintext.
-    value_bits
-        A fresh value, in those multiples, is at most ``2^value_bits - 1`` in magnitude. What a slot has
-        beyond that is room for sums.
-
-    Raises
-    ------
-    EncryptionError
-        The numbers contradict each other.
-    """
-
-    slot_bits: int
-    fraction_bits: int
-    slots: int
+    slot_bits: int  # width of a slot, ``w``
+    fraction_bits: int  # values are kept as multiples of ``2^-fraction_bits``
+    slots: int  # values in a plaintext
     value_bits: int
+    """A fresh value, in those multiples, is at most ``2^value_bits - 1`` in magnitude. What a slot has beyond that is
+    room for sums."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.value_bits < self.slot_bits <= _WIDEST:
@@ -70,37 +54,15 @@ class Layout:
             raise EncryptionError(f"a ciphertext holds at least one value, not {self.slots}")
 
     @classmethod
-    def fit(
-        cls, key_bits: int, fraction_bits: int, largest: float, additions: int, slots: int | None = None
-    ) -> Layout:
+    def fit(cls, key_bits: int, fraction_bits: int, largest: float, additions: int, slots: int | None = None) -> Layout:
         """Return the layout with the narrowest slots that will do.
 
-        Parameters
-        ----------
-        key_bits
-            Length of the key's ``n``.
-        fraction_bits
-            Precision of the values.
-        largest
-            Largest magnitude of a fresh value.
-        additions
-            How many fresh vectors may be added up.
-        slots
-            Values in a ciphertext; as many as there is room for unless given.
-
-        Raises
-        ------
-        EncryptionError
-            Such values do not fit a plaintext.
+        slots: values in a ciphertext; as many as there is room for unless given.
         """
         if not (0 < largest < float("inf")):
-            raise EncryptionError(
-                f"the largest magnitude to encrypt is {largest}; it must be positive and finite"
-            )
+            raise EncryptionError(f"the largest magnitude to encrypt is {largest}; it must be positive and finite")
         if additions < 1:
-            raise EncryptionError(
-                f"room for {additions} additions was asked for; a layout needs at least one"
-            )
+            raise EncryptionError(f"room for {additions} additions was asked for; a layout needs at least one")
         if not 0 <= fraction_bits <= _WIDEST:
             raise EncryptionError(f"a fraction of {fraction_bits} bits; 0 to {_WIDEST} are possible")
         value_bits = max(1, round(Fraction(largest) * (1 << fraction_bits)).bit_length())
@@ -115,13 +77,7 @@ class Layout:
         return cls(slot_bits, fraction_bits, room if slots is None else slots, value_bits)
 
     def rescaled(self, shift: int) -> Layout:
-        """Return the same slots for the same range of real numbers, with ``shift`` more bits after the point.
-
-        Raises
-        ------
-        EncryptionError
-            The slots have no room for so many bits; or, for a negative ``shift``, there are not so many.
-        """
+        """Return the same slots for the same range of real numbers, with ``shift`` more bits after the point."""
         return replace(self, fraction_bits=self.fraction_bits + shift, value_bits=self.value_bits + shift)
 
     @property
@@ -166,19 +122,7 @@ class Layout:
     def quantized(self, values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Return the values as whole multiples of ``2^-fraction_bits``, rounded to nearest, ties to even.
 
-        Parameters
-        ----------
-        values
-            Shape (count,), float64.
-
-        Returns
-        -------
-        Shape (count,), float64, whole numbers.
-
-        Raises
-        ------
-        EncryptionError
-            A value is not finite, or too large.
+        values: shape (count,), float64.
         """
         exact = np.asarray(values, np.float64)
         if exact.ndim != 1:
@@ -204,19 +148,7 @@ class Layout:
     def pack(self, values: NDArray[np.floating[Any]]) -> list[mpz]:
         """Return the plaintexts of a vector.
 
-        Parameters
-        ----------
-        values
-            Shape (count,), float64.
-
-        Returns
-        -------
-        ``ciphertexts(count)`` signed integers, to be taken modulo ``n``. Slots that are left over hold zero.
-
-        Raises
-        ------
-        EncryptionError
-            A value is not finite, or too large; the error names its position.
+        values: shape (count,), float64.
         """
         whole = self.quantized(values)
         rows = self.ciphertexts(len(whole))
@@ -232,8 +164,7 @@ class Layout:
         content = words.tobytes()
         bias = self._bias
         return [
-            mpz.from_bytes(content[start : start + width], "little") - bias
-            for start in range(0, len(content), width)
+            mpz.from_bytes(content[start : start + width], "little") - bias for start in range(0, len(content), width)
         ]
 
     def unpack(
@@ -241,26 +172,7 @@ class Layout:
     ) -> NDArray[np.float64]:
         """Return the values in plaintexts.
 
-        Parameters
-        ----------
-        plaintexts
-            ``ciphertexts(count)`` integers, modulo ``n``.
-        count
-            How many values there are.
-        n
-            The key's modulus.
-        additions
-            How many fresh vectors were added up; as many as fit unless given.
-
-        Returns
-        -------
-        Shape (count,), float64: the exact sums, rounded to the nearest float64.
-
-        Raises
-        ------
-        EncryptionError
-            A plaintext holds what no permitted sum can give: a slot has overflowed, or the ciphertext was not made
-            in this layout, or with another key.
+        additions: how many fresh vectors were added up; as many as fit unless given.
         """
         if len(plaintexts) != self.ciphertexts(count):
             raise EncryptionError(
@@ -307,16 +219,7 @@ class Layout:
 def _joined(fields: _Words, width: int) -> _Words:
     """Write the fields of each row one after the other, ``width`` bits each, low bits first.
 
-    Parameters
-    ----------
-    fields
-        Shape (rows, slots), uint64, each below ``2^width``.
-    width
-        At most 64.
-
-    Returns
-    -------
-    Shape (rows, words), little-endian uint64.
+    fields: shape (rows, slots), uint64, each below ``2^width``.
     """
     slots = fields.shape[1]
     starts = np.arange(slots) * width
@@ -337,9 +240,7 @@ def _cut(words: _Words, width: int, slots: int) -> _Words:
     """Undo :func:`_joined`: return the fields, shape (rows, slots), uint64."""
     starts = np.arange(slots) * width
     word, shift = starts // _WORD, (starts % _WORD).astype(np.uint64)
-    beyond = np.minimum(
-        word + 1, words.shape[1] - 1
-    )  # the last field has no next word; the mask hides what it gets
+    beyond = np.minimum(word + 1, words.shape[1] - 1)  # the last field has no next word; the mask hides what it gets
     low = words[:, word] >> shift
     high = words[:, beyond] << (np.uint64(_WORD) - shift)
     return (low | high) & np.uint64((1 << width) - 1)

@@ -34,20 +34,9 @@ _SMALL_PRIMES = gmpy2.primorial(1000)  # the product of all primes up to 1000
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A Paillier public key with the generator ``n + 1`` (Paillier 1999, scheme 1).
+    """A Paillier public key with the generator ``n + 1`` (Paillier 1999, scheme 1)."""
 
-    Attributes
-    ----------
-    n
-        The product of two primes of about the same length.
-
-    Raises
-    ------
-    CredentialError
-        ``n`` cannot be such a product: too short, too long, even, prime, a power, or with a small factor.
-    """
-
-    n: int
+    n: int  # the product of two primes of about the same length
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", int(operator.index(self.n)))
@@ -59,9 +48,7 @@ class PublicKey:
         if gmpy2.gcd(self.modulus, _SMALL_PRIMES) != 1:
             raise CredentialError("this Paillier key is broken: its n is even or has a small factor")
         if gmpy2.is_power(self.modulus) or gmpy2.is_prime(self.modulus):
-            raise CredentialError(
-                "this Paillier key is broken: its n is not a product of two different primes"
-            )
+            raise CredentialError("this Paillier key is broken: its n is not a product of two different primes")
 
     @cached_property
     def modulus(self) -> mpz:
@@ -96,32 +83,14 @@ class PublicKey:
 
     def to_text(self) -> str:
         """Return the key as a file holds it: JSON that :meth:`from_text` reads."""
-        content = {
-            "kind": PUBLIC_KIND,
-            "version": FORMAT_VERSION,
-            "fingerprint": self.fingerprint,
-            "n": hex(self.n),
-        }
+        content = {"kind": PUBLIC_KIND, "version": FORMAT_VERSION, "fingerprint": self.fingerprint, "n": hex(self.n)}
         return json.dumps(content, indent=1) + "\n"
 
     @classmethod
     def from_text(cls, text: str, source: str, *, smallest_bits: int = SAFE_BITS) -> PublicKey:
         """Read a key that :meth:`to_text` wrote.
 
-        Parameters
-        ----------
-        text
-            The file's content.
-        source
-            Where it comes from, for errors: the file's path.
-        smallest_bits
-            Shorter keys are refused.
-
-        Raises
-        ------
-        CredentialError
-            The text holds private keys, which the reader must not have, or it is no public key, or damaged,
-            or the key is too short.
+        source: where it comes from, for errors: the file's path.
         """
         if looks_private(text):
             raise CredentialError(
@@ -140,14 +109,11 @@ class PublicKey:
             raise CredentialError(f"{error}", source=source) from None
         if content["fingerprint"] != key.fingerprint:
             raise CredentialError(
-                f"the fingerprint is not that of the key ({key.fingerprint}); "
-                "the file is damaged or was edited",
+                f"the fingerprint is not that of the key ({key.fingerprint}); the file is damaged or was edited",
                 source=source,
             )
         if key.bits < smallest_bits:
-            raise CredentialError(
-                f"a key of {key.bits} bits is too short; use {smallest_bits} or more", source=source
-            )
+            raise CredentialError(f"a key of {key.bits} bits is too short; use {smallest_bits} or more", source=source)
         return key
 
 
@@ -170,9 +136,7 @@ def _fields(text: str, source: str) -> dict[str, Any]:
             source=source,
         )
     if len(pairs) != len(content) or content.keys() != wanted:
-        raise CredentialError(
-            f"a public key file holds {sorted(wanted)}, each once, and nothing else", source=source
-        )
+        raise CredentialError(f"a public key file holds {sorted(wanted)}, each once, and nothing else", source=source)
     return content
 
 

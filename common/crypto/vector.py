@@ -26,33 +26,13 @@ from fenchel.common.errors import EncryptionError, PayloadError
 class CipherVector:
     """A vector of fixed-point numbers under Paillier encryption.
 
-    Parameters
-    ----------
-    key
-        The public key.
-    layout
-        How the values lie in the plaintexts.
-    count
-        How many values there are.
-    additions
-        How many fresh vectors were added up, by which the largest possible sum is known.
-    ciphertexts
-        ``layout.ciphertexts(count)`` numbers modulo ``n^2``.
-
-    Raises
-    ------
-    EncryptionError
-        The layout does not fit the key, or the numbers contradict each other.
+    additions: how many fresh vectors were added up, by which the largest possible sum is known.
     """
 
-    def __init__(
-        self, key: PublicKey, layout: Layout, count: int, additions: int, ciphertexts: Sequence[mpz]
-    ) -> None:
+    def __init__(self, key: PublicKey, layout: Layout, count: int, additions: int, ciphertexts: Sequence[mpz]) -> None:
         layout.check_fits(key)
         if count < 0 or len(ciphertexts) != layout.ciphertexts(count):
-            raise EncryptionError(
-                f"{len(ciphertexts)} ciphertexts cannot hold {count} values, {layout.slots} in each"
-            )
+            raise EncryptionError(f"{len(ciphertexts)} ciphertexts cannot hold {count} values, {layout.slots} in each")
         self.key = key
         self.layout = layout
         self.count = count
@@ -84,23 +64,13 @@ class CipherVector:
         )
 
     def __add__(self, other: CipherVector) -> CipherVector:
-        """Return the sum.
-
-        Raises
-        ------
-        EncryptionError
-            The vectors differ in key, layout or length, or the slots have no room for so many additions.
-        """
+        """Return the sum."""
         if not isinstance(other, CipherVector):
             return NotImplemented
         self._check_same_kind(other)
         if self.count != other.count:
-            raise EncryptionError(
-                f"encrypted vectors of {self.count} and {other.count} values cannot be added"
-            )
-        terms = _checked(
-            [mine + theirs for mine, theirs in zip(self._terms, other._terms, strict=True)], self.layout
-        )
+            raise EncryptionError(f"encrypted vectors of {self.count} and {other.count} values cannot be added")
+        terms = _checked([mine + theirs for mine, theirs in zip(self._terms, other._terms, strict=True)], self.layout)
         modulus = self.key.n_squared
         products = [a * b % modulus for a, b in zip(self.ciphertexts, other.ciphertexts, strict=True)]
         return self._like(self.layout, self.count, terms, products)
@@ -108,15 +78,7 @@ class CipherVector:
     def take(self, indices: Sequence[int] | Indices) -> CipherVector:
         """Return whole ciphertexts by their positions; ``len(indices) * layout.slots`` values.
 
-        Parameters
-        ----------
-        indices
-            Positions of ciphertexts, shape (k,).
-
-        Raises
-        ------
-        EncryptionError
-            There is no such ciphertext.
+        indices: positions of ciphertexts, shape (k,).
         """
         places = self._places(indices)
         return self._like(
@@ -132,24 +94,13 @@ class CipherVector:
         The additions are counted for each ciphertext apart, so those of clients that hold different
         ciphertexts do not add up. If anything is refused, nothing has changed.
 
-        Parameters
-        ----------
-        indices
-            Positions of ciphertexts, shape (k,); one that occurs twice is added to twice.
-        other
-            A vector of k ciphertexts.
-
-        Raises
-        ------
-        EncryptionError
-            As for a sum, or there is no such ciphertext.
+        indices: positions of ciphertexts, shape (k,); one that occurs twice is added to twice.
+        other: a vector of k ciphertexts.
         """
         places = self._places(indices)
         self._check_same_kind(other)
         if len(places) != len(other.ciphertexts):
-            raise EncryptionError(
-                f"{len(other.ciphertexts)} ciphertexts cannot be added at {len(places)} positions"
-            )
+            raise EncryptionError(f"{len(other.ciphertexts)} ciphertexts cannot be added at {len(places)} positions")
         terms = list(self._terms)
         for place, more in zip(places, other._terms, strict=True):
             terms[place] += more
@@ -165,16 +116,9 @@ class CipherVector:
         the point: the result has the layout ``layout.rescaled(shift)``, and can be added to other vectors of
         that layout. A factor of at most one in magnitude leaves the number of additions as it is; a
         larger one counts as so many more.
-
-        Raises
-        ------
-        EncryptionError
-            The slots have no room for the result.
         """
         if shift < 0:
-            raise EncryptionError(
-                f"a shift of {shift} bits; multiply the numerator by a power of two instead"
-            )
+            raise EncryptionError(f"a shift of {shift} bits; multiply the numerator by a power of two instead")
         layout = self.layout.rescaled(shift)
         grown = abs(numerator) * self.layout.largest_fresh
         terms = _checked([-(-terms * grown // layout.largest_fresh) for terms in self._terms], layout)
@@ -207,13 +151,7 @@ class CipherVector:
 
     @classmethod
     def from_wire(cls, wire: Ciphertexts, key: PublicKey) -> CipherVector:
-        """Read what :meth:`to_wire` gave, or what somebody pretends it gave.
-
-        Raises
-        ------
-        PayloadError
-            The ciphertexts are under another key, their numbers contradict each other, or one of them is none.
-        """
+        """Read what :meth:`to_wire` gave, or what somebody pretends it gave."""
         if problem := wire_problem(wire, key):
             raise PayloadError(f"an encrypted vector {problem}")
         return cls(key, wire.layout, wire.count, wire.additions, _numbers(wire.data, wire.ciphertext_bytes))
@@ -229,9 +167,7 @@ class CipherVector:
         places = np.asarray(indices, np.int64).reshape(-1)
         outside = (places < 0) | (places >= len(self.ciphertexts))
         if outside.any():
-            raise EncryptionError(
-                f"there is no ciphertext {places[outside][0]} in a vector of {len(self.ciphertexts)}"
-            )
+            raise EncryptionError(f"there is no ciphertext {places[outside][0]} in a vector of {len(self.ciphertexts)}")
         found: list[int] = places.tolist()
         return found
 
@@ -242,9 +178,7 @@ class CipherVector:
                 "cannot be added; all clients of a federation share one key file"
             )
         if self.layout != other.layout:
-            raise EncryptionError(
-                f"vectors of different layouts cannot be added: {self.layout}; and {other.layout}"
-            )
+            raise EncryptionError(f"vectors of different layouts cannot be added: {self.layout}; and {other.layout}")
 
 
 def _checked(terms: list[int], layout: Layout) -> list[int]:

@@ -16,49 +16,19 @@ from fenchel.common.settings.data import GridPartition, RaggedPartition
 
 @dataclass(frozen=True)
 class ClientBlock:
-    """What one client holds.
+    """What one client holds."""
 
-    Attributes
-    ----------
-    samples
-        Positions of its samples, shape (n,), increasing.
-    features
-        Positions of its features, shape (m,), increasing; ``None`` if it holds all.
-    cells
-        Positions of its values among the stored values of the CSR matrix, increasing; ``None`` if it holds
-        the whole rectangle of samples and features.
-    """
-
-    samples: Indices
-    features: Indices | None = None
+    samples: Indices  # positions of its samples, shape (n,), increasing
+    features: Indices | None = None  # positions of its features, shape (m,), increasing; ``None`` if it holds all
     cells: Indices | None = None
+    """Positions of its values among the stored values of the CSR matrix, increasing; ``None`` if it holds the whole
+    rectangle of samples and features."""
 
 
 def grid(
-    samples: int,
-    clients: int,
-    seed: int,
-    settings: GridPartition,
-    *,
-    features: int,
-    bias: bool = False,
+    samples: int, clients: int, seed: int, settings: GridPartition, *, features: int, bias: bool = False
 ) -> list[ClientBlock]:
-    """Divide samples into K random groups and features into Q groups; client q K + k holds cell (k, q).
-
-    Parameters
-    ----------
-    samples, features
-        Size of the matrix; ``features`` counts the bias.
-    clients, seed, settings
-        As for :func:`partition`.
-    bias
-        Whether the last feature is the bias.
-
-    Raises
-    ------
-    DataError
-        If the number of clients is not K Q, a group would be empty, or quadrants do not fit the features.
-    """
+    """Divide samples into K random groups and features into Q groups; client q K + k holds cell (k, q)."""
     _check_groups(settings, clients, samples)
     if settings.feature_groups > features:
         raise DataError(
@@ -95,11 +65,6 @@ def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartit
     Shares of one sample differ by one value at most; who gets the surplus is random. Client k Q + q is the
     q-th of group k. A client holds all samples of its group and the features of which it has any value; a
     sample with fewer than Q values is a row of zeros to some.
-
-    Raises
-    ------
-    DataError
-        If the number of clients is not K Q, or a client would get no value.
     """
     _check_groups(settings, clients, int(matrix.shape[0]))
     rng = generator(seed, "partition", "ragged")
@@ -123,9 +88,7 @@ def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartit
             key="data.partition",
         )
     return [
-        ClientBlock(
-            groups[client // settings.feature_groups], np.unique(matrix.indices[mine]).astype(np.int64), mine
-        )
+        ClientBlock(groups[client // settings.feature_groups], np.unique(matrix.indices[mine]).astype(np.int64), mine)
         for client, mine in enumerate(cells)
     ]
 
@@ -141,7 +104,6 @@ def _check_groups(settings: GridPartition | RaggedPartition, clients: int, sampl
         )
     if settings.sample_groups > samples:
         raise DataError(
-            f"{settings.sample_groups} given, but there are {samples} "
-            f"training samples; use at most {samples}",
+            f"{settings.sample_groups} given, but there are {samples} training samples; use at most {samples}",
             key="data.partition.sample_groups",
         )

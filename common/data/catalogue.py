@@ -29,58 +29,29 @@ DATA_VARIABLE = "FENCHEL_DATA"
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file of a public source.
+    """One file of a public source."""
 
-    Attributes
-    ----------
-    name
-        Its name, under which it is also looked for on this machine.
-    url
-        Where it is published; empty: nowhere, so that only a machine that has it can read it.
-    sha256
-        Its checksum; ``None`` if its source publishes none that we could confirm. Then the number of
-        samples, features and classes is all that is checked.
-    """
-
-    name: str
-    url: str
+    name: str  # its name, under which it is also looked for on this machine
+    url: str  # where it is published; empty: nowhere, so that only a machine that has it can read it
     sha256: str | None
+    """Its checksum; ``None`` if its source publishes none that we could confirm. Then the number of samples, features
+    and classes is all that is checked."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A named data set.
+    """A named data set."""
 
-    Attributes
-    ----------
-    name
-        As in ``data.name``.
-    title
-        What it is, in a few words.
-    licence
-        As its source states it.
-    train, test
-        Number of samples; ``test`` is 0 if no test set is published.
-    features, classes
-        Number of features, and of classes.
-    files
-        Public files; none if scikit-learn brings the data along.
-    read
-        Makes the data set of the files.
-    folder
-        Where the files lie inside a folder of data sets, if not in one of the data set's own name.
-    """
-
-    name: str
-    title: str
-    licence: str
-    train: int
+    name: str  # as in ``data.name``
+    title: str  # what it is, in a few words
+    licence: str  # as its source states it
+    train: int  # train, test: number of samples; ``test`` is 0 if no test set is published
     test: int
-    features: int
+    features: int  # features, classes: number of features, and of classes
     classes: int
-    files: tuple[PublicFile, ...]
-    read: Callable[[Mapping[str, Path]], DataSet]
-    folder: str = ""
+    files: tuple[PublicFile, ...]  # public files; none if scikit-learn brings the data along
+    read: Callable[[Mapping[str, Path]], DataSet]  # makes the data set of the files
+    folder: str = ""  # where the files lie inside a folder of data sets, if not in one of the data set's own name
 
 
 def _public(base: str, **checksums: str | None) -> tuple[PublicFile, ...]:
@@ -89,9 +60,7 @@ def _public(base: str, **checksums: str | None) -> tuple[PublicFile, ...]:
 
 def _idx(base: str, *checksums: str) -> tuple[PublicFile, ...]:
     """Files of MNIST and its followers: training images and labels, test images and labels."""
-    names = [
-        f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
-    ]
+    names = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
     return _public(base, **dict(zip(names, checksums, strict=True)))
 
 
@@ -224,27 +193,17 @@ def known_names(folders: tuple[Path, ...] | None = None) -> list[str]:
     imported |= {name for name in UNPUBLISHED if locate(name, folders) is not None}
     return [
         *CATALOGUE,
-        *sorted(
-            name for name in imported if name.replace("_", "-") not in CATALOGUE and name not in CATALOGUE
-        ),
+        *sorted(name for name in imported if name.replace("_", "-") not in CATALOGUE and name not in CATALOGUE),
     ]
 
 
 def locate(name: str, folders: tuple[Path, ...] | None = None) -> Mapping[str, Path] | None:
     """Find a data set on this machine.
 
-    Parameters
-    ----------
-    name
-        Of the catalogue or of an import.
-    folders
-        Where to look; by default ``$FENCHEL_DATA`` and the cache.
+    folders: where to look; by default ``$FENCHEL_DATA`` and the cache.
 
-    Returns
-    -------
-    Mapping[str, Path] | None
-        ``data.npz`` of an import or download, or every public file by its name (compressed or not), or
-        nothing at all for what scikit-learn brings along; ``None`` if the data set is not here.
+    Returns: ``data.npz`` of an import or download, or every public file by its name (compressed or not), or nothing
+    at all for what scikit-learn brings along; ``None`` if the data set is not here.
     """
     entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
     for root in data_folders() if folders is None else folders:
@@ -271,17 +230,7 @@ def _variant(path: Path) -> Path | None:
 def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
     """Load a named data set that is on this machine; nothing is downloaded.
 
-    Parameters
-    ----------
-    name
-        Of the catalogue or of an import.
-    folders
-        Where to look; by default ``$FENCHEL_DATA`` and the cache.
-
-    Raises
-    ------
-    DataError
-        If the name is unknown, the data set is not here, or its files are not what was published.
+    folders: where to look; by default ``$FENCHEL_DATA`` and the cache.
     """
     entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
     files = locate(name, folders)
@@ -326,13 +275,7 @@ def _check(entry: Entry, files: Mapping[str, Path]) -> None:
 
 
 def verify(dataset: DataSet, entry: Entry, where: str) -> None:
-    """Check that a data set has the published size.
-
-    Raises
-    ------
-    DataError
-        If the number of samples, features or classes differs from the catalogue's.
-    """
+    """Check that a data set has the published size."""
     test = 0 if dataset.test is None else len(dataset.test)
     found = (len(dataset.train), test, dataset.features, len(set(dataset.train.labels.tolist())))
     expected = (entry.train, entry.test, entry.features, entry.classes)
@@ -343,37 +286,16 @@ def verify(dataset: DataSet, entry: Entry, where: str) -> None:
         )
 
 
-def import_files(
-    name: str, files: list[Path], destination: Path | None = None, label: str | None = None
-) -> Path:
+def import_files(name: str, files: list[Path], destination: Path | None = None, label: str | None = None) -> Path:
     """Make a named data set of files of any known form, for ``data.name``.
 
-    Parameters
-    ----------
-    name
-        Any name. The public files of a name of the catalogue must be complete; other files may hold a part
-        or another version of the data set.
-    files
-        As for :func:`fenchel.common.data.files.read_files`.
-    destination
-        Folder that holds data sets; by default the cache.
-    label
-        Name of the label column, for CSV and Parquet.
-
-    Returns
-    -------
-    Path
-        The file written, ``destination/name/data.npz``.
-
-    Raises
-    ------
-    DataError
-        If the files cannot be read or do not make one data set.
+    name: any name. The public files of a name of the catalogue must be complete; other files may hold a part or
+        another version of the data set.
+    destination: folder that holds data sets; by default the cache.
+    label: name of the label column, for CSV and Parquet.
     """
     if not re.fullmatch(NAME_PATTERN, name):
-        raise DataError(
-            f"{name!r} is no name for a data set; expected lower-case letters, digits, dots and dashes"
-        )
+        raise DataError(f"{name!r} is no name for a data set; expected lower-case letters, digits, dots and dashes")
     entry = CATALOGUE.get(name)
     given = {path.name: path for path in files}
     if entry is not None and entry.files and set(given) == {file.name for file in entry.files}:

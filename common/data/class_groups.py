@@ -15,11 +15,7 @@ from fenchel.common.settings.data import ClassGroupsPartition
 
 
 def class_groups(
-    labels: NDArray[Any],
-    positive: NDArray[np.bool_],
-    clients: int,
-    seed: int,
-    settings: ClassGroupsPartition,
+    labels: NDArray[Any], positive: NDArray[np.bool_], clients: int, seed: int, settings: ClassGroupsPartition
 ) -> list[Indices]:
     """Deal positive and negative classes to the clients in turn (CODASCA specification, section 4.1).
 
@@ -28,27 +24,11 @@ def class_groups(
     at most. If a side has C < K classes, client k shares the class k modulo C with others, in random parts of
     equal size: then classes are on several clients, samples never.
 
-    Parameters
-    ----------
-    labels
-        Shape (n,), class indices.
-    positive
-        Which samples are positive, shape (n,).
-    clients, seed
-        As for :func:`fenchel.common.data.partition.partition`.
-    settings
-        Order of dealing, and perhaps shares in which positive samples are dealt instead, whatever their class.
+    labels: shape (n,), class indices.
+    positive: which samples are positive, shape (n,).
+    settings: order of dealing, and perhaps shares in which positive samples are dealt instead, whatever their class.
 
-    Returns
-    -------
-    list[Indices]
-        Positions of each client's samples, increasing.
-
-    Raises
-    ------
-    DataError
-        If a side has no samples, a class has fewer than clients to share it, or there are more or fewer
-        shares than clients.
+    Returns: Positions of each client's samples, increasing.
     """
     rng = generator(seed, "partition", "class-groups")
     shares = settings.positive_shares
@@ -62,8 +42,7 @@ def class_groups(
     for side, rows in sides.items():
         if len(rows) == 0:
             raise DataError(
-                f"no training sample is {side}; change objective.positive, or use more samples",
-                key="data.partition",
+                f"no training sample is {side}; change objective.positive, or use more samples", key="data.partition"
             )
         if side == "positive" and shares is not None:
             pieces = _by_shares(rows, shares, rng)
@@ -74,9 +53,7 @@ def class_groups(
     return [np.sort(np.concatenate(pieces)) for pieces in held]
 
 
-def _by_shares(
-    rows: Indices, shares: Sequence[float], rng: np.random.Generator
-) -> Iterable[tuple[int, Indices]]:
+def _by_shares(rows: Indices, shares: Sequence[float], rng: np.random.Generator) -> Iterable[tuple[int, Indices]]:
     """Deal the samples of a side in proportion to shares, whatever their class; yield clients with their samples."""
     ends = np.rint(np.cumsum(shares) / np.sum(shares) * len(rows)).astype(np.int64)
     return enumerate(np.split(rng.permutation(rows), ends[:-1]))

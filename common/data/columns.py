@@ -22,29 +22,15 @@ from fenchel.common.errors import DataError
 _DELIMITERS = ",;\t"
 
 
-def read_csv(
-    path: Path, label: str | None = None, identifier: str | None = None, holder: str | None = None
-) -> DataSet:
+def read_csv(path: Path, label: str | None = None, identifier: str | None = None, holder: str | None = None) -> DataSet:
     """Read a CSV file, plain or compressed, separated by commas, semicolons or tabs.
 
     The first line is a header unless one of its fields is a number; without a header the columns are
     called ``column 1``, ``column 2`` and so on.
 
-    Parameters
-    ----------
-    path
-        The file.
-    label
-        Name of the label column; ``None`` takes ``label``, else the last one.
-    identifier
-        Name of the column of sample identifiers, which are taken as written; ``None``: there is none.
-    holder
-        Name of the column that says who holds a sample; ``None``: there is none.
-
-    Raises
-    ------
-    DataError
-        If the file is not a table of numbers; the text names the row or column.
+    label: name of the label column; ``None`` takes ``label``, else the last one.
+    identifier: name of the column of sample identifiers, which are taken as written; ``None``: there is none.
+    holder: name of the column that says who holds a sample; ``None``: there is none.
     """
     with opened(path) as stream:
         first = stream.readline().decode("utf-8-sig", errors="replace")
@@ -81,21 +67,9 @@ def read_parquet(
 ) -> DataSet:
     """Read a Parquet file.
 
-    Parameters
-    ----------
-    path
-        The file.
-    label
-        Name of the label column; ``None`` takes ``label``, else the last one.
-    identifier
-        Name of the column of sample identifiers, text or whole numbers; ``None``: there is none.
-    holder
-        Name of the column that says who holds a sample; ``None``: there is none.
-
-    Raises
-    ------
-    DataError
-        If the file is not a Parquet table of numbers; the text names the row or column.
+    label: name of the label column; ``None`` takes ``label``, else the last one.
+    identifier: name of the column of sample identifiers, text or whole numbers; ``None``: there is none.
+    holder: name of the column that says who holds a sample; ``None``: there is none.
     """
     if not path.is_file():
         raise missing(path)
@@ -114,23 +88,12 @@ def from_table(
 ) -> DataSet:
     """Split an Arrow table into features, labels, sample identifiers and holders.
 
-    Returns
-    -------
-    DataSet
-        Dense features, in float32 if all columns are, else in float64; labels as stored.
-
-    Raises
-    ------
-    DataError
-        If a column that is asked for is missing, an identifier is missing or occurs twice, or a column of
-        features holds something else than finite numbers.
+    Returns: Dense features, in float32 if all columns are, else in float64; labels as stored.
     """
     identifiers = None
     if identifier is not None:
         if identifier == label:
-            raise DataError(
-                "named for the label and for the sample identifiers", source=path, column=label, key="--id"
-            )
+            raise DataError("named for the label and for the sample identifiers", source=path, column=label, key="--id")
         if identifier not in table.column_names:
             raise DataError(
                 f"there is no such column; the columns are {listed(table.column_names)}",
@@ -163,14 +126,10 @@ def from_table(
         label = "label" if "label" in names else names[-1] if names else ""
     if label not in names:
         raise DataError(
-            f"there is no such column for the label; the columns are {listed(names)}",
-            source=path,
-            column=label,
+            f"there is no such column for the label; the columns are {listed(names)}", source=path, column=label
         )
     if table.num_rows == 0 or len(names) == 1:
-        raise DataError(
-            f"{table.num_rows} rows, {len(names) - 1} feature columns; expected some of both", source=path
-        )
+        raise DataError(f"{table.num_rows} rows, {len(names) - 1} feature columns; expected some of both", source=path)
     columns = [name for name in names if name != label]
     single = all(pa.types.is_float32(table.schema.field(name).type) for name in columns)
     features = np.empty((table.num_rows, len(columns)), np.float32 if single else np.float64)
@@ -200,9 +159,7 @@ def _numbers(column: Any, name: str, path: Path) -> NDArray[Any]:
     if not finite.all():
         row = int(np.argmin(finite))
         found = "an empty value" if column[row].as_py() is None else str(values[row])
-        raise DataError(
-            f"{found}; expected a finite number in every row", source=path, column=name, row=row + 1
-        )
+        raise DataError(f"{found}; expected a finite number in every row", source=path, column=name, row=row + 1)
     return values
 
 
@@ -234,9 +191,7 @@ def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
     """Who holds each sample: words, or whole numbers."""
     if column.null_count:
         row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
-        raise DataError(
-            "empty; expected who holds the sample in every row", source=path, column=name, row=row
-        )
+        raise DataError("empty; expected who holds the sample in every row", source=path, column=name, row=row)
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
@@ -245,9 +200,7 @@ def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
         return numbers
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), dtype=str)
-    raise DataError(
-        f"of type {kind}; expected who holds a sample, in words or whole numbers", source=path, column=name
-    )
+    raise DataError(f"of type {kind}; expected who holds a sample, in words or whole numbers", source=path, column=name)
 
 
 def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:
@@ -257,10 +210,7 @@ def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:
         column, kind = column.cast(kind.value_type), kind.value_type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
         raise DataError(
-            f"sample identifiers of type {kind}; expected text or whole numbers",
-            source=path,
-            column=name,
-            key="--id",
+            f"sample identifiers of type {kind}; expected text or whole numbers", source=path, column=name, key="--id"
         )
     words = ["" if value is None else str(value) for value in column.to_pylist()]
     return checked(words, path, column=name)

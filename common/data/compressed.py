@@ -14,9 +14,7 @@ from typing import Any, BinaryIO, cast
 
 from fenchel.common.errors import DataError
 
-_OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-)
+_OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType({".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open})
 
 COMPRESSIONS = tuple(_OPENERS)
 """Suffixes of compressed files."""
@@ -30,13 +28,7 @@ def missing(path: Path) -> DataError:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, decompressing it as its suffix says.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be opened, read or decompressed, now or while the block reads from it.
-    """
+    """Open a file for reading bytes, decompressing it as its suffix says."""
     try:
         with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as stream:
             yield cast(BinaryIO, stream)

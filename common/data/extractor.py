@@ -48,33 +48,17 @@ def feature_folder() -> Path:
 
 @dataclass(frozen=True)
 class Extractor:
-    """A frozen network for images of one form.
+    """A frozen network for images of one form."""
 
-    Attributes
-    ----------
-    settings
-        The section ``data.extractor``.
-    image
-        Channels, rows and columns.
-    peak
-        The largest value that a pixel can have.
-    """
-
-    settings: ExtractorSettings
-    image: tuple[int, int, int]
-    peak: float
+    settings: ExtractorSettings  # the section ``data.extractor``
+    image: tuple[int, int, int]  # channels, rows and columns
+    peak: float  # the largest value that a pixel can have
 
     @classmethod
     def of(
         cls, settings: ExtractorSettings, image: tuple[int, int, int] | None, peak: float | None, where: str
     ) -> Extractor:
-        """Return the extractor for a data set; its file need not be here.
-
-        Raises
-        ------
-        DataError
-            These are no images, or of a number of channels that is neither one nor three.
-        """
+        """Return the extractor for a data set; its file need not be here."""
         if image is None or peak is None:
             raise DataError(
                 f"{settings.network} takes images, but there are none of which the largest pixel value is known; "
@@ -117,27 +101,13 @@ class Extractor:
         return None
 
     def require(self) -> None:
-        """Raise if features cannot be computed here.
-
-        Raises
-        ------
-        MissingDependencyError
-            torch is not installed.
-        DataError
-            The file of weights is not here.
-        """
+        """Raise if features cannot be computed here."""
         if (lack := self.lack) is not None:
             raise lack
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of the file of weights.
-
-        Raises
-        ------
-        DataError
-            It is not the file that the settings name.
-        """
+        """SHA-256 of the file of weights."""
         with self.path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         wanted = self.settings.sha256
@@ -156,17 +126,9 @@ class Extractor:
 
         Sets torch's number of threads, for the whole process: by default one, since clients share machines.
 
-        Parameters
-        ----------
-        images
-            Shape (n, pixels), as stored.
-        threads
-            How many compute.
+        images: shape (n, pixels), as stored.
 
-        Returns
-        -------
-        numpy.ndarray
-            Shape (n, 512), float32.
+        Returns: Shape (n, 512), float32.
         """
         import torch
 
@@ -185,39 +147,16 @@ class Extractor:
 
 @dataclass(frozen=True)
 class Extracted:
-    """The features of some images, on disk as far as they have been computed.
+    """The features of some images, on disk as far as they have been computed."""
 
-    Attributes
-    ----------
-    extractor
-        What computes them.
-    images
-        Shape (n, pixels), as stored.
-    folder
-        Where features are kept.
-    """
-
-    extractor: Extractor
-    images: RawMatrix
-    folder: Path = field(default_factory=feature_folder)
+    extractor: Extractor  # what computes them
+    images: RawMatrix  # shape (n, pixels), as stored
+    folder: Path = field(default_factory=feature_folder)  # where features are kept
 
     def take(self, rows: Indices, threads: int = 1) -> NDArray[np.float32]:
         """Return the features of the images at ``rows``, shape (k, 512); compute those that are not on disk.
 
-        Parameters
-        ----------
-        rows
-            Shape (k,).
-        threads
-            How many compute.
-
-        Raises
-        ------
-        DataError
-            The file of weights is not here, is another one, or is none; or the features that were kept are
-            damaged.
-        MissingDependencyError
-            torch is not installed.
+        rows: shape (k,).
         """
         self.extractor.require()
         kept, done = self._kept
@@ -253,16 +192,8 @@ class Extracted:
     def _key(self) -> str:
         """A hash of all that features depend on."""
         settings, images = self.extractor.settings, self.images
-        arrays = (
-            (images.data, images.indices, images.indptr) if isinstance(images, sp.csr_array) else (images,)
-        )
-        about = (
-            settings.network,
-            settings.size,
-            self.extractor.checksum,
-            self.extractor.image,
-            self.extractor.peak,
-        )
+        arrays = (images.data, images.indices, images.indptr) if isinstance(images, sp.csr_array) else (images,)
+        about = (settings.network, settings.size, self.extractor.checksum, self.extractor.image, self.extractor.peak)
         found = hashlib.sha256(repr((about, [(array.dtype.str, array.shape) for array in arrays])).encode())
         for array in arrays:
             found.update(np.ascontiguousarray(array).data)
@@ -270,13 +201,7 @@ class Extracted:
 
 
 def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Open an array on disk that several processes write to; of zeros, if it is not there yet.
-
-    Raises
-    ------
-    DataError
-        The file is damaged.
-    """
+    """Open an array on disk that several processes write to; of zeros, if it is not there yet."""
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as temporary:
             fresh = Path(temporary) / path.name
@@ -286,13 +211,10 @@ def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
     # Not by NumPy's own reader, which believes what a damaged header says.
     header, size = _header(dtype, shape), path.stat().st_size
     with path.open("rb") as file:
-        whole = file.read(len(header)) == header and size == len(header) + np.dtype(
-            dtype
-        ).itemsize * math.prod(shape)
+        whole = file.read(len(header)) == header and size == len(header) + np.dtype(dtype).itemsize * math.prod(shape)
     if not whole:
         raise DataError(
-            "features that were kept are damaged, or of another NumPy; remove the file, and they are computed "
-            "again",
+            "features that were kept are damaged, or of another NumPy; remove the file, and they are computed again",
             source=path,
         )
     return np.memmap(path, dtype, mode="r+", offset=len(header), shape=shape)

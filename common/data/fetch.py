@@ -26,26 +26,10 @@ def fetch(
 ) -> Path | None:
     """Download a data set, check it, and keep it in the cache.
 
-    Parameters
-    ----------
-    entry
-        What to download.
-    cache
-        Folder that holds data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
-    progress
-        Called after each part of a file.
-    timeout
-        Seconds without a byte after which a source counts as unreachable.
+    cache: folder that holds data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
+    timeout: seconds without a byte after which a source counts as unreachable.
 
-    Returns
-    -------
-    Path | None
-        ``cache/name/data.npz``; ``None`` if scikit-learn brings the data along: there is nothing to do.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be downloaded, or is not what was published.
+    Returns: ``cache/name/data.npz``; ``None`` if scikit-learn brings the data along: there is nothing to do.
     """
     if not entry.files:
         return None
@@ -63,13 +47,7 @@ def fetch(
 
 
 def entry_of(name: str) -> Entry:
-    """Return the catalogue's entry for a name.
-
-    Raises
-    ------
-    DataError
-        If there is none.
-    """
+    """Return the catalogue's entry for a name."""
     if name not in CATALOGUE:
         raise DataError(f"no public source is known; there are those of {', '.join(CATALOGUE)}", source=name)
     return CATALOGUE[name]
@@ -97,9 +75,7 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
                     progress(file.name, done, total)
     except urllib.error.HTTPError as error:
         with error:
-            raise DataError(
-                f"the server answered {error.code} {error.reason}; {remedy}", source=file.url
-            ) from error
+            raise DataError(f"the server answered {error.code} {error.reason}; {remedy}", source=file.url) from error
     except (OSError, http.client.HTTPException) as error:
         raise DataError(f"cannot be downloaded: {error}; {remedy}", source=file.url) from error
     if total is not None and done != total:

@@ -21,11 +21,6 @@ def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPart
     The number of holders of a class is proportional to its size, so clients are of about equal size; its
     samples are divided evenly among its holders. If a client shall hold a given number of samples, the shares are
     as even as that allows.
-
-    Raises
-    ------
-    DataError
-        If there are fewer places than classes, or fewer classes or samples than a client shall hold.
     """
     rng = generator(seed, "partition", "classes")
     present, sizes = np.unique(labels, return_counts=True)
@@ -73,9 +68,7 @@ def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64])
     return apportion(places, sizes, at_least=min(1, int(most.min())), at_most=most)
 
 
-def _owners(
-    per_client: int, clients: int, holders: NDArray[np.int64], rng: np.random.Generator
-) -> list[list[int]]:
+def _owners(per_client: int, clients: int, holders: NDArray[np.int64], rng: np.random.Generator) -> list[list[int]]:
     """Return who holds each class: ``holders`` clients, of which each has ``per_client`` classes."""
     owners: list[list[int]] = [[] for _ in holders]
     left = holders.copy()
@@ -123,16 +116,8 @@ def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]
     )
 
 
-def label_shards(
-    labels: NDArray[Any], clients: int, seed: int, settings: LabelShardsPartition
-) -> list[Indices]:
-    """Sort by label, cut into shards of equal size, deal ``per_client`` of them to each client.
-
-    Raises
-    ------
-    DataError
-        If there are fewer samples than shards.
-    """
+def label_shards(labels: NDArray[Any], clients: int, seed: int, settings: LabelShardsPartition) -> list[Indices]:
+    """Sort by label, cut into shards of equal size, deal ``per_client`` of them to each client."""
     shards = clients * settings.per_client
     if shards > len(labels):
         raise DataError(

@@ -35,32 +35,18 @@ def read_file(
 ) -> DataSet:
     """Read one file of a known form.
 
-    Parameters
-    ----------
-    path
-        The file; its suffix names the form. One with another suffix is LIBSVM if its first line looks so.
-    label
-        Name of the label column, for CSV and Parquet.
-    features
-        Number of features of a LIBSVM file, whose last ones may not occur.
-    identifier
-        Where the sample identifiers are: the name of a column (CSV, Parquet) or of an array (NumPy), or a
+    path: the file; its suffix names the form. One with another suffix is LIBSVM if its first line looks so.
+    label: name of the label column, for CSV and Parquet.
+    features: number of features of a LIBSVM file, whose last ones may not occur.
+    identifier: where the sample identifiers are: the name of a column (CSV, Parquet) or of an array (NumPy), or a
         text file with one a line (LIBSVM); ``None``: there are none.
-    holder
-        Name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
-
-    Raises
-    ------
-    DataError
-        If the form is not known, or the content is not what the form asks for.
+    holder: name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
     """
     name = plain_name(path)
     form = name.rpartition(".")[2] if "." in name else ""
     if label is not None and form not in ("csv", "tsv", "data", "parquet"):
         raise DataError(
-            "named for the label, but only the columns of CSV and Parquet files have names",
-            source=path,
-            column=label,
+            "named for the label, but only the columns of CSV and Parquet files have names", source=path, column=label
         )
     if holder is not None and form not in ("csv", "tsv", "data", "parquet", "npz"):
         raise DataError(
@@ -98,17 +84,7 @@ def read_files(files: Sequence[Path], label: str | None = None) -> DataSet:
     arrays of their own (IDX, or NumPy with one array) are paired. A file whose name has the part ``test``,
     ``t10k`` or ``t`` between dots, dashes or underscores belongs to the test set.
 
-    Parameters
-    ----------
-    files
-        The files.
-    label
-        Name of the label column, for CSV and Parquet.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be read, or the files do not make one data set.
+    label: name of the label column, for CSV and Parquet.
     """
     if not files:
         raise DataError("no files given; expected at least one")
@@ -168,8 +144,7 @@ def _stack(parts: list[Samples], files: Sequence[Path]) -> Samples:
     if len(sparse) > 1 or any(part.features.shape[1] != width for part in parts):
         shapes = ", ".join(str(part.features.shape) for part in parts)
         raise DataError(
-            f"with the files after it, shapes {shapes}; expected one form and number of features",
-            source=files[0],
+            f"with the files after it, shapes {shapes}; expected one form and number of features", source=files[0]
         )
     features: Any = [part.features for part in parts]
     stacked = sp.vstack(features, format="csr") if sparse == {True} else np.concatenate(features)

@@ -12,21 +12,12 @@ from fenchel.common.randomness import generator
 def kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) -> Indices:
     """Return the samples that a client trains on, when it holds some back.
 
-    Parameters
-    ----------
-    rows
-        Positions of all its samples, shape (n,).
-    holdout
-        ``data.holdout``: the part that it only tests on. One sample at least is left to train on.
-    seed
-        ``settings.seed``.
-    client, clients
-        Number of the client, from 0, and of all.
+    rows: positions of all its samples, shape (n,).
+    holdout: ``data.holdout``: the part that it only tests on. One sample at least is left to train on.
+    seed: ``settings.seed``.
+    client, clients: number of the client, from 0, and of all.
 
-    Returns
-    -------
-    Indices
-        Shape (k,), increasing; ``rows`` as they are if nothing is held back.
+    Returns: Shape (k,), increasing; ``rows`` as they are if nothing is held back.
     """
     held_out = round(holdout * len(rows))
     if held_out == 0:
@@ -38,28 +29,13 @@ def kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) ->
     return trained_on
 
 
-def divide_own(
-    shard: Shard, holdout: float, seed: int, client: int, clients: int
-) -> tuple[Shard, Shard | None]:
+def divide_own(shard: Shard, holdout: float, seed: int, client: int, clients: int) -> tuple[Shard, Shard | None]:
     """Divide the samples of a client that brings its own file to train and to test on.
 
-    Parameters
-    ----------
-    shard
-        Whole samples, from :func:`fenchel.common.data.own_file.load_own`.
-    holdout
-        ``data.holdout``: the part that it only tests on.
-    seed
-        ``settings.seed``.
-    client, clients
-        Number of the client, from 0, and of all.
+    seed: ``settings.seed``.
+    client, clients: number of the client, from 0, and of all.
 
-    Returns
-    -------
-    shard
-        The samples to train on.
-    holdout
-        The others; ``None`` if there are none.
+    Returns: The others; ``None`` if there are none.
     """
     rows = np.arange(shard.samples)
     trained_on = kept(rows, holdout, seed, client, clients)

@@ -15,22 +15,10 @@ from fenchel.common.data.compressed import opened
 from fenchel.common.errors import DataError, Place
 
 
-def checked(
-    identifiers: Sequence[str], source: Path, *, column: str = "", array: str = ""
-) -> tuple[str, ...]:
+def checked(identifiers: Sequence[str], source: Path, *, column: str = "", array: str = "") -> tuple[str, ...]:
     """Return identifiers without the spaces around them.
 
-    Parameters
-    ----------
-    identifiers
-        One for each sample.
-    source, column, array
-        Where they are from, for messages.
-
-    Raises
-    ------
-    DataError
-        One is empty, or occurs twice.
+    source, column, array: where they are from, for messages.
     """
     place: Place = {"source": source, "column": column, "array": array, "key": "--id"}
     stripped = tuple(each.strip() for each in identifiers)
@@ -49,13 +37,7 @@ def checked(
 
 
 def of_array(arrays: dict[str, NDArray[Any]], name: str, samples: int, path: Path) -> tuple[str, ...]:
-    """Return the identifiers that an array of an archive holds: words or whole numbers, shape (samples,).
-
-    Raises
-    ------
-    DataError
-        There is no such array, or it does not hold one identifier for each sample.
-    """
+    """Return the identifiers that an array of an archive holds: words or whole numbers, shape (samples,)."""
     if name not in arrays:
         raise DataError(
             f"there is no such array; the arrays are {', '.join(arrays)}", source=path, key="--id", array=name
@@ -73,22 +55,7 @@ def of_array(arrays: dict[str, NDArray[Any]], name: str, samples: int, path: Pat
 
 
 def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:
-    """Return the identifiers in a text file (UTF-8, plain or compressed): one a line, in the order of the samples.
-
-    Parameters
-    ----------
-    path
-        The file.
-    samples
-        How many there must be.
-    data
-        The file of the samples, for messages.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or does not hold one identifier for each sample.
-    """
+    """Return the identifiers in a text file (UTF-8, plain or compressed): one a line, in the order of the samples."""
     if not path.is_file():
         raise DataError(
             "there is no such file; a LIBSVM file has no columns, so --id names a text file beside it, "
@@ -97,9 +64,7 @@ def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:
             key="--id",
         )
     if path.resolve() == data.resolve():
-        raise DataError(
-            "is the data file itself; expected a file with one identifier a line", source=path, key="--id"
-        )
+        raise DataError("is the data file itself; expected a file with one identifier a line", source=path, key="--id")
     try:
         with opened(path) as stream:
             lines = stream.read().decode("utf-8-sig").removesuffix("\n").split("\n")

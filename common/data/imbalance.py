@@ -20,26 +20,11 @@ from fenchel.common.randomness import generator
 def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tuple[int, ...] | None:
     """Return which classes count as positive, by number.
 
-    Parameters
-    ----------
-    classes
-        Number of classes; 0 for regression.
-    chosen
-        ``objective.positive``; ``None``: nobody said it, and then it is the second of two classes.
-    key
-        What in the settings needs to know; empty: nothing does.
+    classes: number of classes; 0 for regression.
+    chosen: ``objective.positive``; ``None``: nobody said it, and then it is the second of two classes.
+    key: what in the settings needs to know; empty: nothing does.
 
-    Returns
-    -------
-    tuple[int, ...] | None
-        Increasing; ``None`` if nobody said it, there are more than two, and nothing needs to know.
-
-    Raises
-    ------
-    DataError
-        If they are needed and not known.
-    SettingsError
-        If a class does not exist, or no class is left as negative.
+    Returns: Increasing; ``None`` if nobody said it, there are more than two, and nothing needs to know.
     """
     if classes == 0:
         return None  # the objective refuses numbers as labels, if it must
@@ -75,26 +60,11 @@ def imbalanced_whole(labels: NDArray[Any], positive: NDArray[np.bool_], imratio:
 
     All negative samples stay. The positive ones are removed at random, from each class in proportion to its size.
 
-    Parameters
-    ----------
-    labels
-        Shape (n,), class indices.
-    positive
-        Which samples are positive, shape (n,).
-    imratio
-        ``data.imbalance.imratio``.
-    seed
-        ``settings.seed``.
+    labels: shape (n,), class indices.
+    positive: which samples are positive, shape (n,).
+    seed: ``settings.seed``.
 
-    Returns
-    -------
-    Indices
-        Positions of the samples that stay, increasing.
-
-    Raises
-    ------
-    DataError
-        If there are too few positive samples already, or none would stay.
+    Returns: Positions of the samples that stay, increasing.
     """
     found = np.flatnonzero(positive)
     count = positives_beside(len(labels) - len(found), imratio)
@@ -126,21 +96,8 @@ def imbalanced(
 
     Negative samples stay. A client that has fewer positive samples keeps all of them.
 
-    Parameters
-    ----------
-    parts
-        What clients hold, whole samples.
-    positive
-        Which training samples are positive, shape (n,).
-    imratio
-        ``data.imbalance.imratio``.
-    seed
-        ``settings.seed``.
-
-    Raises
-    ------
-    DataError
-        If a client would be left without samples, or nobody has more positive samples than it may.
+    positive: which training samples are positive, shape (n,).
+    seed: ``settings.seed``.
     """
     thinned = []
     for client, part in enumerate(parts):

@@ -15,17 +15,7 @@ from fenchel.common.errors import DataError
 def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
     """Return the classes that occur: by value if all are numbers, else in alphabetical order.
 
-    Parameters
-    ----------
-    labels
-        Arrays of labels, each of shape (n,).
-    where
-        What to name in an error.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than two, or a number is not whole.
+    labels: arrays of labels, each of shape (n,).
     """
     found = [np.unique(part) for part in labels]
     if all(part.dtype.kind in "biuf" for part in found):
@@ -51,35 +41,21 @@ def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
 
 
 def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
-    """Return the class index of every label, shape (n,), int64.
-
-    Raises
-    ------
-    DataError
-        If a label is not among ``names``.
-    """
+    """Return the class index of every label, shape (n,), int64."""
     values, inverse = np.unique(labels, return_inverse=True)
     number = {name: index for index, name in enumerate(names)}
     indices = []
     for name in _as_names(values):
         if name not in number:
             raise DataError(
-                f"the label {name!r} occurs; expected one of {', '.join(names)}",
-                source=where,
-                key="data.classes",
+                f"the label {name!r} occurs; expected one of {', '.join(names)}", source=where, key="data.classes"
             )
         indices.append(number[name])
     return np.array(indices, np.int64)[inverse]
 
 
 def numbers(labels: NDArray[Any], where: str) -> NDArray[np.float64]:
-    """Return labels that are numbers to predict, shape (n,), float64.
-
-    Raises
-    ------
-    DataError
-        If they are words.
-    """
+    """Return labels that are numbers to predict, shape (n,), float64."""
     if labels.dtype.kind not in "biuf":
         raise DataError(
             f"regression given, but the label {str(labels[0])!r} is not a number; use task: classification",
@@ -97,28 +73,10 @@ def encoded(
 ) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
     """Return labels as class indices or, for regression, as floats; and the class names.
 
-    Parameters
-    ----------
-    parts
-        Labels as stored, such as those of training and of test samples; each of shape (n,).
-    task
-        Whether labels are classes or numbers.
-    classes
-        All class names in order; ``None`` takes those that occur.
-    where
-        What to name in an error.
+    parts: labels as stored, such as those of training and of test samples; each of shape (n,).
+    classes: all class names in order; ``None`` takes those that occur.
 
-    Returns
-    -------
-    labels
-        One array for each part.
-    names
-        Of the classes; empty for regression.
-
-    Raises
-    ------
-    DataError
-        As :func:`class_names`, :func:`encode` and :func:`numbers`.
+    Returns: Of the classes; empty for regression.
     """
     if task == "regression":
         return [numbers(part, where) for part in parts], ()
@@ -129,30 +87,16 @@ def encoded(
 def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tuple[tuple[str, str], Indices]:
     """Merge classes into two.
 
-    Returns
-    -------
-    names
-        Of the two classes.
-    new
-        New class, 0 or 1, of each old class; shape (classes,).
-
-    Raises
-    ------
-    DataError
-        If a positive class does not exist, or no other class is left.
+    Returns: New class, 0 or 1, of each old class; shape (classes,).
     """
     for name in positive:
         if name not in names:
             raise DataError(
-                f"{name!r} given; expected some of {', '.join(names)}",
-                source=where,
-                key="data.binarise.positive",
+                f"{name!r} given; expected some of {', '.join(names)}", source=where, key="data.binarise.positive"
             )
     new = np.array([name in positive for name in names], np.int64)
     if new.all():
-        raise DataError(
-            "all classes given; leave at least one out", source=where, key="data.binarise.positive"
-        )
+        raise DataError("all classes given; leave at least one out", source=where, key="data.binarise.positive")
     rest = [name for name in names if name not in positive]
     return (" ".join(rest) if len(rest) == 1 else "rest", "+".join(positive)), new
 

@@ -19,22 +19,10 @@ _SHOWN = 40
 def read_libsvm(path: Path, features: int | None = None) -> Samples:
     """Read a LIBSVM file, plain or compressed.
 
-    Parameters
-    ----------
-    path
-        The file. Text after ``#`` is ignored, so are empty lines.
-    features
-        Number of features; ``None`` takes the largest index that occurs.
+    path: the file. Text after ``#`` is ignored, so are empty lines.
+    features: number of features; ``None`` takes the largest index that occurs.
 
-    Returns
-    -------
-    Samples
-        CSR features in float64 without stored zeros; labels in float64.
-
-    Raises
-    ------
-    DataError
-        If a line is not in the form; the text names the line and the item.
+    Returns: CSR features in float64 without stored zeros; labels in float64.
     """
     labels = array("d")
     values = array("d")
@@ -65,8 +53,7 @@ def read_libsvm(path: Path, features: int | None = None) -> Samples:
         raise DataError(f"feature {largest} occurs; expected at most {features}", source=path)
     data = np.frombuffer(values, np.float64).copy() if values else np.empty(0)
     matrix = sp.csr_array(
-        (data, columns, np.frombuffer(starts, np.int64)),
-        shape=(len(labels), largest if features is None else features),
+        (data, columns, np.frombuffer(starts, np.int64)), shape=(len(labels), largest if features is None else features)
     )
     matrix.eliminate_zeros()
     return samples(matrix, np.frombuffer(labels, np.float64).copy(), str(path))

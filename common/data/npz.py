@@ -39,26 +39,13 @@ _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 def read_npz(path: Path, holder: str | None = None, identifier: str | None = None) -> DataSet:
     """Read a data set from a NumPy archive.
 
-    Parameters
-    ----------
-    path
-        An archive with dense features (``X``, ``features``, ``images``, ``x_train``) or CSR features
-        (``data``, ``indices``, ``indptr``, ``shape``), with labels (``y``, ``labels``, ``y_train``), and
-        optionally a test part (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``).
-    holder
-        Name of an array of shape (n,) that says who holds each training sample; ``None``: there is none.
-    identifier
-        Name of an array of shape (n,) with the identifiers of the training samples; ``None``: there is none.
+    path: an archive with dense features (``X``, ``features``, ``images``, ``x_train``) or CSR features (``data``,
+        ``indices``, ``indptr``, ``shape``), with labels (``y``, ``labels``, ``y_train``), and optionally a test part
+        (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``).
+    holder: name of an array of shape (n,) that says who holds each training sample; ``None``: there is none.
+    identifier: name of an array of shape (n,) with the identifiers of the training samples; ``None``: there is none.
 
-    Returns
-    -------
-    DataSet
-        Arrays of three or four dimensions are images and become rows.
-
-    Raises
-    ------
-    DataError
-        If the file is not such an archive; the text names the array.
+    Returns: Arrays of three or four dimensions are images and become rows.
     """
     arrays = read_arrays(path)
     features, image = _features(arrays, _FEATURES, "", path)
@@ -82,29 +69,15 @@ def read_npz(path: Path, holder: str | None = None, identifier: str | None = Non
     if "peak" in arrays:
         peak = _positive(arrays["peak"], path)
     made = joined(train, test, image, peak, str(path))
-    return (
-        made
-        if identifier is None
-        else replace(made, identifiers=of_array(arrays, identifier, len(train), path))
-    )
+    return made if identifier is None else replace(made, identifiers=of_array(arrays, identifier, len(train), path))
 
 
 def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
     """Read a NumPy archive of sparse rows that are training samples first, then test samples.
 
-    Parameters
-    ----------
-    path
-        An archive with ``data``, ``indices`` and ``indptr`` of a CSR matrix, and labels ``y``.
-    features
-        How many features there are; such an archive need not say.
-    train
-        So many rows from the first on are to train on.
-
-    Raises
-    ------
-    DataError
-        If the file is not such an archive, or holds too few rows.
+    path: an archive with ``data``, ``indices`` and ``indptr`` of a CSR matrix, and labels ``y``.
+    features: how many features there are; such an archive need not say.
+    train: so many rows from the first on are to train on.
     """
     arrays = read_arrays(path)
     rows = arrays["indptr"].size - 1 if "indptr" in arrays else 0
@@ -115,8 +88,7 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
         raise DataError(f"no features; expected {', '.join(_SPARSE[:3])}", source=path)
     whole = samples(matrix, _labels(arrays, _LABELS, path), str(path))
     first, rest = (
-        Samples(sp.csr_array(whole.features[part]), whole.labels[part])
-        for part in (slice(train), slice(train, None))
+        Samples(sp.csr_array(whole.features[part]), whole.labels[part]) for part in (slice(train), slice(train, None))
     )
     return DataSet(first, rest)
 
@@ -124,13 +96,7 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
 def joined(
     train: Samples, test: Samples | None, image: tuple[int, int, int] | None, peak: float | None, where: str
 ) -> DataSet:
-    """Make a data set of two parts, widening sparse ones to the same number of features.
-
-    Raises
-    ------
-    DataError
-        If the parts have different numbers of features.
-    """
+    """Make a data set of two parts, widening sparse ones to the same number of features."""
     if test is None:
         return DataSet(train, None, image, peak)
     width = max(int(train.features.shape[1]), int(test.features.shape[1]))
@@ -147,10 +113,7 @@ def joined(
 def write_npz(path: Path, dataset: DataSet) -> None:
     """Write a data set in the form that :func:`read_npz` reads, replacing ``path`` atomically."""
     arrays: dict[str, NDArray[Any]] = {}
-    for part, features, labels, prefix in (
-        (dataset.train, "X", "y", ""),
-        (dataset.test, "X_test", "y_test", "test_"),
-    ):
+    for part, features, labels, prefix in ((dataset.train, "X", "y", ""), (dataset.test, "X_test", "y_test", "test_")):
         if part is None:
             continue
         arrays[labels] = part.labels
@@ -180,11 +143,6 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read all arrays of a NumPy archive.
 
     A header that announces more bytes than the archive holds is refused before anything is allocated.
-
-    Raises
-    ------
-    DataError
-        If the file is no archive, or an array is damaged or holds Python objects.
     """
     arrays = {}
     member = ""
@@ -208,13 +166,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Read one NumPy array (``.npy``), plain or compressed.
-
-    Raises
-    ------
-    DataError
-        If the file is no array, or it is damaged or holds Python objects.
-    """
+    """Read one NumPy array (``.npy``), plain or compressed."""
     with opened(path) as stream:
         content = stream.read()
     try:
@@ -224,28 +176,20 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 def read_idx(path: Path) -> NDArray[Any]:
-    """Read one array in the IDX form of MNIST, plain or compressed.
-
-    Raises
-    ------
-    DataError
-        If the header is not one of IDX, or the size does not fit it.
-    """
+    """Read one array in the IDX form of MNIST, plain or compressed."""
     with opened(path) as stream:
         content = stream.read()
     dtype = _IDX_TYPES.get(content[2]) if len(content) >= 4 and content[:2] == b"\0\0" else None
     if dtype is None or len(content) < 4 + 4 * content[3]:
         raise DataError(
-            f"starts with {content[:4].hex(' ') or 'nothing'}; expected an IDX header (00 00 08 ..)",
-            source=path,
+            f"starts with {content[:4].hex(' ') or 'nothing'}; expected an IDX header (00 00 08 ..)", source=path
         )
     offset = 4 + 4 * content[3]
     shape = tuple(int(n) for n in np.frombuffer(content[4:offset], ">u4"))
     expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if len(content) != expected:
         raise DataError(
-            f"{len(content)} bytes, but its header announces shape {shape}, which takes {expected}",
-            source=path,
+            f"{len(content)} bytes, but its header announces shape {shape}, which takes {expected}", source=path
         )
     try:
         array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
@@ -297,21 +241,16 @@ def _features(
         return None, None
     data, indices, indptr, shape = (arrays[prefix + part] for part in _SPARSE)
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or data.dtype.kind not in "biuf":
-        raise DataError(
-            f"{prefix}shape and {prefix}data do not describe a CSR matrix of numbers", source=path
-        )
+        raise DataError(f"{prefix}shape and {prefix}data do not describe a CSR matrix of numbers", source=path)
     if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
         raise DataError(
-            f"{prefix}indices and {prefix}indptr are {indices.dtype}, {indptr.dtype}; expected integers",
-            source=path,
+            f"{prefix}indices and {prefix}indptr are {indices.dtype}, {indptr.dtype}; expected integers", source=path
         )
     try:
         matrix = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
         matrix.check_format(full_check=True)
     except (ValueError, IndexError, OverflowError, TypeError) as error:
-        raise DataError(
-            f"{prefix}data, indices and indptr are not a CSR matrix: {error}", source=path
-        ) from error
+        raise DataError(f"{prefix}data, indices and indptr are not a CSR matrix: {error}", source=path) from error
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     return matrix, None
@@ -321,9 +260,7 @@ def _labels(arrays: dict[str, NDArray[Any]], names: tuple[str, ...], path: Path)
     for name in names:
         if name in arrays:
             return arrays[name]
-    raise DataError(
-        f"no labels; expected an array called {', '.join(names)}; found {', '.join(arrays)}", source=path
-    )
+    raise DataError(f"no labels; expected an array called {', '.join(names)}; found {', '.join(arrays)}", source=path)
 
 
 def _holders(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path) -> NDArray[Any]:
@@ -347,11 +284,7 @@ def _holders(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path)
 
 
 def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, int]:
-    if (
-        array.shape != (3,)
-        or array.dtype.kind not in "iu"
-        or math.prod(array.tolist()) != train.features.shape[1]
-    ):
+    if array.shape != (3,) or array.dtype.kind not in "iu" or math.prod(array.tolist()) != train.features.shape[1]:
         raise DataError(
             f"{array.tolist()} given; expected channels, rows and columns of {train.features.shape[1]} pixels",
             source=path,

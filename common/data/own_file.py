@@ -39,39 +39,17 @@ def load_own(
 
     A test part of a NumPy archive is left out.
 
-    Parameters
-    ----------
-    path
-        LIBSVM, CSV, Parquet or NumPy file.
-    label
-        Name of the label column.
-    task
-        Whether labels are classes or numbers.
-    classes
-        All class names of the run in order; ``None`` takes those of this file, sorted.
-    identifier
-        Where the sample identifiers are, which are no feature: the name of a column (CSV, Parquet) or of an array
-        (NumPy), or a text file with one a line (LIBSVM); ``None``: there are none.
-    columns
-        The features of the whole problem, of which this file may hold some: their names in order or, for files
+    label: name of the label column.
+    classes: all class names of the run in order; ``None`` takes those of this file, sorted.
+    identifier: where the sample identifiers are, which are no feature: the name of a column (CSV, Parquet) or of an
+        array (NumPy), or a text file with one a line (LIBSVM); ``None``: there are none.
+    columns: the features of the whole problem, of which this file may hold some: their names in order or, for files
         without names, their number. ``None``: every client holds all features, in the same order.
-    scalings
-        Preparation; only steps that every client can do alone and alike.
-    bias
-        Value of an appended constant feature, which belongs to whoever holds the last of ``columns``; ``None``
+    scalings: preparation; only steps that every client can do alone and alike.
+    bias: value of an appended constant feature, which belongs to whoever holds the last of ``columns``; ``None``
         appends none.
-    extractor
-        A frozen network that makes features of the images in the file; ``None``: there is none.
-    dtype
-        Floating type of the features.
-
-    Raises
-    ------
-    MissingDependencyError
-        If the network needs torch, and torch is not installed.
-    DataError
-        If the file cannot be read, has other classes, features that the run does not have, or sample
-        identifiers that are missing or repeated, or if a step needs the data of others.
+    extractor: a frozen network that makes features of the images in the file; ``None``: there is none.
+    dtype: floating type of the features.
     """
     where = str(path)
     dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier)
@@ -127,19 +105,11 @@ def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where:
             )
 
 
-def _columns_held(
-    dataset: DataSet, columns: Sequence[str] | int | None, where: str
-) -> tuple[Samples, Indices, int]:
+def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: str) -> tuple[Samples, Indices, int]:
     """Put the features of a client's file in the order of the run's.
 
-    Returns
-    -------
-    samples
-        The training samples, with features in increasing global position.
-    held
-        Global positions of the features, shape (m,).
-    total
-        Number of features of the run.
+    Returns: The training samples, with features in increasing global position. Global positions of the features,
+    shape (m,). Number of features of the run.
     """
     part = dataset.train
     if columns is None:

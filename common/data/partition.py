@@ -53,36 +53,10 @@ def partition(
 ) -> list[ClientBlock]:
     """Divide a data set as the settings say.
 
-    Parameters
-    ----------
-    labels
-        Shape (n,), class indices or, for regression, numbers.
-    clients
-        Number of clients.
-    seed
-        ``settings.seed``.
-    settings
-        The kind of partition.
-    features
-        Number of features, with the bias.
-    bias
-        Whether the last feature is the bias.
-    matrix
-        Gives the prepared features, for ``ragged`` only.
-    positive
-        Which samples are positive, shape (n,), for ``class-groups`` and ``sites`` only.
-    holders
-        Who holds each sample, as the data file says, shape (n,), for ``column`` only.
-
-    Returns
-    -------
-    list[Part]
-        One part for each client.
-
-    Raises
-    ------
-    DataError
-        If a client would stay without samples or features.
+    labels: shape (n,), class indices or, for regression, numbers.
+    seed: ``settings.seed``.
+    positive: which samples are positive, shape (n,), for ``class-groups`` and ``sites`` only.
+    holders: who holds each sample, as the data file says, shape (n,), for ``column`` only.
     """
     if clients < 1:
         raise DataError(f"{clients} given; expected at least 1", key="clients")
@@ -126,13 +100,7 @@ def iid(labels: NDArray[Any], clients: int, seed: int) -> list[Indices]:
 
 
 def by_column(holders: NDArray[Any], clients: int, settings: ColumnPartition) -> list[Indices]:
-    """Give client k the samples that the data file says the k-th holder has, holders in sorted order.
-
-    Raises
-    ------
-    DataError
-        If there are not as many holders as clients.
-    """
+    """Give client k the samples that the data file says the k-th holder has, holders in sorted order."""
     names, owner = np.unique(holders, return_inverse=True)
     if len(names) != clients:
         raise DataError(

@@ -17,21 +17,11 @@ from fenchel.common.errors import DataError, FenchelError
 
 @dataclass(frozen=True)
 class Preparation:
-    """Turns features as stored into those of a shard; safe to share between threads.
+    """Turns features as stored into those of a shard; safe to share between threads."""
 
-    Attributes
-    ----------
-    steps
-        Fitted on all training samples.
-    bias
-        Value of the appended constant feature; ``None`` appends none.
-    extractor
-        A frozen network that makes features of images; ``None``: there is none.
-    """
-
-    steps: tuple[scaling.Step, ...]
-    bias: float | None
-    extractor: Extractor | None = None
+    steps: tuple[scaling.Step, ...]  # fitted on all training samples
+    bias: float | None  # value of the appended constant feature; ``None`` appends none
+    extractor: Extractor | None = None  # a frozen network that makes features of images; ``None``: there is none
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _extracted: dict[int, Extracted] = field(default_factory=dict, repr=False, compare=False)
 
@@ -43,14 +33,8 @@ class Preparation:
     def features(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Matrix:
         """Return prepared features of some samples, shape (n, m).
 
-        Parameters
-        ----------
-        samples
-            All training samples, or the whole test set.
-        rows
-            Which of them, shape (n,); ``None`` for all of them, which are not copied then.
-        dtype
-            Floating type of the result.
+        rows: which of them, shape (n,); ``None`` for all of them, which are not copied then.
+        dtype: floating type of the result.
         """
         stored: RawMatrix
         if self.extractor is None:
@@ -60,23 +44,13 @@ class Preparation:
         return scaling.apply(self.steps, stored, dtype, self.bias)
 
     def extract(self, samples: Samples, threads: int) -> None:
-        """Compute the features of all images that nobody has computed yet.
-
-        Raises
-        ------
-        DataError
-            The settings name no network, or its weights cannot be used here.
-        MissingDependencyError
-            torch is not installed.
-        """
+        """Compute the features of all images that nobody has computed yet."""
         self._of_network(samples).take(np.arange(len(samples)), threads)
 
     def _of_network(self, samples: Samples) -> Extracted:
         """Return the features that the network makes of training samples or of the test set; each is opened once."""
         if self.extractor is None:
-            raise DataError(
-                "the settings name no network, so there are no features to compute", key="data.extractor"
-            )
+            raise DataError("the settings name no network, so there are no features to compute", key="data.extractor")
         with self._lock:
             if id(samples.features) not in self._extracted:
                 self._extracted[id(samples.features)] = Extracted(self.extractor, samples.features)

@@ -88,11 +88,6 @@ def read_cifar_differences(files: Files) -> DataSet:
 
     The files are ``labels.npz``, and for either part an array of shape (3, n, 32, 32): green, then red and
     blue minus green, each along rows and columns minus the neighbour before, modulo 256.
-
-    Raises
-    ------
-    DataError
-        A file is damaged, or holds other arrays.
     """
     labels = read_arrays(files["labels.npz"])
     parts = {}
@@ -102,9 +97,7 @@ def read_cifar_differences(files: Files) -> DataSet:
             continue
         stored, marks = read_npy(path), labels.get(f"{part}_y")
         if stored.dtype != np.uint8 or stored.ndim != 4 or stored.shape != (3, stored.shape[1], 32, 32):
-            raise DataError(
-                f"{stored.dtype} of shape {stored.shape}; expected uint8 (3, n, 32, 32)", source=path
-            )
+            raise DataError(f"{stored.dtype} of shape {stored.shape}; expected uint8 (3, n, 32, 32)", source=path)
         if marks is None:
             raise DataError(
                 f"there is no such array; found {', '.join(labels) or 'nothing'}",
@@ -134,9 +127,7 @@ def read_mammography(files: Files) -> DataSet:
     except ValueError as error:
         raise DataError(f"not a table of numbers: {error}", source=path) from error
     if table.ndim != 2 or not np.isin(table[:, -1], (-1, 1)).all():
-        raise DataError(
-            "expected lines of numbers, of which the last one, the class, is -1 or 1", source=path
-        )
+        raise DataError("expected lines of numbers, of which the last one, the class, is -1 or 1", source=path)
     return DataSet(samples(table[:, :-1].copy(), table[:, -1].astype(np.int64), str(path)))
 
 

@@ -33,15 +33,7 @@ _CHANNELS = (64, 128, 256, 512)
 def read_weights(path: Path) -> Weights:
     """Read the weights of a ResNet-18.
 
-    Parameters
-    ----------
-    path
-        A state dict as ``torch.save`` writes it. Only tensors are read: nothing in the file is run.
-
-    Raises
-    ------
-    DataError
-        The file is no state dict, or one of another network.
+    path: a state dict as ``torch.save`` writes it. Only tensors are read: nothing in the file is run.
     """
     import torch
 
@@ -49,16 +41,7 @@ def read_weights(path: Path) -> Weights:
         content = io.BytesIO(path.read_bytes())  # here, a size that the file only claims takes no memory
         found = torch.load(content, map_location="cpu", weights_only=True)
     except (  # whatever torch's unpickler meets in a damaged file
-        *(
-            OSError,
-            RuntimeError,
-            ValueError,
-            EOFError,
-            LookupError,
-            AttributeError,
-            TypeError,
-            AssertionError,
-        ),
+        *(OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError, AssertionError),
         *(pickle.UnpicklingError, struct.error),
     ) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -73,28 +56,17 @@ def read_weights(path: Path) -> Weights:
         tensor = found.get(name)
         if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape:
             given = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else "missing"
-            raise DataError(
-                f"{given}; expected shape {shape}, as in torchvision's resnet18", source=path, array=name
-            )
+            raise DataError(f"{given}; expected shape {shape}, as in torchvision's resnet18", source=path, array=name)
     return {name: found[name].to(torch.float32) for name in _shapes()}
 
 
 def features(weights: Weights, images: torch.Tensor, size: int) -> torch.Tensor:
     """Return what the last layer but one makes of images.
 
-    Parameters
-    ----------
-    weights
-        From :func:`read_weights`.
-    images
-        Shape (n, channels, rows, columns), float32, from 0 to 1; one channel (grey) or three.
-    size
-        Rows and columns to which they are resized, bilinearly.
+    images: shape (n, channels, rows, columns), float32, from 0 to 1; one channel (grey) or three.
+    size: rows and columns to which they are resized, bilinearly.
 
-    Returns
-    -------
-    torch.Tensor
-        Shape (n, 512).
+    Returns: Shape (n, 512).
     """
     import torch
     from torch.nn import functional

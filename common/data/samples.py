@@ -21,21 +21,12 @@ RawLabels: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples with their labels.
+    """Some samples with their labels."""
 
-    Attributes
-    ----------
-    features
-        Shape (n, m), dense or CSR, as stored.
-    labels
-        Shape (n,), numbers or strings.
-    holders
-        Who holds each sample, shape (n,), numbers or strings; ``None`` if no column was said to tell.
-    """
-
-    features: RawMatrix
-    labels: RawLabels
+    features: RawMatrix  # shape (n, m), dense or CSR, as stored
+    labels: RawLabels  # shape (n,), numbers or strings
     holders: NDArray[Any] | None = None
+    """Who holds each sample, shape (n,), numbers or strings; ``None`` if no column was said to tell."""
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
@@ -48,30 +39,17 @@ class Samples:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set as its source publishes it.
+    """A data set as its source publishes it."""
 
-    Attributes
-    ----------
-    train
-        Training samples.
-    test
-        Published test samples with the same features; ``None`` if there are none.
-    image
-        Channels, rows and columns if the features of a sample are the pixels of an image in that order.
-    peak
-        The largest value that a pixel can have (255 for bytes); ``None`` if features are not pixels.
-    columns
-        Name of each feature; ``None`` if the form of the file has no names.
-    identifiers
-        Identifier of each training sample; ``None`` if no column was said to hold them.
-    """
-
-    train: Samples
-    test: Samples | None = None
+    train: Samples  # training samples
+    test: Samples | None = None  # published test samples with the same features; ``None`` if there are none
     image: tuple[int, int, int] | None = None
+    """Channels, rows and columns if the features of a sample are the pixels of an image in that order."""
     peak: float | None = None
-    columns: tuple[str, ...] | None = None
+    """The largest value that a pixel can have (255 for bytes); ``None`` if features are not pixels."""
+    columns: tuple[str, ...] | None = None  # name of each feature; ``None`` if the form of the file has no names
     identifiers: tuple[str, ...] | None = None
+    """Identifier of each training sample; ``None`` if no column was said to hold them."""
 
     @property
     def features(self) -> int:
@@ -82,21 +60,9 @@ class DataSet:
 def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
     """Check arrays of one file and wrap them.
 
-    Parameters
-    ----------
-    features
-        Shape (n, m): dense numbers or booleans, or CSR.
-    labels
-        Shape (n,) or (n, 1): numbers, booleans or strings.
-    where
-        What to name in an error: the file.
-    array
-        The array of features, if the file has others.
-
-    Raises
-    ------
-    DataError
-        If shapes do not fit, there are no samples or features, or a value is not a finite number.
+    features: shape (n, m): dense numbers or booleans, or CSR.
+    labels: shape (n,) or (n, 1): numbers, booleans or strings.
+    array: the array of features, if the file has others.
     """
     place: Place = {"source": where, "array": array}
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -109,8 +75,7 @@ def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
         )
     if features.shape[0] == 0 or features.shape[1] == 0:
         raise DataError(
-            f"{features.shape[0]} samples with {features.shape[1]} features; expected some of both",
-            **place,
+            f"{features.shape[0]} samples with {features.shape[1]} features; expected some of both", **place
         )
     if features.dtype.kind not in "biuf":
         raise DataError(f"features are of type {features.dtype}; expected numbers", **place)
@@ -140,18 +105,11 @@ def _first_not_finite(features: RawMatrix) -> Place:
 def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, int] | None]:
     """Make rows of images.
 
-    Parameters
-    ----------
-    array
-        Shape (n, m); (n, rows, columns); or (n, rows, columns, channels) or (n, channels, rows, columns)
-        with at most four channels.
+    array: shape (n, m); (n, rows, columns); or (n, rows, columns, channels) or (n, channels, rows, columns) with at
+        most four channels.
 
-    Returns
-    -------
-    rows
-        Shape (n, m), channel after channel.
-    image
-        Channels, rows and columns; ``None`` if ``array`` has two dimensions.
+    Returns: Shape (n, m), channel after channel. Channels, rows and columns; ``None`` if ``array`` has two
+    dimensions.
     """
     if array.ndim == 4 and array.shape[3] <= 4 < array.shape[1]:
         array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
@@ -168,6 +126,4 @@ def widen(part: Samples, features: int) -> Samples:
     if not isinstance(part.features, sp.csr_array) or part.features.shape[1] >= features:
         return part
     csr = part.features
-    return replace(
-        part, features=sp.csr_array((csr.data, csr.indices, csr.indptr), shape=(csr.shape[0], features))
-    )
+    return replace(part, features=sp.csr_array((csr.data, csr.indices, csr.indptr), shape=(csr.shape[0], features)))

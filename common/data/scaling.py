@@ -20,18 +20,10 @@ _CHUNK = 4096
 
 @dataclass(frozen=True)
 class Columns:
-    """Shift and divide every column: (x - shift) / spread.
+    """Shift and divide every column: (x - shift) / spread."""
 
-    Attributes
-    ----------
-    shift
-        Shape (m,), float64; all zeros if the features are sparse.
-    spread
-        Shape (m,), float64, positive.
-    """
-
-    shift: NDArray[np.float64]
-    spread: NDArray[np.float64]
+    shift: NDArray[np.float64]  # shape (m,), float64; all zeros if the features are sparse
+    spread: NDArray[np.float64]  # shape (m,), float64, positive
 
 
 @dataclass(frozen=True)
@@ -46,19 +38,9 @@ Step: TypeAlias = Columns | UnitRows
 def fit(scalings: Sequence[Scaling], features: RawMatrix, peak: float | None) -> tuple[Step, ...]:
     """Fit steps on training features, each on what the steps before it give.
 
-    Parameters
-    ----------
-    scalings
-        The steps in order.
-    features
-        Training features, shape (n, m), as stored.
-    peak
-        The largest value that a pixel can have; ``None`` if features are not pixels.
-
-    Raises
-    ------
-    DataError
-        If a step would fill in the zeros of sparse features.
+    scalings: the steps in order.
+    features: training features, shape (n, m), as stored.
+    peak: the largest value that a pixel can have; ``None`` if features are not pixels.
     """
     steps: list[Step] = []
     columns = int(features.shape[1])
@@ -84,21 +66,11 @@ def fit(scalings: Sequence[Scaling], features: RawMatrix, peak: float | None) ->
 def apply(steps: Sequence[Step], features: RawMatrix, dtype: DTypeLike, bias: float | None = None) -> Matrix:
     """Apply fitted steps to some rows and append the bias feature.
 
-    Parameters
-    ----------
-    steps
-        From :func:`fit`.
-    features
-        Shape (n, m), as stored.
-    dtype
-        Floating type of the result; all arithmetic is done in float64.
-    bias
-        Value of the appended constant feature; ``None`` appends none.
+    features: shape (n, m), as stored.
+    dtype: floating type of the result; all arithmetic is done in float64.
+    bias: value of the appended constant feature; ``None`` appends none.
 
-    Returns
-    -------
-    Matrix
-        Shape (n, m) or (n, m + 1), dense or CSR like ``features``.
+    Returns: Shape (n, m) or (n, m + 1), dense or CSR like ``features``.
     """
     if isinstance(features, sp.csr_array):
         result = features.astype(np.float64)

@@ -20,21 +20,12 @@ def apportion(
 ) -> NDArray[np.int64]:
     """Divide a number of things in proportion to weights, by largest remainder, within bounds.
 
-    Parameters
-    ----------
-    total
-        How many things, at least ``at_least`` for each weight and at most the sum of ``at_most``.
-    weights
-        Shape (k,), not negative, not all zero.
-    at_least
-        Smallest share; the largest shares give up what is missing.
-    at_most
-        Largest shares, shape (k,); what exceeds them goes to the shares that are furthest below their due.
+    total: how many things, at least ``at_least`` for each weight and at most the sum of ``at_most``.
+    weights: shape (k,), not negative, not all zero.
+    at_least: smallest share; the largest shares give up what is missing.
+    at_most: largest shares, shape (k,); what exceeds them goes to the shares that are furthest below their due.
 
-    Returns
-    -------
-    numpy.ndarray
-        Shape (k,), int64, with sum ``total``.
+    Returns: Shape (k,), int64, with sum ``total``.
     """
     due = total * (weights / weights.sum())
     rounded = np.floor(due).astype(np.int64)
@@ -70,19 +61,11 @@ def fill(open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64]) ->
     Rows are scaled to their sum and columns to at most their stock, in turn, until both hold; what is then left
     after the point is rounded up or down by a maximum flow.
 
-    Parameters
-    ----------
-    open_cells
-        Which cells get at least 1, shape (rows, columns); the others get 0.
-    total
-        Sum of each row.
-    stock
-        The largest sums of the columns, shape (columns,).
+    open_cells: which cells get at least 1, shape (rows, columns); the others get 0.
+    total: sum of each row.
+    stock: the largest sums of the columns, shape (columns,).
 
-    Returns
-    -------
-    numpy.ndarray | None
-        Shape (rows, columns), int64; ``None`` if there is no such table.
+    Returns: Shape (rows, columns), int64; ``None`` if there is no such table.
     """
     shares = np.where(open_cells, total / np.maximum(open_cells.sum(axis=1, keepdims=True), 1), 0.0)
     for _ in range(_SCALINGS):
@@ -95,20 +78,11 @@ def fill(open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64]) ->
     whole = np.where(open_cells, np.maximum(np.floor(shares - 1e-6), 1), 0).astype(np.int64)
     even = _topped_up(whole, open_cells, total, stock, most=1)
     # Where there is hardly any room scaling may not come to its end: then any table will do.
-    return (
-        _topped_up(open_cells.astype(np.int64), open_cells, total, stock, most=total)
-        if even is None
-        else even
-    )
+    return _topped_up(open_cells.astype(np.int64), open_cells, total, stock, most=total) if even is None else even
 
 
 def _topped_up(
-    whole: NDArray[np.int64],
-    open_cells: NDArray[np.bool_],
-    total: int,
-    stock: NDArray[np.int64],
-    *,
-    most: int,
+    whole: NDArray[np.int64], open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64], *, most: int
 ) -> NDArray[np.int64] | None:
     """Add at most ``most`` to each open cell, so that rows and columns have the sums of :func:`fill`."""
     missing, left = total - whole.sum(axis=1), stock - whole.sum(axis=0)

@@ -19,24 +19,9 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
     Samples are drawn at random and without replacement; those that fit nowhere are left out (CODASCA
     specification, section 4.1, the five hospitals).
 
-    Parameters
-    ----------
-    positive
-        Which samples are positive, shape (n,).
-    clients, seed
-        As for :func:`fenchel.common.data.partition.partition`.
-    settings
-        The sites.
+    positive: which samples are positive, shape (n,).
 
-    Returns
-    -------
-    list[Indices]
-        Positions of each site's samples, increasing.
-
-    Raises
-    ------
-    DataError
-        If there are not as many sites as clients, too few samples of a class, or fewer samples wanted than sites.
+    Returns: Positions of each site's samples, increasing.
     """
     if len(settings.sites) != clients:
         raise DataError(
@@ -96,33 +81,17 @@ def as_seen(
 ) -> Matrix:
     """Return features as a site's instruments see them: shifted, with Gaussian noise.
 
-    Parameters
-    ----------
-    features
-        Prepared features of some of the site's samples, shape (n, m), dense.
-    site
-        What its instruments do.
-    rows
-        Which of the site's samples these are, shape (n,): a sample looks the same whoever asks, and with whichever
+    features: prepared features of some of the site's samples, shape (n, m), dense.
+    rows: which of the site's samples these are, shape (n,): a sample looks the same whoever asks, and with whichever
         others.
-    among
-        How many samples the site has.
-    rng
-        Where the noise comes from, the same for all samples of the site.
-    columns
-        So many features are altered, from the first on; a bias is not.
-
-    Raises
-    ------
-    DataError
-        If the features are sparse.
+    rng: where the noise comes from, the same for all samples of the site.
+    columns: so many features are altered, from the first on; a bias is not.
     """
     if not (site.noise or site.shift):
         return features
     if isinstance(features, sp.csr_array):
         raise DataError(
-            "noise and shift would fill up sparse features; use 0, or a dense data set",
-            key="data.partition.sites",
+            "noise and shift would fill up sparse features; use 0, or a dense data set", key="data.partition.sites"
         )
     seen = features.copy()
     seen[:, :columns] += np.asarray(site.shift, features.dtype)

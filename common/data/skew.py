@@ -19,11 +19,6 @@ def dirichlet(labels: NDArray[Any], clients: int, seed: int, settings: Dirichlet
 
     Clients with fewer than ``min_samples`` then get random samples of the client that is the largest at that
     moment. With many clients and a small ``alpha`` no draw would satisfy the minimum by itself.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than ``clients * min_samples`` samples.
     """
     if clients * settings.min_samples > len(labels):
         raise DataError(

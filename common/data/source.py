@@ -38,30 +38,15 @@ log = logging.getLogger("fenchel")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be learnt, as a model must know it.
+    """What is to be learnt, as a model must know it."""
 
-    Attributes
-    ----------
-    features
-        Number of features, with the bias.
-    classes
-        Number of classes; 0 for regression.
-    task
-        Whether labels are classes or numbers.
-    class_names
-        Name of each class; empty for regression.
-    samples
-        Number of training samples, of all clients together.
-    image
-        Channels, rows and columns if features are the pixels of an image in that order; else ``None``.
-    """
-
-    features: int
-    classes: int
-    task: Literal["classification", "regression"]
-    class_names: tuple[str, ...]
-    samples: int
+    features: int  # number of features, with the bias
+    classes: int  # number of classes; 0 for regression
+    task: Literal["classification", "regression"]  # whether labels are classes or numbers
+    class_names: tuple[str, ...]  # name of each class; empty for regression
+    samples: int  # number of training samples, of all clients together
     image: tuple[int, int, int] | None = None
+    """Channels, rows and columns if features are the pixels of an image in that order; else ``None``."""
 
 
 @dataclass(frozen=True)
@@ -70,26 +55,14 @@ class DataSource:
 
     Features stay as they were stored (images as bytes); the rows of a shard are converted when asked for, by
     a frozen network if the settings name one. Make one with :meth:`open`.
-
-    Attributes
-    ----------
-    settings
-        The ``data`` section.
-    seed
-        ``settings.seed``.
-    problem
-        What is to be learnt.
-    labels
-        Of all training samples, shape (n,).
-    positive
-        The classes that count as positive, by number; ``None`` if nobody said it and there are more than two.
     """
 
-    settings: DataSettings
-    seed: int
-    problem: Problem
-    labels: NDArray[Any]
+    settings: DataSettings  # the ``data`` section
+    seed: int  # ``settings.seed``
+    problem: Problem  # what is to be learnt
+    labels: NDArray[Any]  # of all training samples, shape (n,)
     positive: tuple[int, ...] | None
+    """The classes that count as positive, by number; ``None`` if nobody said it and there are more than two."""
     _train: Samples
     _test: Samples | None
     _preparation: Preparation
@@ -109,22 +82,10 @@ class DataSource:
     ) -> DataSource:
         """Load a data set and fit its preparation.
 
-        Parameters
-        ----------
-        settings
-            The ``data`` section.
-        seed
-            ``settings.seed``: decides test split, subsample, imbalance and partition.
-        positive
-            ``settings.positive``: the classes that count as positive, by number; ``None`` where nobody said
-            it, and then the second of two.
-        folders
-            Where named data sets are looked for; by default ``$FENCHEL_DATA`` and the cache.
-
-        Raises
-        ------
-        DataError
-            If the data cannot be found, read, or used as the settings ask.
+        seed: ``settings.seed``: decides test split, subsample, imbalance and partition.
+        positive: ``settings.positive``: the classes that count as positive, by number; ``None`` where nobody said it,
+            and then the second of two.
+        folders: where named data sets are looked for; by default ``$FENCHEL_DATA`` and the cache.
         """
         if settings.name is not None:
             dataset, where = load(settings.name, folders), settings.name
@@ -141,9 +102,7 @@ class DataSource:
             train = train.take(imbalanced_whole(train.labels, are_positive, settings.imbalance.imratio, seed))
         bias = settings.bias is not None
         extractor = (
-            None
-            if settings.extractor is None
-            else Extractor.of(settings.extractor, dataset.image, dataset.peak, where)
+            None if settings.extractor is None else Extractor.of(settings.extractor, dataset.image, dataset.peak, where)
         )
         problem = Problem(
             features=(dataset.features if extractor is None else extractor.features) + bias,
@@ -163,20 +122,7 @@ class DataSource:
         return self._preparation.lack
 
     def extract(self, threads: int = 1) -> int:
-        """Compute the features of all images that nobody has computed yet; return how many images there are.
-
-        Parameters
-        ----------
-        threads
-            How many compute.
-
-        Raises
-        ------
-        DataError
-            The settings name no network, or its weights cannot be used here.
-        MissingDependencyError
-            torch is not installed.
-        """
+        """Compute the features of all images that nobody has computed yet; return how many images there are."""
         parts = [part for part in (self._train, self._test) if part is not None]
         for part in parts:
             self._preparation.extract(part, threads)
@@ -196,18 +142,11 @@ class DataSource:
         return [self._part(client, clients)[1] for client in range(clients)]
 
     def pooled(self, clients: int, dtype: DTypeLike = np.float64) -> tuple[Shard, list[int]]:
-        """Return what ``clients`` clients train on as one shard, one client after the other, and each one's samples.
-
-        Raises
-        ------
-        DataError
-            The partition is not possible, or a client does not hold whole samples.
-        """
+        """Return what ``clients`` clients train on as one shard, one client after the other, and each one's samples."""
         shards = [self.shard(client, clients, dtype) for client in range(clients)]
         if any(shard.features.shape[1] < self.problem.features for shard in shards):
             raise DataError(
-                "clients hold parts of samples, so that none has a loss of its own; count each sample "
-                "alike (samples)",
+                "clients hold parts of samples, so that none has a loss of its own; count each sample alike (samples)",
                 key="data.partition",
             )
         parts: list[Any] = [shard.features for shard in shards]
@@ -252,19 +191,8 @@ class DataSource:
     def shard(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard:
         """Return the samples that a client trains on.
 
-        Parameters
-        ----------
-        client
-            Number of the client, from 0.
-        clients
-            Number of clients.
-        dtype
-            Floating type of the features.
-
-        Raises
-        ------
-        DataError
-            If there is no such client, or the partition is not possible.
+        client: number of the client, from 0.
+        dtype: floating type of the features.
         """
         part, trained_on = self._part(client, clients)
         return self._as_seen(self._shard(part, trained_on, dtype), client, clients, part.samples)
@@ -273,11 +201,6 @@ class DataSource:
         """Return the samples that a client only tests on; ``None`` if it has none.
 
         It held them out of its own (``data.holdout``), or got them of the test set (``data.client_tests``).
-
-        Raises
-        ------
-        DataError
-            If there is no such client, or no test set that could be divided so.
         """
         part, trained_on = self._part(client, clients)
         if self.settings.client_tests == "own-distribution":
@@ -318,8 +241,7 @@ class DataSource:
         """Return which samples of the test set each client tests on."""
         if self._test is None:
             raise DataError(
-                f"{self.settings.client_tests} divides the test set, but there is none; give "
-                "data.test_fraction",
+                f"{self.settings.client_tests} divides the test set, but there is none; give data.test_fraction",
                 key="data.client_tests",
             )
         held = [self.labels[part.samples] for part in self.parts(clients)]
@@ -339,9 +261,7 @@ class DataSource:
             block = np.ascontiguousarray(block)
         return Shard(block, shard.labels, shard.classes, shard.total_features, rows, part.features)
 
-    def _as_seen(
-        self, shard: Shard, client: int, clients: int, all_samples: Indices, purpose: str = "noise"
-    ) -> Shard:
+    def _as_seen(self, shard: Shard, client: int, clients: int, all_samples: Indices, purpose: str = "noise") -> Shard:
         """Return samples of a client, out of ``all_samples`` of it, as its own instruments see them."""
         settings = self.settings.partition
         if not isinstance(settings, SitesPartition):
@@ -371,16 +291,10 @@ class DataSource:
         starts = np.searchsorted(row, np.append(part.samples, matrix.shape[0]))
         columns = np.searchsorted(part.features, matrix.indices[part.cells])
         held = sp.csr_array(
-            (matrix.data[part.cells].astype(dtype), columns, starts),
-            shape=(len(part.samples), len(part.features)),
+            (matrix.data[part.cells].astype(dtype), columns, starts), shape=(len(part.samples), len(part.features))
         )
         return Shard(
-            held,
-            self.labels[part.samples],
-            self.problem.classes,
-            self.problem.features,
-            part.samples,
-            part.features,
+            held, self.labels[part.samples], self.problem.classes, self.problem.features, part.samples, part.features
         )
 
     def _matrix_held(self) -> sp.csr_array:
@@ -396,9 +310,7 @@ class DataSource:
         return self._matrices[0]
 
 
-def _labelled(
-    dataset: DataSet, settings: DataSettings, where: str
-) -> tuple[Samples, Samples | None, tuple[str, ...]]:
+def _labelled(dataset: DataSet, settings: DataSettings, where: str) -> tuple[Samples, Samples | None, tuple[str, ...]]:
     """Replace labels as stored by class indices or floats; give the class names too."""
     parts = [dataset.train] if dataset.test is None else [dataset.train, dataset.test]
     labels, names = encoded([part.labels for part in parts], settings.task, settings.classes, where)

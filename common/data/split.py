@@ -22,30 +22,11 @@ def split(
 ) -> tuple[Samples, Samples | None]:
     """Split off a test set unless one is published, then take the subsample.
 
-    Parameters
-    ----------
-    train
-        All samples but the published test set's, with class indices or numbers as labels.
-    test
-        The published test set; ``None`` if there is none.
-    settings
-        The ``data`` section.
-    seed
-        ``settings.seed``.
-    where
-        What to name in an error.
+    train: all samples but the published test set's, with class indices or numbers as labels.
+    test: the published test set; ``None`` if there is none.
+    seed: ``settings.seed``.
 
-    Returns
-    -------
-    train
-        The samples to train on.
-    test
-        ``None`` if none is published, and the settings want none.
-
-    Raises
-    ------
-    DataError
-        If there are too few samples, or the settings divide a data set that is divided already.
+    Returns: ``None`` if none is published, and the settings want none.
     """
     if test is None:
         train, test = _with_test_set(train, settings, seed)
@@ -70,8 +51,7 @@ def _with_test_set(samples: Samples, settings: DataSettings, seed: int) -> tuple
     count = int(np.ceil(fraction * len(samples)))
     if count >= len(samples):
         raise DataError(
-            f"{fraction} of {len(samples)} samples leaves none to train on; use a smaller one",
-            key="data.test_fraction",
+            f"{fraction} of {len(samples)} samples leaves none to train on; use a smaller one", key="data.test_fraction"
         )
     if not count:
         return samples, None
@@ -95,14 +75,10 @@ def _subsample(train: Samples, settings: DataSettings, seed: int, where: str) ->
             key="data.samples",
         )
     rng = generator(seed, "samples")
-    return train.take(
-        stratified(train.labels, settings.samples, rng, classes=settings.task == "classification")
-    )
+    return train.take(stratified(train.labels, settings.samples, rng, classes=settings.task == "classification"))
 
 
-def _scikit_learn_split(
-    labels: NDArray[Any], count: int, seed: int, classes: bool
-) -> tuple[Indices, Indices]:
+def _scikit_learn_split(labels: NDArray[Any], count: int, seed: int, classes: bool) -> tuple[Indices, Indices]:
     """Return the positions of training and test samples in the order that scikit-learn gives them."""
     from sklearn.model_selection import train_test_split
 
@@ -117,40 +93,26 @@ def _scikit_learn_split(
         )
     except ValueError as error:
         raise DataError(
-            f"scikit-learn cannot draw {count} of {len(labels)} samples from each class in "
-            f"proportion: {error}",
+            f"scikit-learn cannot draw {count} of {len(labels)} samples from each class in proportion: {error}",
             key="data.test_split",
         ) from None
     return kept, drawn
 
 
-def stratified(
-    labels: NDArray[Any], count: int, rng: np.random.Generator, *, classes: bool = True
-) -> Indices:
+def stratified(labels: NDArray[Any], count: int, rng: np.random.Generator, *, classes: bool = True) -> Indices:
     """Draw positions without replacement, from each class in proportion to its size.
 
-    Parameters
-    ----------
-    labels
-        Shape (n,).
-    count
-        How many to draw, at most n.
-    rng
-        Where the numbers come from.
-    classes
-        Whether labels are classes; otherwise the draw is uniform.
+    labels: shape (n,).
+    rng: where the numbers come from.
+    classes: whether labels are classes; otherwise the draw is uniform.
 
-    Returns
-    -------
-    Indices
-        Shape (count,), increasing.
+    Returns: Shape (count,), increasing.
     """
     if not classes:
         return np.sort(rng.permutation(len(labels))[:count])
     present, sizes = np.unique(labels, return_counts=True)
     shares = apportion(count, sizes)
     drawn = [
-        rng.permutation(np.flatnonzero(labels == label))[:share]
-        for label, share in zip(present, shares, strict=True)
+        rng.permutation(np.flatnonzero(labels == label))[:share] for label, share in zip(present, shares, strict=True)
     ]
     return np.sort(np.concatenate(drawn))

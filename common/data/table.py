@@ -13,30 +13,15 @@ from fenchel.common.settings.data import DataSettings
 
 @dataclass(frozen=True)
 class PartitionTable:
-    """A partition in numbers.
+    """A partition in numbers."""
 
-    Attributes
-    ----------
-    title
-        Data set and kind of partition.
-    class_names
-        Name of each class; ``("samples",)`` for regression.
-    counts
-        Samples of each class on each client, shape (classes, clients), int64.
-    features
-        Number of features on each client, shape (clients,), int64.
-    positive
-        Whether a class counts as positive, shape (classes,); ``None`` if nobody said which do.
-    left_out
-        Number of training samples that no client holds.
-    """
-
-    title: str
-    class_names: tuple[str, ...]
-    counts: NDArray[np.int64]
-    features: NDArray[np.int64]
+    title: str  # data set and kind of partition
+    class_names: tuple[str, ...]  # name of each class; ``("samples",)`` for regression
+    counts: NDArray[np.int64]  # samples of each class on each client, shape (classes, clients), int64
+    features: NDArray[np.int64]  # number of features on each client, shape (clients,), int64
     positive: NDArray[np.bool_] | None = None
-    left_out: int = 0
+    """Whether a class counts as positive, shape (classes,); ``None`` if nobody said which do."""
+    left_out: int = 0  # number of training samples that no client holds
 
     @property
     def marked_names(self) -> tuple[str, ...]:
@@ -44,8 +29,7 @@ class PartitionTable:
         if self.positive is None:
             return self.class_names
         return tuple(
-            f"{name} +" if positive else name
-            for name, positive in zip(self.class_names, self.positive, strict=True)
+            f"{name} +" if positive else name for name, positive in zip(self.class_names, self.positive, strict=True)
         )
 
     @property
@@ -66,13 +50,7 @@ class PartitionTable:
 
 
 def partition_table(source: DataSource, clients: int) -> PartitionTable:
-    """Count the samples of each class on each client, held-out samples among them.
-
-    Raises
-    ------
-    DataError
-        If the partition is not possible.
-    """
+    """Count the samples of each class on each client, held-out samples among them."""
     parts = source.parts(clients)
     problem = source.problem
     classes = max(problem.classes, 1)
@@ -84,9 +62,7 @@ def partition_table(source: DataSource, clients: int) -> PartitionTable:
         title=_title(name, settings),
         class_names=problem.class_names or ("samples",),
         counts=counts.astype(np.int64),
-        features=np.array(
-            [problem.features if part.features is None else len(part.features) for part in parts]
-        ),
+        features=np.array([problem.features if part.features is None else len(part.features) for part in parts]),
         positive=None if source.positive is None else np.isin(np.arange(classes), source.positive),
         left_out=problem.samples - len(np.unique(np.concatenate([part.samples for part in parts]))),
     )

@@ -29,15 +29,7 @@ _MOST_NAMES = 40
 
 
 def draw(table: PartitionTable, path: Path) -> None:
-    """Draw a table as a PNG: a heat map of the counts under a bar for the size of each client.
-
-    Parameters
-    ----------
-    table
-        What to draw.
-    path
-        The file to write.
-    """
+    """Draw a table as a PNG: a heat map of the counts under a bar for the size of each client."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -123,15 +115,7 @@ def _write_numbers(axes: Axes, counts: NDArray[np.int64], norm: Normalize) -> No
     for (row, column), count in np.ndenumerate(counts):
         if count:
             dark = float(norm(int(count))) > 0.6
-            axes.text(
-                column,
-                row,
-                str(count),
-                ha="center",
-                va="center",
-                fontsize=7.5,
-                color="white" if dark else _INK,
-            )
+            axes.text(column, row, str(count), ha="center", va="center", fontsize=7.5, color="white" if dark else _INK)
 
 
 def _draw_scale(axes: Axes, image: AxesImage) -> None:

@@ -32,27 +32,16 @@ AUXILIARY = 3
 
 @dataclass(frozen=True)
 class MinMax:
-    """F for one class prior.
+    """F for one class prior."""
 
-    Attributes
-    ----------
-    prior
-        p, with 0 < p < 1: one number for all clients (section 1.5).
-    """
-
-    prior: float
+    prior: float  # p, with 0 < p < 1: one number for all clients (section 1.5)
 
     def value(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
         """Return F of each sample, shape (n,).
 
-        Parameters
-        ----------
-        scores
-            h, shape (n,).
-        positive
-            I[y=1], shape (n,).
-        auxiliary
-            (a, b, alpha), shape (3,).
+        scores: h, shape (n,).
+        positive: I[y=1], shape (n,).
+        auxiliary: (a, b, alpha), shape (3,).
         """
         p, (a, b, alpha) = self.prior, auxiliary
         of_positive = (1 - p) * ((scores - a) ** 2 - 2 * (1 + alpha) * scores)
@@ -86,23 +75,15 @@ class MinMax:
 
 @dataclass(frozen=True)
 class Moments:
-    """What a set of samples, or a mixture of several, says about scores: means over all samples, not over a class.
-
-    Attributes
-    ----------
-    positives, negatives
-        Share of the samples of each class; they add up to 1, as far as the weights of a mixture do.
-    positive_sum, negative_sum
-        Mean of ``h I[y=1]`` and of ``h I[y=-1]``.
-    positive_squares, negative_squares
-        Mean of ``h^2 I[y=1]`` and of ``h^2 I[y=-1]``.
-    """
+    """What a set of samples, or a mixture of several, says about scores: means over all samples, not over a class."""
 
     positives: float
+    """positives, negatives: share of the samples of each class; they add up to 1, as far as the weights of a mixture
+    do."""
     negatives: float
-    positive_sum: float
+    positive_sum: float  # positive_sum, negative_sum: mean of ``h I[y=1]`` and of ``h I[y=-1]``
     negative_sum: float
-    positive_squares: float = 0.0
+    positive_squares: float = 0.0  # positive_squares, negative_squares: mean of ``h^2 I[y=1]`` and of ``h^2 I[y=-1]``
     negative_squares: float = 0.0
 
     @classmethod
@@ -125,13 +106,7 @@ class Moments:
         return cls(*total.tolist())
 
     def in_shares(self, positives: float) -> Moments:
-        """Return the moments of the same classes where this share of the samples is positive.
-
-        Raises
-        ------
-        DataError
-            One of the classes has no samples.
-        """
+        """Return the moments of the same classes where this share of the samples is positive."""
         up, down = self.means
         negatives = 1 - positives
         return Moments(
@@ -150,17 +125,9 @@ class Moments:
 
     @property
     def means(self) -> tuple[float, float]:
-        """m_+ and m_-, the mean scores of the positive and of the negative samples.
-
-        Raises
-        ------
-        DataError
-            One of the classes has no samples.
-        """
+        """m_+ and m_-, the mean scores of the positive and of the negative samples."""
         if not self.has_both_classes:
-            raise DataError(
-                "mean scores of the positive and the negative samples need samples of either class"
-            )
+            raise DataError("mean scores of the positive and the negative samples need samples of either class")
         return self.positive_sum / self.positives, self.negative_sum / self.negatives
 
     def alpha(self, prior: float) -> float:
@@ -170,12 +137,7 @@ class Moments:
     def saddle(self, prior: float, gamma: float = 0.0, centre: tuple[float, float] = (0.0, 0.0)) -> Vector:
         """Return the minimisers a and b and the maximiser alpha for these scores, shape (3,) (section 6.3, item 2).
 
-        Parameters
-        ----------
-        prior
-            p.
-        gamma, centre
-            Weight and centre (a_0, b_0) of the term ``(gamma/2) ((a - a_0)^2 + (b - b_0)^2)``.
+        gamma, centre: weight and centre (a_0, b_0) of the term ``(gamma/2) ((a - a_0)^2 + (b - b_0)^2)``.
         """
         weights = 2 * (1 - prior) * self.positives, 2 * prior * self.negatives
         a, b = (
@@ -204,10 +166,7 @@ class Moments:
     @property
     def _variances(self) -> tuple[float, float]:
         up, down = self.means
-        return (
-            self.positive_squares / self.positives - up**2,
-            self.negative_squares / self.negatives - down**2,
-        )
+        return (self.positive_squares / self.positives - up**2, self.negative_squares / self.negatives - down**2)
 
     def _tilt(self, prior: float) -> float:
         return prior * self.negative_sum - (1 - prior) * self.positive_sum

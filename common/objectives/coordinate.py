@@ -24,15 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fenchel.common.arrays import Vector
-from fenchel.common.objectives.losses import (
-    Hinge,
-    Logistic,
-    MarginLoss,
-    SmoothedHinge,
-    Squared,
-    SquaredHinge,
-    Targets,
-)
+from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge, Targets
 
 ScalarStep: TypeAlias = Callable[[float, float, float, float], float]
 """The step of one sample, from its dual variable, score, target and curvature."""
@@ -42,13 +34,7 @@ NEWTON_LIMIT = 200
 
 
 def conjugate_curvature(loss: MarginLoss) -> float | None:
-    """Return s if ``l*(-alpha) = -alpha y + s alpha^2 / 2`` inside the domain, else ``None`` (logistic).
-
-    Raises
-    ------
-    TypeError
-        The loss is none of the five.
-    """
+    """Return s if ``l*(-alpha) = -alpha y + s alpha^2 / 2`` inside the domain, else ``None`` (logistic)."""
     match loss:
         case Hinge():
             return 0.0
@@ -74,29 +60,16 @@ def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
     return clipped
 
 
-def dual_step(
-    loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, curvature: Vector | float
-) -> Vector:
+def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, curvature: Vector | float) -> Vector:
     """Return the step that maximises the dual objective of each sample by itself (specification, 1.5).
 
-    Parameters
-    ----------
-    loss
-        Any of the five losses of one score.
-    dual
-        ``alpha``, shape (n,).
-    scores
-        ``z = x_i^T w``, shape (n,).
-    targets
-        ``y``, shape (n,).
-    curvature
-        ``q >= 0``, shape (n,) or one for all. 0 stands for an empty row: then the hinge goes to the end of
-        its interval that the score asks for, and stays where it is at a margin of exactly 1.
+    dual: ``alpha``, shape (n,).
+    scores: ``z = x_i^T w``, shape (n,).
+    targets: ``y``, shape (n,).
+    curvature: ``q >= 0``, shape (n,) or one for all. 0 stands for an empty row: then the hinge goes to the end of its
+        interval that the score asks for, and stays where it is at a margin of exactly 1.
 
-    Returns
-    -------
-    Vector
-        ``Delta``, shape (n,); ``alpha + Delta`` lies in the domain, in floating point too.
+    Returns: ``Delta``, shape (n,); ``alpha + Delta`` lies in the domain, in floating point too.
     """
     s = conjugate_curvature(loss)
     if s is None:
@@ -183,13 +156,7 @@ def _logistic_function(t: float) -> float:
 
 
 def theory_step(
-    loss: MarginLoss,
-    dual: Vector,
-    scores: Vector,
-    targets: Targets,
-    gamma: float,
-    trust: float,
-    l2: float,
+    loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, gamma: float, trust: float, l2: float
 ) -> Vector:
     """Return the step of HyFDCA's Algorithm 3 (specification, 2.6, with the sign of 5.1-E3).
 
@@ -198,21 +165,12 @@ def theory_step(
     maximiser, cut off at the ends. For the hinge this is
     ``y clip(l2 (1 - m) / gamma, -trust b, trust (1 - b))``.
 
-    Parameters
-    ----------
-    loss, dual, scores, targets
-        As for :func:`dual_step`.
-    gamma
-        Outer step size, in (0, 1]; the server will multiply the step by it.
-    trust
-        ``c_k`` in (0, 1], how far a client may go.
-    l2
-        ``lambda > 0``, weight of the ridge.
+    loss, dual, scores, targets: as for :func:`dual_step`.
+    gamma: outer step size, in (0, 1]; the server will multiply the step by it.
+    trust: ``c_k`` in (0, 1], how far a client may go.
+    l2: ``lambda > 0``, weight of the ridge.
 
-    Returns
-    -------
-    Vector
-        ``Delta``, shape (n,), not multiplied by gamma.
+    Returns: ``Delta``, shape (n,), not multiplied by gamma.
     """
     u = -loss.derivative(scores, targets)
     end = trust * (u - dual)
@@ -221,24 +179,14 @@ def theory_step(
     return result
 
 
-def line_terms(
-    loss: MarginLoss, dual: Vector, change: Vector, targets: Targets
-) -> tuple[Vector, Vector] | None:
+def line_terms(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets) -> tuple[Vector, Vector] | None:
     """Return the parabola that the conjugates follow along a line, for the outer line search (3.3).
 
-    Parameters
-    ----------
-    loss
-        Any of the five losses.
-    dual, change, targets
-        ``alpha``, ``delta`` and ``y``, shape (n,); ``alpha`` and ``alpha + delta`` are in the domain.
+    dual, change, targets: ``alpha``, ``delta`` and ``y``, shape (n,); ``alpha`` and ``alpha + delta`` are in the
+        domain.
 
-    Returns
-    -------
-    linear, quadratic
-        ``a`` and ``c``, each of shape (n,), such that
-        ``-l*(-(alpha + g delta)) = -l*(-alpha) + g a - g^2 c / 2`` for g in [0, 1]; ``None`` for the
-        logistic loss, whose conjugate is no parabola (see :func:`dual_values`).
+    Returns: ``a`` and ``c``, each of shape (n,), such that ``-l*(-(alpha + g delta)) = -l*(-alpha) + g a - g^2 c /
+    2`` for g in [0, 1]; ``None`` for the logistic loss, whose conjugate is no parabola (see :func:`dual_values`).
     """
     s = conjugate_curvature(loss)
     if s is None:
@@ -248,21 +196,14 @@ def line_terms(
     return linear, quadratic
 
 
-def dual_values(
-    loss: MarginLoss, dual: Vector, change: Vector, targets: Targets, steps: Vector
-) -> NDArray[np.float64]:
+def dual_values(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets, steps: Vector) -> NDArray[np.float64]:
     """Return ``sum_i -l_i*(-(alpha_i + g delta_i))`` for each g of ``steps``, shape (J,).
 
     For a line search with any loss. What rounding pushed out of the domain is put back first.
 
-    Parameters
-    ----------
-    loss, dual, change, targets
-        As for :func:`line_terms`.
-    steps
-        Step sizes g in [0, 1], shape (J,).
+    loss, dual, change, targets: as for :func:`line_terms`.
+    steps: step sizes g in [0, 1], shape (J,).
     """
     return np.array(
-        [-loss.conjugate(feasible(loss, dual + g * change, targets), targets).sum() for g in steps],
-        dtype=np.float64,
+        [-loss.conjugate(feasible(loss, dual + g * change, targets), targets).sum() for g in steps], dtype=np.float64
     )

@@ -41,21 +41,7 @@ from fenchel.common.settings.objective import (
 def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
     """Return the objective that the settings describe, on the data of one shard.
 
-    Parameters
-    ----------
-    settings
-        The section ``objective``.
-    shard
-        A client's training data, or the server's test data; may be empty.
-
-    Raises
-    ------
-    SettingsError
-        The data set and the objective do not fit each other, or a class of one's own is not found.
-    MissingDependencyError
-        The objective needs torch, and torch is not installed.
-    DataError
-        A label is not a class.
+    shard: a client's training data, or the server's test data; may be empty.
     """
     objective = _smooth_part(settings, shard)
     shape = (objective.outputs, shard.features.shape[1]) if isinstance(objective, LinearObjective) else None
@@ -69,9 +55,7 @@ def _smooth_part(settings: ObjectiveSettings, shard: Shard) -> Objective:
             _score_loss(settings), shard, l2=settings.l2, nonconvex=settings.nonconvex, dtype=settings.dtype
         )
     if isinstance(settings, OwnSettings):
-        return _own_class(settings.name)(
-            shard=shard, l2=settings.l2, dtype=settings.dtype, **settings.parameters
-        )
+        return _own_class(settings.name)(shard=shard, l2=settings.l2, dtype=settings.dtype, **settings.parameters)
     if isinstance(settings, BinarySettings):
         return BinaryObjective(
             _scorer(settings, shard.features.shape[1]),
@@ -126,26 +110,17 @@ def _own_class(name: str) -> Callable[..., Objective]:
         ) from None
     if not (isinstance(found, type) and issubclass(found, Objective)):
         raise SettingsError(
-            f"{name}: {attribute!r} in {module!r} must be a subclass of fenchel.Objective",
-            key="objective.name",
+            f"{name}: {attribute!r} in {module!r} must be a subclass of fenchel.Objective", key="objective.name"
         )
     return found
 
 
 def margin_loss(settings: ObjectiveSettings) -> MarginLoss:
-    """Return the loss of one score that the settings name, for algorithms that work with its conjugate.
-
-    Raises
-    ------
-    SettingsError
-        The objective is not a linear model with one score a sample, or has a term whose conjugate is not
-        known: one that is not convex, or one with corners.
-    """
+    """Return the loss of one score that the settings name, for algorithms that work with its conjugate."""
     loss = _margin_loss(settings)
     if isinstance(settings, LinearSettings | SmoothedHingeSettings) and settings.nonconvex:
         raise SettingsError(
-            f"{settings.nonconvex:g} given, but only a convex objective has the dual that is "
-            "solved here; use 0",
+            f"{settings.nonconvex:g} given, but only a convex objective has the dual that is solved here; use 0",
             key="objective.nonconvex",
         )
     if settings.regularizer.present:
@@ -184,19 +159,8 @@ def dimension_of(settings: ObjectiveSettings, features: int, classes: int) -> in
 def initial_model(settings: ObjectiveSettings, features: int, classes: int, seed: int) -> Vector:
     """Return the model that every process starts from, shape (dimension,); errors as `build_objective`.
 
-    Parameters
-    ----------
-    settings
-        The section ``objective``.
-    features, classes
-        Of the whole problem; 0 classes means regression.
-    seed
-        ``settings.seed``.
-
-    Raises
-    ------
-    SettingsError
-        The file of ``settings.initial`` holds no model, or one of another length.
+    features, classes: of the whole problem; 0 classes means regression.
+    seed: ``settings.seed``.
     """
     objective = build_objective(settings, _no_samples(features, classes))
     fresh = objective.initial(seed)
@@ -211,9 +175,7 @@ def _continued(settings: InitialModel, fresh: Vector, head: int) -> Vector:
     try:
         model = read_arrays(Path(settings.file))["model"]
     except (OSError, KeyError, DataError) as error:
-        raise SettingsError(
-            f"no model can be read from it ({error}); give the model.npz of a run", key=key
-        ) from None
+        raise SettingsError(f"no model can be read from it ({error}); give the model.npz of a run", key=key) from None
     if model.ndim != 1 or not np.issubdtype(model.dtype, np.floating) or not np.isfinite(model).all():
         raise SettingsError("it must hold one vector of finite numbers; give the model.npz of a run", key=key)
     if settings.fresh_head and not head:
@@ -221,9 +183,7 @@ def _continued(settings: InitialModel, fresh: Vector, head: int) -> Vector:
             "true given, but this objective has no layers; use false", key="objective.initial.fresh_head"
         )
     kept = fresh.size - head if settings.fresh_head else fresh.size
-    fits = (
-        model.size > kept and (model.size - kept) % head == 0 if settings.fresh_head else model.size == kept
-    )
+    fits = model.size > kept and (model.size - kept) % head == 0 if settings.fresh_head else model.size == kept
     if not fits:
         raise SettingsError(
             f"{key}: its model has {model.size} numbers, but {fresh.size} are needed here"

@@ -60,13 +60,7 @@ class LinearObjective(Objective):
     """
 
     def __init__(
-        self,
-        score_loss: ScoreLoss,
-        shard: Shard,
-        *,
-        l2: float,
-        nonconvex: float = 0.0,
-        dtype: DTypeLike = np.float64,
+        self, score_loss: ScoreLoss, shard: Shard, *, l2: float, nonconvex: float = 0.0, dtype: DTypeLike = np.float64
     ) -> None:
         self.outputs = score_loss.outputs(shard.classes)
         super().__init__(dimension=self.outputs * shard.features.shape[1], samples=shard.samples, dtype=dtype)

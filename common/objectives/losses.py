@@ -89,17 +89,9 @@ class MarginLoss(ABC):
         return 1
 
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
-        """Return -1 for class 0 and +1 for class 1, shape (n,).
-
-        Raises
-        ------
-        SettingsError
-            There are not two classes.
-        """
+        """Return -1 for class 0 and +1 for class 1, shape (n,)."""
         if classes != 2:
-            problem, remedy = (
-                (f"{classes} classes", "softmax") if classes else ("real numbers as labels", "squared")
-            )
+            problem, remedy = (f"{classes} classes", "softmax") if classes else ("real numbers as labels", "squared")
             raise SettingsError(
                 f"{self.kind} needs a data set with two classes, but this one has {problem}; use {remedy}",
                 key="objective.kind",
@@ -116,13 +108,7 @@ class MarginLoss(ABC):
 
 
 def signs(labels: NDArray[np.generic], dtype: DTypeLike) -> Vector:
-    """Return -1 for label 0 and +1 for label 1, shape (n,).
-
-    Raises
-    ------
-    DataError
-        There is another label.
-    """
+    """Return -1 for label 0 and +1 for label 1, shape (n,)."""
     positive = labels == 1
     if not np.all(positive | (labels == 0)):
         raise DataError("the labels of a data set with two classes must be 0 and 1")
@@ -163,15 +149,9 @@ class Hinge(MarginLoss):
 
 @dataclass(frozen=True)
 class SmoothedHinge(MarginLoss):
-    """The hinge with its corner rounded: ``(1 - m)^2 / (2 s)`` for m in [1 - s, 1].
+    """The hinge with its corner rounded: ``(1 - m)^2 / (2 s)`` for m in [1 - s, 1]."""
 
-    Attributes
-    ----------
-    smoothing
-        The width s > 0.
-    """
-
-    smoothing: float = 1.0
+    smoothing: float = 1.0  # the width s > 0
     kind: ClassVar[str] = "smoothed-hinge"
 
     @property
@@ -284,13 +264,7 @@ class Squared(MarginLoss):
         return 1.0
 
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
-        """Return real labels as they are and two classes as -1 and +1, shape (n,).
-
-        Raises
-        ------
-        SettingsError
-            There are more than two classes.
-        """
+        """Return real labels as they are and two classes as -1 and +1, shape (n,)."""
         return super().targets(labels, classes, dtype) if classes else labels.astype(dtype)
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
@@ -412,13 +386,7 @@ class OneSidedLogistic:
 
 
 def require_classes(classes: int, kind: str) -> None:
-    """Check that the data set is one for classification.
-
-    Raises
-    ------
-    SettingsError
-        It is one for regression.
-    """
+    """Check that the data set is one for classification."""
     if classes < 2:
         raise SettingsError(
             f"{kind} needs a data set with classes, but this one has real numbers as labels; use squared",
@@ -427,15 +395,7 @@ def require_classes(classes: int, kind: str) -> None:
 
 
 def class_indices(labels: NDArray[np.generic], classes: int, kind: str) -> Targets:
-    """Return labels as int64 class indices, shape (n,).
-
-    Raises
-    ------
-    SettingsError
-        The data set is one for regression.
-    DataError
-        A label is not a class.
-    """
+    """Return labels as int64 class indices, shape (n,)."""
     require_classes(classes, kind)
     indices = labels.astype(np.int64)
     if indices.size and (indices.min() < 0 or indices.max() >= classes):

@@ -75,16 +75,10 @@ def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLAC
     their number. What comes out is cut at the further places, level by level, by the rule for places between
     parts.
 
-    Parameters
-    ----------
-    scores
-        Finite, shape (n,).
-    bins
-        How many; bin j holds the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
-    least
-        How many samples a group holds at least.
-    places
-        Where else the line is divided; the ranges of groups then count all bins of :func:`edges_of`.
+    scores: finite, shape (n,).
+    bins: how many; bin j holds the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
+    least: how many samples a group holds at least.
+    places: where else the line is divided; the ranges of groups then count all bins of :func:`edges_of`.
     """
     # Scores are compared with the edges: mapped to (0, 1) themselves, they could change order by rounding.
     edges = logit(np.arange(1, bins) / bins)
@@ -108,9 +102,7 @@ def _before(scores: Vector, edges: Vector) -> list[int]:
     return [0, *np.cumsum(counts).tolist()]
 
 
-def _divided(
-    ranges: Iterable[tuple[int, int]], cut: Callable[[int, int], int | None]
-) -> list[tuple[int, int]]:
+def _divided(ranges: Iterable[tuple[int, int]], cut: Callable[[int, int], int | None]) -> list[tuple[int, int]]:
     """Cut ranges, and what comes out, wherever they can be cut; in order."""
     found, pending = [], list(ranges)[::-1]
     while pending:
@@ -128,9 +120,7 @@ def _coarse_cut(before: Sequence[int], edges: Iterable[int], least: int, start: 
     if before[stop] == before[start]:
         return None
     # Fixed places in a fixed order: no cut is fitted to the samples.
-    inside = sorted(
-        (edge for edge in edges if start < edge < stop), key=lambda edge: abs(2 * edge - start - stop)
-    )
+    inside = sorted((edge for edge in edges if start < edge < stop), key=lambda edge: abs(2 * edge - start - stop))
     return next(
         (
             edge
@@ -144,10 +134,7 @@ def _coarse_cut(before: Sequence[int], edges: Iterable[int], least: int, start: 
 def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None:
     """Return where a range is cut, if it can be.
 
-    Parameters
-    ----------
-    before
-        How many samples lie before each bin, shape (bins + 1,).
+    before: how many samples lie before each bin, shape (bins + 1,).
     """
 
     bins = len(before) - 1
@@ -166,12 +153,7 @@ def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None
 def groups_problem(groups: Groups, bins: int, least: int) -> str | None:
     """Say what is wrong with groups that somebody sent, or return ``None``.
 
-    Parameters
-    ----------
-    groups
-        Integers, shape (groups, 3).
-    bins, least
-        What the groups should have been made with.
+    groups: integers, shape (groups, 3).
     """
     start, stop, counts = groups.T
     if not groups.size:
@@ -198,19 +180,9 @@ def grouped_auc(positives: Iterable[Groups], negatives: Iterable[Groups], bins: 
     The true AUC lies within ``auc - error`` and ``auc + error``. The error is a bound: at one end is the AUC
     that would follow if all pairs whose order is not known were in one order.
 
-    Parameters
-    ----------
-    positives, negatives
-        Of each client.
-    bins
-        What the groups were made with.
-
-    Returns
-    -------
-    tuple
-        The AUC if the samples of each group were spread evenly over the bins of its range, where two in the
-        same bin count half; and the error. If every group is a bin, it is half the share of pairs in the same
-        bin. Both are nan where a class is missing.
+    Returns: The AUC if the samples of each group were spread evenly over the bins of its range, where two in the same
+    bin count half; and the error. If every group is a bin, it is half the share of pairs in the same bin. Both are
+    nan where a class is missing.
     """
     high, low = (np.concatenate([np.empty((0, 3), np.int64), *groups]) for groups in (positives, negatives))
     pairs = samples_in(high) * samples_in(low)
@@ -252,12 +224,7 @@ def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edg
     without an end is taken to reach 16 times as far from 0 as the edge that it begins at, so that saturated
     scores come apart.
 
-    Parameters
-    ----------
-    positives, negatives
-        Of each client.
-    edges
-        What divides the line into the bins of the groups.
+    edges: what divides the line into the bins of the groups.
     """
     bins = edges.size + 1
     classes = [np.concatenate([np.empty((0, 3), np.int64), *groups]) for groups in (positives, negatives)]

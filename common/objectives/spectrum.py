@@ -20,17 +20,10 @@ EXACT_UP_TO = 1000
 def largest_eigenvalue(features: Matrix) -> float:
     """Return an upper bound on the largest eigenvalue of ``X^T X / n``.
 
-    Parameters
-    ----------
-    features
-        X, shape (n, m).
+    features: X, shape (n, m).
 
-    Returns
-    -------
-    float
-        At most 1e-12 (relatively) above the eigenvalue if n or m is at most ``EXACT_UP_TO``, otherwise
-        about one per cent, and never more than the mean squared row norm, which bounds it as the trace.
-        0 if the matrix is empty.
+    Returns: At most 1e-12 (relatively) above the eigenvalue if n or m is at most ``EXACT_UP_TO``, otherwise about one
+    per cent, and never more than the mean squared row norm, which bounds it as the trace. 0 if the matrix is empty.
     """
     samples: int
     columns: int

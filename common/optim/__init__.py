@@ -30,24 +30,10 @@ __all__ = ["Solved", "Tilted", "chosen", "gradient_steps", "solve"]
 def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Generator) -> Solved:
     """Minimise the local problem, approximately, by the solver that the settings name.
 
-    Parameters
-    ----------
-    problem
-        What is minimised.
-    start
-        Where the solver starts, shape (d,); not changed. Converted to the objective's dtype.
-    settings
-        The solver, and when it stops.
-    random
-        Source of all random numbers. Equal arguments give equal results, bit for bit, in one computing
+    start: where the solver starts, shape (d,); not changed. Converted to the objective's dtype.
+    settings: the solver, and when it stops.
+    random: source of all random numbers. Equal arguments give equal results, bit for bit, in one computing
         environment (:mod:`fenchel.common.environment`); only saga, svrg, sgd and adam draw from it.
-
-    Raises
-    ------
-    SettingsError
-        The solver or its stopping rule does not fit the objective; the text says what does.
-    DataError
-        The shard has no samples.
     """
     w = start.astype(problem.objective.dtype)
     match chosen(settings, problem.objective):

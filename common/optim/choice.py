@@ -28,11 +28,6 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
     ``auto`` is newton-cg for linear models that are smooth and strongly convex, and sgd for all others. Where no
     rule is given, sgd and adam do 5 epochs, and the others solve to an accuracy of 1/4, which is what FedDCD
     asks for (docs/algorithms/feddcd.md).
-
-    Raises
-    ------
-    SettingsError
-        The solver needs a derivative without corners, and the objective is known to have none.
     """
     smooth = isinstance(objective, LinearObjective) and math.isfinite(objective.score_loss.smoothness)
     if isinstance(settings, AutoSolver):
@@ -51,20 +46,7 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
 
 
 def check_solver(settings: Solver, objective: Objective) -> None:
-    """Refuse a solver or a stopping rule that does not fit an objective, as far as that does not depend on data.
-
-    Parameters
-    ----------
-    settings
-        The section ``solver``.
-    objective
-        What is minimised; may have no samples.
-
-    Raises
-    ------
-    SettingsError
-        The text says what fits.
-    """
+    """Refuse a solver or a stopping rule that does not fit an objective, as far as that does not depend on data."""
     solver = chosen(settings, objective)
     linear = isinstance(objective, LinearObjective)
     if isinstance(solver, SagaSolver | SvrgSolver) and not linear:
@@ -133,9 +115,7 @@ def no_passes(kind: str) -> SettingsError:
 
 def needs_linear(kind: str) -> SettingsError:
     """Return the error of a solver that works with scores of samples."""
-    return SettingsError(
-        f"{kind} needs a linear model, which this objective is not; use sgd", key="solver.kind"
-    )
+    return SettingsError(f"{kind} needs a linear model, which this objective is not; use sgd", key="solver.kind")
 
 
 def hessian_too_large(dimension: int, solver: NewtonSolver) -> SettingsError:

@@ -25,12 +25,6 @@ def saga(problem: Tilted, start: Vector, settings: SagaSolver, random: np.random
 
     Defazio, Bach, Lacoste-Julien, "SAGA", 2014; mini-batches and step size of Gazagnadou, Gower, Salmon, "Optimal
     mini-batch and step sizes for SAGA", 2019: ``1 / (4 max(L(b), rho(b) + alpha n / (4 b)))``.
-
-    Raises
-    ------
-    SettingsError
-        The objective is not a linear model with a smooth loss, the stopping rule does not fit it, or a step size
-        of one's own is so long that the iterates left the range of numbers.
     """
     samples = _samples(problem, settings.batch_size, settings.kind)
     point = samples.at(start)
@@ -72,12 +66,6 @@ def svrg(problem: Tilted, start: Vector, settings: SvrgSolver, random: np.random
     the reference point is renewed with probability b/n. An iteration goes from one to the next. Step size
     ``1 / (2 (L(b) + 2 rho(b)))``, of Sebbouh, Gazagnadou, Jelassi, Bach, Gower, "Towards closing the gap between
     the theory and practice of SVRG", 2019.
-
-    Raises
-    ------
-    SettingsError
-        The objective is not a linear model with a smooth loss, the stopping rule does not fit it, or a step size
-        of one's own is so long that the iterates left the range of numbers.
     """
     samples = _samples(problem, settings.batch_size, settings.kind)
     reference = samples.at(start)

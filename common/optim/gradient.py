@@ -19,14 +19,7 @@ from fenchel.common.settings.solver import GradientSolver
 
 
 def gradient_descent(problem: Tilted, start: Vector, settings: GradientSolver) -> Solved:
-    """Minimise by gradient descent from ``start``, shape (d,).
-
-    Raises
-    ------
-    SettingsError
-        The step size or the stopping rule needs constants that the objective does not have, or a step size of
-        one's own is so long that the iterates left the range of numbers.
-    """
+    """Minimise by gradient descent from ``start``, shape (d,)."""
     oracle = Oracle(problem)
     s = _step_size(problem, settings)
     first = oracle.at(start)
@@ -51,9 +44,7 @@ def _cure(problem: Tilted, settings: GradientSolver) -> str:
     if not isinstance(settings.step, float):
         return NOT_OURS
     beta, most = problem.smoothness, 1 if settings.accelerated else 2
-    known = (
-        f"at most {most}/beta = {most / beta:.3g} is safe" if 0 < beta < math.inf else "give a smaller one"
-    )
+    known = f"at most {most}/beta = {most / beta:.3g} is safe" if 0 < beta < math.inf else "give a smaller one"
     return too_long("solver.step", settings.step, known)
 
 

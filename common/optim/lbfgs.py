@@ -25,11 +25,6 @@ def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
     the square root of what it can be. From there on the search goes by the height above the point where it
     ended, as the trapezoidal rule gives it from the gradients: exact for a quadratic function, and free of
     that error.
-
-    Raises
-    ------
-    SettingsError
-        The stopping rule does not fit the objective.
     """
     first = Oracle(problem).at(start)
     goal = goal_of(settings.stop, settings.kind, first)

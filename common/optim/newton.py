@@ -27,14 +27,7 @@ HALVINGS = 60
 
 
 def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
-    """Minimise from ``start``, shape (d,), by steps ``-H^{-1} g``.
-
-    Raises
-    ------
-    SettingsError
-        The model is longer than ``max_dimension``, the objective has no second derivatives, or the stopping
-        rule does not fit the objective.
-    """
+    """Minimise from ``start``, shape (d,), by steps ``-H^{-1} g``."""
     if problem.dimension > settings.max_dimension:
         raise hessian_too_large(problem.dimension, settings)
     first = Oracle(problem).at(start)
@@ -42,13 +35,7 @@ def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
 
 
 def newton_cg(problem: Tilted, start: Vector, settings: NewtonCgSolver) -> Solved:
-    """Minimise from ``start``, shape (d,), solving ``H p = -g`` more exactly the smaller the gradient g is.
-
-    Raises
-    ------
-    SettingsError
-        The objective has no second derivatives, or the stopping rule does not fit it.
-    """
+    """Minimise from ``start``, shape (d,), solving ``H p = -g`` more exactly the smaller the gradient g is."""
     first = Oracle(problem).at(start)
     goal = goal_of(settings.stop, settings.kind, first)
 

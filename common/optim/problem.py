@@ -25,24 +25,13 @@ ROUNDING = 64
 
 @dataclass(frozen=True)
 class Tilted:
-    """A client's objective with a linear term, and a quadratic one that ties the model to an anchor.
+    """A client's objective with a linear term, and a quadratic one that ties the model to an anchor."""
 
-    Attributes
-    ----------
-    objective
-        f, the mean loss of the client's samples plus its penalty.
-    tilt
-        Shape (d,); converted to the objective's dtype.
-    proximal
-        Weight mu of the tie, at least 0.
-    anchor
-        Shape (d,); given if and only if ``proximal`` is not 0. Converted to the objective's dtype.
-    """
-
-    objective: Objective
-    tilt: Vector
-    proximal: float = 0.0
+    objective: Objective  # f, the mean loss of the client's samples plus its penalty
+    tilt: Vector  # shape (d,); converted to the objective's dtype
+    proximal: float = 0.0  # weight mu of the tie, at least 0
     anchor: Vector | None = None
+    """Shape (d,); given if and only if ``proximal`` is not 0. Converted to the objective's dtype."""
 
     def __post_init__(self) -> None:
         if self.proximal < 0 or (self.anchor is None) != (self.proximal == 0):
@@ -83,19 +72,12 @@ class Tilted:
         return self.objective.batch_gradient(w, rows) + self.slant(w)
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian of phi at ``w`` times ``v``, all of shape (d,).
-
-        Raises
-        ------
-        SettingsError
-            The objective offers no second derivatives.
-        """
+        """Return the Hessian of phi at ``w`` times ``v``, all of shape (d,)."""
         try:
             curved = self.objective.hessian_vector(w, v)
         except NotImplementedError as error:
             raise SettingsError(
-                f"Newton's methods need second derivatives, and {error}; use sgd, adam or lbfgs",
-                key="solver.kind",
+                f"Newton's methods need second derivatives, and {error}; use sgd, adam or lbfgs", key="solver.kind"
             ) from None
         return curved + self.proximal * v if self.proximal else curved
 
@@ -117,46 +99,23 @@ class Tilted:
 
 @dataclass(frozen=True)
 class Solved:
-    """What a solver found.
+    """What a solver found."""
 
-    Attributes
-    ----------
-    w
-        The approximate minimiser, shape (d,), of the objective's dtype; the caller owns it.
-    iterations
-        Iterations done, counted as :class:`fenchel.common.settings.solver.Stopping` says.
-    gradient_norm
-        Euclidean norm of the gradient of phi at ``w``; not a number for sgd and adam, which do not look.
-    evaluations
-        Work, in gradients over the whole shard.
-    converged
-        Whether the stopping rule was met; false if ``max_steps`` or the limits of rounding ended the solve.
-    """
-
-    w: Vector
-    iterations: int
+    w: Vector  # the approximate minimiser, shape (d,), of the objective's dtype; the caller owns it
+    iterations: int  # iterations done, counted as :class:`fenchel.common.settings.solver.Stopping` says
     gradient_norm: float
-    evaluations: float
+    """Euclidean norm of the gradient of phi at ``w``; not a number for sgd and adam, which do not look."""
+    evaluations: float  # work, in gradients over the whole shard
     converged: bool
+    """Whether the stopping rule was met; false if ``max_steps`` or the limits of rounding ended the solve."""
 
 
 class Oracle:
-    """Answers what phi is at a point, and counts the work.
-
-    Parameters
-    ----------
-    problem
-        The local problem.
-
-    Attributes
-    ----------
-    evaluations
-        Work so far, in gradients over the whole shard: two passes over the data.
-    """
+    """Answers what phi is at a point, and counts the work."""
 
     def __init__(self, problem: Tilted) -> None:
         self.problem = problem
-        self.evaluations = 0.0
+        self.evaluations = 0.0  # work so far, in gradients over the whole shard: two passes over the data
 
     def at(self, w: Vector) -> Point:
         """Return what can be known of phi at ``w``, shape (d,), which must not change any more."""

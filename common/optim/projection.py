@@ -24,15 +24,7 @@ def onto_simplex(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
     By sorting, in O(N log N) (DRDM specification, section 2.3). Adding a constant to all entries changes nothing.
 
-    Parameters
-    ----------
-    x
-        Shape (N,), finite.
-
-    Raises
-    ------
-    ValueError
-        An entry is not finite.
+    x: shape (N,), finite.
     """
     if not np.isfinite(x).all():
         raise ValueError(

@@ -39,25 +39,14 @@ _HALVINGS = 30
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found.
+    """What a solver found."""
 
-    Attributes
-    ----------
-    dual
-        ``alpha``, one for each sample, shape (N,), in the domain.
-    primal
-        ``w(alpha)``, shape (m,).
-    primal_objective, dual_objective
-        ``P(w)`` and ``D(alpha)``; the optimum lies between them.
-    passes
-        How often each sample was visited.
-    """
-
-    dual: Vector
-    primal: Vector
+    dual: Vector  # ``alpha``, one for each sample, shape (N,), in the domain
+    primal: Vector  # ``w(alpha)``, shape (m,)
     primal_objective: float
+    """primal_objective, dual_objective: ``P(w)`` and ``D(alpha)``; the optimum lies between them."""
     dual_objective: float
-    passes: int
+    passes: int  # how often each sample was visited
 
     @property
     def gap(self) -> float:
@@ -67,39 +56,17 @@ class Solution:
 
 @dataclass(frozen=True)
 class DualProblem:
-    """The dual of a linear model's problem.
+    """The dual of a linear model's problem."""
 
-    Attributes
-    ----------
-    loss
-        Any of the five losses of one score.
-    features
-        All samples, shape (N, m), dense or CSR, float64.
-    targets
-        ``y``, shape (N,).
-    l2
-        ``lambda > 0``.
-    weights
-        ``c``, shape (N,), positive, of mean 1; ``None``: all are 1.
-    """
-
-    loss: MarginLoss
-    features: Matrix
-    targets: Targets
-    l2: float
-    weights: Vector | None = None
+    loss: MarginLoss  # any of the five losses of one score
+    features: Matrix  # all samples, shape (N, m), dense or CSR, float64
+    targets: Targets  # ``y``, shape (N,)
+    l2: float  # ``lambda > 0``
+    weights: Vector | None = None  # ``c``, shape (N,), positive, of mean 1; ``None``: all are 1
 
     @classmethod
     def of(cls, loss: MarginLoss, shard: Shard, l2: float, weights: Vector | None = None) -> DualProblem:
-        """Return the problem that a shard of whole samples poses.
-
-        Raises
-        ------
-        SettingsError
-            There is no ridge, or the loss cannot be used with these labels.
-        DataError
-            There are no samples.
-        """
+        """Return the problem that a shard of whole samples poses."""
         if not l2 > 0:
             raise SettingsError(
                 f"objective.l2: {l2:g} given, but only a problem with l2 > 0 has the dual that is solved here"
@@ -152,29 +119,10 @@ def solve(
 ) -> Solution:
     """Solve the problem of a whole data set.
 
-    Parameters
-    ----------
-    loss
-        Any of the five losses of one score.
-    shard
-        All samples with all features.
-    l2
-        Weight of the ridge, above 0.
-    tolerance
-        The duality gap at which to stop.
-    max_passes
-        Stop after so many passes in any case; the gap of the solution tells.
-    seed
-        Decides the order of the samples in each pass.
-    weights
-        How much each sample counts, shape (N,), positive, of mean 1; ``None``: all alike.
-
-    Raises
-    ------
-    SettingsError
-        There is no ridge, or the loss cannot be used with these labels.
-    DataError
-        There are no samples.
+    l2: weight of the ridge, above 0.
+    max_passes: stop after so many passes in any case; the gap of the solution tells.
+    seed: decides the order of the samples in each pass.
+    weights: how much each sample counts, shape (N,), positive, of mean 1; ``None``: all alike.
     """
     problem = DualProblem.of(loss, shard, l2, weights)
     dual: Vector = np.zeros(problem.samples)
@@ -191,26 +139,12 @@ def solve(
             dual = settle(problem, dual)
 
 
-def ascend(
-    problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvature: Vector
-) -> tuple[Vector, Vector]:
+def ascend(problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvature: Vector) -> tuple[Vector, Vector]:
     """Visit samples one after the other, and take the best step along each one's dual variable.
 
-    Parameters
-    ----------
-    problem
-        What is solved.
-    dual, w
-        ``alpha``, shape (N,), and ``w(alpha)``, shape (m,); they are not changed.
-    order
-        Positions of the samples to visit, any number of them.
-    curvature
-        ``problem.curvature``, shape (N,).
-
-    Returns
-    -------
-    dual, w
-        After the last step.
+    dual, w: ``alpha``, shape (N,), and ``w(alpha)``, shape (m,); they are not changed.
+    order: positions of the samples to visit, any number of them.
+    curvature: ``problem.curvature``, shape (N,).
     """
     step, w = scalar_step(problem.loss), w.copy()
     alpha, y, q = dual.tolist(), problem.targets.tolist(), curvature.tolist()
@@ -240,17 +174,9 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
 
     Nothing is done for the logistic loss, whose dual objective is not quadratic.
 
-    Parameters
-    ----------
-    problem
-        What is solved.
-    dual
-        ``alpha``, shape (N,), in the domain.
+    dual: ``alpha``, shape (N,), in the domain.
 
-    Returns
-    -------
-    Vector
-        Shape (N,), in the domain, with a dual objective that is not lower.
+    Returns: Shape (N,), in the domain, with a dual objective that is not lower.
     """
     s = conjugate_curvature(problem.loss)
     low, high = problem.loss.domain

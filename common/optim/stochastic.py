@@ -17,14 +17,7 @@ _LOOK = 64  # steps between two looks at whether the iterate is finite: a look c
 
 
 def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
-    """Do steps ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch.
-
-    Raises
-    ------
-    SettingsError
-        The stopping rule is neither steps nor epochs, or the steps are so long that the iterates left the range of
-        numbers.
-    """
+    """Do steps ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch."""
     w, done, seen = start.copy(), 0, 0
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
@@ -40,12 +33,6 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
     """Do steps of Adam from ``start``, shape (d,).
 
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, Algorithm 1.
-
-    Raises
-    ------
-    SettingsError
-        The stopping rule is neither steps nor epochs, or the steps are so long that the iterates left the range of
-        numbers.
     """
     w, t, seen = start.copy(), 0, 0
     m, v = np.zeros_like(w), np.zeros_like(w)
@@ -70,9 +57,7 @@ def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
         raise diverged(settings.kind, too_long("solver.step_size", settings.step_size, "give a smaller one"))
 
 
-def _batches(
-    problem: Tilted, settings: SgdSolver | AdamSolver, random: np.random.Generator
-) -> Iterator[Indices]:
+def _batches(problem: Tilted, settings: SgdSolver | AdamSolver, random: np.random.Generator) -> Iterator[Indices]:
     check_rule(settings)
     stop = settings.stop
     epochs = stop.epochs if stop.steps is None else None

@@ -26,31 +26,17 @@ FLOOR = 32
 
 @dataclass(frozen=True)
 class StoppingCriterion:
-    """What a solver has to reach, and in how many iterations.
+    """What a solver has to reach, and in how many iterations."""
 
-    Attributes
-    ----------
-    limit
-        Iterations at most.
-    tolerance
-        Norm of the gradient that is small enough; 0 for a fixed number of iterations.
-    floor, floor_per_norm
-        The smallest norm worth waiting for is ``floor + floor_per_norm ||w||``; below, rounding rules.
-    fixed
-        Whether ``limit`` is itself the rule.
-    kind
-        The solver's name, for errors.
-    cure
-        What to do if the iterates leave the range of numbers, for errors.
-    """
-
-    limit: int
-    tolerance: float = 0.0
+    limit: int  # iterations at most
+    tolerance: float = 0.0  # norm of the gradient that is small enough; 0 for a fixed number of iterations
     floor: float = 0.0
+    """floor, floor_per_norm: the smallest norm worth waiting for is ``floor + floor_per_norm ||w||``; below, rounding
+    rules."""
     floor_per_norm: float = 0.0
-    fixed: bool = False
-    kind: str = ""
-    cure: str = NOT_OURS
+    fixed: bool = False  # whether ``limit`` is itself the rule
+    kind: str = ""  # the solver's name, for errors
+    cure: str = NOT_OURS  # what to do if the iterates leave the range of numbers, for errors
 
     def threshold(self, w: Vector) -> float:
         """Return the norm of the gradient that ends the solve at ``w``, shape (d,)."""
@@ -59,13 +45,7 @@ class StoppingCriterion:
         return max(self.tolerance, self.floor + self.floor_per_norm * float(np.linalg.norm(w)))
 
     def reached(self, point: Point) -> bool:
-        """Return whether the gradient is small enough; 0 always is.
-
-        Raises
-        ------
-        SettingsError
-            The iterate or its gradient has no finite norm: no further step could bring it back.
-        """
+        """Return whether the gradient is small enough; 0 always is."""
         threshold = self.threshold(point.w)
         if not (math.isfinite(point.norm) and math.isfinite(threshold)):
             raise diverged(self.kind, self.cure)
@@ -79,9 +59,7 @@ class StoppingCriterion:
 
 def diverged(kind: str, cure: str) -> DivergedError:
     """Return the error of a solver whose iterates have left the range of numbers."""
-    return DivergedError(
-        f"{kind} diverged: its model or gradient is no longer finite; {cure}", key="solver.kind"
-    )
+    return DivergedError(f"{kind} diverged: its model or gradient is no longer finite; {cure}", key="solver.kind")
 
 
 def too_long(key: str, step: float, limit: str) -> str:
@@ -97,23 +75,9 @@ def goal_of(
     The accuracy delta is ensured by ``||grad phi(w)|| <= sqrt(delta) (alpha/beta) ||grad phi(w0)||``, because
     ``||w - w*|| <= ||grad phi(w)|| / alpha`` and ``||w0 - w*|| >= ||grad phi(w0)|| / beta``.
 
-    Parameters
-    ----------
-    stop
-        The rule, one of which is given.
-    kind
-        The solver's name, for errors.
-    first
-        Where the solver starts.
-    passes
-        Whether an iteration is a pass over the samples, so that ``epochs`` means something.
-    cure
-        What to do if the iterates leave the range of numbers, for errors.
-
-    Raises
-    ------
-    SettingsError
-        The rule does not fit the solver or the objective.
+    first: where the solver starts.
+    passes: whether an iteration is a pass over the samples, so that ``epochs`` means something.
+    cure: what to do if the iterates leave the range of numbers, for errors.
     """
     if stop.epochs is not None and not passes:
         raise no_passes(kind)
@@ -135,13 +99,7 @@ def goal_of(
 
 
 def constants(problem: Tilted) -> tuple[float, float]:
-    """Return alpha and beta of a problem that is to be solved to an accuracy.
-
-    Raises
-    ------
-    SettingsError
-        The objective is not smooth, or not strongly convex, as far as is known.
-    """
+    """Return alpha and beta of a problem that is to be solved to an accuracy."""
     alpha = problem.strong_convexity
     if not alpha > 0:
         raise not_strongly_convex()
@@ -156,20 +114,11 @@ def gradient_steps(
 ) -> int:
     """Return how many steps of gradient descent ensure an accuracy, before any is done.
 
-    Parameters
-    ----------
-    delta
-        The squared distance to the solution is to shrink by this factor, in (0, 1).
-    alpha, beta
-        Strong convexity and smoothness, 0 < alpha <= beta.
-    step
-        The step size.
+    delta: the squared distance to the solution is to shrink by this factor, in (0, 1).
+    alpha, beta: strong convexity and smoothness, 0 < alpha <= beta.
 
-    Returns
-    -------
-    int
-        ``ceil(beta/(2 alpha) ln(1/delta))``, or ``ceil(ln(1/delta) / (2 ln((beta+alpha)/(beta-alpha))))``;
-        at least 1.
+    Returns: ``ceil(beta/(2 alpha) ln(1/delta))``, or ``ceil(ln(1/delta) / (2 ln((beta+alpha)/(beta-alpha))))``; at
+    least 1.
     """
     logarithm = math.log(1 / delta)
     if step == "1/beta":

@@ -36,7 +36,5 @@ class BoxConstraint(Section):
         return self
 
 
-ConstraintSettings: TypeAlias = Annotated[
-    NoConstraint | BallConstraint | BoxConstraint, Field(discriminator="kind")
-]
+ConstraintSettings: TypeAlias = Annotated[NoConstraint | BallConstraint | BoxConstraint, Field(discriminator="kind")]
 """The section ``algorithm.constraint``: which of them is meant follows from ``kind``."""

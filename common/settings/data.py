@@ -54,9 +54,7 @@ class ClassesPartition(Section):
 class LabelShardsPartition(Section):
     """Samples are sorted by label and cut into shards of equal size, which are dealt at random."""
 
-    kind: Literal["label-shards"] = Field(
-        description="Sort by label, cut into shards, deal them (McMahan 2017)."
-    )
+    kind: Literal["label-shards"] = Field(description="Sort by label, cut into shards, deal them (McMahan 2017).")
     per_client: int = Field(2, ge=1, description="Shards per client.")
 
 
@@ -64,9 +62,7 @@ class DirichletPartition(Section):
     """Each class is divided among the clients in proportions drawn from a Dirichlet distribution."""
 
     kind: Literal["dirichlet"] = Field(description="Divide each class by Dirichlet proportions.")
-    alpha: float = Field(
-        ge=1e-4, description="Concentration: 0.1 gives very unequal clients, 100 nearly equal ones."
-    )
+    alpha: float = Field(ge=1e-4, description="Concentration: 0.1 gives very unequal clients, 100 nearly equal ones.")
     min_samples: int = Field(
         1, ge=1, description="Samples that every client gets at least; the largest clients give them up."
     )
@@ -76,9 +72,7 @@ class ZipfPartition(Section):
     """Client i holds a number of samples proportional to i to the power of minus ``exponent``."""
 
     kind: Literal["zipf"] = Field(description="Sizes by Zipf's law, optionally classes by Dirichlet (DRDM).")
-    exponent: float = Field(
-        ge=0, le=10, description="Exponent z: sizes are proportional to i**-z; 0 is equal sizes."
-    )
+    exponent: float = Field(ge=0, le=10, description="Exponent z: sizes are proportional to i**-z; 0 is equal sizes.")
     alpha: float | None = Field(
         None,
         ge=1e-4,
@@ -98,8 +92,7 @@ class GridPartition(Section):
         "and so on; a bias feature belongs to the last.",
     )
     layout: Literal["contiguous", "quadrants"] = Field(
-        "contiguous",
-        description="Feature groups: blocks of adjacent columns, or the four quarters of an image.",
+        "contiguous", description="Feature groups: blocks of adjacent columns, or the four quarters of an image."
     )
     image: tuple[int, int] | None = Field(
         None, description="Rows and columns of the image for quadrants; null when it is square."
@@ -108,15 +101,11 @@ class GridPartition(Section):
     @model_validator(mode="after")
     def _quadrants_are_four(self) -> Self:
         if self.layout == "quadrants" and self.feature_groups != 4:
-            raise ValueError(
-                f"feature_groups: {self.feature_groups} given, but layout quadrants needs exactly 4"
-            )
+            raise ValueError(f"feature_groups: {self.feature_groups} given, but layout quadrants needs exactly 4")
         if self.image is not None and self.layout != "quadrants":
             raise ValueError("image: only allowed with layout: quadrants")
         if self.image is not None and min(self.image) < 2:
-            raise ValueError(
-                f"image: {list(self.image)} given, but an image needs at least 2 rows and 2 columns"
-            )
+            raise ValueError(f"image: {list(self.image)} given, but an image needs at least 2 rows and 2 columns")
         return self
 
 
@@ -124,13 +113,10 @@ class RaggedPartition(Section):
     """Samples are split into groups; in a group, each sample's non-zero values are dealt to the clients."""
 
     kind: Literal["ragged"] = Field(
-        description="Each sample's non-zero values dealt at random to the clients of its group (HyFDCA, "
-        "News20)."
+        description="Each sample's non-zero values dealt at random to the clients of its group (HyFDCA, News20)."
     )
     sample_groups: int = Field(ge=1, description="Number of sample groups, K.")
-    feature_groups: int = Field(
-        ge=1, description="Clients in a group, Q; their shares differ by one value at most."
-    )
+    feature_groups: int = Field(ge=1, description="Clients in a group, Q; their shares differ by one value at most.")
 
 
 class ClassGroupsPartition(Section):
@@ -142,8 +128,7 @@ class ClassGroupsPartition(Section):
         "deals the positive samples. Which classes are positive is said in objective.positive."
     )
     order: Literal["shuffled", "in-order"] = Field(
-        "shuffled",
-        description="The order in which classes are dealt, one after the other to clients 0, 1, and so on.",
+        "shuffled", description="The order in which classes are dealt, one after the other to clients 0, 1, and so on."
     )
     positive_shares: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] | None = Field(
         None,
@@ -166,9 +151,7 @@ class SiteSettings(Section):
     )
     imratio: float = Field(ge=0, le=1, description="Part of its samples that is positive.")
     noise: float = Field(
-        0.0,
-        ge=0,
-        description="Standard deviation of Gaussian noise added to each prepared feature of its samples.",
+        0.0, ge=0, description="Standard deviation of Gaussian noise added to each prepared feature of its samples."
     )
     shift: float = Field(
         0.0, description="Number added to each prepared feature of its samples: how much brighter images are."
@@ -186,9 +169,7 @@ class SitesPartition(Section):
         min_length=1,
         description="The sites, one for each client, each with its `size`, `imratio`, `noise` (0) and `shift` (0).",
     )
-    samples: int | None = Field(
-        None, ge=1, description="Samples of all sites together; null: as many as there are."
-    )
+    samples: int | None = Field(None, ge=1, description="Samples of all sites together; null: as many as there are.")
 
 
 class ColumnPartition(Section):
@@ -277,18 +258,13 @@ class DataSettings(Section):
         None,
         pattern=NAME_PATTERN,
         max_length=64,
-        description="A named data set; `fenchel data list` shows them. Exactly one of name and file is "
-        "needed.",
+        description="A named data set; `fenchel data list` shows them. Exactly one of name and file is needed.",
     )
     file: Path | None = Field(
-        None,
-        description="A file of one's own: LIBSVM, CSV, Parquet or NPZ. Exactly one of name and file is "
-        "needed.",
+        None, description="A file of one's own: LIBSVM, CSV, Parquet or NPZ. Exactly one of name and file is needed."
     )
     label: str | None = Field(
-        None,
-        description="Column of the file that holds the label; null takes the column `label`, else the last "
-        "one.",
+        None, description="Column of the file that holds the label; null takes the column `label`, else the last one."
     )
     task: Literal["classification", "regression"] = Field(
         "classification", description="Whether labels name classes or are numbers to predict."
@@ -332,8 +308,7 @@ class DataSettings(Section):
         None, description="Make positive samples rare, with any partition of whole samples; null: leave them."
     )
     extractor: ExtractorSettings | None = Field(
-        None,
-        description="A frozen network that turns images into features, once, before everything else; null: none.",
+        None, description="A frozen network that turns images into features, once, before everything else; null: none."
     )
     scale: Literal["none"] | Scaling | tuple[Scaling, ...] = Field(
         "none",
@@ -391,9 +366,7 @@ class DataSettings(Section):
             given = "both" if self.name is not None else "neither"
             raise ValueError(f"name, file: exactly one is needed, {given} given")
         if self.name is not None and self.label is not None:
-            raise ValueError(
-                f"label: {self.label!r} given, but a named data set knows its label; only with file"
-            )
+            raise ValueError(f"label: {self.label!r} given, but a named data set knows its label; only with file")
         return self
 
     @model_validator(mode="after")
@@ -403,9 +376,7 @@ class DataSettings(Section):
         if isinstance(self.columns, tuple):
             repeated = [name for name, times in Counter(self.columns).items() if times > 1]
             if repeated:
-                raise ValueError(
-                    f"columns: {repeated[0]!r} is listed twice, but each feature may occur only once"
-                )
+                raise ValueError(f"columns: {repeated[0]!r} is listed twice, but each feature may occur only once")
         return self
 
     @model_validator(mode="after")
@@ -414,9 +385,7 @@ class DataSettings(Section):
         if len(set(steps)) < len(steps):
             raise ValueError(f"scale: {list(steps)} given, but each step may occur only once")
         if self.bias == 0:
-            raise ValueError(
-                "bias: 0 given, but a feature that is always 0 has no effect; use null or a number"
-            )
+            raise ValueError("bias: 0 given, but a feature that is always 0 has no effect; use null or a number")
         return self
 
     @model_validator(mode="after")
@@ -517,9 +486,7 @@ class DataSettings(Section):
                 "keeps back samples of its own file"
             )
         if self.task == "regression":
-            raise ValueError(
-                "client_tests: divides classes, which task: regression does not have; use holdout"
-            )
+            raise ValueError("client_tests: divides classes, which task: regression does not have; use holdout")
         if isinstance(self.partition, GridPartition | RaggedPartition):
             raise ValueError(
                 f"client_tests: with partition.kind: {self.partition.kind} no client holds whole samples; only none "

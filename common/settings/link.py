@@ -40,9 +40,7 @@ PRESETS: Final[Mapping[PresetName, Mapping[str, str]]] = MappingProxyType(
 
 _SECONDS: Final = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "": 1.0})
 _PREFIXES: Final = MappingProxyType({"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9})
-_NUMBER: Final = (
-    r"\s*+((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e[+-]?[0-9]++)?)\s*+"  # in one pass, however long
-)
+_NUMBER: Final = r"\s*+((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e[+-]?[0-9]++)?)\s*+"  # in one pass, however long
 
 
 def _seconds(value: Any) -> Any:
@@ -62,9 +60,7 @@ def _bytes_per_second(value: Any) -> Any:
     found = re.fullmatch(_NUMBER + r"(?:([kMG]?)(bit|B)(?:/s)?|)\s*", value)
     if found is None:
         # "20Mb" and "20mb" mean bits to some and bytes to others.
-        raise ValueError(
-            f"expected bytes per second, or a rate with a unit such as 20Mbit or 1.5MB/s, given {value!r}"
-        )
+        raise ValueError(f"expected bytes per second, or a rate with a unit such as 20Mbit or 1.5MB/s, given {value!r}")
     return float(found[1]) * _PREFIXES[found[2] or ""] / (8 if found[3] == "bit" else 1)
 
 
@@ -86,12 +82,10 @@ class Link(Section):
     """One client's access line to the server: its name, or its figures, or a name with figures that differ."""
 
     preset: PresetName | None = Field(
-        None,
-        description="a link with a name, whose figures hold where none are given here (docs/network.md)",
+        None, description="a link with a name, whose figures hold where none are given here (docs/network.md)"
     )
     rtt: Duration = Field(
-        0.0,
-        description="round-trip time, half of it each way: seconds, or text with a unit, such as 257.5ms",
+        0.0, description="round-trip time, half of it each way: seconds, or text with a unit, such as 257.5ms"
     )
     jitter: Duration = Field(
         0.0,
@@ -149,9 +143,7 @@ class Link(Section):
 class _NamedToo:
     """In the JSON Schema: the name of a preset may stand for a whole link."""
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [{"type": "string", "enum": list(PRESETS)}, handler(schema)]}
 
 
@@ -178,15 +170,7 @@ class Links(Section):
     def of_clients(self, names: Sequence[str]) -> dict[str, Link]:
         """Return each client's link; clients without one are left out.
 
-        Parameters
-        ----------
-        names
-            Ids of all clients, in the order of their numbers.
-
-        Raises
-        ------
-        SettingsError
-            ``clients`` names somebody who is not among them, or somebody twice.
+        names: ids of all clients, in the order of their numbers.
         """
         given: dict[str, Link] = {}
         numbered = {str(number): name for number, name in enumerate(names)}
@@ -199,9 +183,7 @@ class Links(Section):
                     key="links.clients",
                 )
             if name in given:
-                raise SettingsError(
-                    f"{name} is given twice, by id and by number; give it once", key="links.clients"
-                )
+                raise SettingsError(f"{name} is given twice, by id and by number; give it once", key="links.clients")
             given[name] = link
         links = {name: given.get(name, self.default) for name in names}
         return {name: link for name, link in links.items() if link is not None}
@@ -210,17 +192,7 @@ class Links(Section):
 def parse_link(values: Mapping[str, Any], source: str) -> Link:
     """Return the link that words of a command line describe.
 
-    Parameters
-    ----------
-    values
-        Keys of :class:`Link`, values as text.
-    source
-        Where they came from, for the error.
-
-    Raises
-    ------
-    SettingsError
-        A value is not allowed.
+    source: where they came from, for the error.
     """
     try:
         return Link.model_validate(dict(values))

@@ -96,8 +96,7 @@ class MlpSettings(_Network):
     """A network with one hidden layer."""
 
     kind: Literal["mlp"] = Field(
-        description="fully connected network with one hidden layer, ReLU, no biases, and cross-entropy; "
-        "needs torch"
+        description="fully connected network with one hidden layer, ReLU, no biases, and cross-entropy; needs torch"
     )
     hidden: int = Field(default=32, ge=1, description="units of the hidden layer")
 
@@ -120,9 +119,7 @@ class LinearScorerSettings(Section):
 class MlpScorer(Section):
     """A network with one hidden layer and one output."""
 
-    kind: Literal["mlp"] = Field(
-        description="fully connected network with one hidden layer and ReLU; needs torch"
-    )
+    kind: Literal["mlp"] = Field(description="fully connected network with one hidden layer and ReLU; needs torch")
     hidden: int = Field(default=32, ge=1, description="units of the hidden layer")
     biases: bool = Field(default=True, description="whether units have biases")
 
@@ -142,9 +139,7 @@ class ResNetScorer(Section):
         description="ResNet-20 for small square images, with normalised groups of channels in place of batches, so "
         "that all of the model is in its parameters; needs torch"
     )
-    channels: int = Field(
-        default=3, ge=1, description="channels of an image, which follow one another in its features"
-    )
+    channels: int = Field(default=3, ge=1, description="channels of an image, which follow one another in its features")
 
 
 class DenseNetScorer(Section):
@@ -154,9 +149,7 @@ class DenseNetScorer(Section):
         description="DenseNet-121 for square images of at least 32x32 pixels, with normalised groups of channels in "
         "place of batches; needs torch"
     )
-    channels: int = Field(
-        default=3, ge=1, description="channels of an image, which follow one another in its features"
-    )
+    channels: int = Field(default=3, ge=1, description="channels of an image, which follow one another in its features")
 
 
 Scorer: TypeAlias = Annotated[

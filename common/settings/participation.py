@@ -56,9 +56,7 @@ class Weighted(Section):
 
 OnShortage = Literal["wait", "stop"]
 
-Sampler = Annotated[
-    AllClients | FixedSize | Fraction | Bernoulli | Cyclic | Weighted, Field(discriminator="kind")
-]
+Sampler = Annotated[AllClients | FixedSize | Fraction | Bernoulli | Cyclic | Weighted, Field(discriminator="kind")]
 
 
 class PhaseTerms(Section):
@@ -113,15 +111,7 @@ class Participation(Section):
     )
 
     def phases_problem(self, algorithm: str, asked: Collection[str]) -> str | None:
-        """Say which of :attr:`phases` is asked of nobody; ``None``: none of them.
-
-        Parameters
-        ----------
-        algorithm
-            Its name.
-        asked
-            The phases that it asks.
-        """
+        """Say which of :attr:`phases` is asked of nobody; ``None``: none of them."""
         known = [*asked, *sorted(RUNTIME)]
         for phase in self.phases:
             if phase not in known:
@@ -137,7 +127,6 @@ class Participation(Section):
         """Return the key that wants the most replies, and how many."""
         keys = {"participation.min_replies": self.min_replies}
         keys |= {
-            f"participation.phases.{phase}.min_replies": terms.min_replies or 0
-            for phase, terms in self.phases.items()
+            f"participation.phases.{phase}.min_replies": terms.min_replies or 0 for phase, terms in self.phases.items()
         }
         return max(keys.items(), key=lambda each: each[1])

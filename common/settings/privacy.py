@@ -8,13 +8,7 @@ from typing import Literal, Self, TypeAlias
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from fenchel.common.accounting import paper, sensitivity
-from fenchel.common.accounting.accountant import (
-    LARGEST_NOISE,
-    SMALLEST_NOISE,
-    SMALLEST_RATE,
-    Method,
-    calibrate,
-)
+from fenchel.common.accounting.accountant import LARGEST_NOISE, SMALLEST_NOISE, SMALLEST_RATE, Method, calibrate
 from fenchel.common.accounting.public_facts import PrivacyFacts
 from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
 from fenchel.common.errors import SettingsError
@@ -61,12 +55,10 @@ class DifferentialPrivacy(Section):
         description="delta of every epsilon here; keep it well below one over a client's samples (the paper has 1e-4)",
     )
     clip_gradient: PositiveFloat | None = Field(
-        None,
-        description="every sample's gradient is clipped to this norm (G); for all mechanisms but clip-update",
+        None, description="every sample's gradient is clipped to this norm (G); for all mechanisms but clip-update"
     )
     clip_update: PositiveFloat | None = Field(
-        None,
-        description="what is sent is clipped to this distance from the global model (C); for clip-update",
+        None, description="what is sent is clipped to this distance from the global model (C); for clip-update"
     )
     feature_norm: PositiveFloat | None = Field(
         None,
@@ -142,16 +134,7 @@ class DifferentialPrivacy(Section):
         return share if counts and facts.dual != "private" and self.amplification is not False else 1.0
 
     def noise(self, facts: PrivacyFacts) -> float:
-        """Return the noise multiplier ``z`` of every upload of this client.
-
-        Raises
-        ------
-        SettingsError
-            There is none that can be accounted for, or the paper's formula has no answer: a round draws all
-            samples.
-        MissingDependencyError
-            A budget sets the noise, and dp-accounting is not installed.
-        """
+        """Return the noise multiplier ``z`` of every upload of this client."""
         z = self._noise(facts)
         if not SMALLEST_NOISE <= z <= LARGEST_NOISE:
             raise SettingsError(
@@ -197,14 +180,8 @@ class DifferentialPrivacy(Section):
     ) -> tuple[float, DualDifference]:
         """Return the sensitivity of an upload, and the difference of the dual variables after it.
 
-        Parameters
-        ----------
-        local
-            Of the round.
-        facts
-            Of the run, for which :meth:`problems` found nothing.
-        difference
-            What the upload before returned; ``DualDifference()`` for the first. Only ``recursive`` changes it.
+        difference: what the upload before returned; ``DualDifference()`` for the first. Only ``recursive`` changes
+            it.
         """
         if self.mechanism == "clip-update":
             assert self.clip_update is not None

@@ -40,15 +40,7 @@ class Halves:
 
 
 def algorithm_settings(name: str) -> type[AlgorithmSettings]:
-    """Return the settings class of an algorithm.
-
-    Raises
-    ------
-    ValueError
-        No such algorithm (pydantic turns it into an error that names the key).
-    SettingsError
-        The module of an algorithm from outside cannot be imported.
-    """
+    """Return the settings class of an algorithm."""
     if is_outside(name):
         found = attribute(_reference(name)).Settings
         if not issubclass(found, AlgorithmSettings):
@@ -66,13 +58,7 @@ def algorithm_settings(name: str) -> type[AlgorithmSettings]:
 
 
 def half(name: str, side: str) -> Any:
-    """Return what an algorithm's module defines as its half of one ``side``, ``server`` or ``client``.
-
-    Raises
-    ------
-    SettingsError
-        An algorithm from outside has no such half.
-    """
+    """Return what an algorithm's module defines as its half of one ``side``, ``server`` or ``client``."""
     suffix = "Client" if side == "client" else ""
     if is_outside(name):
         return attribute(_reference(name) + suffix)
@@ -92,20 +78,12 @@ def names() -> tuple[str, ...]:
 
 def builtin_settings() -> dict[str, type[AlgorithmSettings]]:
     """Return the settings classes of the algorithms that come with Fenchel, by name."""
-    found = {
-        name: _settings_in(importlib.import_module(home.settings), name) for name, home in _builtin().items()
-    }
+    found = {name: _settings_in(importlib.import_module(home.settings), name) for name, home in _builtin().items()}
     return {name: settings for name, settings in found.items() if settings is not None}
 
 
 def asked_phases(settings: AlgorithmSettings) -> tuple[str, ...]:
-    """Return the phases that an algorithm asks, in alphabetical order: those whose handler returns something.
-
-    Raises
-    ------
-    SettingsError
-        It is from outside, and its module has no client half.
-    """
+    """Return the phases that an algorithm asks, in alphabetical order: those whose handler returns something."""
     if settings.phases:
         return settings.phases
     found = half(settings.name, "client")
@@ -125,13 +103,7 @@ def keeps_no_state(settings: AlgorithmSettings) -> bool:
 
 
 def attribute(reference: str) -> Any:
-    """Import ``package.module:Name``.
-
-    Raises
-    ------
-    SettingsError
-        The module or the name in it does not exist.
-    """
+    """Import ``package.module:Name``."""
     module_name, _, name = reference.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -141,9 +113,7 @@ def attribute(reference: str) -> Any:
             key="algorithm.name",
         ) from None
     if not hasattr(module, name):
-        raise SettingsError(
-            f"{reference!r}: the module {module_name!r} has no {name!r}", key="algorithm.name"
-        )
+        raise SettingsError(f"{reference!r}: the module {module_name!r} has no {name!r}", key="algorithm.name")
     return getattr(module, name)
 
 

@@ -10,18 +10,11 @@ from fenchel.common.settings.section import Section
 
 
 class _Regularizer(Section):
-    """What an algorithm must know of h before a run.
+    """What an algorithm must know of h before a run."""
 
-    Attributes
-    ----------
-    present
-        Whether there is a term at all.
-    has_slope
-        Whether steps along a subgradient of h go somewhere: not for a bound, nor for a count.
-    """
-
-    present: ClassVar[bool] = True
+    present: ClassVar[bool] = True  # whether there is a term at all
     has_slope: ClassVar[bool] = True
+    """Whether steps along a subgradient of h go somewhere: not for a bound, nor for a count."""
 
     @property
     def least_penalty(self) -> float:

@@ -94,23 +94,18 @@ class Checkpointing(Section):
 
     every: PositiveInt = Field(1, description="write a checkpoint after every so many rounds")
     sync: bool = Field(
-        False,
-        description="survive the loss of power too, not only the death of a process (fsync; costs time)",
+        False, description="survive the loss of power too, not only the death of a process (fsync; costs time)"
     )
 
 
 class Network(Section):
     """Limits and patience of the connection between a client and the server."""
 
-    join_timeout: PositiveFloat = Field(
-        300.0, description="seconds that the server waits for all clients to join"
-    )
+    join_timeout: PositiveFloat = Field(300.0, description="seconds that the server waits for all clients to join")
     settle: PositiveFloat = Field(
         5.0, description="with clients: auto, seconds without a newcomer after which the run begins"
     )
-    keepalive: PositiveFloat = Field(
-        20.0, description="seconds between keepalive pings on an idle connection"
-    )
+    keepalive: PositiveFloat = Field(20.0, description="seconds between keepalive pings on an idle connection")
     max_message_bytes: PositiveInt = Field(8 << 30, description="largest message that either side accepts")
     reply_buffer_bytes: PositiveInt = Field(
         256 << 20,
@@ -134,8 +129,7 @@ class Network(Section):
         "one more for a moment when it comes back); more are turned away",
     )
     max_calls_per_client: PositiveInt = Field(
-        16,
-        description="calls that one client has open at once, on any number of connections; more are turned away",
+        16, description="calls that one client has open at once, on any number of connections; more are turned away"
     )
     calls_per_second: PositiveFloat = Field(
         20.0,
@@ -189,9 +183,7 @@ class RunSettings(Section):
     """One training job."""
 
     name: str = Field("run", pattern=RUN_NAME, description="a name for the run folder")
-    seed: int = Field(
-        0, ge=0, lt=1 << 63, description="seed of every random number that privacy does not rest on"
-    )
+    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of every random number that privacy does not rest on")
     rounds: int = Field(gt=0, le=10**12, description="outer iterations")
     clients: PositiveInt | Literal["auto"] = Field(
         description="clients that the run waits for; auto: whoever joins until no more come"
@@ -242,9 +234,7 @@ class RunSettings(Section):
             sampler = self.participation.sampler
             repeats = isinstance(sampler, Weighted) and sampler.replacement
             if isinstance(sampler, FixedSize | Weighted) and sampler.size > clients and not repeats:
-                raise ValueError(
-                    f"participation.sampler.size is {sampler.size}, but there are only {clients} clients"
-                )
+                raise ValueError(f"participation.sampler.size is {sampler.size}, but there are only {clients} clients")
             if isinstance(sampler, Cyclic) and sampler.groups > clients:
                 raise ValueError(
                     f"participation.sampler.groups is {sampler.groups}, but there are only {clients} clients"
@@ -258,9 +248,7 @@ class RunSettings(Section):
                 raise ValueError(problem)
         if problem := self.algorithm.participation_problem(self.participation):
             raise ValueError(problem)
-        if problem := self.algorithm.rounds_problem(
-            self.rounds, clients if isinstance(clients, int) else None
-        ):
+        if problem := self.algorithm.rounds_problem(self.rounds, clients if isinstance(clients, int) else None):
             raise ValueError(problem)
         return self
 
@@ -509,9 +497,7 @@ def shipped_or_own(path: Path) -> Path:
 def _override(values: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise SettingsError(
-            "expected key=value, such as --set participation.deadline=30", key=f"--set {override}"
-        )
+        raise SettingsError("expected key=value, such as --set participation.deadline=30", key=f"--set {override}")
     try:
         value = yaml_value(text)
     except yaml.YAMLError:

@@ -30,14 +30,7 @@ class Section(BaseModel):
 
 
 def yaml_value(text: str) -> Any:
-    """Return what a YAML text says.
-
-    Raises
-    ------
-    yaml.YAMLError
-        It is not YAML, or holds what no value can be made of: a day that does not exist, a number of thousands of
-        digits, sections in sections beyond :data:`DEEPEST`, more than :data:`MOST_VALUES` by its aliases.
-    """
+    """Return what a YAML text says."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it makes no more of a text than safe_load does
     except (ValueError, TypeError, RecursionError) as error:
@@ -96,7 +89,7 @@ def _place(location: tuple[int | str, ...], values: Any) -> str:
 
 
 _FORMS = {  # what a pattern asks for
-    RUN_NAME: "1 to 64 letters, digits, dots, dashes or underscores, the first a letter or digit",
+    RUN_NAME: "1 to 64 letters, digits, dots, dashes or underscores, the first a letter or digit"
 }
 _YAML_WORDS = {None: "null", True: "true", False: "false"}
 
@@ -157,19 +150,9 @@ def _expected(problem: ErrorDetails) -> str:
 def settings_error(error: ValidationError, values: Mapping[str, Any], source: str) -> SettingsError:
     """Word a validation error for the person who wrote the settings.
 
-    Parameters
-    ----------
-    error
-        What pydantic found.
-    values
-        What was validated.
-    source
-        Where the settings came from: a file name, or ``"settings"``.
+    source: where the settings came from: a file name, or ``"settings"``.
 
-    Returns
-    -------
-    SettingsError
-        One line for each key: the key, what was given, what is allowed.
+    Returns: One line for each key: the key, what was given, what is allowed.
     """
     lines: list[tuple[str, str]] = []  # the key, and what is wrong with it
     # By key and what was given: a value may be of several kinds.

@@ -42,9 +42,7 @@ class Stopping(Section):
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
-        given = [
-            name for name in ("steps", "epochs", "accuracy", "gradient") if getattr(self, name) is not None
-        ]
+        given = [name for name in ("steps", "epochs", "accuracy", "gradient") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"give one of steps, epochs, accuracy and gradient, not {' and '.join(given)}")
         return self
@@ -59,13 +57,7 @@ class Stopping(Section):
         return any(rule is not None for rule in (self.steps, self.epochs, self.accuracy, self.gradient))
 
     def within(self, delta: float) -> Stopping:
-        """Return the same rule, or the accuracy ``delta`` where the rule is a less demanding accuracy.
-
-        Raises
-        ------
-        ValueError
-            No rule is given: what the usual one is depends on the solver.
-        """
+        """Return the same rule, or the accuracy ``delta`` where the rule is a less demanding accuracy."""
         if not self.given:
             raise ValueError("there is no rule that could be tightened; let the solver be chosen first")
         if self.accuracy is None or self.accuracy <= delta:
@@ -92,8 +84,7 @@ class AutoSolver(_Solver):
     """The usual choice for the objective."""
 
     kind: Literal["auto"] = Field(
-        "auto",
-        description="newton-cg for a linear model with a smooth loss and l2 > 0, otherwise sgd",
+        "auto", description="newton-cg for a linear model with a smooth loss and l2 > 0, otherwise sgd"
     )
 
 
@@ -132,8 +123,7 @@ class NewtonCgSolver(_Solver):
     """Newton's method without a Hessian."""
 
     kind: Literal["newton-cg"] = Field(
-        "newton-cg",
-        description="Newton's method, conjugate gradients on Hessian-vector products, backtracking",
+        "newton-cg", description="Newton's method, conjugate gradients on Hessian-vector products, backtracking"
     )
     max_products: PositiveInt = Field(1000, description="Hessian-vector products in one Newton step at most")
 
@@ -190,14 +180,7 @@ class AdamSolver(_Stochastic):
 
 
 DefiniteSolver: TypeAlias = (
-    GradientSolver
-    | NewtonSolver
-    | NewtonCgSolver
-    | LbfgsSolver
-    | SagaSolver
-    | SvrgSolver
-    | SgdSolver
-    | AdamSolver
+    GradientSolver | NewtonSolver | NewtonCgSolver | LbfgsSolver | SagaSolver | SvrgSolver | SgdSolver | AdamSolver
 )
 """Any section but auto."""
 
@@ -211,17 +194,8 @@ SolverSettings: TypeAlias = Annotated[Solver, Field(discriminator="kind")]
 def parse_solver(text: str, source: str = "solver") -> Solver:
     """Return the solver that a short text names, as on a command line.
 
-    Parameters
-    ----------
-    text
-        A kind, as ``lbfgs``, or a section, as ``{kind: gradient, accelerated: true, stop: {steps: 30}}``.
-    source
-        Where the text came from, for the error.
-
-    Raises
-    ------
-    SettingsError
-        The text is neither, or a value in it is not allowed.
+    text: a kind, as ``lbfgs``, or a section, as ``{kind: gradient, accelerated: true, stop: {steps: 30}}``.
+    source: where the text came from, for the error.
     """
     try:
         given: Any = yaml_value(text)

@@ -142,8 +142,7 @@ class Selection(Section):
         2.0, ge=1, description="a trial whose last losses are above so many times its first has diverged"
     )
     worst_loss: float | None = Field(
-        None,
-        description="a trial that ends above this loss has diverged, too (such as the loss of the zero model)",
+        None, description="a trial that ends above this loss has diverged, too (such as the loss of the zero model)"
     )
     zeta: float = Field(0.5, gt=0, le=1, description="distinguishing coefficient of grey relational analysis")
 
@@ -156,8 +155,7 @@ class TuningSettings(Section):
     seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the draws; the runs keep their own")
     trials: PositiveInt = Field(description="how many runs are done")
     overrides: dict[str, Any] = Field(
-        default_factory=dict,
-        description="settings that all trials have other than the file: dotted key, value",
+        default_factory=dict, description="settings that all trials have other than the file: dotted key, value"
     )
     parameters: dict[str, Distribution] = Field(
         min_length=1, description="what each trial draws: dotted key of a setting, distribution"
@@ -177,18 +175,7 @@ class TuningSettings(Section):
 
 
 def load_tuning(path: Path) -> TuningSettings:
-    """Read a tuning file; the settings file that it names is then found from anywhere.
-
-    Parameters
-    ----------
-    path
-        YAML.
-
-    Raises
-    ------
-    SettingsError
-        The file cannot be read or parsed, or its contents cannot be accepted.
-    """
+    """Read a tuning file; the settings file that it names is then found from anywhere."""
     try:
         values = yaml_value(path.read_text())
     except OSError as error:

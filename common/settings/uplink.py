@@ -39,9 +39,7 @@ class UplinkSparsifier(Section):
 class Uplink(Section):
     """What happens to the vectors that clients send, in this order: sparsify, clip, noise, dtype."""
 
-    sparsify: UplinkSparsifier | None = Field(
-        None, description="send some coordinates only; null: all of them"
-    )
+    sparsify: UplinkSparsifier | None = Field(None, description="send some coordinates only; null: all of them")
     clip: PositiveFloat | None = Field(
         None,
         description="largest norm of what is sent, as a difference from the model that the round began with; longer "
@@ -68,9 +66,7 @@ class DownlinkSparsifier(Section):
     support: Literal["top-k", "shared-random"] = Field(
         "top-k", description="the largest entries, or random ones, whose indices need not be sent"
     )
-    keep: float = Field(
-        gt=0, le=1, description="share of the coordinates that are kept (alpha_D); others are zero"
-    )
+    keep: float = Field(gt=0, le=1, description="share of the coordinates that are kept (alpha_D); others are zero")
 
 
 class Downlink(Section):

@@ -16,24 +16,12 @@ _CHANGES = 10  # kept of each participant, so that a client that changes at will
 
 @dataclass(frozen=True)
 class Change:
-    """One attribute of the environment with which a participant went on.
+    """One attribute of the environment with which a participant went on."""
 
-    Attributes
-    ----------
-    participant
-        The id of a client, or ``SERVER``.
-    round
-        The first round that may have been computed with the new value.
-    attribute
-        A field of :class:`fenchel.common.environment.Environment`.
-    before, after
-        Its values; empty: not known.
-    """
-
-    participant: str
-    round: int
-    attribute: str
-    before: str
+    participant: str  # the id of a client, or ``SERVER``
+    round: int  # the first round that may have been computed with the new value
+    attribute: str  # a field of :class:`fenchel.common.environment.Environment`
+    before: str  # before, after: its values; empty: not known
     after: str
 
     def __str__(self) -> str:
@@ -66,18 +54,12 @@ class _File(BaseModel):
 
 @dataclass
 class EnvironmentRecord:
-    """The environments of a run's participants.
-
-    Attributes
-    ----------
-    latest
-        The last known environment by participant: the id of a client, or ``SERVER``.
-    changes
-        What changed while the run went on: the last few changes of each participant.
-    """
+    """The environments of a run's participants."""
 
     latest: dict[str, Environment] = field(default_factory=dict)
+    """The last known environment by participant: the id of a client, or ``SERVER``."""
     changes: list[Change] = field(default_factory=list)
+    """What changed while the run went on: the last few changes of each participant."""
 
     def update(self, participant: str, environment: Environment, t: int) -> list[Change]:
         """Record the environment that a participant has from round ``t`` on. Return what has changed."""
@@ -108,24 +90,14 @@ class EnvironmentRecord:
     def warnings(self) -> list[str]:
         """What people should know before they compare this run with another, a sentence each."""
         found = differences(self.latest)
-        between = (
-            [f"the computing environments of this run differ: {differences_text(found)}"] if found else []
-        )
+        between = [f"the computing environments of this run differ: {differences_text(found)}"] if found else []
         return between + [str(change) for change in self.changes]
 
     def save(self, path: Path, run: str) -> None:
-        """Write the file, so that it is at every moment either the old one or the new one.
-
-        Raises
-        ------
-        StorageError
-            The disk is full, or the folder cannot be written.
-        """
+        """Write the file, so that it is at every moment either the old one or the new one."""
         groups: dict[Environment, _AlikeClients] = {}
         for participant, environment in sorted(self.latest.items()):
-            group = groups.setdefault(
-                environment, _AlikeClients(server=False, clients=[], environment=environment)
-            )
+            group = groups.setdefault(environment, _AlikeClients(server=False, clients=[], environment=environment))
             if participant == SERVER:
                 group.server = True
             else:
@@ -135,13 +107,7 @@ class EnvironmentRecord:
 
     @classmethod
     def load(cls, path: Path) -> EnvironmentRecord:
-        """Read the file of a run. A run without one, of an older version, has an empty record.
-
-        Raises
-        ------
-        CheckpointError
-            The file is damaged.
-        """
+        """Read the file of a run. A run without one, of an older version, has an empty record."""
         try:
             content = _File.model_validate_json(path.read_bytes())
         except FileNotFoundError:

@@ -6,18 +6,7 @@ They stand in the file in the order of this page: counts, sockets, times. The fi
 
 from __future__ import annotations
 
-COUNTS = (
-    "round",
-    "asked",
-    "counted",
-    "late",
-    "failed",
-    "connected",
-    "bytes_down",
-    "bytes_up",
-    "wire_down",
-    "wire_up",
-)
+COUNTS = ("round", "asked", "counted", "late", "failed", "connected", "bytes_down", "bytes_up", "wire_down", "wire_up")
 """Integers."""
 
 SOCKETS = ("socket_down", "socket_up")

@@ -15,25 +15,13 @@ BEGINS = "a server begins to conduct this run"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run.
+    """The folder of one run."""
 
-    Attributes
-    ----------
-    path
-        The folder; its name is the run's id.
-    """
-
-    path: Path
+    path: Path  # the folder; its name is the run's id
 
     @classmethod
     def create(cls, parent: Path, name: str) -> RunFolder:
-        """Create the folder of a new run below ``parent``.
-
-        Raises
-        ------
-        StorageError
-            It cannot be made there.
-        """
+        """Create the folder of a new run below ``parent``."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = cls(parent / f"{stamp}-{name}-{secrets.token_hex(2)}")
         try:

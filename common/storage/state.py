@@ -31,16 +31,10 @@ def freeze(state: DataclassInstance) -> dict[str, Value]:
     """Return the state as payload values: its arrays, and a text that says how they fit together.
 
     Arrays are referred to, not copied.
-
-    Raises
-    ------
-    TypeError
-        A field holds something that cannot be stored.
     """
     values: dict[str, Value] = {}
     structure = {
-        field.name: _node(getattr(state, field.name), f"state/{field.name}", values)
-        for field in fields(state)
+        field.name: _node(getattr(state, field.name), f"state/{field.name}", values) for field in fields(state)
     }
     values[_STRUCTURE] = json.dumps(structure)
     return values
@@ -77,13 +71,7 @@ def _escaped(key: str) -> str:
 
 
 def thaw(kind: type[S], values: Values) -> S:
-    """Rebuild a state from what :func:`freeze` gave. Arrays are fresh, writable copies.
-
-    Raises
-    ------
-    CheckpointError
-        The values do not describe a ``kind``: another version of the algorithm wrote them.
-    """
+    """Rebuild a state from what :func:`freeze` gave. Arrays are fresh, writable copies."""
     try:
         structure = json.loads(str(values[_STRUCTURE]))
         return kind(**{name: _item(node, values) for name, node in structure.items()})

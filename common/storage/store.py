@@ -37,20 +37,7 @@ _START_AGAIN: dict[Owner, str] = {
 
 @contextlib.contextmanager
 def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
-    """Turn what the operating system says about a file that cannot be written into words for people.
-
-    Parameters
-    ----------
-    path
-        The file.
-    owner
-        Whose it is.
-
-    Raises
-    ------
-    StorageError
-        In place of any OSError.
-    """
+    """Turn what the operating system says about a file that cannot be written into words for people."""
     try:
         yield
     except OSError as error:
@@ -64,21 +51,11 @@ def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Content:
-    """What a file of values holds, before it is written.
+    """What a file of values holds, before it is written."""
 
-    Attributes
-    ----------
-    descriptor
-        What the values are, as bytes.
-    segments
-        The values in pieces, in order. They refer to the arrays' own memory.
-    size
-        Bytes of the file.
-    """
-
-    descriptor: bytes
-    segments: tuple[Buffer, ...]
-    size: int
+    descriptor: bytes  # what the values are, as bytes
+    segments: tuple[Buffer, ...]  # the values in pieces, in order. They refer to the arrays' own memory.
+    size: int  # bytes of the file
 
     @classmethod
     def of(cls, values: Values) -> Content:
@@ -91,50 +68,16 @@ class Content:
 def write(path: Path, values: Values, *, previous: Path | None = None, sync: bool = False) -> None:
     """Write values so that the file is at every moment either the old one or the new one.
 
-    Parameters
-    ----------
-    path
-        The file; its folder must exist.
-    values
-        What to write.
-    previous
-        Where the old file is kept, in the same folder; ``None``: nowhere.
-    sync
-        Also survive the loss of power (costs milliseconds); without it the file survives the death of
-        the process.
-
-    Raises
-    ------
-    StorageError
-        The disk is full, or the folder cannot be written; the old file is still there.
+    previous: where the old file is kept, in the same folder; ``None``: nowhere.
+    sync: also survive the loss of power (costs milliseconds); without it the file survives the death of the process.
     """
     write_content(path, Content.of(values), previous=previous, sync=sync)
 
 
 def write_content(
-    path: Path,
-    content: Content,
-    *,
-    previous: Path | None = None,
-    sync: bool = False,
-    owner: Owner = "server",
+    path: Path, content: Content, *, previous: Path | None = None, sync: bool = False, owner: Owner = "server"
 ) -> None:
-    """Write what is encoded already, as :func:`write` does.
-
-    Parameters
-    ----------
-    path, previous, sync
-        As for :func:`write`.
-    content
-        What to write.
-    owner
-        Whose file it is.
-
-    Raises
-    ------
-    StorageError
-        As for :func:`write`.
-    """
+    """Write what is encoded already, as :func:`write` does."""
     checksum = zlib.crc32(content.descriptor)
     for segment in content.segments:
         checksum = zlib.crc32(segment, checksum)
@@ -165,17 +108,7 @@ def write_content(
 def write_text(path: Path, text: str, *, sync: bool = False) -> None:
     """Write a text file that is at every moment either the old one or the new one.
 
-    Parameters
-    ----------
-    path, text
-        The file, and what is to be in it.
-    sync
-        As for :func:`write`.
-
-    Raises
-    ------
-    StorageError
-        The disk is full, or the folder cannot be written; the old file is still there.
+    path, text: the file, and what is to be in it.
     """
     temporary = path.with_name(path.name + ".new")
     with writing(path):
@@ -207,11 +140,6 @@ def settle(folder: Path) -> None:
 
     Syncing a file keeps its bytes, and nothing of its name. Without this, a folder that was made a moment ago
     can be gone after the loss of power, with all that was synced in it.
-
-    Raises
-    ------
-    OSError
-        The disk has not taken it.
     """
     _sync_folder(folder)
     if folder.is_mount():
@@ -232,13 +160,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Value]:
-    """Read what :func:`write` wrote.
-
-    Raises
-    ------
-    CheckpointError
-        The file is missing, damaged, or not such a file.
-    """
+    """Read what :func:`write` wrote."""
     try:
         data = path.read_bytes()
     except OSError as error:

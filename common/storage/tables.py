@@ -24,9 +24,7 @@ _DAMAGE = (OSError, ValueError, pa.ArrowException)
 def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return a table with the columns of a schema; what the version that wrote it did not note is null."""
     columns = [
-        table[field.name].cast(field.type)
-        if field.name in table.column_names
-        else pa.nulls(table.num_rows, field.type)
+        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)
@@ -51,21 +49,8 @@ def _growing(path: Path) -> Path:
 class TableLog:
     """Writes one table.
 
-    Parameters
-    ----------
-    path
-        The Parquet file that the table becomes.
-    schema
-        Names and types of the columns.
-    kept_rounds
-        When a run is resumed: rows of later rounds are dropped, because they are going to be done again.
-
-    Raises
-    ------
-    StorageError
-        It cannot be written.
-    CheckpointError
-        What is there of it is damaged.
+    schema: names and types of the columns.
+    kept_rounds: when a run is resumed: rows of later rounds are dropped, because they are going to be done again.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, kept_rounds: int = 0) -> None:
@@ -84,18 +69,11 @@ class TableLog:
             path.unlink(missing_ok=True)
 
     def append(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Append rows, each in the order of the schema's columns.
-
-        Raises
-        ------
-        StorageError
-            They cannot be written.
-        """
+        """Append rows, each in the order of the schema's columns."""
         if not rows:
             return
         columns = [
-            pa.array(column, field.type)
-            for column, field in zip(zip(*rows, strict=True), self._schema, strict=True)
+            pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), self._schema, strict=True)
         ]
         with writing(_growing(self._path)):
             self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
@@ -104,15 +82,7 @@ class TableLog:
     def finish(self, last: Mapping[str, float] | None = None) -> None:
         """Turn the table into its Parquet file.
 
-        Parameters
-        ----------
-        last
-            Values that replace those of the last row, by column; names that are no columns are left out.
-
-        Raises
-        ------
-        StorageError
-            It cannot be written; the growing file is still there.
+        last: values that replace those of the last row, by column; names that are no columns are left out.
         """
         self.close()
         with writing(self._path):
@@ -120,13 +90,7 @@ class TableLog:
             _growing(self._path).unlink()
 
     def close(self) -> None:
-        """Stop writing, and leave the growing file for a resumed run.
-
-        Raises
-        ------
-        StorageError
-            Its end cannot be written; it can be read all the same.
-        """
+        """Stop writing, and leave the growing file for a resumed run."""
         if not self._file.closed:
             with writing(_growing(self._path)), self._file:
                 self._writer.close()
@@ -138,18 +102,7 @@ def exists(path: Path) -> bool:
 
 
 def read(path: Path) -> pa.Table:
-    """Read a table, finished or growing.
-
-    Parameters
-    ----------
-    path
-        Its Parquet file.
-
-    Raises
-    ------
-    CheckpointError
-        There is no such table, or it is damaged from the start.
-    """
+    """Read a table, finished or growing."""
     place = _growing(path) if _growing(path).exists() else path
     try:
         try:

@@ -18,13 +18,7 @@ LATENCIES = tuple(digit * 10.0**power for power in range(-3, 3) for digit in (1.
 
 
 class Exposition:
-    """The metrics of one role in this process.
-
-    Raises
-    ------
-    MissingDependencyError
-        prometheus_client is not installed.
-    """
+    """The metrics of one role in this process."""
 
     def __init__(self) -> None:
         try:

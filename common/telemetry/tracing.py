@@ -31,10 +31,7 @@ _STATUS = re.compile(r"StatusCode\.(\w+)")
 class Tracing:
     """Makes spans, and hands them on until it is closed.
 
-    Parameters
-    ----------
-    provider
-        Where spans go.
+    provider: where spans go.
     """
 
     def __init__(self, provider: TracerProvider) -> None:
@@ -96,17 +93,7 @@ def endpoint(environment: Mapping[str, str] = os.environ) -> str:
 def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:
     """Return what makes spans, if the environment asks for it.
 
-    Parameters
-    ----------
-    service
-        Name of this role, unless the environment gives it another.
-
-    Raises
-    ------
-    SettingsError
-        The environment asks for what there is not.
-    MissingDependencyError
-        The library is not installed.
+    service: name of this role, unless the environment gives it another.
     """
     wanted = environment.get(SWITCH, "none").strip().lower() or "none"
     if wanted == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -122,9 +109,7 @@ def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracin
         raise MissingDependencyError(
             f"{SWITCH}=otlp needs the libraries of OpenTelemetry: pip install 'fenchel[otel]', or unset the variable"
         ) from None
-    named = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
+    named = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     provider = TracerProvider(
         resource=Resource.create({} if named else {"service.name": service}), shutdown_on_exit=False
     )

@@ -33,15 +33,7 @@ Revoked: TypeAlias = Mapping[tuple[bytes, int], datetime]
 def read_revoked(folder: Path) -> Revoked:
     """Read the list in a folder of credentials; empty where there is none.
 
-    Parameters
-    ----------
-    folder
-        Has ``authority.pem`` and, if anything was revoked, ``revoked.pem``: one list, or one of each authority.
-
-    Raises
-    ------
-    CredentialError
-        A file is damaged, or a list is not signed by an authority in the folder.
+    folder: has ``authority.pem`` and, if anything was revoked, ``revoked.pem``: one list, or one of each authority.
     """
     path = folder / REVOKED
     try:
@@ -52,9 +44,7 @@ def read_revoked(folder: Path) -> Revoked:
         raise CredentialError(f"cannot be read ({error.strerror})", source=path) from None
     blocks = _BLOCK.findall(text)
     if not blocks:
-        raise CredentialError(
-            "not a revocation list in PEM form; fenchel certs revoke writes one", source=path
-        )
+        raise CredentialError("not a revocation list in PEM form; fenchel certs revoke writes one", source=path)
     try:
         authorities = x509.load_pem_x509_certificates((folder / AUTHORITY).read_bytes())
     except (OSError, ValueError) as error:
@@ -65,9 +55,7 @@ def read_revoked(folder: Path) -> Revoked:
     return found
 
 
-def _entries(
-    block: bytes, authorities: Sequence[x509.Certificate], path: Path
-) -> dict[tuple[bytes, int], datetime]:
+def _entries(block: bytes, authorities: Sequence[x509.Certificate], path: Path) -> dict[tuple[bytes, int], datetime]:
     try:
         revoked = x509.load_pem_x509_crl(block)
         issuer = revoked.issuer
@@ -94,20 +82,9 @@ def _signed(revoked: x509.CertificateRevocationList, authority: x509.Certificate
 
 @dataclass
 class Revocations:
-    """The list as it is now, while a server runs.
+    """The list as it is now, while a server runs."""
 
-    Attributes
-    ----------
-    folder
-        Of :func:`read_revoked`.
-
-    Raises
-    ------
-    CredentialError
-        As :func:`read_revoked`. Later, what is damaged is logged, and what was known before goes on to count.
-    """
-
-    folder: Path
+    folder: Path  # of :func:`read_revoked`
     _revoked: Revoked = field(default_factory=dict)
     _stamp: tuple[int, ...] = ()
 
@@ -129,9 +106,7 @@ class Revocations:
             return False
         self._stamp = stamp
         if not stamp:
-            log.error(
-                "%s is gone; what it listed stays revoked until this server ends", self.folder / REVOKED
-            )
+            log.error("%s is gone; what it listed stays revoked until this server ends", self.folder / REVOKED)
             return False
         try:
             revoked = read_revoked(self.folder)

@@ -19,13 +19,7 @@ _REMEMBERED = 4096  # certificates
 
 
 def is_monitor(certificate: x509.Certificate) -> bool:
-    """Return whether a certificate is a monitor's.
-
-    Raises
-    ------
-    ValueError
-        Its extensions cannot be read.
-    """
+    """Return whether a certificate is a monitor's."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

@@ -34,10 +34,8 @@ def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> None:
 class BufferPool:
     """Hands out a buffer again once nobody looks at it any more.
 
-    Parameters
-    ----------
-    kept_bytes
-        How much memory of buffers it holds on to, idle or in use, over all of its users; the rest is given back.
+    kept_bytes: how much memory of buffers it holds on to, idle or in use, over all of its users; the rest is given
+        back.
     """
 
     def __init__(self, kept_bytes: int = _BLOCK_BYTES) -> None:
@@ -53,13 +51,7 @@ class BufferPool:
         del view
 
     def take(self, size: int) -> memoryview:
-        """Return a buffer of ``size`` bytes with arbitrary contents; fresh pages come when they are written.
-
-        Raises
-        ------
-        MemoryError
-            There is not so much memory.
-        """
+        """Return a buffer of ``size`` bytes with arbitrary contents; fresh pages come when they are written."""
         for buffer, references in zip(self._buffers, _references(self._buffers), strict=True):
             if buffer.size == size and references <= self._idle:
                 return buffer.data

@@ -35,19 +35,11 @@ _OVERHEAD = 16  # tags and lengths of a frame's two fields
 _HEAD_LIMIT = FRAME_BYTES - _OVERHEAD
 CHUNK_BYTES = FRAME_BYTES - 4096  # leaves room for the head of most messages
 SMALLEST_PIECE = 64 << 10  # smaller ones in the middle of a message cost more than they bring
-_JOINED_BYTES = (
-    512 << 10
-)  # up to here a piece travels with the head: copying it takes less time than a frame does
+_JOINED_BYTES = 512 << 10  # up to here a piece travels with the head: copying it takes less time than a frame does
 _KEPT_BYTES = 64 << 20  # up to here a broadcast's frames are made once and kept
 
 Head: TypeAlias = pb.Hello | pb.Welcome | pb.Instruction | pb.Reply | pb.Farewell
-_HEADS: dict[int, type[Head]] = {
-    1: pb.Hello,
-    2: pb.Welcome,
-    3: pb.Instruction,
-    4: pb.Reply,
-    5: pb.Farewell,
-}
+_HEADS: dict[int, type[Head]] = {1: pb.Hello, 2: pb.Welcome, 3: pb.Instruction, 4: pb.Reply, 5: pb.Farewell}
 _WITH_BODY = (pb.Instruction, pb.Reply)
 _NUMBERS = {head: number for number, head in _HEADS.items()}
 _CHUNK = 15
@@ -146,12 +138,7 @@ class Body:
         ``None`` where the chunk does not fit into it, or where it is kept and so large that another frame
         takes less time than another copy. Most receivers of a broadcast get the same head.
 
-        Parameters
-        ----------
-        head
-            As it stands in the frame.
-        start
-            A multiple of ``CHUNK_BYTES``.
+        start: a multiple of ``CHUNK_BYTES``.
         """
         length = min(CHUNK_BYTES, self.size - start)
         if length <= 0 or len(head) + length + _OVERHEAD > FRAME_BYTES:
@@ -183,20 +170,8 @@ class Body:
 def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[bytes]:
     """Yield the frames of a message.
 
-    Parameters
-    ----------
-    head
-        Without its ``payload`` field, which comes from ``body``.
-    body
-        The arrays; ``None`` for a message without any.
-    resume
-        Bytes of the body that the receiver has already; rounded down to whole chunks, and announced in
-        the head.
-
-    Raises
-    ------
-    WireError
-        The head does not fit a frame (thousands of arrays in one message).
+    body: the arrays; ``None`` for a message without any.
+    resume: bytes of the body that the receiver has already; rounded down to whole chunks, and announced in the head.
     """
     resume -= resume % CHUNK_BYTES
     if isinstance(head, _WITH_BODY):
@@ -207,9 +182,7 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
         number = 1 if isinstance(head, pb.Instruction) else 2
         text = _field(number, len(body.payload)) + body.payload + text
     if len(text) > _HEAD_LIMIT:
-        raise WireError(
-            f"a message head of {len(text):,} bytes does not fit a frame; send fewer arrays at once"
-        )
+        raise WireError(f"a message head of {len(text):,} bytes does not fit a frame; send fewer arrays at once")
     number = _NUMBERS[type(head)]
     if body is not None and 0 < body.size - resume <= CHUNK_BYTES:
         text += _padding(len(text), body.size - resume)
@@ -229,13 +202,7 @@ class Frame:
 
 
 def parse(data: bytes) -> Frame:
-    """Parse one frame.
-
-    Raises
-    ------
-    WireError
-        For anything that is not a frame of this protocol.
-    """
+    """Parse one frame."""
     if len(data) > FRAME_BYTES:
         raise WireError(f"a piece of a message of {len(data):,} bytes; at most {FRAME_BYTES:,} are allowed")
     view = memoryview(data)
@@ -278,25 +245,15 @@ class Assembly:
 
     A body that came whole in its first frame is used as it is, without a copy.
 
-    Parameters
-    ----------
-    size
-        Bytes of the body, which a check has allowed.
-    received
-        Bytes that are not wanted, because nobody waits for this body any more.
-    recycler
-        Where the memory comes from.
-    spans
-        Where the body holds floating-point numbers. They are looked at chunk by chunk, while they are in
-        the processor's cache: a second pass over the whole body would take as long as copying it.
+    size: bytes of the body, which a check has allowed.
+    received: bytes that are not wanted, because nobody waits for this body any more.
+    recycler: where the memory comes from.
+    spans: where the body holds floating-point numbers. They are looked at chunk by chunk, while they are in the
+        processor's cache: a second pass over the whole body would take as long as copying it.
     """
 
     def __init__(
-        self,
-        size: int,
-        received: int = 0,
-        buffer_pool: BufferPool | None = None,
-        spans: Sequence[FloatSpan] = (),
+        self, size: int, received: int = 0, buffer_pool: BufferPool | None = None, spans: Sequence[FloatSpan] = ()
     ) -> None:
         self.size = size
         self._spans = spans
@@ -313,13 +270,7 @@ class Assembly:
         return self.received == self.size
 
     def add(self, chunk: memoryview) -> None:
-        """Take the next chunk.
-
-        Raises
-        ------
-        WireError
-            More bytes than the message declared, or more than there is memory for.
-        """
+        """Take the next chunk."""
         if self.received + len(chunk) > self.size:
             raise self._too_long()
         if len(chunk) == self.size:
@@ -364,24 +315,14 @@ class Assembly:
 
     def cuts_short(self, frame: Frame) -> bool:
         """Whether a frame that was added brings too little: only the first and the last one may."""
-        return (
-            len(frame.chunk) < SMALLEST_PIECE
-            and not self.complete
-            and (len(frame.chunk) > 0 or frame.head is None)
-        )
+        return len(frame.chunk) < SMALLEST_PIECE and not self.complete and (len(frame.chunk) > 0 or frame.head is None)
 
     def fits(self, chunk: memoryview) -> bool:
         """Whether this chunk is the whole body."""
         return len(chunk) == self.size
 
     def discard(self, chunk: memoryview) -> None:
-        """Count the next chunk as arrived, but do not keep it.
-
-        Raises
-        ------
-        WireError
-            More bytes than the message declared.
-        """
+        """Count the next chunk as arrived, but do not keep it."""
         self.received += len(chunk)
         if self.received > self.size:
             raise self._too_long()
@@ -394,17 +335,9 @@ class Assembly:
         self._buffer, self._unwanted = None, True
 
     def rewind(self, received: int) -> None:
-        """Go back to the first ``received`` bytes; the sender goes on from there.
-
-        Raises
-        ------
-        WireError
-            Not so much had arrived.
-        """
+        """Go back to the first ``received`` bytes; the sender goes on from there."""
         if received > self.received:
-            raise WireError(
-                f"a message goes on at byte {received:,}, but only {self.received:,} have arrived"
-            )
+            raise WireError(f"a message goes on at byte {received:,}, but only {self.received:,} have arrived")
         self._suspicious = self._suspicious or received != self.received
         self.received = received
 

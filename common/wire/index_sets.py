@@ -38,13 +38,7 @@ _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def check(indices: Indices, size: int) -> None:
-    """Raise unless these are the indices of a support within a vector of ``size`` entries.
-
-    Raises
-    ------
-    PayloadError
-        They are not one-dimensional int64, do not increase strictly, or leave 0..size-1.
-    """
+    """Raise unless these are the indices of a support within a vector of ``size`` entries."""
     if indices.ndim != 1 or indices.dtype != np.int64:
         raise PayloadError("indices must be one-dimensional int64")
     if len(indices) and (indices[0] < 0 or indices[-1] >= size or not (indices[1:] > indices[:-1]).all()):
@@ -52,13 +46,7 @@ def check(indices: Indices, size: int) -> None:
 
 
 def check_seed(seed: int, indices: Indices, size: int) -> None:
-    """Raise unless a support is the one that follows from the seed: what the receiver will find.
-
-    Raises
-    ------
-    PayloadError
-        It is another one, or the seed is not of 64 bits.
-    """
+    """Raise unless a support is the one that follows from the seed: what the receiver will find."""
     right = 0 <= seed < _WORD
     if right and len(indices):
         own = _start(seed) + indices.astype(np.uint64)
@@ -89,14 +77,8 @@ def bits(encoding: Encoding, indices: Indices, size: int) -> int:
 def smallest(indices: Indices, size: int, *, seeded: bool = False) -> Encoding:
     """Return the encoding that takes the fewest bits; the quicker one if two take the same.
 
-    Parameters
-    ----------
-    indices
-        A support, see :func:`check`.
-    size
-        Length of the vector.
-    seeded
-        Whether the support follows from a seed that may travel in its place.
+    indices: a support, see :func:`check`.
+    seeded: whether the support follows from a seed that may travel in its place.
     """
     if len(indices) == size:
         return pb.EVERY_ENTRY
@@ -148,22 +130,10 @@ def index_bytes_problem(encoding: Encoding, index_bytes: int, count: int, size: 
 def unpack(encoding: Encoding, packed: memoryview, count: int, size: int, seed: int) -> Indices:
     """Undo :func:`pack`.
 
-    Parameters
-    ----------
-    encoding, packed, count, size
-        As received; :func:`index_bytes_problem` found nothing wrong with them.
-    seed
-        Of a seeded support.
+    encoding, packed, count, size: as received; :func:`index_bytes_problem` found nothing wrong with them.
+    seed: of a seeded support.
 
-    Returns
-    -------
-    Indices
-        Shape (count,), int64, strictly increasing, within 0..size-1.
-
-    Raises
-    ------
-    PayloadError
-        The bytes do not hold exactly these ``count`` indices.
+    Returns: Shape (count,), int64, strictly increasing, within 0..size-1.
     """
     if encoding == pb.EVERY_ENTRY:
         return np.arange(size)
@@ -192,26 +162,10 @@ def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = 
     It holds the ``count`` admissible indices j with the smallest ``splitmix64(splitmix64(seed) + j)``, which every
     implementation finds alike. Time O(size), memory O(count).
 
-    Parameters
-    ----------
-    seed
-        0..2^64-1.
-    size
-        Length of the vector.
-    count
-        Indices wanted.
-    excluded
-        Shape (n,), strictly increasing, within 0..size-1: indices that are not admissible. Default: none.
+    seed: 0..2^64-1.
+    excluded: shape (n,), strictly increasing, within 0..size-1: indices that are not admissible. Default: none.
 
-    Returns
-    -------
-    Indices
-        Shape (count,), strictly increasing.
-
-    Raises
-    ------
-    ValueError
-        The seed is not of 64 bits, or there are fewer than ``count`` admissible indices.
+    Returns: Shape (count,), strictly increasing.
     """
     taken = np.empty(0, np.int64) if excluded is None else excluded
     admissible = size - len(taken)

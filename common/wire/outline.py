@@ -25,27 +25,14 @@ _KEPT_BYTES = 4096  # descriptors up to here are held on to: they come from anyb
 
 
 class OutlinePart(NamedTuple):
-    """One value of a payload, as its descriptor announces it.
+    """One value of a payload, as its descriptor announces it."""
 
-    Attributes
-    ----------
-    item
-        Its descriptor.
-    kind
-        ``dense``, ``sparse``, ``ciphertexts`` or ``scalar``.
-    dtype
-        Of the entries of a dense array or a sparse vector.
-    shape
-        Of a dense array.
-    lengths
-        Bytes of each piece in the body, without padding: of a sparse vector the indices come first.
-    """
-
-    item: pb.Array
-    kind: str
-    dtype: np.dtype[Any] | None
-    shape: tuple[int, ...]
+    item: pb.Array  # its descriptor
+    kind: str  # ``dense``, ``sparse``, ``ciphertexts`` or ``scalar``
+    dtype: np.dtype[Any] | None  # of the entries of a dense array or a sparse vector
+    shape: tuple[int, ...]  # of a dense array
     lengths: tuple[int, ...]
+    """Bytes of each piece in the body, without padding: of a sparse vector the indices come first."""
 
 
 class FloatSpan(NamedTuple):
@@ -57,18 +44,10 @@ class FloatSpan(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What the body of a message will hold, by a descriptor that has been checked.
+    """What the body of a message will hold, by a descriptor that has been checked."""
 
-    Attributes
-    ----------
-    parts
-        In the order of the body.
-    size
-        Bytes of the body.
-    """
-
-    parts: tuple[OutlinePart, ...]
-    size: int
+    parts: tuple[OutlinePart, ...]  # in the order of the body
+    size: int  # bytes of the body
 
     def float_spans(self) -> list[FloatSpan]:
         """Return where the body holds floating-point numbers."""
@@ -86,11 +65,6 @@ class Outline(NamedTuple):
         """Return the values.
 
         Dense arrays, sparse values and ciphertexts are read-only views of ``body``.
-
-        Raises
-        ------
-        PayloadError
-            The body is too short, or sparse indices are not as many as declared, or out of order or range.
         """
         if len(body) != self.size:
             raise PayloadError(f"a message has {len(body)} bytes of values, but announced {self.size}")
@@ -107,21 +81,11 @@ class Outline(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A body that has arrived.
+    """A body that has arrived."""
 
-    Attributes
-    ----------
-    outline
-        What was announced of it.
-    body
-        Its bytes.
-    finite
-        Whether all its floating-point numbers are known to be finite.
-    """
-
-    outline: Outline
-    body: Buffer
-    finite: bool = False
+    outline: Outline  # what was announced of it
+    body: Buffer  # its bytes
+    finite: bool = False  # whether all its floating-point numbers are known to be finite
 
     def values(self) -> dict[str, Value]:
         """Return the values; errors as for :meth:`Outline.decode`."""
@@ -156,26 +120,12 @@ def _check_booleans(name: str, array: Array) -> None:
 def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SEEDED_SIZE) -> Outline:
     """Check a descriptor and return what it announces, before anything is allocated.
 
-    Parameters
-    ----------
-    descriptor
-        As received.
-    limit
-        Largest body to accept, in bytes.
-    longest
-        Largest sum of the lengths of sparse vectors with seeded supports to accept. A few bytes announce such a
+    limit: largest body to accept, in bytes.
+    longest: largest sum of the lengths of sparse vectors with seeded supports to accept. A few bytes announce such a
         vector, whatever its length, and each of its entries takes time (about 3 ns).
-
-    Raises
-    ------
-    PayloadError
-        Duplicate or empty names, unknown dtypes or encodings, sizes that contradict each other or exceed the
-        limit.
     """
     if len(descriptor.arrays) > MAX_ARRAYS:
-        raise PayloadError(
-            f"{len(descriptor.arrays)} arrays in one message; at most {MAX_ARRAYS} are accepted"
-        )
+        raise PayloadError(f"{len(descriptor.arrays)} arrays in one message; at most {MAX_ARRAYS} are accepted")
     size = drawn = 0
     names = set()
     parts = []
@@ -208,10 +158,7 @@ def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SE
 class Outlines:
     """The outlines of messages that come one after the other: most announce the same as the one before.
 
-    Parameters
-    ----------
-    limit
-        Largest body to accept, in bytes.
+    limit: largest body to accept, in bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -246,9 +193,7 @@ def _part(item: pb.Array) -> OutlinePart:
         return OutlinePart(item, kind, dtype, shape, (length,))
     if kind == "sparse":
         sparse = item.sparse
-        problem = index_sets.index_bytes_problem(
-            sparse.encoding, sparse.index_bytes, sparse.count, sparse.size
-        )
+        problem = index_sets.index_bytes_problem(sparse.encoding, sparse.index_bytes, sparse.count, sparse.size)
         if sparse.size > LARGEST:
             problem = f"its size is {sparse.size}, which no vector can have"
         elif sparse.seed and sparse.encoding != pb.SEEDED:
@@ -270,9 +215,7 @@ def _ciphertexts(name: str, declared: pb.Ciphertexts, data: Buffer = b"") -> Cip
         layout = Layout(declared.slot_bits, declared.fraction_bits, declared.slots, declared.value_bits)
     except EncryptionError as error:
         raise PayloadError(f"ciphertexts {name!r}: {error}") from None
-    value = Ciphertexts(
-        declared.key_id, layout, declared.count, declared.additions, declared.ciphertext_bytes, data
-    )
+    value = Ciphertexts(declared.key_id, layout, declared.count, declared.additions, declared.ciphertext_bytes, data)
     if problem := value.problem():
         raise PayloadError(f"ciphertexts {name!r} {problem}")
     return value

@@ -29,22 +29,13 @@ _CODES: Mapping[np.dtype[Any], pb.DType.ValueType] = {dtype: code for code, dtyp
 
 @dataclass(frozen=True)
 class Encoded:
-    """A payload ready to travel.
+    """A payload ready to travel."""
 
-    Attributes
-    ----------
-    descriptor
-        What the body holds.
-    segments
-        The body in pieces, in order. They refer to the arrays' own memory: a large array that is
-        being sent must not change.
-    size
-        Bytes of the body.
-    """
-
-    descriptor: pb.Payload
+    descriptor: pb.Payload  # what the body holds
     segments: tuple[Buffer, ...]
-    size: int
+    """The body in pieces, in order. They refer to the arrays' own memory: a large array that is being sent must not
+    change."""
+    size: int  # bytes of the body
 
     def joined(self) -> bytes:
         """Return the body in one piece (a copy)."""
@@ -68,14 +59,7 @@ def _bytes_of(array: Array) -> Buffer:
 
 
 def encode(values: Values) -> Encoded:
-    """Encode named values.
-
-    Raises
-    ------
-    PayloadError
-        For a name or a dtype that cannot travel, sparse indices that do not increase or do not follow from their
-        seed, or ciphertexts of another length than they say.
-    """
+    """Encode named values."""
     descriptor = pb.Payload()
     segments: list[Buffer] = []
     size = 0
@@ -129,9 +113,7 @@ def encode(values: Values) -> Encoded:
 def _sparse_described(name: str, value: SparseVector) -> pb.Sparse:
     """Check a sparse vector and choose how its indices travel; how many bytes they take is left open."""
     if value.values.shape != value.indices.shape:
-        raise PayloadError(
-            f"sparse vector {name!r} has {value.values.shape} values for {value.indices.shape} indices"
-        )
+        raise PayloadError(f"sparse vector {name!r} has {value.values.shape} values for {value.indices.shape} indices")
     if not 0 <= value.size <= LARGEST:
         raise PayloadError(f"sparse vector {name!r} has the size {value.size}, which none can have")
     with naming(name):
@@ -142,11 +124,7 @@ def _sparse_described(name: str, value: SparseVector) -> pb.Sparse:
             seed = value.seed
             index_sets.check_seed(seed, value.indices, value.size)
     return pb.Sparse(
-        dtype=_code(name, value.values.dtype),
-        size=value.size,
-        count=len(value.indices),
-        encoding=encoding,
-        seed=seed,
+        dtype=_code(name, value.values.dtype), size=value.size, count=len(value.indices), encoding=encoding, seed=seed
     )
 
 
@@ -156,12 +134,8 @@ def payload_bits(value: Array | SparseVector, encoding: index_sets.Encoding | No
     These are the payload sizes of the FedPDM specification, sections 2.1 and 8. Values whose support the receiver
     knows already can travel as a dense array, and then cost their own bits only.
 
-    Parameters
-    ----------
-    value
-        A dense array or a sparse vector.
-    encoding
-        Of a sparse vector's support; default: the one in which it travels, which is the smallest.
+    value: a dense array or a sparse vector.
+    encoding: of a sparse vector's support; default: the one in which it travels, which is the smallest.
     """
     if not isinstance(value, SparseVector):
         return 8 * value.nbytes

@@ -49,10 +49,7 @@ OFFERED: Expectation = {
 }
 """An offer: an X25519 public key, the client's certificate, and the signature of its key."""
 
-BOX: Expectation = {
-    "box": ArraySpec(np.uint8, (None,), form="sealed"),
-    "signature": ArraySpec(np.uint8, (None,)),
-}
+BOX: Expectation = {"box": ArraySpec(np.uint8, (None,), form="sealed"), "signature": ArraySpec(np.uint8, (None,))}
 """A sealed box for one client, and its sender's signature."""
 
 SENT: Expectation = {"certificate": str, "fingerprint": str}

@@ -103,9 +103,7 @@ class NumberSpec:
     hint: str = ""
 
 
-Expected: TypeAlias = (
-    ArraySpec | CipherSpec | NumberSpec | Array | type[bool] | type[int] | type[float] | type[str]
-)
+Expected: TypeAlias = ArraySpec | CipherSpec | NumberSpec | Array | type[bool] | type[int] | type[float] | type[str]
 Expectation: TypeAlias = Mapping[str, Expected]
 
 
@@ -251,11 +249,7 @@ def _number_difference(value: Value, expected: NumberSpec) -> str | None:
     assert isinstance(value, int | float)
     if expected.minimum <= value <= expected.maximum:
         return None
-    bound = (
-        f"at least {_told(expected.minimum)}"
-        if value < expected.minimum
-        else f"at most {_told(expected.maximum)}"
-    )
+    bound = f"at least {_told(expected.minimum)}" if value < expected.minimum else f"at most {_told(expected.maximum)}"
     return f"is {_told(value)}, expected {bound}" + (f"; {expected.hint}" if expected.hint else "")
 
 

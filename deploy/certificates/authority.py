@@ -39,23 +39,8 @@ _USAGES = (
 def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force: bool = False) -> None:
     """Make an authority: the certificate that everybody trusts, and the key that signs all others.
 
-    Parameters
-    ----------
-    folder
-        Where ``authority.pem`` and ``authority-key.pem`` are written.
-    name
-        For people: who runs it.
-    days
-        How long it is valid.
-    force
-        Replace an authority that is there. Nothing that it signed is accepted any more.
-
-    Raises
-    ------
-    SettingsError
-        The name or the number of days cannot be accepted, or files are there already.
-    CredentialError
-        The folder cannot be written.
+    folder: where ``authority.pem`` and ``authority-key.pem`` are written.
+    force: replace an authority that is there. Nothing that it signed is accepted any more.
     """
     if not 1 <= len(name) <= 64 or not name.isprintable():
         raise SettingsError(f"an authority's name has 1 to 64 printable characters, not {name!r}")
@@ -75,29 +60,15 @@ def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force
 
 @dataclass(frozen=True)
 class Authority:
-    """What signs.
+    """What signs."""
 
-    Attributes
-    ----------
-    certificate, key
-        The pair.
-    folder
-        Where it is kept.
-    """
-
-    certificate: x509.Certificate
+    certificate: x509.Certificate  # certificate, key: the pair
     key: ec.EllipticCurvePrivateKey
-    folder: Path
+    folder: Path  # where it is kept
 
     @classmethod
     def load(cls, folder: Path) -> Authority:
-        """Read the authority in a folder.
-
-        Raises
-        ------
-        CredentialError
-            It cannot be read, or has expired.
-        """
+        """Read the authority in a folder."""
         certificate = certificates(read(folder / AUTHORITY), folder / AUTHORITY)[0]
         key = private_key(read(folder / AUTHORITY_KEY), folder / AUTHORITY_KEY)
         if not isinstance(key, ec.EllipticCurvePrivateKey) or public_key(key) != public_key(certificate):
@@ -113,21 +84,7 @@ class Authority:
     ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         """Make a key and its certificate, and note that there is one.
 
-        Parameters
-        ----------
-        name
-            Whose it is.
-        extensions
-            What it is for.
-        days
-            How long it is valid; not longer than the authority.
-
-        Raises
-        ------
-        SettingsError
-            The number of days cannot be accepted.
-        CredentialError
-            The list of what was signed cannot be written.
+        days: how long it is valid; not longer than the authority.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self.certificate
@@ -138,9 +95,7 @@ class Authority:
             _builder(name, issuer.subject, key.public_key(), start, end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage("digital_signature"), critical=True)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
         )
         for extension in extensions:
             builder = builder.add_extension(extension, critical=False)

@@ -17,31 +17,15 @@ def claim(pool: Path, holder: str) -> str:
     shared folder that is free. A claim is the file ``claims/<client>`` in the pool, which names its holder;
     the identities themselves are only read.
 
-    Parameters
-    ----------
-    pool
-        A folder that holds one folder for each client, as :func:`fenchel.deploy.certificates.making.make_all`
+    pool: a folder that holds one folder for each client, as :func:`fenchel.deploy.certificates.making.make_all`
         writes them.
-    holder
-        Who takes it: the same after a restart, and different for each replica.
+    holder: who takes it: the same after a restart, and different for each replica.
 
-    Returns
-    -------
-    str
-        The client's name; its credentials are in ``pool / name``.
-
-    Raises
-    ------
-    SettingsError
-        The pool holds no identity, or none that is free.
-    CredentialError
-        The pool cannot be read or its claims cannot be written.
+    Returns: The client's name; its credentials are in ``pool / name``.
     """
     claims = pool / CLAIMS
     try:
-        names = sorted(
-            path.name for path in pool.iterdir() if (path / KEY).is_file() and path.name != "server"
-        )
+        names = sorted(path.name for path in pool.iterdir() if (path / KEY).is_file() and path.name != "server")
         claims.mkdir(mode=0o700, exist_ok=True)
         for name in names:
             if (claims / name).exists() and (claims / name).read_text() == holder:

@@ -17,31 +17,17 @@ from fenchel.deploy.certificates.pem import certificates
 
 
 def common_name(credentials: Credentials) -> str:
-    """Return the name in a certificate: with TLS, the id of the client that shows it.
-
-    Raises
-    ------
-    CredentialError
-        The certificate cannot be read or has no name.
-    """
+    """Return the name in a certificate: with TLS, the id of the client that shows it."""
     return subject_name(certificates(credentials.certificate, CERTIFICATE)[0])
 
 
 def describe(folder: Path) -> dict[str, Any]:
     """Describe the certificate in a folder: a leaf's, or else the authority's.
 
-    Returns
-    -------
-    dict
-        ``subject``; ``role``: ``authority``, or as :func:`role_of`; ``serial``: its number, in hexadecimal
-        digits; ``hosts``: what a server's certificate is valid for; ``starts`` and ``expires`` (ISO 8601);
-        ``authority``: its name; ``authority_sha256``: fingerprint of the authority's certificate, the same on both
-        sides of a connection that works.
-
-    Raises
-    ------
-    CredentialError
-        A file cannot be read.
+    Returns: ``subject``; ``role``: ``authority``, or as :func:`role_of`; ``serial``: its number, in hexadecimal
+    digits; ``hosts``: what a server's certificate is valid for; ``starts`` and ``expires`` (ISO 8601); ``authority``:
+    its name; ``authority_sha256``: fingerprint of the authority's certificate, the same on both sides of a connection
+    that works.
     """
     authority = certificates(read(folder / AUTHORITY), folder / AUTHORITY)[0]
     path = folder / CERTIFICATE
@@ -59,13 +45,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def subject_name(certificate: x509.Certificate) -> str:
-    """Return the common name in a certificate.
-
-    Raises
-    ------
-    CredentialError
-        There is none.
-    """
+    """Return the common name in a certificate."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if not names:
         raise CredentialError(

@@ -12,13 +12,7 @@ from fenchel.common.storage.store import settle
 
 
 def read(path: Path) -> bytes:
-    """Return what a file holds.
-
-    Raises
-    ------
-    CredentialError
-        It cannot be read.
-    """
+    """Return what a file holds."""
     with explained(path, "cannot be read"):
         return path.read_bytes()
 
@@ -28,13 +22,6 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
 
     With ``force`` each takes the place of the old one at once: somebody may be using them. The disk has them on
     return: the loss of power must not bring back what was replaced, such as a list of what was revoked.
-
-    Raises
-    ------
-    SettingsError
-        A file is there already.
-    CredentialError
-        The folder cannot be written.
     """
     with explained(folder, "cannot be written"):
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -27,13 +27,7 @@ class Issued:
 
 
 def issued(authority_folder: Path) -> list[Issued]:
-    """Return what an authority has signed, in order.
-
-    Raises
-    ------
-    CredentialError
-        The list is damaged.
-    """
+    """Return what an authority has signed, in order."""
     path = authority_folder / ISSUED
     if not path.exists():
         return []
@@ -49,13 +43,7 @@ def issued(authority_folder: Path) -> list[Issued]:
 
 
 def note(authority_folder: Path, certificate: x509.Certificate) -> None:
-    """Add a certificate to the list of what an authority has signed.
-
-    Raises
-    ------
-    CredentialError
-        The list cannot be written.
-    """
+    """Add a certificate to the list of what an authority has signed."""
     line = {
         "serial": f"{certificate.serial_number:x}",
         "name": subject_name(certificate),

@@ -31,21 +31,8 @@ _LONGEST = 1 << 20  # bytes of a file that are looked at; a key is shorter
 def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) -> PublicKey:
     """Make a key pair: ``clients.secret`` (mode 0600) and ``server.public``.
 
-    Parameters
-    ----------
-    folder
-        Where; it is made if it is missing.
-    bits
-        Length of the Paillier key.
-    force
-        Replace what is there. What was encrypted with it can no longer be read.
-
-    Raises
-    ------
-    SettingsError
-        The length cannot be accepted, or there are keys in the folder.
-    CredentialError
-        The folder cannot be written.
+    folder: where; it is made if it is missing.
+    force: replace what is there. What was encrypted with it can no longer be read.
     """
     # Only here: a process that is a server must not even have this code.
     from fenchel.client.secrets.shared import Secrets
@@ -54,8 +41,7 @@ def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) ->
     for path in paths:
         if path.exists() and not force:
             raise SettingsError(
-                "is there already; --force replaces it, and what was encrypted with it can then no "
-                "longer be read",
+                "is there already; --force replaces it, and what was encrypted with it can then no longer be read",
                 source=path,
             )
     secrets = Secrets.generate(bits)
@@ -72,19 +58,10 @@ def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) ->
 
 
 async def make_keys_apart(folder: Path, bits: int) -> PublicKey:
-    """Make a key pair in another process, so that this one, which is to be a server, never has the private key.
-
-    Raises
-    ------
-    SettingsError
-        The keys could not be made; the text is that process's own.
-    """
+    """Make a key pair in another process, so that this one, which is to be a server, never has the private key."""
     words = (sys.executable, "-P", "-m", "fenchel", "keys", str(folder), "--bits", str(bits))
     process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+        *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
     _, said = await process.communicate()
     if process.returncode != 0:
@@ -93,19 +70,11 @@ async def make_keys_apart(folder: Path, bits: int) -> PublicKey:
 
 
 def read_public(path: Path) -> PublicKey:
-    """Read a public key.
-
-    Raises
-    ------
-    CredentialError
-        It cannot be read, or is none; above all if it is a private one.
-    """
+    """Read a public key."""
     try:
         text = path.read_text(errors="replace")
     except OSError as error:
-        raise CredentialError(
-            f"cannot be read ({error.strerror}); fenchel keys makes {SERVER}", source=path
-        ) from None
+        raise CredentialError(f"cannot be read ({error.strerror}); fenchel keys makes {SERVER}", source=path) from None
     return PublicKey.from_text(text, str(path))
 
 
@@ -114,19 +83,7 @@ def refuse_private_keys(
 ) -> None:
     """Refuse to be a server within reach of what decrypts.
 
-    Parameters
-    ----------
-    certificates
-        The server's folder of certificates.
-    environment
-        The process's environment.
-    mounted
-        Where containers find their secrets.
-
-    Raises
-    ------
-    CredentialError
-        Naming the place of a private key of the clients.
+    mounted: where containers find their secrets.
     """
     for place, text in _offered(certificates, environment, mounted):
         if looks_private(text):
@@ -138,15 +95,11 @@ def refuse_private_keys(
             )
 
 
-def _offered(
-    certificates: Path | None, environment: Mapping[str, str], mounted: Path
-) -> Iterator[tuple[str, str]]:
+def _offered(certificates: Path | None, environment: Mapping[str, str], mounted: Path) -> Iterator[tuple[str, str]]:
     """Yield all that a server is given besides its settings: where it is, and what it says."""
     for name, value in environment.items():
         yield f"the variable {name} of the environment", value
-    files = [
-        Path(environment[name]) for name in (SECRETS_VARIABLE, PUBLIC_KEY_VARIABLE) if environment.get(name)
-    ]
+    files = [Path(environment[name]) for name in (SECRETS_VARIABLE, PUBLIC_KEY_VARIABLE) if environment.get(name)]
     for folder in (certificates, mounted):
         if folder is not None and folder.is_dir():
             files += sorted(folder.iterdir())

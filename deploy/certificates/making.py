@@ -31,58 +31,25 @@ def make_server(
 ) -> None:
     """Make the server's certificate and key.
 
-    Parameters
-    ----------
-    authority_folder
-        Of :func:`fenchel.deploy.certificates.authority.make_authority`.
-    folder
-        Where ``authority.pem``, ``certificate.pem`` and ``key.pem`` are written.
-    hosts
-        Names and IP addresses that clients dial, without a port; ``localhost`` is always among them.
-    days
-        How long it is valid; not longer than its authority.
-    force
-        Replace what is there.
-
-    Raises
-    ------
-    SettingsError
-        A host or the number of days cannot be accepted, or files are there already.
-    CredentialError
-        The authority cannot be read or has expired, or the folder cannot be written.
+    folder: where ``authority.pem``, ``certificate.pem`` and ``key.pem`` are written.
+    hosts: names and IP addresses that clients dial, without a port; ``localhost`` is always among them.
+    days: how long it is valid; not longer than its authority.
     """
     names = list(dict.fromkeys(_general_name(host) for host in (*hosts, *_ALWAYS)))
     _make_leaf(
         Authority.load(authority_folder),
         folder,
         subject("fenchel server"),
-        [
-            x509.SubjectAlternativeName(names),
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
-        ],
+        [x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])],
         days,
         force,
     )
 
 
-def make_client(
-    authority_folder: Path, folder: Path, name: str, *, days: int = LEAF_DAYS, force: bool = False
-) -> None:
+def make_client(authority_folder: Path, folder: Path, name: str, *, days: int = LEAF_DAYS, force: bool = False) -> None:
     """Make one client's certificate and key.
 
-    Parameters
-    ----------
-    authority_folder, folder, days, force
-        As for :func:`make_server`.
-    name
-        The client's id, by which the server knows it.
-
-    Raises
-    ------
-    SettingsError
-        The name or the number of days cannot be accepted, or files are there already.
-    CredentialError
-        The authority cannot be read or has expired, or the folder cannot be written.
+    name: the client's id, by which the server knows it.
     """
     _make_participant(authority_folder, folder, name, CLIENT_SCHEME, days, force)
 
@@ -109,27 +76,8 @@ def make_all(
 ) -> None:
     """Make an authority, and certificates and keys for the server and all clients.
 
-    Parameters
-    ----------
-    folder
-        Below it each of them gets a folder: ``authority``, ``server``, and one of each client's name.
-    hosts, days
-        As for :func:`make_server`.
-    clients
-        Names of the clients.
-    name
-        Of the authority.
-    force
-        Replace what is there.
-    keep
-        Leave what is there as it is and make what is missing.
-
-    Raises
-    ------
-    SettingsError
-        A host, a name or the number of days cannot be accepted, or files are there already.
-    CredentialError
-        The folder cannot be written, or the authority that is there cannot be used.
+    folder: below it each of them gets a folder: ``authority``, ``server``, and one of each client's name.
+    keep: leave what is there as it is and make what is missing.
     """
     if force and keep:
         raise SettingsError("existing certificates can be replaced or kept, not both")
@@ -155,22 +103,9 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
     Whoever uses the folder takes them up by itself. The old certificate is valid until it expires; see
     :func:`fenchel.deploy.certificates.revocation.revoke`.
 
-    Parameters
-    ----------
-    authority_folder
-        Of :func:`fenchel.deploy.certificates.authority.make_authority`.
-    folder
-        Of :func:`make_server`, :func:`make_client` or :func:`make_monitor`; of the old files only the
-        certificate is needed.
-    days
-        How long the new one is valid; not longer than its authority.
-
-    Raises
-    ------
-    SettingsError
-        The number of days cannot be accepted.
-    CredentialError
-        A file cannot be read, or is no certificate of a server, a client or a monitor.
+    folder: of :func:`make_server`, :func:`make_client` or :func:`make_monitor`; of the old files only the certificate
+        is needed.
+    days: how long the new one is valid; not longer than its authority.
     """
     path = folder / CERTIFICATE
     old = certificates(read(path), path)[0]
@@ -183,14 +118,11 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
         make_client(authority_folder, folder, subject_name(old), days=days, force=True)
     else:
         raise CredentialError(
-            "neither a server's nor a client's nor a monitor's certificate, so it cannot be renewed",
-            source=path,
+            "neither a server's nor a client's nor a monitor's certificate, so it cannot be renewed", source=path
         )
 
 
-def _make_participant(
-    authority_folder: Path, folder: Path, name: str, scheme: str, days: int, force: bool
-) -> None:
+def _make_participant(authority_folder: Path, folder: Path, name: str, scheme: str, days: int, force: bool) -> None:
     _check_client_name(name)
     _make_leaf(
         Authority.load(authority_folder),
@@ -231,9 +163,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except UnicodeError:
         ascii_name = ""
     if not _HOST_NAME.fullmatch(ascii_name) or len(ascii_name) > 253:
-        raise SettingsError(
-            f"{host!r} is neither a host name nor an IP address; give it without scheme and port"
-        )
+        raise SettingsError(f"{host!r} is neither a host name nor an IP address; give it without scheme and port")
     return x509.DNSName(ascii_name)
 
 

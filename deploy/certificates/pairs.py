@@ -15,21 +15,13 @@ from fenchel.deploy.certificates.validity import check_dates
 
 
 def check_pair(credentials: Credentials) -> None:
-    """Check that certificate, key and authority belong together and are valid now.
-
-    Raises
-    ------
-    CredentialError
-        Saying what does not fit.
-    """
+    """Check that certificate, key and authority belong together and are valid now."""
     chain = certificates(credentials.certificate, CERTIFICATE)
     authorities = certificates(credentials.authority, AUTHORITY)
     leaf = chain[0]
     who = f"the certificate of {subject_name(leaf)!r}"
     if public_key(private_key(credentials.key, KEY)) != public_key(leaf):
-        raise CredentialError(
-            f"{who} and the key beside it ({KEY}) are not a pair; copy both from the same folder"
-        )
+        raise CredentialError(f"{who} and the key beside it ({KEY}) are not a pair; copy both from the same folder")
     signed = all(_signed_by(below, above) for below, above in pairwise(chain)) and (
         chain[-1] in authorities or any(_signed_by(chain[-1], authority) for authority in authorities)
     )

@@ -14,13 +14,7 @@ from fenchel.common.errors import CredentialError
 
 
 def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
-    """Return the certificates in a file's bytes, at least one.
-
-    Raises
-    ------
-    CredentialError
-        They are damaged; ``where`` is what to call them.
-    """
+    """Return the certificates in a file's bytes, at least one."""
     try:
         found = x509.load_pem_x509_certificates(pem)
         for certificate in found:  # the library reads these parts only when they are asked for
@@ -38,28 +32,18 @@ def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
 
 
 def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
-    """Return the private key in a file's bytes.
-
-    Raises
-    ------
-    CredentialError
-        It is damaged or locked; ``where`` is what to call it.
-    """
+    """Return the private key in a file's bytes."""
     try:
         return serialization.load_pem_private_key(pem, password=None)
     except TypeError:
-        raise CredentialError(
-            "the key is locked with a passphrase; gRPC needs it unlocked", source=where
-        ) from None
+        raise CredentialError("the key is locked with a passphrase; gRPC needs it unlocked", source=where) from None
     except (ValueError, UnsupportedAlgorithm):
         raise CredentialError("not a private key in PEM form, or of an unknown kind", source=where) from None
 
 
 def public_key(holder: x509.Certificate | PrivateKeyTypes) -> bytes:
     """Return the public key of a certificate or of a private key, in a form that can be compared."""
-    return holder.public_key().public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    return holder.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:

@@ -19,26 +19,9 @@ from fenchel.deploy.certificates.validity import now
 def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequence[int] = ()) -> list[int]:
     """Add certificates to the authority's revocation list, ``revoked.pem`` in its folder.
 
-    Parameters
-    ----------
-    authority_folder
-        Of :func:`fenchel.deploy.certificates.authority.make_authority`.
-    names
-        Clients, all of whose certificates up to now are revoked.
-    serials
-        Of single certificates.
+    names: clients, all of whose certificates up to now are revoked.
 
-    Returns
-    -------
-    list of int
-        Serial numbers of the certificates that are revoked now and were not before.
-
-    Raises
-    ------
-    SettingsError
-        The authority knows of no certificate of that name.
-    CredentialError
-        A file cannot be read or written.
+    Returns: Serial numbers of the certificates that are revoked now and were not before.
     """
     authority = Authority.load(authority_folder)
     issuer = authority.certificate.subject

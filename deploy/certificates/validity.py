@@ -18,26 +18,14 @@ def now() -> datetime:
 
 
 def lifetime(days: int) -> timedelta:
-    """Return for how long a certificate is valid.
-
-    Raises
-    ------
-    SettingsError
-        The number of days cannot be accepted.
-    """
+    """Return for how long a certificate is valid."""
     if not 1 <= days <= 36500:
         raise SettingsError(f"a certificate is valid for 1 to 36500 days, not {days}")
     return timedelta(days=days)
 
 
 def check_dates(certificate: x509.Certificate, who: str) -> None:
-    """Check that a certificate is valid now.
-
-    Raises
-    ------
-    CredentialError
-        It is not yet, or no more; ``who`` is what to call it.
-    """
+    """Check that a certificate is valid now."""
     time, start, end = now(), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if time > end:
         raise CredentialError(f"{who} expired on {end:%Y-%m-%d}; replace it with fenchel certs renew")

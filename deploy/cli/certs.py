@@ -17,9 +17,7 @@ app = typer.Typer(help="Certificates: an authority, the server's, the clients'."
 
 Folder = Annotated[Path, typer.Argument(help="folder to write to")]
 Authority = Annotated[Path, typer.Option("--authority", help="folder of the authority")]
-Hosts = Annotated[
-    list[str], typer.Option("--host", help="name or address that clients dial; repeat for several")
-]
+Hosts = Annotated[list[str], typer.Option("--host", help="name or address that clients dial; repeat for several")]
 Days = Annotated[int, typer.Option(min=1, help="validity in days")]
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
@@ -58,9 +56,7 @@ def authority(
 
 
 @app.command()
-def server(
-    authority: Authority, folder: Folder, hosts: Hosts, days: Days = 397, force: Force = False
-) -> None:
+def server(authority: Authority, folder: Folder, hosts: Hosts, days: Days = 397, force: Force = False) -> None:
     """Make a server's certificate."""
     from fenchel.deploy.certificates.making import make_server
 
@@ -115,9 +111,7 @@ def renew(
     old = describe(folder)["serial"]
     replace(authority, folder, days=days)
     about = describe(folder)
-    _say(
-        f"{folder}: new certificate of {about['subject']!r}, until {about['expires'][:10]}; the old one is {old}"
-    )
+    _say(f"{folder}: new certificate of {about['subject']!r}, until {about['expires'][:10]}; the old one is {old}")
 
 
 @app.command()
@@ -129,15 +123,11 @@ def revoke(
     ] = None,
     serials: Annotated[
         list[str] | None,
-        typer.Option(
-            "--serial", metavar="HEX", help="one certificate, by the number that certs show tells; repeat"
-        ),
+        typer.Option("--serial", metavar="HEX", help="one certificate, by the number that certs show tells; repeat"),
     ] = None,
     to: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="DIR", help="also copy the list into this folder of the server's or a client's; repeat"
-        ),
+        typer.Option(metavar="DIR", help="also copy the list into this folder of the server's or a client's; repeat"),
     ] = None,
 ) -> None:
     """Revoke certificates: write the authority's list, revoked.pem, for the folders of the server and the clients.
@@ -167,9 +157,7 @@ def _number(serial: str) -> int:
     except ValueError:
         number = 0
     if number <= 0:
-        raise SettingsError(
-            "not a number in hexadecimal digits; fenchel certs show tells it", key=f"--serial {serial}"
-        )
+        raise SettingsError("not a number in hexadecimal digits; fenchel certs show tells it", key=f"--serial {serial}")
     return number
 
 

@@ -14,8 +14,7 @@ from fenchel.common.errors import DataError, SettingsError
 from fenchel.deploy.cli.run import ClientsOption, JsonOption, SetOption
 
 app = typer.Typer(
-    help="Data sets: list, fetch, import, and show how a run divides one; features of images.",
-    no_args_is_help=True,
+    help="Data sets: list, fetch, import, and show how a run divides one; features of images.", no_args_is_help=True
 )
 
 _COLUMN_WIDTH = 6  # of a client in the terminal; the picture has room for all clients
@@ -46,13 +45,10 @@ def list_sets(as_json: JsonOption = False) -> None:
         return
     table = Table(box=None, header_style="dim", pad_edge=False)
     for title in ("name", "here", "train", "test", "features", "classes", "what"):
-        table.add_column(
-            title, justify="right" if title in ("train", "test", "features", "classes") else "left"
-        )
+        table.add_column(title, justify="right" if title in ("train", "test", "features", "classes") else "left")
     for row in rows:
         numbers = [
-            f"{row[key]:,}" if isinstance(row[key], int) else ""
-            for key in ("train", "test", "features", "classes")
+            f"{row[key]:,}" if isinstance(row[key], int) else "" for key in ("train", "test", "features", "classes")
         ]
         table.add_row(str(row["name"]), "yes" if row["here"] else "", *numbers, str(row["title"]))
     Console(highlight=False).print(table)
@@ -155,9 +151,7 @@ def show(
     if chosen.data.partition.kind == "class-groups" and table.shared_classes:
         console.print(f"{table.shared_classes} of {len(table.counts)} classes are on more than one client")
     if number < chosen.clients:
-        console.print(
-            f"... and {chosen.clients - number} more clients; --picture FILE.png draws all", style="dim"
-        )
+        console.print(f"... and {chosen.clients - number} more clients; --picture FILE.png draws all", style="dim")
     if picture is not None:
         with output_at(picture):
             draw(table, picture)

@@ -22,20 +22,13 @@ def register(app: typer.Typer) -> None:
 
 
 def disclosures(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder, finished or not")],
-    as_json: JsonOption = False,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder, finished or not")], as_json: JsonOption = False
 ) -> None:
     """Tell what each party of a run could see: every kind of message that crossed, in clear or not.
 
     The account is kept by the server from what crossed; docs/security.md says how to read it.
     """
-    from fenchel.report.disclosures import (
-        disclosure_rows,
-        head_rows,
-        load_disclosures,
-        noise_rows,
-        outlet_rows,
-    )
+    from fenchel.report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
     from fenchel.report.formatting import plain
 
     account = load_disclosures(run)

@@ -89,14 +89,7 @@ def _auc(row: Row) -> str:
 class Display:
     """Shows a run while it goes on.
 
-    Parameters
-    ----------
-    console
-        Where; a live table if it is a terminal, else a line for each round.
-    title
-        Of the table.
-    rounds
-        How many there will be.
+    console: where; a live table if it is a terminal, else a line for each round.
     """
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:
@@ -105,9 +98,7 @@ class Display:
         self._rounds = rounds
         self._rows: deque[Row] = deque(maxlen=_SHOWN_ROWS)
         self._status = "starting"
-        self._live = (
-            Live(self._table(), console=console, refresh_per_second=8) if console.is_terminal else None
-        )
+        self._live = Live(self._table(), console=console, refresh_per_second=8) if console.is_terminal else None
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -163,9 +154,7 @@ class Display:
             box=None,
             pad_edge=False,
         )
-        shown = [
-            column for column in _COLUMNS if not column.rare or any(column.text(row) for row in self._rows)
-        ]
+        shown = [column for column in _COLUMNS if not column.rare or any(column.text(row) for row in self._rows)]
         for column in shown:
             table.add_column(column.title, justify="right", no_wrap=True)
         for row in self._rows:

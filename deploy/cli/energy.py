@@ -38,9 +38,7 @@ def energy(
         list[Path],
         typer.Argument(metavar="RUN...", help="run folders; several with different local steps are compared"),
     ],
-    snr: Annotated[
-        float, typer.Option(metavar="DB", help="signal-to-noise ratio of the uplink, in decibels")
-    ] = 10.0,
+    snr: Annotated[float, typer.Option(metavar="DB", help="signal-to-noise ratio of the uplink, in decibels")] = 10.0,
     bandwidth: Annotated[
         float, typer.Option(metavar="HZ", min=1e-3, help="bandwidth that each client has for itself")
     ] = 1e6,
@@ -50,9 +48,7 @@ def energy(
     ] = None,
     figure: Annotated[
         str | None,
-        typer.Option(
-            help="figure that is to reach the target; default client_accuracy_worst, or else test_accuracy"
-        ),
+        typer.Option(help="figure that is to reach the target; default client_accuracy_worst, or else test_accuracy"),
     ] = None,
     device: Annotated[
         list[str] | None,
@@ -63,23 +59,17 @@ def energy(
     ] = None,
     downlink_rate: Annotated[
         float | None,
-        typer.Option(
-            metavar="BIT/S", min=1e-3, help="rate towards the clients; default: receiving costs nothing"
-        ),
+        typer.Option(metavar="BIT/S", min=1e-3, help="rate towards the clients; default: receiving costs nothing"),
     ] = None,
     macs: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            max=10**18,
-            help="multiply-accumulates of one sample's forward pass, for a model of your own",
+            min=1, max=10**18, help="multiply-accumulates of one sample's forward pass, for a model of your own"
         ),
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(
-            "--map", metavar="PNG", help="draw the best local steps (of one run: its energy) per channel"
-        ),
+        typer.Option("--map", metavar="PNG", help="draw the best local steps (of one run: its energy) per channel"),
     ] = None,
     snrs: Annotated[str, typer.Option(metavar="DB,...", help="ratios of the map")] = _RATIOS,
     bandwidths: Annotated[str, typer.Option(metavar="HZ,...", help="bandwidths of the map")] = _BANDWIDTHS,
@@ -96,9 +86,7 @@ def energy(
 
     channel, devices = Channel(snr, bandwidth, downlink_rate), _devices(device or ())
     if devices.receive and downlink_rate is None:
-        raise SettingsError(
-            "receiving takes no time without --downlink-rate BIT/S", key="--device receive_power"
-        )
+        raise SettingsError("receiving takes no time without --downlink-rate BIT/S", key="--device receive_power")
     measured = [Measured.of(Run(path), target, figure, macs) for path in runs]
     priced = [(each, each.expense(devices, channel)) for each in measured]
     if picture is not None and target is None and len(measured) > 1:
@@ -143,11 +131,7 @@ def _say_choice(console: Console, best: LeastEnergy) -> None:
     if best.fit is not None:
         fit = best.fit
         formula = f"{fit.a:.3g} + {fit.b:.3g} / local steps"
-        _say(
-            console,
-            "closed form",
-            f"{fit.best:.3g}, if the rounds were {formula} (off by up to {fit.off:.2g})",
-        )
+        _say(console, "closed form", f"{fit.best:.3g}, if the rounds were {formula} (off by up to {fit.off:.2g})")
 
 
 def _say(console: Console, name: str, text: str) -> None:
@@ -219,11 +203,7 @@ def _table(priced: Sequence[tuple[Measured, Expense | None]], *, to_target: bool
 
 
 def _described(each: Measured, cost: Expense | None) -> dict[str, Any]:
-    about: dict[str, Any] = {
-        "id": each.run.id,
-        "local_steps": each.local_steps,
-        "reached": each.effort is not None,
-    }
+    about: dict[str, Any] = {"id": each.run.id, "local_steps": each.local_steps, "reached": each.effort is not None}
     if each.effort is None or cost is None:
         return about
     return about | {

@@ -36,12 +36,8 @@ def register(app: typer.Typer) -> None:
 def check(
     settings: Annotated[Path | None, typer.Argument(help="settings file (YAML)")] = None,
     overrides: SetOption = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="print the JSON Schema of settings, for editors")
-    ] = False,
-    with_data: Annotated[
-        bool, typer.Option("--data/--no-data", help="also open the data and divide it")
-    ] = True,
+    schema: Annotated[bool, typer.Option("--schema", help="print the JSON Schema of settings, for editors")] = False,
+    with_data: Annotated[bool, typer.Option("--data/--no-data", help="also open the data and divide it")] = True,
 ) -> None:
     """Check a settings file: keys, values, combinations, data, partition. Starts nothing."""
     if schema:
@@ -75,9 +71,7 @@ def check(
     if source is None:
         console.print("[dim]not looked at: the data, and what depends on them[/]")
     if clients is None:
-        console.print(
-            "[dim]not looked at: what depends on the number of clients; check it with --set clients=N[/]"
-        )
+        console.print("[dim]not looked at: what depends on the number of clients; check it with --set clients=N[/]")
     console.print(f"[green]{settings} is fine[/]")
 
 
@@ -93,9 +87,7 @@ def algorithms(as_json: JsonOption = False) -> None:
             "source": (introspection.getdoc(introspection.getmodule(half)) or "").split("\n\n")[1:2],
             "settings": {
                 key: {
-                    "default": None
-                    if field.is_required()
-                    else _plain(field.get_default(call_default_factory=True)),
+                    "default": None if field.is_required() else _plain(field.get_default(call_default_factory=True)),
                     "description": field.description or "",
                 }
                 for key, field in settings.model_fields.items()
@@ -130,9 +122,7 @@ def report(
             *("--output", "-o", "--html"), metavar="FILE", help="default: report.html in the first run folder"
         ),
     ] = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="also draw pictures into this folder")
-    ] = None,
+    png: Annotated[Path | None, typer.Option(metavar="DIR", help="also draw pictures into this folder")] = None,
     csv: Annotated[
         Path | None, typer.Option(metavar="DIR", help="also write the numbers of all charts into this folder")
     ] = None,

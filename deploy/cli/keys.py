@@ -21,8 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def keys(
     words: Annotated[
-        list[str],
-        typer.Argument(metavar="FOLDER | show FILE", help="folder to write to, or a file to look at"),
+        list[str], typer.Argument(metavar="FOLDER | show FILE", help="folder to write to, or a file to look at")
     ],
     bits: Annotated[
         int, typer.Option(help="length of the Paillier key: 3072, or 2048 if that is not to last for years")

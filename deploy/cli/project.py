@@ -37,21 +37,16 @@ def project(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder")],
     preset: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PRESET", help=f"one of {', '.join(PRESETS)}; repeatable. Without any link: all of them"
-        ),
+        typer.Option(metavar="PRESET", help=f"one of {', '.join(PRESETS)}; repeatable. Without any link: all of them"),
     ] = None,
     rtt: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TIME", help="round-trip time, such as 257.5ms or 0.8; repeatable"),
+        list[str] | None, typer.Option(metavar="TIME", help="round-trip time, such as 257.5ms or 0.8; repeatable")
     ] = None,
     bandwidth: Annotated[
         list[str] | None,
         typer.Option(metavar="RATE", help="of each client in both directions, such as 20Mbit; repeatable"),
     ] = None,
-    upload: Annotated[
-        str | None, typer.Option(metavar="RATE", help="bandwidth of each client to the server")
-    ] = None,
+    upload: Annotated[str | None, typer.Option(metavar="RATE", help="bandwidth of each client to the server")] = None,
     download: Annotated[
         str | None, typer.Option(metavar="RATE", help="bandwidth from the server to each client")
     ] = None,
@@ -59,12 +54,9 @@ def project(
         str | None, typer.Option(metavar="TIME", help="mean of what is added to the round trip at random")
     ] = None,
     server_bandwidth: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="of the server in each direction, shared by all clients"),
+        str | None, typer.Option(metavar="RATE", help="of the server in each direction, shared by all clients")
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="draw where the time goes over each link")
-    ] = None,
+    picture: Annotated[Path | None, typer.Option(metavar="PNG", help="draw where the time goes over each link")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Project a run onto other links: how long it would have taken, from its measured computation and bytes.
@@ -88,10 +80,7 @@ def project(
     if picture is not None:
         from fenchel.report.projection.picture import draw_projections
 
-        named = [
-            ("measured", real),
-            *((_name(link), each) for link, each in zip(links, found, strict=True)),
-        ]
+        named = [("measured", real), *((_name(link), each) for link, each in zip(links, found, strict=True))]
         drawn = draw_projections(named, picture, title=f"{course.run.id}: all rounds and evaluations")
     if as_json:
         described = [_described(each) for each in found]

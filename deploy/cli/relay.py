@@ -49,9 +49,7 @@ def relay(
     ] = False,
     idle: Annotated[
         float | None,
-        typer.Option(
-            min=0, help="end when there was a connection, and none for so many seconds; default: never"
-        ),
+        typer.Option(min=0, help="end when there was a connection, and none for so many seconds; default: never"),
     ] = None,
 ) -> None:
     """Imitate a network between clients and a server: clients dial this in place of the server, until Ctrl-C."""

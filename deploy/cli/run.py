@@ -22,12 +22,7 @@ from fenchel.common.settings.run import RunSettings, load
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.common.untrusted_text import plain
-from fenchel.deploy.certificates.keys import (
-    PUBLIC_KEY_VARIABLE,
-    SECRETS_VARIABLE,
-    read_public,
-    refuse_private_keys,
-)
+from fenchel.deploy.certificates.keys import PUBLIC_KEY_VARIABLE, SECRETS_VARIABLE, read_public, refuse_private_keys
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.logs import log_to_file
 
@@ -42,17 +37,14 @@ DEFAULT_LISTEN_INSECURE = "127.0.0.1:7443"
 
 SettingsArgument = Annotated[Path | None, typer.Argument(help="settings file (YAML); see docs/settings.md")]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="override one setting; dotted key, YAML value"),
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override one setting; dotted key, YAML value")
 ]
 ClientsOption = Annotated[
-    str | None,
-    typer.Option("--clients", metavar="N|auto", help="number of clients, in place of the settings'"),
+    str | None, typer.Option("--clients", metavar="N|auto", help="number of clients, in place of the settings'")
 ]
 RunsOption = Annotated[Path, typer.Option("--runs", help="folder in which run folders are created")]
 ResumeOption = Annotated[
-    Path | None,
-    typer.Option("--resume", metavar="RUN", help="run folder of an interrupted run to go on with"),
+    Path | None, typer.Option("--resume", metavar="RUN", help="run folder of an interrupted run to go on with")
 ]
 PreviousOption = Annotated[
     bool,
@@ -62,27 +54,19 @@ PreviousOption = Annotated[
         "of what came after, is damaged",
     ),
 ]
-CertsOption = Annotated[
-    Path | None, typer.Option("--certs", help="folder with authority, certificate and key")
-]
+CertsOption = Annotated[Path | None, typer.Option("--certs", help="folder with authority, certificate and key")]
 DashboardOption = Annotated[
-    bool,
-    typer.Option("--dashboard", help="serve a page that shows the run while it goes on (127.0.0.1:7444)"),
+    bool, typer.Option("--dashboard", help="serve a page that shows the run while it goes on (127.0.0.1:7444)")
 ]
 DashboardAtOption = Annotated[
     str | None,
-    typer.Option(
-        "--dashboard-at", metavar="HOST:PORT", help="serve that page here; whoever reaches it can read it"
-    ),
+    typer.Option("--dashboard-at", metavar="HOST:PORT", help="serve that page here; whoever reaches it can read it"),
 ]
 MetricsOption = Annotated[
-    str | None,
-    typer.Option("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus here, below /metrics"),
+    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus here, below /metrics")
 ]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS; for tests on one machine only")]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="print a JSON object on standard output, and nothing else")
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="print a JSON object on standard output, and nothing else")]
 
 
 def register(app: typer.Typer) -> None:
@@ -93,11 +77,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _chosen(
-    settings: Path | None,
-    overrides: list[str] | None,
-    clients: str | None,
-    resume: Path | None,
-    previous: bool,
+    settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None, previous: bool
 ) -> tuple[RunSettings, RunFolder | None]:
     """Return the settings of a new run, or those of a run to resume and its folder."""
     chosen = list(overrides or [])
@@ -107,9 +87,7 @@ def _chosen(
         if previous:
             raise SettingsError("says where to go on from: give it with --resume RUN", key="--previous")
         if settings is None:
-            raise SettingsError(
-                "which settings? Give a file, such as experiments/quickstart.yaml, or --resume RUN"
-            )
+            raise SettingsError("which settings? Give a file, such as experiments/quickstart.yaml, or --resume RUN")
         return load(settings, chosen), None
     if settings is not None or chosen:
         raise SettingsError("a resumed run keeps its settings: give --resume RUN alone")
@@ -197,9 +175,7 @@ def _finished(console: Console, folder: RunFolder, summary: Summary, as_json: bo
         print(json.dumps(asdict(summary) | {"folder": str(folder.path)}))  # noqa: T201
     else:
         show([run], console)
-        console.print(
-            f"run folder  {folder.path}\nreport      {folder.report}", highlight=False, soft_wrap=True
-        )
+        console.print(f"run folder  {folder.path}\nreport      {folder.report}", highlight=False, soft_wrap=True)
 
 
 def up(
@@ -307,8 +283,7 @@ def server(
         )
     if chosen.seals_secrets and insecure:
         raise SettingsError(
-            "sealed needs the clients' certificates: start the server with --certs DIR, or use "
-            "secrets.source: file",
+            "sealed needs the clients' certificates: start the server with --certs DIR, or use secrets.source: file",
             key="secrets.source",
         )
     credentials = None if certs is None else Credentials.load(certs)
@@ -347,14 +322,10 @@ def client(
         Path | None,
         typer.Option(help="folder of identities, one of which this client claims for its host (containers)"),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="client id, with --insecure; else the certificate's name")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="client id, with --insecure; else the certificate's name")] = None,
     sessions: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="host so many clients: client-000, client-001, ... below the --certs folder"
-        ),
+        typer.Option(min=1, help="host so many clients: client-000, client-001, ... below the --certs folder"),
     ] = None,
     first: Annotated[int, typer.Option(min=0, help="number of the first of the --sessions")] = 0,
     data: Annotated[Path | None, typer.Option(help="data file of this client's own")] = None,
@@ -371,13 +342,10 @@ def client(
     state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="MODULE:CLASS", help="code from outside Fenchel that the server may have this client run"
-        ),
+        typer.Option(metavar="MODULE:CLASS", help="code from outside Fenchel that the server may have this client run"),
     ] = None,
     allow_file: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="file of this machine that the server's settings may name"),
+        list[Path] | None, typer.Option(metavar="FILE", help="file of this machine that the server's settings may name")
     ] = None,
     allow_data: Annotated[
         list[str] | None,
@@ -405,12 +373,8 @@ def client(
             "10,000 times the largest entry if that is more, and a tenth of the space that it finds stays free",
         ),
     ] = None,
-    threads: Annotated[
-        int, typer.Option(min=1, help="clients of this process that compute at the same time")
-    ] = 1,
-    retry_for: Annotated[
-        float, typer.Option(min=0, help="seconds to go on trying to reach a silent server")
-    ] = 600.0,
+    threads: Annotated[int, typer.Option(min=1, help="clients of this process that compute at the same time")] = 1,
+    retry_for: Annotated[float, typer.Option(min=0, help="seconds to go on trying to reach a silent server")] = 600.0,
     secrets: Annotated[
         Path | None,
         typer.Option(
@@ -438,15 +402,13 @@ def client(
     allow_plaintext: Annotated[
         bool,
         typer.Option(
-            "--allow-plaintext",
-            help="with --secrets or --peer: take part in a run that encrypts nothing, too",
+            "--allow-plaintext", help="with --secrets or --peer: take part in a run that encrypts nothing, too"
         ),
     ] = False,
     any_run: Annotated[
         bool,
         typer.Option(
-            "--any-run",
-            help="go on with whatever run the server has, after this client has taken part in another one",
+            "--any-run", help="go on with whatever run the server has, after this client has taken part in another one"
         ),
     ] = False,
     privacy_policy: Annotated[
@@ -480,8 +442,7 @@ def client(
         raise SettingsError("--data is the file of one client; leave --sessions out")
     if identifier is not None and data is None:
         raise SettingsError(
-            "says where the sample identifiers of a client's own file are; give the file with --data FILE",
-            key="--id",
+            "says where the sample identifiers of a client's own file are; give the file with --data FILE", key="--id"
         )
     Address.parse(server, "the server's address")
     metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
@@ -568,7 +529,5 @@ def _identities(
         if pair is not None:
             check_pair(pair)
             if pair.key_is_open:
-                _caution(
-                    f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem"
-                )
+                _caution(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
     return identities

@@ -35,9 +35,7 @@ def solve(
     passes: Annotated[int, typer.Option(min=1, help="stop after so many passes over the data")] = 10_000,
     weighting: Annotated[
         Weighting | None,
-        typer.Option(
-            help="what counts alike, in place of what it is in the run: each sample, or each client"
-        ),
+        typer.Option(help="what counts alike, in place of what it is in the run: each sample, or each client"),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="also write the figures here, as JSON")] = None,
     as_json: JsonOption = False,
@@ -55,9 +53,7 @@ def solve(
     if output is not None and output.is_dir():
         raise SettingsError("is a folder; name a file in it", source=output, key="--output")
     if output is not None and not output.parent.is_dir():
-        raise SettingsError(
-            f"there is no folder {output.parent}; make it first", source=output, key="--output"
-        )
+        raise SettingsError(f"there is no folder {output.parent}; make it first", source=output, key="--output")
     chosen = load(settings, overrides or ())
     if chosen.own_data:
         raise DataError(
@@ -70,9 +66,7 @@ def solve(
     weights, counts = _counted(chosen, weighting)
     (training, own), test = _training(chosen, source, weights), source.test()
     begun = time.perf_counter()
-    found = solve_dual(
-        loss, training, l2, tolerance=tolerance, max_passes=passes, seed=chosen.seed, weights=own
-    )
+    found = solve_dual(loss, training, l2, tolerance=tolerance, max_passes=passes, seed=chosen.seed, weights=own)
     seconds = time.perf_counter() - begun
     objective = build_objective(chosen.objective.model_copy(update={"dtype": "float64"}), training)
     on_test = None if test is None else objective.evaluate(found.primal, test)
@@ -117,11 +111,7 @@ def _counted(settings: RunSettings, wanted: Weighting | None) -> tuple[Weighting
     algorithm, what = settings.algorithm, {"samples": "each sample", "uniform": "each client"}
     own = algorithm.minimises(settings.participation.sampler)
     partition = settings.data.partition
-    if (
-        own == "uniform"
-        and isinstance(partition, GridPartition | RaggedPartition)
-        and partition.feature_groups > 1
-    ):
+    if own == "uniform" and isinstance(partition, GridPartition | RaggedPartition) and partition.feature_groups > 1:
         own = None  # no client has a loss of its own
     chosen = wanted or own or "samples"
     alike = f"{what[chosen]} counts alike"
@@ -139,8 +129,7 @@ def _training(settings: RunSettings, source: DataSource, weighting: Weighting) -
         return source.training(), None
     if not isinstance(settings.clients, int):
         raise SettingsError(
-            "auto means whoever joins, but the problem depends on who holds what; give --set clients=N",
-            key="clients",
+            "auto means whoever joins, but the problem depends on who holds what; give --set clients=N", key="clients"
         )
     training, counts = source.pooled(settings.clients)
     if weighting == "samples":
@@ -155,9 +144,7 @@ def _facts(figures: dict[str, Any]) -> dict[str, str]:
         "gap": f"{figures['gap']:.1e}",
     }
     if figures["weighting"] == "uniform":
-        facts["over samples"] = (
-            f"{figures['sample_objective']:.10f}, the objective of this model in a run's tables"
-        )
+        facts["over samples"] = f"{figures['sample_objective']:.10f}, the objective of this model in a run's tables"
     for name in ("train_accuracy", "test_accuracy"):
         if figures[name] is not None:
             facts[name.replace("_", " ")] = f"{100 * figures[name]:.1f} %"

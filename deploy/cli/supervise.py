@@ -28,37 +28,19 @@ _RESTARTS = 10  # a server that is killed more often will not get through
 
 @dataclass(frozen=True)
 class Supervisor:
-    """Starts a server as often as it takes to get through a run.
+    """Starts a server as often as it takes to get through a run."""
 
-    Attributes
-    ----------
-    runs
-        Where run folders end up.
-    always
-        Words that each server is started with.
-    beginning
-        Words that a run begins with: its settings and what overrides them.
-    command
-        What runs a server.
-    """
-
-    runs: Path
-    always: Sequence[str]
-    beginning: Sequence[str]
-    command: Sequence[str] = (sys.executable, "-m", "fenchel", "server")
+    runs: Path  # where run folders end up
+    always: Sequence[str]  # words that each server is started with
+    beginning: Sequence[str]  # words that a run begins with: its settings and what overrides them
+    command: Sequence[str] = (sys.executable, "-m", "fenchel", "server")  # what runs a server
 
     @property
     def _mine(self) -> Path:
         return self.runs / f"running-{os.uname().nodename}"
 
     def run(self) -> int:
-        """Begin a run, or go on with an interrupted one; return the exit code of the last server.
-
-        Raises
-        ------
-        SettingsError
-            The folder for runs cannot be written.
-        """
+        """Begin a run, or go on with an interrupted one; return the exit code of the last server."""
         try:
             self._mine.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -31,25 +31,18 @@ def tune(
     settings: Annotated[Path | None, typer.Argument(help="tuning file (YAML); see docs/tuning.md")] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="override one setting of all runs; dotted key, YAML value"
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="override one setting of all runs; dotted key, YAML value"),
     ] = None,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="number of trials, in place of the file's")
-    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="number of trials, in place of the file's")] = None,
     in_process: Annotated[
-        bool,
-        typer.Option("--in-process", help="runs in this process, without a network: sooner, no real latency"),
+        bool, typer.Option("--in-process", help="runs in this process, without a network: sooner, no real latency")
     ] = False,
     processes: Annotated[
-        int | None,
-        typer.Option(min=1, help="client processes of a run; default one for each client, at most 16"),
+        int | None, typer.Option(min=1, help="client processes of a run; default one for each client, at most 16")
     ] = None,
     runs: RunsOption = Path("runs"),
     resume: Annotated[
-        Path | None,
-        typer.Option("--resume", metavar="TUNING", help="tuning folder of a search to go on with"),
+        Path | None, typer.Option("--resume", metavar="TUNING", help="tuning folder of a search to go on with")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,9 +55,7 @@ def tune(
         raise SettingsError("--processes belongs to runs between processes; leave out --in-process")
     if resume is not None:
         if settings is not None or overrides:
-            raise SettingsError(
-                "a search that goes on keeps its settings: give --resume TUNING (and --trials) alone"
-            )
+            raise SettingsError("a search that goes on keeps its settings: give --resume TUNING (and --trials) alone")
         search = Search.reopen(resume, trials)
     elif settings is not None:
         tuning = load_tuning(settings)
@@ -90,11 +81,7 @@ def tune(
         print(json.dumps(report.as_json(verdict) | {"folder": str(folder.path)}))  # noqa: T201
         return
     report.show(verdict, console)
-    for name, path in (
-        ("tuning folder", folder.path),
-        ("best settings", folder.best),
-        ("picture", folder.figure),
-    ):
+    for name, path in (("tuning folder", folder.path), ("best settings", folder.best), ("picture", folder.figure)):
         console.print(f"{name:14} {path}", soft_wrap=True)
 
 
@@ -122,9 +109,7 @@ class _Progress:
     def ended(self, trial: Trial) -> None:
         """Show that a trial is over."""
         end = "failed" if trial.error else "done"
-        self._console.print(
-            f"trial {trial.number} {end}: {_words(trial.parameters)}", markup=False, soft_wrap=True
-        )
+        self._console.print(f"trial {trial.number} {end}: {_words(trial.parameters)}", markup=False, soft_wrap=True)
 
 
 def _words(drawn: Mapping[str, Any]) -> str:

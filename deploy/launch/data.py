@@ -13,13 +13,7 @@ from fenchel.common.settings.data import DataSettings
 
 
 def ensure(settings: DataSettings, console: Console) -> None:
-    """Download the data set that a run needs, unless it is here.
-
-    Raises
-    ------
-    DataError
-        It cannot be downloaded; the text says how to bring it in by hand.
-    """
+    """Download the data set that a run needs, unless it is here."""
     entry = CATALOGUE.get(settings.name or "")
     if entry is not None and locate(entry.name) is None:
         download(entry, console)

@@ -62,29 +62,10 @@ async def run_in_process(
 ) -> Summary:
     """Run a federation on the event loop of the caller.
 
-    Parameters
-    ----------
-    settings
-        Of the run.
-    folder
-        Where the run is kept.
-    clients
-        Number of clients where the settings leave it open.
-    resume
-        A checkpoint to go on from.
-    observer
-        Who is told of the progress.
-    secrets
-        What the clients share, if the algorithm needs it. By default it is made, and kept beside the journals
+    folder: where the run is kept.
+    clients: number of clients where the settings leave it open.
+    secrets: what the clients share, if the algorithm needs it. By default it is made, and kept beside the journals
         until the run is complete.
-
-    Raises
-    ------
-    SettingsError
-        The clients are to seal secrets for each other, for which they need certificates; or the settings want
-        links, for which there is no network.
-    FenchelError
-        As :meth:`fenchel.server.coordinator.Coordinator.conduct`.
     """
     if settings.links is not None:
         raise SettingsError(

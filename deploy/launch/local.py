@@ -50,22 +50,12 @@ class _ClientProcess:
     restarts: int = 0
 
     async def run(self) -> None:
-        """Run the process until the run is over; start it again if something kills it.
-
-        Raises
-        ------
-        RunStoppedError
-            It ended with an error of its own, or was killed too often.
-        """
+        """Run the process until the run is over; start it again if something kills it."""
         environment = os.environ | dict.fromkeys(_ONE_THREAD, "1")
         while True:
             with self.log.open("ab") as output:
                 process = await asyncio.create_subprocess_exec(
-                    *self.arguments,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=environment,
+                    *self.arguments, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, env=environment
                 )
                 try:
                     code = await process.wait()
@@ -92,24 +82,8 @@ class _ClientProcess:
 class LocalLauncher:
     """Brings a federation up on this machine.
 
-    Parameters
-    ----------
-    settings
-        Of the run.
-    folder
-        Of the run.
-    clients
-        Number of clients.
-    processes
-        Number of client processes; by default one for each client, up to :data:`MAX_PROCESSES`.
-    secure
-        TLS, with certificates made for this run and thrown away after it.
-    resume
-        A checkpoint to go on from.
-    observer
-        Who is told of the progress.
-    say
-        Told in words what happens.
+    processes: number of client processes; by default one for each client, up to :data:`MAX_PROCESSES`.
+    secure: TLS, with certificates made for this run and thrown away after it.
     """
 
     settings: RunSettings
@@ -122,13 +96,7 @@ class LocalLauncher:
     say: Callable[[str], None] = lambda words: None
 
     async def run(self) -> Summary:
-        """Do the run; return when it is over and all processes have ended.
-
-        Raises
-        ------
-        FenchelError
-            The run stopped early.
-        """
+        """Do the run; return when it is over and all processes have ended."""
         if self.settings.own_data:
             raise SettingsError(
                 "own means that clients on other machines bring their files; start fenchel server, and "
@@ -255,9 +223,7 @@ class LocalLauncher:
             return
         self.say(f"putting links between the server and {len(links)} of {len(names)} clients")
         passed = self.folder.path / "links.json"
-        async with relaying(
-            links, f"{_HOST}:{port}", self.settings.seed, self._logs / "links.log", passed
-        ) as relays:
+        async with relaying(links, f"{_HOST}:{port}", self.settings.seed, self._logs / "links.log", passed) as relays:
             yield relays
 
     def _arguments(

@@ -39,25 +39,13 @@ from fenchel.server.telemetry.observer import RunObserver
 
 @dataclass(frozen=True)
 class TuningFolder:
-    """Where the parts of a search are kept.
+    """Where the parts of a search are kept."""
 
-    Attributes
-    ----------
-    path
-        The folder.
-    """
-
-    path: Path
+    path: Path  # the folder
 
     @classmethod
     def create(cls, parent: Path, tuning: TuningSettings, base: RunSettings) -> TuningFolder:
-        """Create the folder of a new search below ``parent``, with all that repeats the search.
-
-        Raises
-        ------
-        StorageError
-            It cannot be made there.
-        """
+        """Create the folder of a new search below ``parent``, with all that repeats the search."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = cls(parent / f"{stamp}-{tuning.name}-{secrets.token_hex(2)}")
         try:
@@ -120,40 +108,18 @@ class TuningFolder:
 
 @dataclass
 class Search:
-    """A search that can be done, or gone on with.
+    """A search that can be done, or gone on with."""
 
-    Attributes
-    ----------
-    tuning
-        What is searched.
-    base
-        The settings that all trials begin from.
-    folder
-        Of the search.
-    finished
-        The trials that are over, by number.
-    """
-
-    tuning: TuningSettings
-    base: RunSettings
-    folder: TuningFolder
-    finished: dict[int, Trial] = field(default_factory=dict)
+    tuning: TuningSettings  # what is searched
+    base: RunSettings  # the settings that all trials begin from
+    folder: TuningFolder  # of the search
+    finished: dict[int, Trial] = field(default_factory=dict)  # the trials that are over, by number
 
     @classmethod
     def begin(cls, tuning: TuningSettings, runs: Path, overrides: tuple[str, ...] = ()) -> Search:
         """Return a new search, whose folder is made below ``runs``.
 
-        Parameters
-        ----------
-        tuning
-            As :func:`fenchel.common.settings.tuning.load_tuning` reads it.
-        overrides
-            ``key=value`` pairs that change the run's settings for all trials, after those of the tuning file.
-
-        Raises
-        ------
-        SettingsError
-            The settings of some trial cannot be accepted. Nothing has been started then.
+        overrides: ``key=value`` pairs that change the run's settings for all trials, after those of the tuning file.
         """
         given = [_override(key, value) for key, value in tuning.overrides.items()]
         base = load(tuning.settings, [*given, *overrides])
@@ -164,17 +130,7 @@ class Search:
     def reopen(cls, path: Path, trials: int | None = None) -> Search:
         """Return the search of a folder, with the trials that are over.
 
-        Parameters
-        ----------
-        path
-            The tuning folder.
-        trials
-            How many there are to be, in place of the settings'. More trials continue the same sequence of draws.
-
-        Raises
-        ------
-        CheckpointError
-            It is not a tuning folder, or its trials are not those that its settings draw.
+        trials: how many there are to be, in place of the settings'. More trials continue the same sequence of draws.
         """
         folder = TuningFolder(path)
         if not folder.settings.is_file():
@@ -207,21 +163,7 @@ class Search:
 
         A trial whose run fails is recorded with the reason, and the search goes on.
 
-        Parameters
-        ----------
-        in_process, processes
-            As for :func:`fenchel.deploy.launch.up.up`.
-        beginning
-            Told each trial's number and parameters; returns who is told of the progress of its run.
-        ended
-            Told each trial that is over.
-
-        Raises
-        ------
-        RunStoppedError
-            No trial can be chosen: all failed or diverged. The table of the trials has been written.
-        DataError, MissingDependencyError
-            No run of these settings can begin.
+        beginning: told each trial's number and parameters; returns who is told of the progress of its run.
         """
         for number in range(self.tuning.trials):
             if number not in self.finished:
@@ -229,26 +171,17 @@ class Search:
                 trial = self._run(number, drawn, beginning(number, drawn), in_process, processes)
                 self._note(trial)
                 ended(trial)
-        verdict = judge(
-            [self.finished[number] for number in range(self.tuning.trials)], self.tuning.selection
-        )
+        verdict = judge([self.finished[number] for number in range(self.tuning.trials)], self.tuning.selection)
         write_table(verdict, self.folder.table)
         if verdict.best is None:
             reasons = "\n  ".join(f"trial {each.trial.number}: {each.reason}" for each in verdict.trials)
-            raise RunStoppedError(
-                f"no trial can be chosen, all were dropped\n  {reasons}", source=self.folder.path
-            )
+            raise RunStoppedError(f"no trial can be chosen, all were dropped\n  {reasons}", source=self.folder.path)
         draw(verdict, self.folder.figure)
         self.folder.best.write_text(self._settings_of(verdict.best).to_yaml())
         return verdict
 
     def _run(
-        self,
-        number: int,
-        drawn: Mapping[str, Any],
-        observer: RunObserver,
-        in_process: bool,
-        processes: int | None,
+        self, number: int, drawn: Mapping[str, Any], observer: RunObserver, in_process: bool, processes: int | None
     ) -> Trial:
         name = f"trial-{number:03d}"
         pattern = f"*-{name}-????"
@@ -256,13 +189,7 @@ class Search:
             shutil.rmtree(interrupted)
         settings = _named(trial_settings(self.base, drawn, number), name, on_shortage="stop")
         try:
-            run = up(
-                settings,
-                runs=self.folder.trials,
-                in_process=in_process,
-                processes=processes,
-                observer=observer,
-            )
+            run = up(settings, runs=self.folder.trials, in_process=in_process, processes=processes, observer=observer)
         except (DataError, MissingDependencyError):
             raise  # it would be the same for every trial
         except FenchelError as error:
@@ -305,13 +232,7 @@ def parameters(tuning: TuningSettings, number: int) -> dict[str, Any]:
 
 
 def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> RunSettings:
-    """Return the settings of a trial.
-
-    Raises
-    ------
-    SettingsError
-        They cannot be accepted; the text names the trial.
-    """
+    """Return the settings of a trial."""
     values = base.model_dump(mode="json")
     for key, value in drawn.items():
         *path, last = key.split(".")
@@ -319,16 +240,12 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
         for part in path:
             section = section.get(part) if isinstance(section, dict) else None
         if not isinstance(section, dict):
-            raise SettingsError(
-                f"the settings of the run have no section {'.'.join(path)!r}", key=f"parameters.{key}"
-            )
+            raise SettingsError(f"the settings of the run have no section {'.'.join(path)!r}", key=f"parameters.{key}")
         section[last] = value
     return validate(values, f"trial {number}")
 
 
-def _check(
-    tuning: TuningSettings, base: RunSettings, source: Path, finished: Container[int] = frozenset()
-) -> None:
+def _check(tuning: TuningSettings, base: RunSettings, source: Path, finished: Container[int] = frozenset()) -> None:
     """Refuse a search before it starts if one of its trials could not start."""
     if not isinstance(base.clients, int):
         raise SettingsError("auto means whoever joins; a search needs a number", source=source, key="clients")
@@ -375,7 +292,5 @@ def _recorded(folder: TuningFolder) -> list[Trial]:
             run = None if values["run"] is None else folder.trials / values["run"]
             trials.append(Trial(values["trial"], values["parameters"], run, values["error"]))
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise CheckpointError(
-                f"line {position} is not the record of a trial", source=folder.record
-            ) from None
+            raise CheckpointError(f"line {position} is not the record of a trial", source=folder.record) from None
     return trials

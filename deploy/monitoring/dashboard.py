@@ -69,19 +69,7 @@ class _RunProgress:
 class Dashboard:
     """Serves the page for the duration of a ``with`` block.
 
-    Parameters
-    ----------
-    folder
-        Of the run.
-    rounds
-        How many there will be.
-    address
-        Where; ``None``: at :data:`DEFAULT`, or at a free port if something else is there.
-
-    Raises
-    ------
-    UnreachableError
-        The address cannot be listened on.
+    address: where; ``None``: at :data:`DEFAULT`, or at a free port if something else is there.
     """
 
     def __init__(self, folder: RunFolder, rounds: int, address: Address | None = None) -> None:
@@ -127,11 +115,7 @@ class Dashboard:
     def observer(self) -> RunObserver:
         """Return what a coordinator reports to."""
         return RunObserver(
-            conducting=self._conducting,
-            begins=self._begins,
-            row=self._row,
-            calls=self._calls,
-            waits=self._waits,
+            conducting=self._conducting, begins=self._begins, row=self._row, calls=self._calls, waits=self._waits
         )
 
     # What the event loop of the run tells
@@ -178,9 +162,7 @@ class Dashboard:
         self._files.get()  # wakes the process, whose start is not the time that rendering takes
         found = self._page.get()
         template = Template(
-            resources.files("fenchel.deploy.monitoring")
-            .joinpath("dashboard.html")
-            .read_text(encoding="utf-8")
+            resources.files("fenchel.deploy.monitoring").joinpath("dashboard.html").read_text(encoding="utf-8")
         )
         return HttpResponse("text/html; charset=utf-8", template.substitute(found).encode())
 
@@ -211,9 +193,7 @@ class Dashboard:
                 "expected": expected,
                 "total": len(standings),
                 "counts": Counter(each.state for each in shown),
-                "clients": [
-                    asdict(each) | {"network_s": self._network.get(each.client)} for each in shown[:_SHOWN]
-                ],
+                "clients": [asdict(each) | {"network_s": self._network.get(each.client)} for each in shown[:_SHOWN]],
             }
         )
 
@@ -237,13 +217,7 @@ class Dashboard:
 
 
 class _Renderer:
-    """Has the process of :mod:`fenchel.deploy.monitoring.rendering` work, one request at a time.
-
-    Parameters
-    ----------
-    folder
-        Of the run.
-    """
+    """Has the process of :mod:`fenchel.deploy.monitoring.rendering` work, one request at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -260,13 +234,7 @@ class _Renderer:
             self._end()
 
     def ask(self, what: str) -> dict[str, str]:
-        """Return the ``page`` of the run as it is now, or the ``files`` that belong to it.
-
-        Raises
-        ------
-        NotReadyError
-            It could not be read; the next request may find it whole.
-        """
+        """Return the ``page`` of the run as it is now, or the ``files`` that belong to it."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None
@@ -313,14 +281,8 @@ class _Renderer:
 class _Remembered:
     """An answer that is made for all who ask at about the same time, and kept where no newer one can be had.
 
-    Parameters
-    ----------
-    make
-        Makes it; may raise ``NotReadyError``.
-    lasts
-        Seconds for which it is good, at least.
-    share
-        Of the time that making it may take at most.
+    lasts: seconds for which it is good, at least.
+    share: of the time that making it may take at most.
     """
 
     def __init__(self, make: Callable[[], Any], lasts: float = _FRESH, share: float = 1.0) -> None:
@@ -332,13 +294,7 @@ class _Remembered:
         self._until = -math.inf
 
     def get(self) -> Any:
-        """Return the answer.
-
-        Raises
-        ------
-        NotReadyError
-            There has never been one.
-        """
+        """Return the answer."""
         with self._lock:
             started = time.monotonic()
             if started < self._until:
@@ -359,6 +315,4 @@ class _Remembered:
 
 
 def _json(values: Mapping[str, Any]) -> HttpResponse:
-    return HttpResponse(
-        "application/json", json.dumps(values, separators=(",", ":"), allow_nan=False).encode()
-    )
+    return HttpResponse("application/json", json.dumps(values, separators=(",", ":"), allow_nan=False).encode())

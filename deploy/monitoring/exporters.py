@@ -26,31 +26,15 @@ _WARNING = (
 
 @dataclass(frozen=True)
 class Exporters:
-    """What the command line asks for.
+    """What the command line asks for."""
 
-    Attributes
-    ----------
-    dashboard
-        Whether the live page is served.
-    dashboard_at
-        Where; ``None``: where nobody but this machine reaches it.
-    metrics_at
-        Where Prometheus finds the metrics; ``None``: nowhere.
-    """
-
-    dashboard: bool = False
-    dashboard_at: Address | None = None
-    metrics_at: Address | None = None
+    dashboard: bool = False  # whether the live page is served
+    dashboard_at: Address | None = None  # where; ``None``: where nobody but this machine reaches it
+    metrics_at: Address | None = None  # where Prometheus finds the metrics; ``None``: nowhere
 
     @classmethod
     def parse(cls, dashboard: bool, dashboard_at: str | None, metrics: str | None) -> Exporters:
-        """Read the words of the command line; ``--dashboard-at`` alone is enough.
-
-        Raises
-        ------
-        SettingsError
-            One of them is no address.
-        """
+        """Read the words of the command line; ``--dashboard-at`` alone is enough."""
         return cls(
             dashboard or dashboard_at is not None,
             None if dashboard_at is None else Address.parse(dashboard_at, "--dashboard-at"),
@@ -68,24 +52,7 @@ def watching(
 ) -> Iterator[RunObserver]:
     """Open the outlets of a server for the duration of a ``with`` block.
 
-    Parameters
-    ----------
-    folder, settings
-        Of the run.
-    say, warn
-        Told where they are, and who can read them.
-
-    Yields
-    ------
-    RunObserver
-        For the coordinator.
-
-    Raises
-    ------
-    UnreachableError
-        An address cannot be listened on.
-    MissingDependencyError
-        A library is not installed.
+    say, warn: told where they are, and who can read them.
     """
     shown: list[Exporter] = []
     observer = RunObserver()
@@ -108,11 +75,7 @@ def watching(
             page = stack.enter_context(Dashboard(folder, settings.rounds, exporters.dashboard_at))
             say(f"live page   {page.url}")
             if not page.is_private:
-                warn(
-                    _WARNING.format(
-                        address=page.url, what="this run's figures, settings and names of clients"
-                    )
-                )
+                warn(_WARNING.format(address=page.url, what="this run's figures, settings and names of clients"))
             observer = observer.beside(page.observer())
             shown.append(Exporter("live page", page.url))
         if shown:

@@ -59,11 +59,7 @@ def files() -> dict[str, str]:
         name: resources.files("fenchel.deploy.monitoring").joinpath(name).read_text(encoding="utf-8")
         for name in OWN_FILES
     }
-    return {
-        "page.css": fixed.style,
-        "plotly.js": fixed.scripts["plotly"],
-        "page.js": fixed.scripts["script"],
-    } | own
+    return {"page.css": fixed.style, "plotly.js": fixed.scripts["plotly"], "page.js": fixed.scripts["script"]} | own
 
 
 def answer(folder: Path, requests: IO[bytes], answers: IO[bytes]) -> None:
@@ -74,10 +70,7 @@ def answer(folder: Path, requests: IO[bytes], answers: IO[bytes]) -> None:
         except (FenchelError, OSError) as error:  # such as a table that is being closed
             found = {"error": "the run cannot be read at the moment", "details": str(error)}
         except Exception:
-            found = {
-                "error": "the page cannot be rendered; the log says why",
-                "details": traceback.format_exc(),
-            }
+            found = {"error": "the page cannot be rendered; the log says why", "details": traceback.format_exc()}
         answers.write(json.dumps(found).encode() + b"\n")
         answers.flush()
 

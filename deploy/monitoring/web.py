@@ -48,18 +48,10 @@ class NotReadyError(Exception):
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """What a question is answered with.
+    """What a question is answered with."""
 
-    Attributes
-    ----------
-    kind
-        Media type.
-    body
-        The bytes.
-    """
-
-    kind: str
-    body: bytes
+    kind: str  # media type
+    body: bytes  # the bytes
 
 
 Route = Callable[[], HttpResponse]
@@ -73,17 +65,8 @@ class WebServer(ThreadingHTTPServer):
     on. So no page on the internet can have a browser read it: such a page would have to give its own name an
     address of this machine (DNS rebinding), and the request would name that.
 
-    Parameters
-    ----------
-    address
-        Where to listen.
-    routes
-        By path.
-
-    Raises
-    ------
-    UnreachableError
-        The address cannot be listened on.
+    address: where to listen.
+    routes: by path.
     """
 
     daemon_threads = True

@@ -29,30 +29,14 @@ _HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class NetworkProxies:
-    """The relays of a run, while they work.
+    """The relays of a run, while they work."""
 
-    Attributes
-    ----------
-    ports
-        That the clients dial in place of the server's, by client id.
-    process
-        In which the relays are.
-    log
-        What it says.
-    """
-
-    ports: Mapping[str, int]
-    process: asyncio.subprocess.Process
-    log: Path
+    ports: Mapping[str, int]  # that the clients dial in place of the server's, by client id
+    process: asyncio.subprocess.Process  # in which the relays are
+    log: Path  # what it says
 
     async def watch(self) -> None:
-        """Wait until the process ends, which it should not before the run does.
-
-        Raises
-        ------
-        RunStoppedError
-            It has ended.
-        """
+        """Wait until the process ends, which it should not before the run does."""
         await self.process.wait()
         raise _ended(self.process, self.log)
 
@@ -63,23 +47,8 @@ async def relaying(
 ) -> AsyncIterator[NetworkProxies]:
     """Have relays stand between clients and their server for the duration of a ``with`` block.
 
-    Parameters
-    ----------
-    links
-        By client id.
-    server
-        ``host:port``.
-    seed
-        Of the run.
-    log
-        File for what the relays say.
-    passed
-        File that is written at the end: each client's link, and what has passed over it (JSON).
-
-    Raises
-    ------
-    RunStoppedError
-        The relays do not start.
+    links: by client id.
+    passed: file that is written at the end: each client's link, and what has passed over it (JSON).
     """
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
@@ -93,11 +62,7 @@ async def relaying(
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        order = {
-            "server": server,
-            "seed": seed,
-            "links": {name: link.model_dump() for name, link in links.items()},
-        }
+        order = {"server": server, "seed": seed, "links": {name: link.model_dump() for name, link in links.items()}}
         process.stdin.write(json.dumps(order).encode() + b"\n")
         told = await process.stdout.readline()
         if not told:
@@ -124,12 +89,7 @@ def _ended(process: asyncio.subprocess.Process, log: Path) -> RunStoppedError:
 def how_it_ended(code: int, log: Path) -> str:
     """Say how a process ended, and its last words.
 
-    Parameters
-    ----------
-    code
-        What it returned; below 0: the signal that killed it.
-    log
-        What it said.
+    code: what it returned; below 0: the signal that killed it.
     """
     words = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
     if code >= 0:
@@ -166,8 +126,6 @@ def _say(words: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; whoever started this ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; whoever started this ends it
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_serve(json.loads(sys.stdin.readline())))

@@ -25,9 +25,7 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.link import Link
 from fenchel.deploy.netem.link_model import LinkModel, cut_times, ways
 
-_RECEIVE_BUFFER = (
-    1 << 17
-)  # what waits in the kernel waits in front of the link, where it would not be in reality
+_RECEIVE_BUFFER = 1 << 17  # what waits in the kernel waits in front of the link, where it would not be in reality
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and throw away what was not sent
 
 
@@ -52,25 +50,13 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 @dataclass
 class LinkTraffic:
-    """What has passed over a link.
+    """What has passed over a link."""
 
-    Attributes
-    ----------
-    up, down
-        Bytes that have arrived at the server, and at the client.
-    connections
-        That were made, those that could not be carried through included.
-    open
-        Of these, how many there are now.
-    cuts
-        Times that the link was cut.
-    """
-
-    up: int = 0
+    up: int = 0  # up, down: bytes that have arrived at the server, and at the client
     down: int = 0
-    connections: int = 0
-    open: int = 0
-    cuts: int = 0
+    connections: int = 0  # that were made, those that could not be carried through included
+    open: int = 0  # of these, how many there are now
+    cuts: int = 0  # times that the link was cut
 
     def __add__(self, other: LinkTraffic) -> LinkTraffic:
         return LinkTraffic(
@@ -158,28 +144,14 @@ class _Passage:
 
 @dataclass
 class Line:
-    """A link at work: the connections over it share its bandwidth and its cuts.
+    """A link at work: the connections over it share its bandwidth and its cuts."""
 
-    Attributes
-    ----------
-    link
-        What it imposes.
-    seed, name
-        What its random numbers follow from.
-    server
-        Host and port.
-    say
-        Told in words what happens to it.
-    traffic
-        What has passed.
-    """
-
-    link: Link
-    seed: int
+    link: Link  # what it imposes
+    seed: int  # seed, name: what its random numbers follow from
     name: str
-    server: tuple[str, int]
-    say: Callable[[str], None] = lambda words: None
-    traffic: LinkTraffic = field(default_factory=LinkTraffic)
+    server: tuple[str, int]  # host and port
+    say: Callable[[str], None] = lambda words: None  # told in words what happens to it
+    traffic: LinkTraffic = field(default_factory=LinkTraffic)  # what has passed
 
     def __post_init__(self) -> None:
         up, down = ways(self.link, self._draws("up"), self._draws("down"))
@@ -220,9 +192,7 @@ class Line:
                 from_server, to_server = await asyncio.open_connection(*self.server)
             except OSError as error:
                 if self._reaches:  # once, however often the clients try
-                    self.say(
-                        f"{self.server[0]}:{self.server[1]} cannot be reached ({error.strerror or error})"
-                    )
+                    self.say(f"{self.server[0]}:{self.server[1]} cannot be reached ({error.strerror or error})")
                 self._reaches = False
                 return
             self._reaches = True
@@ -270,20 +240,8 @@ class Line:
 class NetworkProxy:
     """Listens for clients in place of the server.
 
-    Parameters
-    ----------
-    server
-        Host and port of the server.
-    link
-        What is imposed on connections to it.
-    seed
-        Of all random numbers.
-    name
-        The client's whose link it is, or any other word that tells its random numbers from those of other links.
-    each
-        Whether every host that dials has a link of its own; else all share one.
-    say
-        Told in words what happens.
+    name: the client's whose link it is, or any other word that tells its random numbers from those of other links.
+    each: whether every host that dials has a link of its own; else all share one.
     """
 
     server: tuple[str, int]
@@ -301,13 +259,7 @@ class NetworkProxy:
         return sum((line.traffic for line in self.lines.values()), LinkTraffic())
 
     async def listen(self, host: str, port: int) -> int:
-        """Begin to accept connections; return the port, which is a free one if ``port`` is 0.
-
-        Raises
-        ------
-        UnreachableError
-            The address cannot be listened on.
-        """
+        """Begin to accept connections; return the port, which is a free one if ``port`` is 0."""
         try:
             self._listening = await asyncio.start_server(self._accept, host, port)
         except OSError as error:

@@ -38,48 +38,27 @@ _PHASES: Mapping[str, Mapping[str, Work]] = {
 
 @dataclass(frozen=True)
 class Effort:
-    """What the clients of a run did, an entry for each instruction of the rounds (evaluation is not counted).
+    """What the clients of a run did, an entry for each instruction of the rounds (evaluation is not counted)."""
 
-    Attributes
-    ----------
-    rounds
-        How many rounds these are.
-    round, phase, client
-        Of each instruction, shape (k,).
-    macs
-        Multiply-accumulate operations, shape (k,), float64; 0 where nothing came back.
-    bits_up, bits_down
-        On the wire, with frames and what was sent again, shape (k,), float64.
-    """
-
-    rounds: int
-    round: NDArray[np.int64]
+    rounds: int  # how many rounds these are
+    round: NDArray[np.int64]  # round, phase, client: of each instruction, shape (k,)
     phase: NDArray[Any]
     client: NDArray[Any]
-    macs: NDArray[np.float64]
+    macs: NDArray[np.float64]  # multiply-accumulate operations, shape (k,), float64; 0 where nothing came back
     bits_up: NDArray[np.float64]
+    """bits_up, bits_down: on the wire, with frames and what was sent again, shape (k,), float64."""
     bits_down: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Expense:
-    """What an effort cost.
+    """What an effort cost."""
 
-    Attributes
-    ----------
-    computing, sending, receiving
-        Joules of all clients together.
-    seconds
-        The phases of all rounds, each as long as its slowest client takes.
-    clients
-        Joules of each client.
-    """
-
-    computing: float
+    computing: float  # computing, sending, receiving: joules of all clients together
     sending: float
     receiving: float
-    seconds: float
-    clients: dict[str, float]
+    seconds: float  # the phases of all rounds, each as long as its slowest client takes
+    clients: dict[str, float]  # joules of each client
 
     @property
     def energy(self) -> float:
@@ -90,19 +69,8 @@ class Expense:
 def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> Effort:
     """Return what the clients of a run did in its first rounds.
 
-    Parameters
-    ----------
-    rounds
-        How many rounds count; ``None``: all, and what came after the last one.
-    macs
-        Operations of one sample's forward pass; ``None``: as the model of the settings has it.
-
-    Raises
-    ------
-    SettingsError
-        What the algorithm or the model computes is not known here.
-    CheckpointError
-        The run folder does not say how many samples the clients have.
+    rounds: how many rounds count; ``None``: all, and what came after the last one.
+    macs: operations of one sample's forward pass; ``None``: as the model of the settings has it.
     """
     settings = run.settings
     algorithm = settings.algorithm
@@ -165,17 +133,7 @@ def _samples_used(algorithm: LocalTrainingSettings, samples: int) -> int:
 
 
 def expense(effort: Effort, devices: Devices, channel: Channel) -> Expense:
-    """Return what an effort costs on given devices.
-
-    Parameters
-    ----------
-    effort
-        Of a run.
-    devices
-        Of the clients.
-    channel
-        The same for all clients.
-    """
+    """Return what an effort costs on given devices."""
     compute, send, receive, seconds = (np.zeros(effort.macs.size) for _ in range(4))
     for client in np.unique(effort.client):
         mine, own = effort.client == client, devices.of(str(client))
@@ -204,11 +162,6 @@ def rounds_to(run: Run, figure: str, target: float) -> int | None:
     """Return the first round after which a figure is as good as the target; ``None`` if it never is.
 
     Accuracies are to be at least the target, all other figures at most.
-
-    Raises
-    ------
-    SettingsError
-        No round of the run has this figure.
     """
     if figure not in summary.drawn_figures(run):
         known = ", ".join(summary.drawn_figures(run)) or "none"

@@ -13,17 +13,8 @@ from fenchel.common.errors import SettingsError
 def between(table: Mapping[int, float], steps: float) -> float:
     """Return a quantity at a number of local steps, by linear interpolation of a table.
 
-    Parameters
-    ----------
-    table
-        The quantity by number of local steps, such as the rounds S(tau) to a target accuracy.
-    steps
-        tau, between the smallest and the largest of the table.
-
-    Raises
-    ------
-    SettingsError
-        The table does not reach so far: it says nothing of what lies outside.
+    table: the quantity by number of local steps, such as the rounds S(tau) to a target accuracy.
+    steps: tau, between the smallest and the largest of the table.
     """
     known = sorted(table)
     if not known or not known[0] <= steps <= known[-1]:
@@ -42,12 +33,8 @@ def best_local_steps(rounds: Mapping[int, float], energy_of_round: Callable[[int
     E_step + E_tx``, which grows. Their product has no minimum in between: the best number is always one that
     is known.
 
-    Parameters
-    ----------
-    rounds
-        S(tau), the rounds to the target with tau local steps; at least one entry.
-    energy_of_round
-        Of all clients together, in joules or any other unit.
+    rounds: S(tau), the rounds to the target with tau local steps; at least one entry.
+    energy_of_round: of all clients together, in joules or any other unit.
     """
     candidates = range(min(rounds), max(rounds) + 1)
     return min(candidates, key=lambda tau: between(rounds, tau) * energy_of_round(tau))
@@ -64,11 +51,6 @@ def fitted(rounds: Mapping[int, float]) -> tuple[float, float]:
 def best_of_fit(a: float, b: float, ratio: float) -> float:
     """Return the best number of local steps where ``S(tau) = a + b / tau``: ``sqrt((b / a) r)``.
 
-    Parameters
-    ----------
-    a, b
-        Both positive.
-    ratio
-        r, the energy of a round's upload over that of one local step.
+    ratio: r, the energy of a round's upload over that of one local step.
     """
     return math.sqrt(b / a * ratio)

@@ -20,36 +20,19 @@ _TARGETED = ("client_accuracy_worst", "test_accuracy")
 
 @dataclass(frozen=True)
 class Measured:
-    """A run, and what its clients did until it reached the target.
+    """A run, and what its clients did until it reached the target."""
 
-    Attributes
-    ----------
-    run
-        The run.
-    local_steps
-        tau; ``None`` where clients go by epochs.
-    effort
-        Of all rounds if there is no target; ``None`` if it was never reached.
-    """
-
-    run: Run
-    local_steps: int | None
-    effort: Effort | None
+    run: Run  # the run
+    local_steps: int | None  # tau; ``None`` where clients go by epochs
+    effort: Effort | None  # of all rounds if there is no target; ``None`` if it was never reached
 
     @classmethod
-    def of(
-        cls, run: Run, target: float | None = None, figure: str | None = None, macs: int | None = None
-    ) -> Measured:
+    def of(cls, run: Run, target: float | None = None, figure: str | None = None, macs: int | None = None) -> Measured:
         """Read a run.
 
-        Parameters
-        ----------
-        target, figure
-            What counts is the rounds until this figure is as good as the target
-            (:func:`fenchel.report.energy.effort.rounds_to`); ``None``: the accuracy of the worst client, if
-            it is known, else that on the test set.
-        macs
-            As for :func:`fenchel.report.energy.effort.effort_of`, whose errors this raises, too.
+        target, figure: what counts is the rounds until this figure is as good as the target
+            (:func:`fenchel.report.energy.effort.rounds_to`); ``None``: the accuracy of the worst client, if it is
+            known, else that on the test set.
         """
         rounds = None
         if target is not None:
@@ -67,38 +50,22 @@ class Measured:
 
 @dataclass(frozen=True)
 class Fit:
-    """The fit ``S(tau) = a + b / tau`` of the rounds, and the best tau if it were true.
-
-    Attributes
-    ----------
-    off
-        The largest difference between fit and measured rounds.
-    """
+    """The fit ``S(tau) = a + b / tau`` of the rounds, and the best tau if it were true."""
 
     a: float
     b: float
-    off: float
+    off: float  # the largest difference between fit and measured rounds
     best: float
 
 
 @dataclass(frozen=True)
 class LeastEnergy:
-    """The number of local steps that takes the least energy.
+    """The number of local steps that takes the least energy."""
 
-    Attributes
-    ----------
-    best
-        tau*.
-    rounds, energy_of_round
-        Means over the runs with each number of local steps.
-    fit
-        ``None`` with less than three numbers, or where rounds do not fall with tau.
-    """
-
-    best: int
-    rounds: dict[int, float]
+    best: int  # tau*
+    rounds: dict[int, float]  # rounds, energy_of_round: means over the runs with each number of local steps
     energy_of_round: dict[int, float]
-    fit: Fit | None
+    fit: Fit | None  # ``None`` with less than three numbers, or where rounds do not fall with tau
 
 
 def choice(measured: Sequence[Measured], devices: Devices, channel: Channel) -> LeastEnergy | None:
@@ -135,30 +102,11 @@ def _fit(groups: dict[int, list[tuple[Effort, Expense]]], rounds: dict[int, floa
 
 
 def over_channels(
-    measured: Sequence[Measured],
-    devices: Devices,
-    channel: Channel,
-    snrs: Sequence[float],
-    bandwidths: Sequence[float],
+    measured: Sequence[Measured], devices: Devices, channel: Channel, snrs: Sequence[float], bandwidths: Sequence[float]
 ) -> tuple[str, NDArray[np.float64]]:
     """Return the best number of local steps for each channel; of a single run its energy.
 
-    Parameters
-    ----------
-    snrs, bandwidths
-        In place of those of ``channel``.
-
-    Returns
-    -------
-    title
-        What the numbers are.
-    values
-        Shape (bandwidths, snrs).
-
-    Raises
-    ------
-    SettingsError
-        There is nothing to compare.
+    Returns: Shape (bandwidths, snrs).
     """
     values = np.zeros((len(bandwidths), len(snrs)))
     alone = len(measured) == 1

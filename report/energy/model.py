@@ -37,34 +37,19 @@ class Device(Section):
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a run's clients.
+    """The devices of a run's clients."""
 
-    Attributes
-    ----------
-    common
-        Of all clients but these:
-    clients
-        Devices of some clients, by id.
-    """
-
-    common: Device = field(default_factory=Device)
-    clients: Mapping[str, Device] = field(default_factory=dict)
+    common: Device = field(default_factory=Device)  # of all clients but these:
+    clients: Mapping[str, Device] = field(default_factory=dict)  # devices of some clients, by id
 
     @classmethod
     def of_constants(cls, values: Mapping[str, Any]) -> Devices:
-        """Make devices of constants: those of :class:`Device`, and under ``clients`` what differs for some of them.
-
-        Raises
-        ------
-        SettingsError
-            A constant is unknown, or not a number that it can be.
-        """
+        """Make devices of constants: those of :class:`Device`, and under ``clients`` what differs for some of them."""
         common = {key: value for key, value in values.items() if key != "clients"}
         own = values.get("clients") or {}
         if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
             raise SettingsError(
-                "clients: expected constants for each client, such as {client-003: {frequency: 5e8}}",
-                key="device",
+                "clients: expected constants for each client, such as {client-003: {frequency: 5e8}}", key="device"
             )
         clients = {str(name): _device({**common, **each}, f"device of {name}") for name, each in own.items()}
         return cls(_device(common, "device"), clients)
@@ -88,32 +73,15 @@ def _device(values: Mapping[str, Any], source: str) -> Device:
 
 @dataclass(frozen=True)
 class Channel:
-    """A client's way to the server; each client has it for itself.
+    """A client's way to the server; each client has it for itself."""
 
-    Attributes
-    ----------
-    snr_db
-        Signal-to-noise ratio, in decibels.
-    bandwidth
-        B, in hertz; independent of the ratio (noise power is not tied to it).
-    downlink_rate
-        Of the way back, in bits a second; ``None``: it costs neither time nor energy.
-
-    Raises
-    ------
-    SettingsError
-        A constant is of no channel.
-    """
-
-    snr_db: float
-    bandwidth: float
-    downlink_rate: float | None = None
+    snr_db: float  # signal-to-noise ratio, in decibels
+    bandwidth: float  # B, in hertz; independent of the ratio (noise power is not tied to it)
+    downlink_rate: float | None = None  # of the way back, in bits a second; ``None``: it costs neither time nor energy
 
     def __post_init__(self) -> None:
         if not abs(self.snr_db) <= _MOST_DB:
-            raise SettingsError(
-                f"a signal-to-noise ratio of {self.snr_db:g} dB: expected -{_MOST_DB} to {_MOST_DB}"
-            )
+            raise SettingsError(f"a signal-to-noise ratio of {self.snr_db:g} dB: expected -{_MOST_DB} to {_MOST_DB}")
         for what, rate in (("bandwidth", self.bandwidth), ("downlink rate", self.downlink_rate)):
             if rate is not None and not 1 / _MOST < rate < _MOST:
                 raise SettingsError(f"a {what} of {rate:g}: expected more than 0, and less than {_MOST:g}")
@@ -150,8 +118,6 @@ def computing(device: Device, macs: float) -> Cost:
     return Cost(device.capacitance * cycles * device.frequency**2, cycles / device.frequency)
 
 
-def bits_of(
-    vectors: float, parameters: int, scalars: int = 0, *, float_bytes: int = 4, header: int = 0
-) -> float:
+def bits_of(vectors: float, parameters: int, scalars: int = 0, *, float_bytes: int = 4, header: int = 0) -> float:
     """Return the length of a message that was not measured, in bits: vectors of so many parameters, and scalars."""
     return 8 * float_bytes * (vectors * parameters + scalars) + header

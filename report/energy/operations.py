@@ -23,17 +23,7 @@ BACKWARD = 3
 def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> int:
     """Return the multiply-accumulate operations of one sample's forward pass; biases, ReLU and pooling are free.
 
-    Parameters
-    ----------
-    objective
-        The section ``objective``.
-    features, classes
-        Of the whole problem, the bias among the features.
-
-    Raises
-    ------
-    SettingsError
-        It is not known how much the model computes: it is one of somebody's own, or a deep network.
+    features, classes: of the whole problem, the bias among the features.
     """
     if isinstance(objective, OwnSettings):
         raise SettingsError(

@@ -14,32 +14,12 @@ _FEW, _MANY = "#d8e6f3", "#1f62a8"  # from few local steps (or joules) to many
 
 
 def draw_map(
-    values: NDArray[np.float64],
-    snrs: Sequence[float],
-    bandwidths: Sequence[float],
-    *,
-    title: str,
-    path: Path,
+    values: NDArray[np.float64], snrs: Sequence[float], bandwidths: Sequence[float], *, title: str, path: Path
 ) -> Path:
     """Draw a number for each signal-to-noise ratio and bandwidth, as a coloured table.
 
-    Parameters
-    ----------
-    values
-        Shape (bandwidths, ratios), positive.
-    snrs
-        Signal-to-noise ratios in decibels, from left to right.
-    bandwidths
-        In hertz, from bottom to top.
-    title
-        What the numbers are.
-    path
-        Of the PNG file; folders above it are made.
-
-    Returns
-    -------
-    Path
-        The same ``path``.
+    values: shape (bandwidths, ratios), positive.
+    path: of the PNG file; folders above it are made.
     """
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
@@ -49,18 +29,12 @@ def draw_map(
         low, high = float(values.min()), float(values.max())
         colors = LinearSegmentedColormap.from_list("steps", [_FEW, _MANY])
         axes.imshow(
-            values,
-            cmap=colors,
-            norm=LogNorm(low, high if high > low else 2 * low),
-            aspect="auto",
-            origin="lower",
+            values, cmap=colors, norm=LogNorm(low, high if high > low else 2 * low), aspect="auto", origin="lower"
         )
         middle = np.sqrt(low * high)
         for (row, column), value in np.ndenumerate(values):
             light = high > low and value > middle
-            axes.annotate(
-                f"{value:.3g}", (column, row), ha="center", va="center", color="white" if light else "black"
-            )
+            axes.annotate(f"{value:.3g}", (column, row), ha="center", va="center", color="white" if light else "black")
         axes.set_title(title)
         axes.set_xticks(range(len(snrs)), [f"{snr:g}" for snr in snrs])
         axes.set_yticks(range(len(bandwidths)), [f"{bandwidth / 1e6:g}" for bandwidth in bandwidths])

@@ -32,37 +32,17 @@ _LONGEST_JITTER = 10.0  # times its mean, as the relay has it
 
 @dataclass
 class ProjectedTime:
-    """Seconds, by what they were spent on; of the calls that were waited for.
+    """Seconds, by what they were spent on; of the calls that were waited for."""
 
-    Attributes
-    ----------
-    compute, encryption
-        Of clients; encryption and decryption.
-    coding
-        Encoding, decoding and journalling.
-    serialisation
-        The bytes of messages pass.
-    propagation
-        The rest of their way.
-    queueing
-        Ready, but not taken up: behind other messages, other instructions, or between threads.
-    away
-        Clients were not there.
-    waiting
-        For answers that never came.
-    server
-        The server's own work.
-    """
-
-    compute: float = 0.0
+    compute: float = 0.0  # compute, encryption: of clients; encryption and decryption
     encryption: float = 0.0
-    coding: float = 0.0
-    serialisation: float = 0.0
-    propagation: float = 0.0
-    queueing: float = 0.0
-    away: float = 0.0
-    waiting: float = 0.0
-    server: float = 0.0
+    coding: float = 0.0  # encoding, decoding and journalling
+    serialisation: float = 0.0  # the bytes of messages pass
+    propagation: float = 0.0  # the rest of their way
+    queueing: float = 0.0  # ready, but not taken up: behind other messages, other instructions, or between threads
+    away: float = 0.0  # clients were not there
+    waiting: float = 0.0  # for answers that never came
+    server: float = 0.0  # the server's own work
 
     def add(self, other: ProjectedTime) -> None:
         """Add the seconds of another, part by part."""
@@ -85,22 +65,12 @@ PARTS = tuple(field.name for field in fields(ProjectedTime))
 
 @dataclass(frozen=True)
 class Projection:
-    """What a run takes.
+    """What a run takes."""
 
-    Attributes
-    ----------
-    link
-        Of every client; ``None``: those over which it really ran.
-    seconds, evaluation
-        Of each round, and of the evaluation after it, shape (rounds,).
-    parts
-        Where the seconds of all rounds go, without the evaluations.
-    """
-
-    link: Link | None
-    seconds: Floats
+    link: Link | None  # of every client; ``None``: those over which it really ran
+    seconds: Floats  # seconds, evaluation: of each round, and of the evaluation after it, shape (rounds,)
     evaluation: Floats
-    parts: ProjectedTime
+    parts: ProjectedTime  # where the seconds of all rounds go, without the evaluations
 
     @property
     def total(self) -> float:
@@ -122,24 +92,14 @@ def measured(course: Timeline) -> Projection:
     )
     sums = [float(np.nansum(columns.column(metrics, name))) for name in names]
     return Projection(
-        None,
-        columns.column(metrics, "seconds"),
-        columns.column(metrics, "evaluation_s"),
-        ProjectedTime(*sums),
+        None, columns.column(metrics, "seconds"), columns.column(metrics, "evaluation_s"), ProjectedTime(*sums)
     )
 
 
 def project(course: Timeline, link: Link, server_bandwidth: float | None = None) -> Projection:
     """Return what the run takes if every client has a link of its own, like the given one.
 
-    Parameters
-    ----------
-    course
-        Of the run.
-    link
-        Its cuts are left out.
-    server_bandwidth
-        Bytes per second in each direction that all clients share at the server; ``None``: any number.
+    server_bandwidth: bytes per second in each direction that all clients share at the server; ``None``: any number.
     """
     network = _LinkEstimate(link, server_bandwidth)
     rounds, evaluations, parts = [], [], ProjectedTime()
@@ -175,9 +135,7 @@ class _LinkModel:
         if self.link.jitter:
             extra = self.link.jitter / 2 * min(float(self.draws.standard_exponential()), _LONGEST_JITTER)
         self.latest = max(self.latest, left + self.link.rtt / 2 + extra)
-        return _ProjectedPassage(
-            queueing=started - ready, serialisation=left - started, arrived=self.latest, left=left
-        )
+        return _ProjectedPassage(queueing=started - ready, serialisation=left - started, arrived=self.latest, left=left)
 
     def _leaving(self, size: float) -> float:
         """Return the seconds until the last byte has left.
@@ -186,9 +144,7 @@ class _LinkModel:
         """
         per_byte = 0.0 if self.rate is None else 1 / self.rate
         windows = max(math.ceil(size / WINDOW_BYTES) - 1, 0)
-        return (
-            windows * max(self.link.rtt, WINDOW_BYTES * per_byte) + (size - windows * WINDOW_BYTES) * per_byte
-        )
+        return windows * max(self.link.rtt, WINDOW_BYTES * per_byte) + (size - windows * WINDOW_BYTES) * per_byte
 
 
 @dataclass

@@ -35,31 +35,16 @@ STYLE: Mapping[str, Any] = {
     "ytick.major.size": 0,
     "ytick.color": SOFT,
 }
-LOGARITHMIC: Mapping[str, Any] = {
-    **STYLE,
-    "axes.axisbelow": True,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
-}
+LOGARITHMIC: Mapping[str, Any] = {**STYLE, "axes.axisbelow": True, "xtick.minor.size": 0, "ytick.minor.size": 0}
 """For axes with minor ticks, whose grid would cover the curves."""
 
 
 @contextmanager
-def canvas(
-    path: Path, size: tuple[float, float], style: Mapping[str, Any] = STYLE, dpi: int = 200
-) -> Iterator[Figure]:
+def canvas(path: Path, size: tuple[float, float], style: Mapping[str, Any] = STYLE, dpi: int = 200) -> Iterator[Figure]:
     """Yield an empty figure, and write what has been drawn on it.
 
-    Parameters
-    ----------
-    path
-        Of the PNG file; folders above it are made.
-    size
-        Width and height in inches.
-    style
-        Settings of matplotlib while it is drawn and written.
-    dpi
-        Pixels an inch.
+    path: of the PNG file; folders above it are made.
+    style: settings of matplotlib while it is drawn and written.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg

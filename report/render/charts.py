@@ -21,17 +21,10 @@ _BARS = 120
 _MAP = (200, 400)  # clients and rounds of the map of waiting
 
 
-def chart_data(
-    runs: Sequence[Run], names: Sequence[str], optima: Sequence[float | None] = ()
-) -> dict[str, Any]:
+def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float | None] = ()) -> dict[str, Any]:
     """Return what the page's script draws, as values that JSON knows.
 
-    Parameters
-    ----------
-    names
-        A short name for each run.
-    optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the curves of ``optimality_gap``.
+    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the curves of ``optimality_gap``.
     """
     curves = curves_of_all(runs, optima)
     return {
@@ -151,8 +144,7 @@ def _bars(names: Sequence[str], parts: dict[str, Floats], between: str) -> dict[
     groups = _groups(np.arange(len(names)))
     return {
         "names": [
-            names[group[0]] if group.size == 1 else f"{names[group[0]]}{between}{names[group[-1]]}"
-            for group in groups
+            names[group[0]] if group.size == 1 else f"{names[group[0]]}{between}{names[group[-1]]}" for group in groups
         ],
         "parts": {
             part: _numbers(np.array([np.nan_to_num(values[group]).mean() for group in groups]))

@@ -20,21 +20,10 @@ _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
     """Draw the objective, the AUC (or accuracy, or loss), the worst client and the gap, as far as they are known.
 
-    Parameters
-    ----------
-    runs
-        One or several; each is a line in every chart.
-    path
-        Of the PNG file; folders above it are made.
-    axis
-        What the curves are drawn against, one of :data:`fenchel.report.curves.AXES`; runs without it are left out.
-    optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
-
-    Returns
-    -------
-    Path
-        The same ``path``.
+    runs: one or several; each is a line in every chart.
+    path: of the PNG file; folders above it are made.
+    axis: what the curves are drawn against, one of :data:`fenchel.report.curves.AXES`; runs without it are left out.
+    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator

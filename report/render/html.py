@@ -10,15 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from fenchel.report import columns, summary
-from fenchel.report.formatting import (
-    UNKNOWN,
-    bounded_text,
-    bytes_text,
-    count_text,
-    part_text,
-    plain,
-    seconds_text,
-)
+from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts, RoundShares
 from fenchel.report.traffic import LAYERS, TrafficRow
@@ -53,11 +45,7 @@ def state(run: Run) -> str:
 def headline(run: Run) -> str:
     """Return one line about the settings, and one about the end if it came early."""
     about = summary.headline(run)
-    done = (
-        f"{run.rounds:,} of {about['rounds']} rounds"
-        if not run.completed
-        else count_text(run.rounds, "round")
-    )
+    done = f"{run.rounds:,} of {about['rounds']} rounds" if not run.completed else count_text(run.rounds, "round")
     words = [about["algorithm"], about["data"], about["objective"], f"{about['clients']} clients", done]
     if about["seed"] is not None:
         words.append(f"seed {about['seed']}")
@@ -78,9 +66,7 @@ def _ending(run: Run) -> str:
 
 def warnings(run: Run) -> str:
     """Return what people were told before the run."""
-    return "".join(
-        f'<div class="notice warning"><b>Warning</b><p>{text(each)}</p></div>' for each in run.warnings
-    )
+    return "".join(f'<div class="notice warning"><b>Warning</b><p>{text(each)}</p></div>' for each in run.warnings)
 
 
 def environment(run: Run) -> str:
@@ -88,12 +74,8 @@ def environment(run: Run) -> str:
     described = run.environments.described
     if not described:
         return ""
-    rows = "".join(
-        f"<tr><th>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in described.items()
-    )
-    return (
-        f"<details class='settings'><summary>Computing environment</summary><table>{rows}</table></details>"
-    )
+    rows = "".join(f"<tr><th>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in described.items())
+    return f"<details class='settings'><summary>Computing environment</summary><table>{rows}</table></details>"
 
 
 def tiles(run: Run) -> str:
@@ -131,9 +113,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
     heads = ["<th>Run</th><th>State</th>"]
     heads += [f'<th class="set">{_key(key)}</th>' for key in differing]
     heads += [f'<th class="n">{text(columns.title(name))}</th>' for name in shown]
-    heads += [
-        f'<th class="n">{name}</th>' for name in ("Done", "Time in rounds", "Wall time", "Bytes in rounds")
-    ]
+    heads += [f'<th class="n">{name}</th>' for name in ("Done", "Time in rounds", "Wall time", "Bytes in rounds")]
     rows = []
     for index, (run, name) in enumerate(zip(runs, names, strict=True)):
         traffic = summary.traffic(run.metrics_table)
@@ -160,9 +140,7 @@ def differences(runs: Sequence[Run], names: Sequence[str]) -> str:
     )
     rows = [
         f"<td><code>{text(key)}</code></td>"
-        + "".join(
-            f'<td class="set">{text(UNKNOWN if value is None else value)}</td>' for value in differing[key]
-        )
+        + "".join(f'<td class="set">{text(UNKNOWN if value is None else value)}</td>' for value in differing[key])
         for key in differing
     ]
     return _table(heads, rows)
@@ -194,9 +172,7 @@ def time_share(run: Run) -> str:
     serialisation, propagation = summary.network_split(run.steady.metrics)
     more = {}
     if math.isfinite(serialisation):
-        more["network"] = (
-            f" (serialisation {seconds_text(serialisation)}, propagation {seconds_text(propagation)})"
-        )
+        more["network"] = f" (serialisation {seconds_text(serialisation)}, propagation {seconds_text(propagation)})"
     words = "".join(
         f'<li><span class="key {part}"></span>{part_text(part)}<b>{seconds / total:.0%}</b>'
         f"<span>{seconds_text(seconds)}{more.get(part, '')}</span></li>"
@@ -262,34 +238,24 @@ def phases(costs: Sequence[CallCosts]) -> str:
         "<p class='note'>Median and p90 are of whole calls, from when an instruction is queued to when its reply is "
         "decoded. The parts beside them are medians, too. Bars are means, on one scale.</p>"
     )
-    return (
-        _costs("Phase", [(f"{text(one.name)} <small>{text(one.kind)}</small>", one) for one in costs]) + note
-    )
+    return _costs("Phase", [(f"{text(one.name)} <small>{text(one.kind)}</small>", one) for one in costs]) + note
 
 
 def clients(costs: Sequence[CallCosts]) -> str:
     """Return the table of clients, the slowest of them if there are many."""
-    note = (
-        f"<p class='note'>The slowest {_CLIENTS} of {len(costs):,} clients.</p>"
-        if len(costs) > _CLIENTS
-        else ""
-    )
+    note = f"<p class='note'>The slowest {_CLIENTS} of {len(costs):,} clients.</p>" if len(costs) > _CLIENTS else ""
     return _costs("Client", [(text(one.name), one) for one in costs[:_CLIENTS]]) + note
 
 
 def carried(phases: Sequence[TrafficRow]) -> str:
     """Return the table of the bytes of each phase, by layer and direction."""
-    known = [
-        layer for layer in LAYERS if any(math.isfinite(one.up[layer] + one.down[layer]) for one in phases)
-    ]
+    known = [layer for layer in LAYERS if any(math.isfinite(one.up[layer] + one.down[layer]) for one in phases)]
     heads = '<th>Phase</th><th class="n">Calls</th>' + "".join(
         f'<th class="n">{layer.capitalize()} {way}</th>' for layer in known for way in ("down", "up")
     )
     rows = [
         f'<td>{text(one.name)}</td><td class="n">{one.calls:,}</td>'
-        + "".join(
-            f'<td class="n">{bytes_text(way[layer])}</td>' for layer in known for way in (one.down, one.up)
-        )
+        + "".join(f'<td class="n">{bytes_text(way[layer])}</td>' for layer in known for way in (one.down, one.up))
         for one in phases
     ]
     return _table(heads, rows)

@@ -11,18 +11,11 @@ from fenchel.common.errors import SettingsError
 
 @contextmanager
 def output_at(path: Path) -> Iterator[None]:
-    """Make the folders above a file; in the ``with`` block it is written, and what it reports is put in words.
-
-    Raises
-    ------
-    SettingsError
-        The file cannot be written there.
-    """
+    """Make the folders above a file; in the ``with`` block it is written, and what it reports is put in words."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         raise SettingsError(
-            f"cannot be written there ({error.strerror or error}); name another place, or make room",
-            source=path,
+            f"cannot be written there ({error.strerror or error}); name another place, or make room", source=path
         ) from None

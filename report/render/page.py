@@ -25,20 +25,10 @@ from fenchel.report.traffic import carried_by
 def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None] = ()) -> Path:
     """Write the page.
 
-    Parameters
-    ----------
-    runs
-        One, shown in detail, or several, compared first and then shown one by one.
-    path
-        Of the HTML file; folders above it are made.
-    optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds a chart of how far above it the
+    runs: one, shown in detail, or several, compared first and then shown one by one.
+    path: of the HTML file; folders above it are made.
+    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds a chart of how far above it the
         runs are.
-
-    Returns
-    -------
-    Path
-        The same ``path``.
     """
     page = render(runs, optima)
     with output_at(path):
@@ -61,35 +51,19 @@ def render(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> str:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What is the same on every page.
+    """What is the same on every page."""
 
-    Attributes
-    ----------
-    style
-        CSS.
-    scripts
-        By name, in the order in which they run: ``plotly``, ``script``.
-    """
-
-    style: str
-    scripts: Mapping[str, str]
+    style: str  # CSS
+    scripts: Mapping[str, str]  # by name, in the order in which they run: ``plotly``, ``script``
 
 
 @dataclass(frozen=True)
 class PageParts:
-    """What is shown of some runs.
+    """What is shown of some runs."""
 
-    Attributes
-    ----------
-    title, body
-        HTML, in which everything foreign is escaped.
-    data
-        JSON that the scripts draw; safe inside an element of HTML.
-    """
-
-    title: str
+    title: str  # title, body: HTML, in which everything foreign is escaped
     body: str
-    data: str
+    data: str  # JSON that the scripts draw; safe inside an element of HTML
 
 
 def fixed_parts() -> Fixed:
@@ -156,19 +130,15 @@ def _convergence(names: Sequence[str], panels: Sequence[dict[str, Any]], axes: M
     switches += _switch("y", "Vertical axis of losses", {"linear": "Linear", "log": "Log"})
     legend = ""
     if len(names) > 1:
-        splits = [
-            split for split in ("test", "train", "holdout") if any(split in p["figures"] for p in panels)
-        ]
+        splits = [split for split in ("test", "train", "holdout") if any(split in p["figures"] for p in panels)]
         switches += _switch("split", "Samples", {split: split.capitalize() for split in splits})
         entries = "".join(
-            f'<button type="button" aria-pressed="true" data-toggle="{index}">'
-            f"{html.swatch(index)}{text(name)}</button>"
+            f'<button type="button" aria-pressed="true" data-toggle="{index}">{html.swatch(index)}{text(name)}</button>'
             for index, name in enumerate(names)
         )
         legend = f'<div class="legend" aria-label="Runs shown">{entries}</div>'
     drawn = "".join(
-        _chart(panel["title"], f'data-chart="curves" data-panel="{index}"')
-        for index, panel in enumerate(panels)
+        _chart(panel["title"], f'data-chart="curves" data-panel="{index}"') for index, panel in enumerate(panels)
     )
     return (
         f'<section><div class="bar-of-switches"><h2>Convergence</h2>{switches}</div>{legend}'

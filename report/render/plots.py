@@ -45,18 +45,11 @@ _MAP = (200, 400)
 def write_pictures(runs: Sequence[Run], folder: Path, optima: Sequence[float | None] = ()) -> list[Path]:
     """Draw the curves against each cost that is known, and for each run where its time and bytes went.
 
-    Parameters
-    ----------
-    folder
-        Made if there is none; files of the same names are replaced.
-    optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
+    folder: made if there is none; files of the same names are replaced.
+    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
 
-    Returns
-    -------
-    list of Path
-        The files: ``curves-round.png`` and so on, ``time-by-round.png``, ``time-by-client.png``, ``latency.png``,
-        ``waiting.png`` and ``bytes-by-client.png``; of several runs with their number and name in front.
+    Returns: The files: ``curves-round.png`` and so on, ``time-by-round.png``, ``time-by-client.png``,
+    ``latency.png``, ``waiting.png`` and ``bytes-by-client.png``; of several runs with their number and name in front.
     """
     axes = axes_of(curves_of_all(runs, optima)) or {"round": ""}
     found = [figure.draw(runs, folder / f"curves-{axis}.png", axis, optima) for axis in axes]
@@ -118,12 +111,7 @@ def _latency(run: Run, axes: Axes) -> str:
         color = COLORS[shown.index(one.phase) % len(COLORS)]
         style = "-" if one.what == "total" else "--"
         axes.stairs(
-            one.counts,
-            one.edges,
-            color=color,
-            linestyle=style,
-            linewidth=1.6,
-            label=plain(f"{one.phase}, {one.what}"),
+            one.counts, one.edges, color=color, linestyle=style, linewidth=1.6, label=plain(f"{one.phase}, {one.what}")
         )
     axes.set_xscale("log")
     axes.set_ylabel("calls")
@@ -172,9 +160,7 @@ def _bytes_by_client(run: Run, axes: Axes) -> str:
     _stack(axes, np.arange(len(shown), dtype=np.float64), parts)
     _name(axes, [one.name for one in shown])
     _unit(axes.yaxis, "B")
-    some = (
-        f", the heaviest {_CLIENTS} of {len(clients):,} clients" if len(clients) > _CLIENTS else " by client"
-    )
+    some = f", the heaviest {_CLIENTS} of {len(clients):,} clients" if len(clients) > _CLIENTS else " by client"
     return f"Bytes on the wire{some}"
 
 

@@ -31,18 +31,11 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
     Units are part of the headers: ``_s`` are seconds, ``_bytes`` are bytes, shares lie between 0 and 1. What
     is not known is an empty cell.
 
-    Parameters
-    ----------
-    folder
-        Made if there is none; files of the same names are replaced.
-    optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the column ``optimality_gap``
-        to ``curves.csv``.
+    folder: made if there is none; files of the same names are replaced.
+    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the column ``optimality_gap`` to
+        ``curves.csv``.
 
-    Returns
-    -------
-    list of Path
-        The files. ``settings.csv`` is there for several runs only.
+    Returns: The files. ``settings.csv`` is there for several runs only.
     """
     names = summary.labels(runs)
     named = list(zip(names, runs, strict=True))
@@ -88,10 +81,7 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
             ("run", "client", "round", "took_s", "waited_s", "missed_calls"),
             (row for name, run in named for row in _waiting(name, run)),
         ),
-        "bytes-by-round": (
-            ("run", "round", *_DIRECTIONS),
-            (row for name, run in named for row in _traffic(name, run)),
-        ),
+        "bytes-by-round": (("run", "round", *_DIRECTIONS), (row for name, run in named for row in _traffic(name, run))),
     }
     for key in ("phase", "client"):
         tables[f"bytes-by-{key}"] = (
@@ -117,14 +107,7 @@ def _curves(name: str, curves: Curves, figures: Sequence[str]) -> Iterator[Row]:
 
 def _wall(name: str, run: Run) -> Row:
     wall = wall_of(run)
-    return (
-        name,
-        run.state,
-        run.rounds,
-        wall.total,
-        *asdict(wall).values(),
-        summary.idle_seconds(run.steady.metrics),
-    )
+    return (name, run.state, run.rounds, wall.total, *asdict(wall).values(), summary.idle_seconds(run.steady.metrics))
 
 
 def _times(name: str, run: Run) -> Iterator[Row]:

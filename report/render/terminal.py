@@ -13,15 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fenchel.report import columns, summary
-from fenchel.report.formatting import (
-    UNKNOWN,
-    bounded_text,
-    bytes_text,
-    count_text,
-    part_text,
-    plain,
-    seconds_text,
-)
+from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
 from fenchel.report.wall_time import WallTime, wall_of
@@ -56,17 +48,10 @@ def _described(run: Run) -> dict[str, Any]:
         "reason": run.reason,
         "rounds": run.rounds,
         "figures": run.figures,
-        "seconds": {
-            "wall": wall.total,
-            **asdict(wall),
-            "idle": summary.idle_seconds(metrics),
-            **asdict(split),
-        },
+        "seconds": {"wall": wall.total, **asdict(wall), "idle": summary.idle_seconds(metrics), **asdict(split)},
         "bytes": asdict(summary.traffic(metrics)),
         "phases": [asdict(costs) for costs in summary.costs_by(run.steady.calls, "phase")],
-        "clients": [
-            asdict(costs) for costs in summary.costs_by(summary.own_calls(run.steady.calls), "client")
-        ],
+        "clients": [asdict(costs) for costs in summary.costs_by(summary.own_calls(run.steady.calls), "client")],
         "settings": run.settings_values,
         "environment": run.environments.described,
     }
@@ -94,9 +79,7 @@ def _one(run: Run) -> RenderableType:
         facts.add_row("reason", Text(plain(run.reason)))
     for warning in run.warnings:
         facts.add_row("warning", Text(plain(warning), style="bold yellow"))
-    about = {
-        key: value for key, value in summary.headline(run).items() if value is not None and key != "rounds"
-    }
+    about = {key: value for key, value in summary.headline(run).items() if value is not None and key != "rounds"}
     facts.add_row("settings", Text(plain(", ".join(f"{key} {value}" for key, value in about.items()))))
     if environment := run.environments.described:
         computed = ", ".join(f"{attribute} {value}" for attribute, value in environment.items())
@@ -155,10 +138,7 @@ def _costs(heading: str, rows: Sequence[CallCosts]) -> Table:
         times = (costs.total_p50, costs.total_p90, costs.compute_p50, *cryptography, costs.network_p50)
         missed = costs.calls - costs.answered
         table.add_row(
-            Text(plain(costs.name)),
-            f"{costs.calls:,}",
-            f"{missed:,}",
-            *(seconds_text(time) for time in times),
+            Text(plain(costs.name)), f"{costs.calls:,}", f"{missed:,}", *(seconds_text(time) for time in times)
         )
     return table
 

@@ -43,12 +43,6 @@ def events(run: Run) -> Iterator[Event]:
 
     What a client did to one instruction is drawn in one order, decode, decrypt, compute, encrypt, encode, journal,
     although an algorithm may go back and forth between the three in the middle: only their sums are measured.
-
-    Raises
-    ------
-    CheckpointError
-        The run has no calls yet, or its tables are of a version that did not note when clients were there,
-        and when they had instructions.
     """
     calls, metrics = run.calls_table, run.metrics_table
     if not calls.num_rows:
@@ -71,15 +65,7 @@ def events(run: Run) -> Iterator[Event]:
 
 
 def write_trace(run: Run, path: Path) -> int:
-    """Write the events of a run as JSON, compressed if the file's name ends in ``.gz``; return how many there are.
-
-    Raises
-    ------
-    CheckpointError
-        As :func:`events`.
-    SettingsError
-        The file cannot be written.
-    """
+    """Write the events of a run as JSON, compressed if the file's name ends in ``.gz``; return how many there are."""
     found = events(run)
     first = next(found)  # raises before anything is written
     with output_at(path), gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
@@ -105,18 +91,10 @@ def _first_moment(run: Run) -> float:
 
 @dataclass
 class _Line:
-    """Turns rows into events.
+    """Turns rows into events."""
 
-    Attributes
-    ----------
-    zero
-        Seconds since 1970 that the trace begins with.
-    clients
-        Number of each client's process.
-    """
-
-    zero: float
-    clients: Mapping[str, int]
+    zero: float  # seconds since 1970 that the trace begins with
+    clients: Mapping[str, int]  # number of each client's process
     _flows: int = field(default=0)
 
     def names(self) -> Iterator[Event]:
@@ -192,9 +170,7 @@ class _Line:
         yield place | {"ph": "b", "ts": _microseconds(begun)}
         yield place | {"ph": "e", "ts": _microseconds(max(ended, begun))}
 
-    def _arrow(
-        self, name: str, start: tuple[int, int, float], stop: tuple[int, int, float]
-    ) -> Iterator[Event]:
+    def _arrow(self, name: str, start: tuple[int, int, float], stop: tuple[int, int, float]) -> Iterator[Event]:
         """Yield an arrow between two slices, given as process, track and a moment that lies in the slice."""
         self._flows += 1
         for phase, (process, track, moment) in (("s", start), ("f", stop)):
@@ -217,9 +193,7 @@ def _handling(row: _Row, queued: float) -> tuple[float, float]:
     return min(queued + row["arrived_s"] + row["client_queue_s"], replied), replied
 
 
-def _stages(
-    process: int, track: int, begun: float, ended: float, durations: Mapping[str, float]
-) -> Iterator[Event]:
+def _stages(process: int, track: int, begun: float, ended: float, durations: Mapping[str, float]) -> Iterator[Event]:
     """Yield stages that follow one another within a slice, those that took any time."""
     for name, seconds in durations.items():
         stop = min(begun + seconds, ended)

@@ -28,27 +28,13 @@ _CLOCKS = 1e-3  # share by which a duration of one clock may differ from that of
 
 @dataclass(frozen=True)
 class Criteria:
-    """The figures of one run.
+    """The figures of one run."""
 
-    Attributes
-    ----------
-    runtimes
-        Mean seconds of a round at each latency of the settings.
-    loss
-        Mean of the last losses.
-    accuracy
-        The largest; nan where there is none.
-    volatility
-        Standard deviation of the differences between consecutive losses.
-    rounds
-        First round in which most of the loss reduction is reached; the last one if the loss never fell.
-    """
-
-    runtimes: tuple[float, ...]
-    loss: float
-    accuracy: float
-    volatility: float
-    rounds: float
+    runtimes: tuple[float, ...]  # mean seconds of a round at each latency of the settings
+    loss: float  # mean of the last losses
+    accuracy: float  # the largest; nan where there is none
+    volatility: float  # standard deviation of the differences between consecutive losses
+    rounds: float  # first round in which most of the loss reduction is reached; the last one if the loss never fell
 
     def costs(self) -> list[float]:
         """Return the figures in the order of :func:`names`, so that smaller is better."""
@@ -65,13 +51,7 @@ def names(latencies: Sequence[float]) -> list[str]:
 
 
 def loss_column(runs: Sequence[Run], chosen: str) -> str:
-    """Return the column that is the loss of all runs.
-
-    Raises
-    ------
-    SettingsError
-        No run has values in it.
-    """
+    """Return the column that is the loss of all runs."""
     known = _known(runs)
     candidates = LOSSES if chosen == "auto" else (chosen,)
     for name in candidates:
@@ -85,20 +65,13 @@ def loss_column(runs: Sequence[Run], chosen: str) -> str:
 
 
 def accuracy_column(runs: Sequence[Run], chosen: str) -> str | None:
-    """Return the column that is the accuracy of all runs; ``None`` if it is left open and there is none.
-
-    Raises
-    ------
-    SettingsError
-        It was named, but no run has values in it.
-    """
+    """Return the column that is the accuracy of all runs; ``None`` if it is left open and there is none."""
     known = _known(runs)
     if chosen == "auto":
         return next((name for name in ACCURACIES if name in known), None)
     if chosen not in known:
         raise SettingsError(
-            f"no trial has values of {chosen}; their figures are {', '.join(known) or 'none'}",
-            key="selection.accuracy",
+            f"no trial has values of {chosen}; their figures are {', '.join(known) or 'none'}", key="selection.accuracy"
         )
     return chosen
 
@@ -106,10 +79,7 @@ def accuracy_column(runs: Sequence[Run], chosen: str) -> str | None:
 def divergence(run: Run, loss: str, selection: Selection) -> str:
     """Say why a run has diverged; empty if it has not.
 
-    Parameters
-    ----------
-    loss
-        Its column.
+    loss: its column.
     """
     values = columns.column(run.metrics_table, loss)
     # The model is always evaluated after the last round; earlier rounds may be left out.
@@ -127,12 +97,7 @@ def divergence(run: Run, loss: str, selection: Selection) -> str:
 def criteria(run: Run, loss: str, accuracy: str | None, selection: Selection) -> Criteria:
     """Return the figures of a run that has not diverged.
 
-    Parameters
-    ----------
-    run
-        Finished, with a finite last loss.
-    loss, accuracy
-        Columns of ``metrics.parquet``.
+    loss, accuracy: columns of ``metrics.parquet``.
     """
     metrics = run.steady.metrics
     rounds, seconds = (columns.column(metrics, name) for name in ("round", "seconds"))
@@ -161,10 +126,7 @@ def rounds_to_reach(rounds: Floats, losses: Floats, share: float) -> float:
 
     A loss that never falls below its first value gives the last round: there was nothing to reach.
 
-    Parameters
-    ----------
-    rounds, losses
-        Shape (n,), n at least 1.
+    rounds, losses: shape (n,), n at least 1.
     """
     first, lowest = losses[0], losses.min()
     if lowest >= first:
@@ -181,12 +143,8 @@ def round_trips(calls: pa.Table, rounds: Floats) -> Floats:
     Questions that were asked together, to one client or to many, are one round trip; what was only told
     (nobody waits for it) and the evaluation are none.
 
-    Parameters
-    ----------
-    calls
-        Rows of ``calls.parquet``.
-    rounds
-        Numbers of the rounds, in order, shape (n,).
+    calls: rows of ``calls.parquet``.
+    rounds: numbers of the rounds, in order, shape (n,).
     """
     trips = np.zeros(rounds.size)
     if not {"kind", "outcome"} <= set(calls.column_names):

@@ -20,25 +20,7 @@ _WIDE = 20.0  # losses that span more than this factor are drawn on a logarithmi
 
 
 def draw(verdict: Verdict, path: Path) -> Path:
-    """Draw loss against runtime, and the normalised criteria of the trials on the front.
-
-    Parameters
-    ----------
-    verdict
-        With a chosen trial.
-    path
-        Of the PNG file.
-
-    Returns
-    -------
-    Path
-        The same ``path``.
-
-    Raises
-    ------
-    ValueError
-        All trials were dropped: there is nothing to draw.
-    """
+    """Draw loss against runtime, and the normalised criteria of the trials on the front."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if verdict.choice is None:

@@ -19,41 +19,21 @@ Flags: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Selected:
-    """The chosen run, and what the choice rests on.
+    """The chosen run, and what the choice rests on."""
 
-    Attributes
-    ----------
-    front
-        Who is on the Pareto front, shape (n,), bool.
-    goodness
-        Normalised criteria of those on the front: 1 is the best of the front, 0 the worst; nan elsewhere.
-        Shape (n, m).
-    grades
-        Grey relational grades of those on the front, at most 1; nan elsewhere. Shape (n,).
-    best
-        Index of the largest grade; of several, the first.
-    """
-
-    front: Flags
+    front: Flags  # who is on the Pareto front, shape (n,), bool
     goodness: Floats
-    grades: Floats
-    best: int
+    """Normalised criteria of those on the front: 1 is the best of the front, 0 the worst; nan elsewhere. Shape (n,
+    m)."""
+    grades: Floats  # grey relational grades of those on the front, at most 1; nan elsewhere. Shape (n,).
+    best: int  # index of the largest grade; of several, the first
 
 
 def choose(costs: Floats, zeta: float) -> Selected:
     """Return the run with the largest grey relational grade on the Pareto front.
 
-    Parameters
-    ----------
-    costs
-        Criteria, smaller is better, finite, shape (n, m).
-    zeta
-        Distinguishing coefficient, above 0.
-
-    Raises
-    ------
-    ValueError
-        There is nothing to choose from, or a criterion is not finite.
+    costs: criteria, smaller is better, finite, shape (n, m).
+    zeta: distinguishing coefficient, above 0.
     """
     if costs.ndim != 2 or not costs.size or not np.isfinite(costs).all():
         raise ValueError(f"expected finite criteria of at least one run, shape (n, m), given {costs!r}")
@@ -70,10 +50,7 @@ def pareto_front(costs: Floats) -> Flags:
 
     A run dominates another if it is nowhere worse and somewhere better; so of several equal runs all stay.
 
-    Parameters
-    ----------
-    costs
-        Smaller is better, shape (n, m).
+    costs: smaller is better, shape (n, m).
     """
     front = np.empty(len(costs), np.bool_)
     for i, mine in enumerate(costs):
@@ -100,12 +77,8 @@ def grey_relational_grades(goodness: Floats, zeta: float) -> Floats:
     ``d = 1 - goodness`` is the distance to the ideal run, ``d_min`` and ``d_max`` its extremes over all runs
     and criteria.
 
-    Parameters
-    ----------
-    goodness
-        Normalised criteria, 1 is ideal, shape (n, m).
-    zeta
-        Distinguishing coefficient: the smaller, the more a distance from the ideal counts.
+    goodness: normalised criteria, 1 is ideal, shape (n, m).
+    zeta: distinguishing coefficient: the smaller, the more a distance from the ideal counts.
     """
     distance = 1.0 - goodness
     nearest, farthest = distance.min(), distance.max()

@@ -29,43 +29,21 @@ from fenchel.report.tuning.selection import Floats, Selected, choose
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a search.
+    """One run of a search."""
 
-    Attributes
-    ----------
-    number
-        Counted from 0.
-    parameters
-        What was drawn: dotted key of a setting, value.
-    run
-        Its folder; ``None`` where the run failed before it had one.
-    error
-        Why the run failed; empty if it did not.
-    """
-
-    number: int
-    parameters: Mapping[str, Any]
-    run: Path | None
-    error: str = ""
+    number: int  # counted from 0
+    parameters: Mapping[str, Any]  # what was drawn: dotted key of a setting, value
+    run: Path | None  # its folder; ``None`` where the run failed before it had one
+    error: str = ""  # why the run failed; empty if it did not
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A trial with what became of it.
+    """A trial with what became of it."""
 
-    Attributes
-    ----------
-    trial
-        Which.
-    criteria
-        Its figures; ``None`` if it was dropped.
-    reason
-        Why it was dropped; empty if it was not.
-    """
-
-    trial: Trial
-    criteria: Criteria | None
-    reason: str
+    trial: Trial  # which
+    criteria: Criteria | None  # its figures; ``None`` if it was dropped
+    reason: str  # why it was dropped; empty if it was not
 
     @property
     def state(self) -> str:
@@ -75,28 +53,14 @@ class Judged:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All trials, judged.
+    """All trials, judged."""
 
-    Attributes
-    ----------
-    trials
-        In the order of their numbers.
-    names
-        Of the criteria.
-    used
-        Which criteria were compared: those that the trials have, shape (m,), bool.
-    loss, accuracy
-        Columns of ``metrics.parquet``; empty where there is none.
-    choice
-        Among the trials that were not dropped; ``None`` if there is none.
-    """
-
-    trials: tuple[Judged, ...]
-    names: tuple[str, ...]
-    used: tuple[bool, ...]
-    loss: str
+    trials: tuple[Judged, ...]  # in the order of their numbers
+    names: tuple[str, ...]  # of the criteria
+    used: tuple[bool, ...]  # which criteria were compared: those that the trials have, shape (m,), bool
+    loss: str  # loss, accuracy: columns of ``metrics.parquet``; empty where there is none
     accuracy: str
-    choice: Selected | None
+    choice: Selected | None  # among the trials that were not dropped; ``None`` if there is none
 
     @property
     def compared(self) -> list[Judged]:
@@ -122,19 +86,7 @@ class Verdict:
 def judge(trials: Sequence[Trial], selection: Selection) -> Verdict:
     """Drop what failed or diverged, and choose among the rest.
 
-    Parameters
-    ----------
-    trials
-        Each with the folder of its run, unless it failed.
-    selection
-        How.
-
-    Raises
-    ------
-    SettingsError
-        The settings name a column that no run has.
-    CheckpointError
-        The folder of a run that had finished is gone or damaged.
+    trials: each with the folder of its run, unless it failed.
     """
     runs = {trial.number: _run_of(trial) for trial in trials if not trial.error}
     criteria_names = tuple(names(selection.latencies))
@@ -150,9 +102,7 @@ def judge(trials: Sequence[Trial], selection: Selection) -> Verdict:
         judged.append(Judged(trial, figures, reason))
     costs = np.array([each.criteria.costs() for each in judged if each.criteria], np.float64)
     if not costs.size:
-        return Verdict(
-            tuple(judged), criteria_names, (False,) * len(criteria_names), loss, accuracy or "", None
-        )
+        return Verdict(tuple(judged), criteria_names, (False,) * len(criteria_names), loss, accuracy or "", None)
     used = np.asarray(np.isfinite(costs).all(axis=0))
     choice = choose(costs[:, used], selection.zeta)
     return Verdict(tuple(judged), criteria_names, tuple(used.tolist()), loss, accuracy or "", choice)
@@ -226,11 +176,7 @@ def show(verdict: Verdict, console: Console) -> None:
     keys = _parameters(trials)
     grades, best = verdict.on_front(), verdict.best
     shown = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        caption=_caption(verdict),
-        caption_justify="left",
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=_caption(verdict), caption_justify="left"
     )
     shown.add_column("trial", justify="right", vertical="bottom", no_wrap=True)
     for label in _labels(keys):
@@ -261,10 +207,7 @@ def show(verdict: Verdict, console: Console) -> None:
     for judged in dropped:
         drawn = ", ".join(f"{key} {_value_text(value)}" for key, value in judged.trial.parameters.items())
         console.print(
-            Text(
-                f"trial {judged.trial.number} {judged.state}: {plain(judged.reason)} ({plain(drawn)})",
-                style="red",
-            ),
+            Text(f"trial {judged.trial.number} {judged.state}: {plain(judged.reason)} ({plain(drawn)})", style="red"),
             soft_wrap=True,
         )
 

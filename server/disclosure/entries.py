@@ -45,63 +45,39 @@ class Found(NamedTuple):
             return cls(item.name, part.kind, _DTYPES[item.dense.dtype], part.shape, size)
         if part.kind == "sparse":
             sparse = item.sparse
-            return cls(
-                item.name, part.kind, _DTYPES[sparse.dtype], (sparse.size,), size, entries=sparse.count
-            )
+            return cls(item.name, part.kind, _DTYPES[sparse.dtype], (sparse.size,), size, entries=sparse.count)
         if part.kind == "ciphertexts":
             told = item.ciphertexts
-            return cls(
-                item.name, part.kind, "", (told.count,), size, told.key_id.hex(), additions=told.additions
-            )
+            return cls(item.name, part.kind, "", (told.count,), size, told.key_id.hex(), additions=told.additions)
         return cls(item.name, part.kind, item.scalar.WhichOneof("value") or "", (), 0)
 
 
 @dataclass
 class DisclosureEntry:
-    """One kind of array or number that crossed.
-
-    Attributes
-    ----------
-    phase, kind, direction, name
-        Which message, which way (``up``: from a client to the server), and what in it; ``kind`` is ``ask``,
-        ``tell`` or ``inspect``.
-    content
-        ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
-    dtype
-        Of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts.
-    form
-        As whom it could tell something: ``clear``, ``noisy``, ``pseudonyms``, ``ciphertext`` or ``sealed``.
-    key
-        Of ciphertexts: the id of the public key, in hexadecimal digits.
-    shape
-        Smallest and largest length of each side; for ciphertexts the number of encrypted values.
-    entries
-        Of a sparse vector: smallest and largest number of entries that were given.
-    bytes
-        Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head.
-    additions
-        Of ciphertexts: of how few and how many fresh vectors one was the sum; 0: zeros that anybody can encrypt.
-    clients
-        Who sent it (up) or whom it went to (down).
-    first_round, last_round, times
-        When, and how often in all. A message that was sent again from its beginning counts again.
-    """
+    """One kind of array or number that crossed."""
 
     phase: str
+    """phase, kind, direction, name: which message, which way (``up``: from a client to the server), and what in it;
+    ``kind`` is ``ask``, ``tell`` or ``inspect``."""
     kind: str
     direction: Literal["up", "down"]
     name: str
-    content: str
-    dtype: str
-    form: str
-    key: str
+    content: str  # ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``
+    dtype: str  # of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts
+    form: str  # as whom it could tell something: ``clear``, ``noisy``, ``pseudonyms``, ``ciphertext`` or ``sealed``
+    key: str  # of ciphertexts: the id of the public key, in hexadecimal digits
     first_round: int
+    """first_round, last_round, times: when, and how often in all. A message that was sent again from its beginning
+    counts again."""
     last_round: int
     shape: list[list[int]] = field(default_factory=list)
-    entries: list[int] | None = None
+    """Smallest and largest length of each side; for ciphertexts the number of encrypted values."""
+    entries: list[int] | None = None  # of a sparse vector: smallest and largest number of entries that were given
     bytes: list[int] | None = None
+    """Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head."""
     additions: list[int] | None = None
-    clients: set[str] = field(default_factory=set)
+    """Of ciphertexts: of how few and how many fresh vectors one was the sum; 0: zeros that anybody can encrypt."""
+    clients: set[str] = field(default_factory=set)  # who sent it (up) or whom it went to (down)
     times: int = 0
 
     @property
@@ -137,22 +113,13 @@ class DisclosureEntry:
 
 @dataclass
 class Head:
-    """One kind of head: the part of a message that is no array.
+    """One kind of head: the part of a message that is no array."""
 
-    Attributes
-    ----------
-    message
-        Its name in ``fenchel.proto``; ``Work`` stands for the metadata of a stream.
-    fields
-        Those that were ever set, of parts in a part with a dot: ``shard.samples``.
-    times
-        How many crossed.
-    """
-
-    message: str
+    message: str  # its name in ``fenchel.proto``; ``Work`` stands for the metadata of a stream
     direction: Literal["up", "down"]
     fields: set[str] = field(default_factory=set)
-    times: int = 0
+    """Those that were ever set, of parts in a part with a dot: ``shard.samples``."""
+    times: int = 0  # how many crossed
 
 
 def _widen(span: list[int], number: int) -> None:

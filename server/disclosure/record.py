@@ -60,21 +60,12 @@ class _Noted:
 class DisclosureRecord:
     """The account of one run.
 
-    Attributes
-    ----------
-    path
-        Where it is kept: a JSON file.
-    run
-        The run's id.
-    privacy, uplink
-        From the settings: what noise the clients add.
-    spending
-        What the uploads cost the clients, under differential privacy.
+    spending: what the uploads cost the clients, under differential privacy.
     """
 
-    path: Path
-    run: str
-    privacy: DifferentialPrivacy | None = None
+    path: Path  # where it is kept: a JSON file
+    run: str  # the run's id
+    privacy: DifferentialPrivacy | None = None  # privacy, uplink: from the settings: what noise the clients add
     uplink: Uplink = field(default_factory=Uplink)
     privacy_budget: PrivacyBudget | None = None
     _outlets: list[Exporter] = field(default_factory=list)
@@ -85,9 +76,7 @@ class DisclosureRecord:
     _news: bool = True
     _unseen: dict[str, dict[str, Callable[[Message], object]]] = field(default_factory=dict)
     _waiting: list[Callable[[], None]] = field(default_factory=list)  # what is still to be noted
-    _broadcasts: dict[tuple[str, int], _Noted] = field(
-        default_factory=dict
-    )  # the last of each phase and kind
+    _broadcasts: dict[tuple[str, int], _Noted] = field(default_factory=dict)  # the last of each phase and kind
     _replies: dict[tuple[str, int, str], _Noted] = field(default_factory=dict)  # and of each client
 
     # What the transport tells
@@ -119,16 +108,8 @@ class DisclosureRecord:
     def sent(self, call: Call, head: pb.Instruction, payload: bytes, *, goes_on: bool = False) -> None:
         """Note that an instruction is about to leave.
 
-        Parameters
-        ----------
-        call
-            To whom, and why.
-        head
-            Of the message.
-        payload
-            The descriptor of its arrays, as it travels; the same object for all receivers of a broadcast.
-        goes_on
-            Whether the arrays go on where they broke off: then they were noted before.
+        payload: the descriptor of its arrays, as it travels; the same object for all receivers of a broadcast.
+        goes_on: whether the arrays go on where they broke off: then they were noted before.
         """
         self._later(partial(self._sent, call, head, payload, goes_on))
 
@@ -161,12 +142,7 @@ class DisclosureRecord:
     def received(self, client: str, reply: pb.Reply, told: Outline, call: Call | None) -> None:
         """Note that a reply has begun to arrive, whether or not it will count.
 
-        Parameters
-        ----------
-        told
-            What it announces.
-        call
-            What it answers; ``None``: nothing that the server remembers.
+        call: what it answers; ``None``: nothing that the server remembers.
         """
         note = partial(self._received, client, reply, told, call)
         if len(told.parts) <= _FEW and reply.ByteSize() <= _SMALL_BYTES:
@@ -218,16 +194,7 @@ class DisclosureRecord:
         if kind is None:
             word = pb.Kind.Name(call.kind).lower() if call.kind else ""
             kind = self._kinds[place] = DisclosureEntry(
-                call.phase,
-                word,
-                direction,
-                name,
-                found.content,
-                found.dtype,
-                form,
-                key,
-                call.round,
-                call.round,
+                call.phase, word, direction, name, found.content, found.dtype, form, key, call.round, call.round
             )
             self._news = True
         kind.note(call.client, call.round, found)
@@ -236,25 +203,13 @@ class DisclosureRecord:
     # The file
 
     def save_news(self) -> None:
-        """Write the file if something of a new kind has crossed since it was written.
-
-        Raises
-        ------
-        StorageError
-            As :meth:`save`.
-        """
+        """Write the file if something of a new kind has crossed since it was written."""
         self.catch_up()
         if self._news:
             self.save()
 
     def save(self) -> None:
-        """Write the file, so that it is at every moment either the old one or the new one.
-
-        Raises
-        ------
-        StorageError
-            The disk is full, or the folder cannot be written.
-        """
+        """Write the file, so that it is at every moment either the old one or the new one."""
         write_text(self.path, _lines(self.to_json()))
         self._news = False
 
@@ -287,18 +242,7 @@ class DisclosureRecord:
         }
 
     def resume(self, members: Collection[str]) -> None:
-        """Go on with the account of a run that is resumed.
-
-        Parameters
-        ----------
-        members
-            The clients that its checkpoint knows.
-
-        Raises
-        ------
-        CheckpointError
-            The file is damaged.
-        """
+        """Go on with the account of a run that is resumed."""
         if not self.path.exists():
             return  # begun by a version that kept none
         try:
@@ -341,14 +285,4 @@ def _lines(account: Mapping[str, Any]) -> str:
 
 def _place(kind: DisclosureEntry) -> tuple[object, ...]:
     code = pb.Kind.Value(kind.kind.upper()) if kind.kind else pb.KIND_UNSPECIFIED
-    return (
-        kind.phase,
-        code,
-        kind.direction,
-        kind.name,
-        kind.content,
-        kind.dtype,
-        kind.form,
-        kind.key,
-        len(kind.shape),
-    )
+    return (kind.phase, code, kind.direction, kind.name, kind.content, kind.dtype, kind.form, kind.key, len(kind.shape))

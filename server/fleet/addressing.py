@@ -25,9 +25,7 @@ class Each(Generic[T]):
 
 def for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
     """Return the values that one client is sent."""
-    return {
-        name: value.values[client] if isinstance(value, Each) else value for name, value in values.items()
-    }
+    return {name: value.values[client] if isinstance(value, Each) else value for name, value in values.items()}
 
 
 def forms_of(expected: Mapping[str, Expected | Each[Expected]]) -> dict[str, Form]:

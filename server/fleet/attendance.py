@@ -14,21 +14,11 @@ _PAUSE_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Attendance:
-    """How a client has answered lately.
+    """How a client has answered lately."""
 
-    Attributes
-    ----------
-    missed
-        Rounds in a row in which it was asked, and no answer of it counted.
-    since
-        The first of them.
-    back
-        The round from which on it may be drawn again.
-    """
-
-    missed: int = 0
-    since: int = 0
-    back: int = 0
+    missed: int = 0  # rounds in a row in which it was asked, and no answer of it counted
+    since: int = 0  # the first of them
+    back: int = 0  # the round from which on it may be drawn again
 
     def after(self, t: int, patience: int | None) -> Attendance:
         """Return what it is after round ``t``, in which no answer counted either.
@@ -38,10 +28,7 @@ class Attendance:
         rounds, and once it is there again it has waited for a quarter of its absence at most until it may be
         drawn.
 
-        Parameters
-        ----------
-        patience
-            ``participation.patience``; ``None``: nobody is left out.
+        patience: ``participation.patience``; ``None``: nobody is left out.
         """
         missed, since = self.missed + 1, self.since if self.missed else t
         if patience is None or missed < patience:

@@ -30,27 +30,16 @@ class Availability:
     Who stalls now and then never misses many in a row, and would cost a deadline each time. So all misses are
     counted, too, until the client has been waited for, without one, for twenty times its last deadline. After
     three times the patience nothing but another chance speaks for it any more.
-
-    Attributes
-    ----------
-    client
-        Its id.
-    missed
-        Deadlines missed in a row, by phase, and of :data:`ANY`; since the client came back, where that spoke
-        for it. Under :data:`OFTEN`, while it is overlooked for that, all of them.
-    overlooked
-        Phases that do not wait for the client; :data:`ANY`, :data:`OFTEN`: none does.
-    stream
-        On which the client was seen last, by number.
     """
 
-    client: str = ""
+    client: str = ""  # its id
     missed: dict[str, int] = field(default_factory=dict)
+    """Deadlines missed in a row, by phase, and of :data:`ANY`; since the client came back, where that spoke for it.
+    Under :data:`OFTEN`, while it is overlooked for that, all of them."""
     overlooked: set[str] = field(default_factory=set)
-    stream: int = 0
-    _trusted: set[str] = field(
-        default_factory=set
-    )  # where coming back spoke for it since its last answer in time
+    """Phases that do not wait for the client; :data:`ANY`, :data:`OFTEN`: none does."""
+    stream: int = 0  # on which the client was seen last, by number
+    _trusted: set[str] = field(default_factory=set)  # where coming back spoke for it since its last answer in time
     _chance_from: float = 0.0
     _spell: float = 0.0  # seconds from the last miss until then
     _lapses: int = 0  # deadlines missed since it was last waited for so long without one
@@ -58,16 +47,8 @@ class Availability:
     def miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
         """Note a deadline that was missed; return which phases do not wait from now on, for misses in a row.
 
-        Parameters
-        ----------
-        phase
-            Whose deadline it was.
-        stream
-            How often the client has come.
-        patience
-            How many it may miss in a row; ``None``: any number.
-        deadline
-            Seconds that were waited.
+        patience: how many it may miss in a row; ``None``: any number.
+        deadline: seconds that were waited.
         """
         self.returned(stream)
         news = []

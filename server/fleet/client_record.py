@@ -32,57 +32,28 @@ EPOCH_BITS = 32
 
 
 class Partial(NamedTuple):
-    """What has arrived of a reply.
+    """What has arrived of a reply."""
 
-    Attributes
-    ----------
-    sequence
-        Of the instruction that it answers.
-    assembly
-        Its body so far.
-    payload
-        The descriptor with which it began: whoever goes on must mean the same arrays.
-    """
-
-    sequence: int
-    assembly: Assembly
-    payload: bytes
+    sequence: int  # of the instruction that it answers
+    assembly: Assembly  # its body so far
+    payload: bytes  # the descriptor with which it began: whoever goes on must mean the same arrays
 
 
 @dataclass
 class ClientRecord:
-    """One client of the run.
+    """One client of the run."""
 
-    Attributes
-    ----------
-    name
-        The client's id.
-    index
-        Its place among all clients, by order of ids.
-    shard
-        What it said of its data; ``None`` until it has come.
-    base
-        The last instruction whose effect counts; 0: none.
-    reach
-        The base in the older of the two checkpoints that are on disk: no run can go back behind it.
-    lost
-        Why this client is out of the run, or ``None``.
-    spent
-        How it said that its privacy budget is spent, or ``None``: it is asked for nothing more in this run.
-    owed_bytes
-        What the promises take that it has not confirmed yet.
-    """
-
-    name: str
-    index: int
-    shard: pb.ShardDescription | None = None
-    base: int = 0
-    reach: int = 0
+    name: str  # the client's id
+    index: int  # its place among all clients, by order of ids
+    shard: pb.ShardDescription | None = None  # what it said of its data; ``None`` until it has come
+    base: int = 0  # the last instruction whose effect counts; 0: none
+    reach: int = 0  # the base in the older of the two checkpoints that are on disk: no run can go back behind it
     next_sequence: int = 1
-    lost: str | None = None
+    lost: str | None = None  # why this client is out of the run, or ``None``
     spent: str | None = None
+    """How it said that its privacy budget is spent, or ``None``: it is asked for nothing more in this run."""
     outstanding: dict[int, Call] = field(default_factory=dict)
-    owed_bytes: int = 0
+    owed_bytes: int = 0  # what the promises take that it has not confirmed yet
     streams: int = 0
     """How often the client has come."""
     changed_unix: float = field(default_factory=time.time)
@@ -138,9 +109,7 @@ class ClientRecord:
         if self.queue is queue:
             self.queue, self.changed_unix, self._left_ns = None, time.time(), time.perf_counter_ns()
 
-    def post(
-        self, phase: str, t: int, kind: pb.Kind.ValueType, body: Body, request: OpenRequest | None = None
-    ) -> Call:
+    def post(self, phase: str, t: int, kind: pb.Kind.ValueType, body: Body, request: OpenRequest | None = None) -> Call:
         """Queue an instruction.
 
         A told one counts from now on. An asked one counts once :meth:`count` says so.
@@ -236,9 +205,7 @@ class ClientRecord:
     def spend(self, reason: str) -> None:
         """Ask the client for nothing more: its privacy budget is spent. It stays connected until the run is over."""
         if self.spent is None:
-            log.warning(
-                "client %s has spent its privacy budget; it is asked for nothing more in this run", self.name
-            )
+            log.warning("client %s has spent its privacy budget; it is asked for nothing more in this run", self.name)
         self.spent = reason
 
     def say_farewell(self, farewell: pb.Farewell) -> None:

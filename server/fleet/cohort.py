@@ -156,9 +156,7 @@ class Cohort:
             ``participation.on_shortage`` is ``stop``.
         """
         gathered = Gathered()
-        answered = await self._exchange(
-            phase, pb.ASK, gathered, returns, deadline, min_replies, values, verify
-        )
+        answered = await self._exchange(phase, pb.ASK, gathered, returns, deadline, min_replies, values, verify)
         return Replies(gathered.replies, self.only(set(answered).__contains__))
 
     async def reduce(
@@ -189,9 +187,7 @@ class Cohort:
                 or isinstance(expected, Each)
                 or (isinstance(expected, ArraySpec) and None in expected.shape)
             ):
-                raise TypeError(
-                    f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape"
-                )
+                raise TypeError(f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape")
         reduced = Reduced(self.clients, weight, self.roster.reply_buffer_bytes, dtype)
         answered = await self._exchange(phase, pb.ASK, reduced, returns, deadline, min_replies, values)
         reduced.cohort = self.only(set(answered).__contains__)
@@ -293,9 +289,7 @@ class Cohort:
         terms = participation.phases.get(phase) or PhaseTerms()
         waits = participation.on_shortage == "wait" and not roster.admitting
         sizes = self._sizes(expected, same)
-        room = roster.memory_budget.room(
-            f"round {roster.round}, phase {phase!r}", sizes, collector.buffer_bytes
-        )
+        room = roster.memory_budget.room(f"round {roster.round}, phase {phase!r}", sizes, collector.buffer_bytes)
         collector.enter(room)
         request = Request(
             phase,

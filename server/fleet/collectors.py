@@ -19,15 +19,9 @@ _SMALL_BYTES = 1 << 20  # replies up to here are never held back
 
 
 class Collector(Protocol):
-    """Takes the replies of an exchange as they arrive.
+    """Takes the replies of an exchange as they arrive."""
 
-    Attributes
-    ----------
-    buffer_bytes
-        For replies that come before their turn; ``None``: all are held until the last has come.
-    """
-
-    buffer_bytes: int | None
+    buffer_bytes: int | None  # for replies that come before their turn; ``None``: all are held until the last has come
 
     def enter(self, room: Reservation) -> None:
         """Take up a room, before the first reply comes."""
@@ -114,12 +108,7 @@ class InOrder(ABC):
     are left on the wire, where flow control holds them. So the server's memory does not grow with the
     number of clients.
 
-    Parameters
-    ----------
-    order
-        Client ids in order.
-    buffer_bytes
-        Size of the buffer.
+    order: client ids in order.
     """
 
     def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:
@@ -207,13 +196,7 @@ class InOrder(ABC):
 
 
 class Visited(InOrder):
-    """Hands each reply on, and keeps none (:meth:`fenchel.server.fleet.cohort.Cohort.visit`).
-
-    Parameters
-    ----------
-    look
-        Called with each client and its reply.
-    """
+    """Hands each reply on, and keeps none (:meth:`fenchel.server.fleet.cohort.Cohort.visit`)."""
 
     def __init__(
         self, order: Sequence[str], buffer_bytes: int, look: Callable[[str, Mapping[str, Value]], None]
@@ -230,11 +213,7 @@ class Folded(InOrder):
     """Sums of replies that are added up in the order of client ids as they arrive."""
 
     def __init__(
-        self,
-        order: Sequence[str],
-        weight: str | None,
-        buffer_bytes: int,
-        dtype: DTypeLike | None = None,
+        self, order: Sequence[str], weight: str | None, buffer_bytes: int, dtype: DTypeLike | None = None
     ) -> None:
         super().__init__(order, buffer_bytes)
         self._weight = weight
@@ -260,14 +239,10 @@ class Folded(InOrder):
                 else:
                     self._totals.setdefault(name, WeightedSum()).add(array, factor)
 
-    def _fold_entries(
-        self, name: str, which: Indices | slice, entries: Array, size: int, factor: float
-    ) -> None:
+    def _fold_entries(self, name: str, which: Indices | slice, entries: Array, size: int, factor: float) -> None:
         if name not in self._sparse:
             dense = self._totals.pop(name, None)  # others may have given every entry
-            self._sparse[name] = (
-                np.zeros(size, self._dtype or entries.dtype) if dense is None else dense.sum()
-            )
+            self._sparse[name] = np.zeros(size, self._dtype or entries.dtype) if dense is None else dense.sum()
             self._coverage[name] = np.full(size, 0.0 if dense is None else dense.weight)
         total = self._sparse[name]
         # Each index comes once, so the sums below miss none.
@@ -288,13 +263,7 @@ class Folded(InOrder):
         return self._sparse[name] if name in self._sparse else self._totals[name].sum()
 
     def mean(self, name: str) -> Array:
-        """Return the (weighted) mean of an array over the replies, a new array.
-
-        Raises
-        ------
-        ZeroDivisionError
-            The weights add up to zero.
-        """
+        """Return the (weighted) mean of an array over the replies, a new array."""
         if not self._weights:
             raise ZeroDivisionError(f"the weights of {name!r} add up to zero")
         if name in self._sparse:

@@ -20,18 +20,10 @@ from fenchel.common.wire.values import SparseVector
 
 @dataclass(frozen=True)
 class ServerDownlink:
-    """The way down.
+    """The way down."""
 
-    Attributes
-    ----------
-    settings
-        What is done to the model.
-    seed
-        Of the run.
-    """
-
-    settings: Downlink
-    seed: int
+    settings: Downlink  # what is done to the model
+    seed: int  # of the run
 
     def kept(self, model: Vector, t: int) -> Vector:
         """Return what clients will know of the model in round ``t``, shape (d,): the other coordinates are zero."""

@@ -44,11 +44,7 @@ class Fleet(Roster):
         return Cohort(self, tuple(member.name for member in self.present))
 
     def sample(
-        self,
-        sampler: Sampler | None = None,
-        *,
-        weights: Mapping[str, float] | None = None,
-        draw_name: str = "cohort",
+        self, sampler: Sampler | None = None, *, weights: Mapping[str, float] | None = None, draw_name: str = "cohort"
     ) -> Cohort:
         """Draw a cohort for this round.
 

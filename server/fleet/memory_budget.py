@@ -49,24 +49,13 @@ class Size:
 class Reservation:
     """What one phase may hold of replies; open for the duration of a ``with`` block.
 
-    Parameters
-    ----------
-    in_flight
-        All rooms.
-    wanted
-        Bytes that it may come to hold.
-    buffer
-        Of these, what replies may take that came before their turn.
-    allowed
-        Bytes of a client's reply, where the limit leaves less than was asked for.
+    wanted: bytes that it may come to hold.
+    buffer: of these, what replies may take that came before their turn.
+    allowed: bytes of a client's reply, where the limit leaves less than was asked for.
     """
 
     def __init__(
-        self,
-        memory_budget: MemoryBudget,
-        wanted: int,
-        buffer: int = 0,
-        allowed: Mapping[str, int] | None = None,
+        self, memory_budget: MemoryBudget, wanted: int, buffer: int = 0, allowed: Mapping[str, int] | None = None
     ) -> None:
         self._in_flight = memory_budget
         self.wanted = wanted
@@ -148,23 +137,14 @@ class Reservation:
 class MemoryBudget:
     """All rooms of a run.
 
-    Parameters
-    ----------
-    limit
-        Bytes of all rooms together; ``None``: half of the memory.
-    largest_message
-        Bytes that a reply can have where nobody said less.
-
-    Attributes
-    ----------
-    rooms
-        Of the phases that go on, the oldest first.
+    limit: bytes of all rooms together; ``None``: half of the memory.
+    largest_message: bytes that a reply can have where nobody said less.
     """
 
     def __init__(self, limit: int | None = None, largest_message: int = 8 << 30) -> None:
         self.limit = half_of_memory() if limit is None else limit
         self._largest_message = largest_message
-        self.rooms: list[Reservation] = []
+        self.rooms: list[Reservation] = []  # of the phases that go on, the oldest first
 
     @property
     def held(self) -> int:
@@ -185,19 +165,8 @@ class MemoryBudget:
     def room(self, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
         """Return the room of a phase.
 
-        Parameters
-        ----------
-        phase
-            For people: ``"round 3, phase 'train'"``.
-        sizes
-            Of the replies, by client.
-        buffer
-            Bytes for replies that come before their turn; ``None``: all are held until the last has come.
-
-        Raises
-        ------
-        SettingsError
-            The phase needs more than there may be, whatever the clients answer.
+        sizes: of the replies, by client.
+        buffer: bytes for replies that come before their turn; ``None``: all are held until the last has come.
         """
         if buffer is None:
             return self._together(phase, sizes)
@@ -223,9 +192,7 @@ class MemoryBudget:
         return Reservation(
             self,
             self.limit,
-            allowed={
-                client: size.least + spare * open_parts[client] // wanted for client, size in sizes.items()
-            },
+            allowed={client: size.least + spare * open_parts[client] // wanted for client, size in sizes.items()},
         )
 
     def _one_after_the_other(self, phase: str, sizes: Mapping[str, Size], buffer: int) -> Reservation:

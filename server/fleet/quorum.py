@@ -15,30 +15,16 @@ _NAMED = 5  # clients
 
 @dataclass(frozen=True)
 class Shortfall:
-    """How far a phase is from its quorum.
+    """How far a phase is from its quorum."""
 
-    Attributes
-    ----------
-    phase, round
-        What was asked, in which round.
-    answered, asked, needed
-        Numbers of clients.
-    setting
-        Which key, or who, says how many are needed.
-    missing
-        Those who could still answer.
-    seconds
-        Since they were asked.
-    """
-
-    phase: str
+    phase: str  # phase, round: what was asked, in which round
     round: int
-    answered: int
+    answered: int  # answered, asked, needed: numbers of clients
     asked: int
     needed: int
-    setting: str
-    missing: Sequence[ClientRecord]
-    seconds: float
+    setting: str  # which key, or who, says how many are needed
+    missing: Sequence[ClientRecord]  # those who could still answer
+    seconds: float  # since they were asked
 
     @property
     def status(self) -> str:
@@ -51,10 +37,7 @@ class Shortfall:
     def warning(self, saved: int | None) -> str:
         """Say what is missing, what the run does now, and what can be done.
 
-        Parameters
-        ----------
-        saved
-            The round after which the last checkpoint was written; ``None``: there is none yet.
+        saved: the round after which the last checkpoint was written; ``None``: there is none yet.
         """
         stop = "Ctrl-C or SIGTERM stops it, and nothing is saved yet"
         if saved is not None:
@@ -80,14 +63,7 @@ def _seconds(duration: float) -> str:
 def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
     """Return what stops a run whose clients are all lost, or have spent their privacy budgets.
 
-    Parameters
-    ----------
-    t
-        The round.
-    clients
-        How many there were.
-    exhausted
-        Says how many have spent their privacy budgets, if that is the reason.
+    exhausted: says how many have spent their privacy budgets, if that is the reason.
     """
     if exhausted:
         return RunStoppedError(
@@ -103,20 +79,8 @@ def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
     )
 
 
-def quorum(
-    participation: Participation, phase: str, wanted: int | None, needed: int | None
-) -> tuple[int, str]:
-    """Return how many replies a phase needs, and which key, or who, says so.
-
-    Parameters
-    ----------
-    participation
-        What the settings say of all phases.
-    phase, wanted
-        What they say of this one.
-    needed
-        What the algorithm says.
-    """
+def quorum(participation: Participation, phase: str, wanted: int | None, needed: int | None) -> tuple[int, str]:
+    """Return how many replies a phase needs, and which key, or who, says so."""
     key = f"participation.phases.{phase}.min_replies"
     if needed is None:
         return (participation.min_replies, "participation.min_replies") if wanted is None else (wanted, key)

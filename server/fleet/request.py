@@ -22,9 +22,7 @@ from fenchel.server.fleet.quorum import Shortfall
 
 log = logging.getLogger("fenchel.server")
 
-_SAID_EVERY = (
-    3600.0  # seconds, at least so often, that a phase lacks replies; or at each deadline, if that is longer
-)
+_SAID_EVERY = 3600.0  # seconds, at least so often, that a phase lacks replies; or at each deadline, if that is longer
 
 
 def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> None:
@@ -34,35 +32,20 @@ def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> No
 class Request:
     """Waits for the replies to one question.
 
-    Parameters
-    ----------
-    phase, t
-        What was asked, in which round.
-    collector
-        Where the replies go.
-    check
-        Raises ``PayloadError`` for a reply that is not what was asked for; told the client, its values,
-        and whether they are known to be finite.
-    deadline
-        Seconds. A reply that has begun to arrive by then has as much time again, from when there is room for it:
-        holding it back was the server's own doing.
-    largest
-        Told the client: how many bytes its reply can have at most, or ``None`` where that is open.
-    forms
-        In which each value of the replies is declared to come, by name.
-    values
-        How many values each reply has; ``None``: any number.
-    patience
-        Deadlines that a client may miss in a row before it is no longer waited for; ``None``: any number.
-    lacks
-        Told, when the deadline has passed without enough replies and they can still come, this exchange, how
-        far it is, and whether it is time to tell people; then again whenever that changes. ``None``: nobody
-        waits for them.
-
-    Attributes
-    ----------
-    started_ns, posted_ns, ended_ns
-        By the performance counter: when it was made, when everybody had been asked, when it was over; 0: not yet.
+    collector: where the replies go.
+    check: raises ``PayloadError`` for a reply that is not what was asked for; told the client, its values, and
+        whether they are known to be finite.
+    deadline: seconds. A reply that has begun to arrive by then has as much time again, from when there is room for
+        it: holding it back was the server's own doing.
+    largest: told the client: how many bytes its reply can have at most, or ``None`` where that is open.
+    forms: in which each value of the replies is declared to come, by name.
+    values: how many values each reply has; ``None``: any number.
+    patience: deadlines that a client may miss in a row before it is no longer waited for; ``None``: any number.
+    lacks: told, when the deadline has passed without enough replies and they can still come, this exchange, how far
+        it is, and whether it is time to tell people; then again whenever that changes. ``None``: nobody waits for
+        them.
+    started_ns, posted_ns, ended_ns: by the performance counter: when it was made, when everybody had been asked, when
+        it was over; 0: not yet.
     """
 
     def __init__(
@@ -198,17 +181,7 @@ class Request:
     async def finish(self, min_replies: int, setting: str = "participation.min_replies") -> Sequence[str]:
         """Wait until everybody has answered, or the deadline has passed and enough have; return who did, in order.
 
-        Parameters
-        ----------
-        min_replies
-            How many are enough, if so many were asked; 0 is content with nobody.
-        setting
-            Which key, or who, says so.
-
-        Raises
-        ------
-        TooFewRepliesError
-            Fewer did, and nobody waits for them, or they no longer can.
+        min_replies: how many are enough, if so many were asked; 0 is content with nobody.
         """
         asked = len(self._waiting) + len(self.answered) + len(self.failures)
         self._needed = max(min(min_replies, asked), 1) if min_replies else 0

@@ -31,47 +31,28 @@ async def _nothing_to_save() -> None:
 class Roster:
     """The clients of a run, and what goes on with them.
 
-    Attributes
-    ----------
-    members
-        By client id, in order of ids.
-    seed, participation, reply_buffer_bytes, promised_bytes
-        From the settings.
-    round
-        The round that is going on.
-    calls
-        Every instruction of this round, for the record.
-    traced
-        Given a phase and its round, returns the trace context that goes with its instructions; empty: nobody
-        traces.
-    in_flight
-        What may be held of replies.
-    waits
-        Told in a few words what the run waits for beyond a deadline; empty: nothing any more.
-    saved
-        The round after which the last checkpoint was written; ``None``: there is none yet.
-    secure
-        Called when the run waits beyond a deadline: saves it as it was between the last two rounds.
-    meanwhile
-        Called when the instructions of an exchange have been handed over, before its replies are awaited.
-    admitting
-        Whether a newcomer is being taken in. The run does not wait for one beyond a deadline: it may come again.
+    in_flight: what may be held of replies.
     """
 
-    members: dict[str, ClientRecord]
-    seed: int
+    members: dict[str, ClientRecord]  # by client id, in order of ids
+    seed: int  # seed, participation, reply_buffer_bytes, promised_bytes: from the settings
     participation: Participation
     reply_buffer_bytes: int
     promised_bytes: int = Network().promised_bytes
-    round: int = 0
-    calls: list[Call] = field(default_factory=list)
+    round: int = 0  # the round that is going on
+    calls: list[Call] = field(default_factory=list)  # every instruction of this round, for the record
     traced: Callable[[str, int], str] = lambda phase, t: ""
+    """Given a phase and its round, returns the trace context that goes with its instructions; empty: nobody traces."""
     memory_budget: MemoryBudget = field(default_factory=MemoryBudget)
     waits: Callable[[str], None] = lambda words: None
-    saved: int | None = None
+    """Told in a few words what the run waits for beyond a deadline; empty: nothing any more."""
+    saved: int | None = None  # the round after which the last checkpoint was written; ``None``: there is none yet
     secure: Callable[[], Awaitable[None]] = _nothing_to_save
+    """Called when the run waits beyond a deadline: saves it as it was between the last two rounds."""
     meanwhile: Callable[[], None] = lambda: None
+    """Called when the instructions of an exchange have been handed over, before its replies are awaited."""
     admitting: bool = False
+    """Whether a newcomer is being taken in. The run does not wait for one beyond a deadline: it may come again."""
     _lacking: dict[Request, Shortfall] = field(default_factory=dict)
     _telling: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -109,13 +90,7 @@ class Roster:
                     await asyncio.sleep(0.005)
 
     def check_lost(self) -> None:
-        """Stop the run if a client is lost and the settings do not say to go on without it.
-
-        Raises
-        ------
-        LostStateError
-            Naming the client and what it lost.
-        """
+        """Stop the run if a client is lost and the settings do not say to go on without it."""
         if self.participation.on_lost_state == "continue":
             return
         for member in self.members.values():
@@ -132,9 +107,7 @@ class Roster:
 
         Who answered but could not do what it was asked is not away.
         """
-        asked = [
-            call for call in calls if call.kind == pb.ASK and call.round == self.round and not call.kept_out
-        ]
+        asked = [call for call in calls if call.kind == pb.ASK and call.round == self.round and not call.kept_out]
         answered = {call.client for call in asked if call.outcome in ("counted", "failed")}
         for client in answered:
             if self.members[client].attendance.missed:

@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.participation import (
-    AllClients,
-    Bernoulli,
-    Cyclic,
-    FixedSize,
-    Fraction,
-    Sampler,
-    Weighted,
-)
+from fenchel.common.settings.participation import AllClients, Bernoulli, Cyclic, FixedSize, Fraction, Sampler, Weighted
 
 log = logging.getLogger("fenchel.server")
 
@@ -45,31 +37,13 @@ def draw(
     Where clients compete for places (:class:`FixedSize`, :class:`Fraction`, :class:`Weighted`), those that
     are absent get the places that the others leave. Elsewhere they take nobody's.
 
-    Parameters
-    ----------
-    sampler
-        The rule.
-    weights
-        Shape (n,), one non-negative weight for each client that is left; only :class:`Weighted` uses them.
-    t
-        The round, from 1; only :class:`Cyclic` uses it.
-    random
-        Source of the draw.
-    lost
-        How many other clients the run had before they were lost (``participation.on_lost_state: continue``),
-        or had spent their privacy budgets.
-    absent
-        Positions of those that have not answered for long.
+    weights: shape (n,), one non-negative weight for each client that is left; only :class:`Weighted` uses them.
+    t: the round, from 1; only :class:`Cyclic` uses it.
+    lost: how many other clients the run had before they were lost (``participation.on_lost_state: continue``), or had
+        spent their privacy budgets.
+    absent: positions of those that have not answered for long.
 
-    Returns
-    -------
-    Sequence[int]
-        Increasing positions within 0..n-1; with replacement a position may repeat.
-
-    Raises
-    ------
-    SettingsError
-        More clients are wanted than there were.
+    Returns: Increasing positions within 0..n-1; with replacement a position may repeat.
     """
     n = len(weights)
     if isinstance(sampler, AllClients):
@@ -86,11 +60,7 @@ def draw(
     here[list(absent)] = False
     if isinstance(sampler, Weighted):
         return _sorted(_weighted(sampler, weights, random, lost, here))
-    size = (
-        _at_most("size", sampler.size, n, lost)
-        if isinstance(sampler, FixedSize)
-        else fraction_size(sampler, n)
-    )
+    size = _at_most("size", sampler.size, n, lost) if isinstance(sampler, FixedSize) else fraction_size(sampler, n)
     first = random.choice(np.flatnonzero(here), min(size, int(here.sum())), replace=False)
     others = random.choice(np.flatnonzero(~here), size - first.size, replace=False)
     return _sorted(np.concatenate([first, others]))
@@ -108,15 +78,9 @@ def fraction_size(sampler: Fraction, n: int) -> int:
 
 @dataclass
 class Shortage:
-    """Tells people, once after each loss, that fewer clients are left than the settings want.
+    """Tells people, once after each loss, that fewer clients are left than the settings want."""
 
-    Attributes
-    ----------
-    left
-        How many there were when it was last told.
-    """
-
-    left: int | None = None
+    left: int | None = None  # how many there were when it was last told
 
     def tell(self, sampler: Sampler, left: int, lost: int, t: int) -> None:
         """Log that cohorts (or the number of groups) are smaller from round ``t`` on, unless that was told."""

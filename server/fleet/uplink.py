@@ -22,20 +22,14 @@ from fenchel.server.fleet.cohort import Reduced
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Sums of vectors of which each client sent some coordinates.
-
-    Attributes
-    ----------
-    total
-        Sum of what was sent, weighted where the clients are, shape (d,), dtype of the model; 0 where nobody sent
-        anything.
-    coverage
-        w, the weight of those that sent each coordinate, shape (d,), dtype of the model; their number where all
-        weigh the same.
-    """
+    """Sums of vectors of which each client sent some coordinates."""
 
     total: Vector
+    """Sum of what was sent, weighted where the clients are, shape (d,), dtype of the model; 0 where nobody sent
+    anything."""
     coverage: Vector
+    """w, the weight of those that sent each coordinate, shape (d,), dtype of the model; their number where all weigh
+    the same."""
 
     def mean(self, uncovered: Vector) -> Vector:
         """Return the mean over those that sent a coordinate; ``uncovered``, shape (d,), where nobody did."""
@@ -47,21 +41,11 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class ServerUplink:
-    """The way up, seen from the server.
+    """The way up, seen from the server."""
 
-    Attributes
-    ----------
-    settings
-        What clients do to their vectors.
-    seed
-        Of the run.
-    noisy
-        Whether what clients send carries noise.
-    """
-
-    settings: Uplink
-    seed: int
-    noisy: bool = False
+    settings: Uplink  # what clients do to their vectors
+    seed: int  # of the run
+    noisy: bool = False  # whether what clients send carries noise
 
     @property
     def holds(self) -> bool:
@@ -83,16 +67,8 @@ class ServerUplink:
     def aggregate(self, replies: Reduced, name: str, around: Vector, t: int) -> Aggregate:
         """Return the sums of a vector over all replies.
 
-        Parameters
-        ----------
-        replies
-            Of a phase whose handler sent the vector through its uplink.
-        name
-            Of the vector.
-        around
-            What the clients were sent, shape (d,).
-        t
-            The round.
+        replies: of a phase whose handler sent the vector through its uplink.
+        around: what the clients were sent, shape (d,).
         """
         sparsifier = self.settings.sparsify
         if sparsifier is None:

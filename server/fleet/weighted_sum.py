@@ -66,15 +66,10 @@ class WeightedSum:
     As long as all terms weigh the same, they are added up as they are, and their weight is multiplied in at
     the end: for large arrays a product takes longer than a sum. Not where they weigh less than 1, and the sum
     might overflow.
-
-    Attributes
-    ----------
-    weight
-        Sum of the weights.
     """
 
     def __init__(self) -> None:
-        self.weight = 0.0
+        self.weight = 0.0  # sum of the weights
         self._terms = 0
         self._unit = 1.0  # what the total is still to be multiplied by
         self._total: Array | None = None
@@ -103,13 +98,7 @@ class WeightedSum:
         return self._added
 
     def mean(self) -> Array:
-        """Return the weighted mean, a new array.
-
-        Raises
-        ------
-        ZeroDivisionError
-            The weights add up to zero.
-        """
+        """Return the weighted mean, a new array."""
         if not self.weight:
             raise ZeroDivisionError("the weights add up to zero")
         total = self._added

@@ -35,33 +35,9 @@ _CLASS_NAME = 200  # characters of each
 class Admission:
     """Lets clients into one run.
 
-    Parameters
-    ----------
-    settings
-        Of the run.
-    run
-        Its id.
-    source
-        Its data set; ``None``: each client brings its own.
-    resume
-        The checkpoint that it goes on from.
-    epoch
-        How often it has been resumed.
-    disclosures
-        The account of what crosses.
-    environments
-        Told of what each client runs on.
-    remarks
-        Where refusals are logged.
-    joined, opened
-        As of :class:`fenchel.server.telemetry.observer.Observer`.
-
-    Attributes
-    ----------
-    enrolment
-        Takes the joins.
-    members
-        Clients of the run, by id in order of ids; the fleet has the same dict.
+    source: its data set; ``None``: each client brings its own.
+    remarks: where refusals are logged.
+    members: clients of the run, by id in order of ids; the fleet has the same dict.
     """
 
     def __init__(
@@ -91,7 +67,7 @@ class Admission:
         expected = None if settings.clients == "auto" else settings.clients
         names = () if resume is None else tuple(resume.members)
         late_joiners = settings.participation.late_joiners
-        self.enrolment = Registration(expected, settings.network.settle, names, late_joiners)
+        self.enrolment = Registration(expected, settings.network.settle, names, late_joiners)  # takes the joins
         self._newcomers = LateJoiners(epoch)
         self.members: dict[str, ClientRecord] = {} if resume is None else resume.restore()
         if settings.participation.on_lost_state == "stop":
@@ -104,13 +80,7 @@ class Admission:
     # What the transport calls
 
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-        """Answer a Join. The transport has made sure that the client is who it says it is.
-
-        Raises
-        ------
-        JoinRefusedError
-            With a reason for the person who started the client.
-        """
+        """Answer a Join. The transport has made sure that the client is who it says it is."""
         if request.own_data != self._settings.own_data:
             raise JoinRefusedError(
                 "this run wants each client to bring its own data file: start this client with --data FILE"
@@ -135,11 +105,6 @@ class Admission:
         """Serve the Work stream of a client until it ends.
 
         ``traceparent`` is the trace context that the client opened it with, if any.
-
-        Raises
-        ------
-        WireError
-            The client broke the protocol.
         """
         member = self.members.get(client)
         if member is None and self.enrolment.is_late(client):
@@ -230,9 +195,7 @@ class Admission:
 
     def _misfit(self, member: ClientRecord, shard: pb.ShardDescription) -> str:
         """Say why a client's data does not fit the run; empty if it does. Names of classes are never told."""
-        if len(shard.class_names) > _CLASS_NAMES or any(
-            len(name) > _CLASS_NAME for name in shard.class_names
-        ):
+        if len(shard.class_names) > _CLASS_NAMES or any(len(name) > _CLASS_NAME for name in shard.class_names):
             return (
                 f"client {member.name} has more than {_CLASS_NAMES:,} names of classes, or one of more than "
                 f"{_CLASS_NAME} characters; shorten them in its data file"

@@ -20,30 +20,17 @@ _SHARE = 0.05  # of the time, that the attempts to take one client in may take a
 
 @dataclass
 class _LateJoiner:
-    """A client that is not in the fleet yet.
+    """A client that is not in the fleet yet."""
 
-    Attributes
-    ----------
-    member
-        What will be the fleet's record of it.
-    streams
-        How many of its streams wait; an older one may seem to be open for a while.
-    called
-        Set when it is in the fleet, or the run is over.
-    """
-
-    member: ClientRecord
-    streams: int = 0
-    called: asyncio.Event = field(default_factory=asyncio.Event)
+    member: ClientRecord  # what will be the fleet's record of it
+    streams: int = 0  # how many of its streams wait; an older one may seem to be open for a while
+    called: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is in the fleet, or the run is over
 
 
 class LateJoiners:
     """Those who wait to be taken into the fleet.
 
-    Parameters
-    ----------
-    epoch
-        How often the run has been resumed: where the numbers of their instructions begin.
+    epoch: how often the run has been resumed: where the numbers of their instructions begin.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -69,13 +56,7 @@ class LateJoiners:
         return reason if turned_away == instance else ""
 
     async def wait(self, member: ClientRecord) -> None:
-        """Wait until the client is in the fleet, or the run is over.
-
-        Raises
-        ------
-        JoinRefusedError
-            It came by another stream meanwhile, and was turned away.
-        """
+        """Wait until the client is in the fleet, or the run is over."""
         late_joiner = self._waiting.get(member.name)
         if late_joiner is None or late_joiner.member is not member:
             raise JoinRefusedError(f"client {member.name!r} was turned away meanwhile; it must join anew")
@@ -104,15 +85,6 @@ class LateJoiners:
 
         A new process of it is not called before twenty times as long has passed as this has taken, after the next
         failure forty times, and so on: whoever comes and goes can take a twentieth of the time at most.
-
-        Parameters
-        ----------
-        member, instance
-            The client, and which process of it.
-        reason
-            Why not.
-        seconds
-            How long everybody has waited for it.
         """
         failures = self._failures[member.name] = self._failures.get(member.name, 0) + 1
         self._next_chance[member.name] = time.monotonic() + seconds / _SHARE * 2.0 ** min(failures - 1, 30)
@@ -128,20 +100,7 @@ class LateJoiners:
 
 
 def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:
-    """Refuse ``participation.late_joiners: admit`` where a newcomer could have no part.
-
-    Parameters
-    ----------
-    settings
-        Of the run.
-    half
-        The server half of its algorithm.
-
-    Raises
-    ------
-    SettingsError
-        The data are divided at the start, or the algorithm needs everybody there.
-    """
+    """Refuse ``participation.late_joiners: admit`` where a newcomer could have no part."""
     if settings.participation.late_joiners == "refuse":
         return
     key, name = "participation.late_joiners", settings.algorithm.name
@@ -161,9 +120,7 @@ def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:
             key=key,
         )
     keeps = [entry.name for entry in fields(half.State)][1:]  # besides the model
-    own = (
-        "has a start()" if half.start is not Algorithm.start else f"keeps {', '.join(keeps)}" if keeps else ""
-    )
+    own = "has a start()" if half.start is not Algorithm.start else f"keeps {', '.join(keeps)}" if keeps else ""
     if own and half.admit is Algorithm.admit:
         raise SettingsError(
             f"admit given, but {name} {own} and does not say what becomes of that when a client comes later; "

@@ -18,16 +18,9 @@ _POLL_SECONDS = 10.0  # a client whose fleet is not complete is answered after s
 class Registration:
     """Takes the joins of clients.
 
-    Parameters
-    ----------
-    expected
-        Number of clients; ``None``: whoever joins until ``settle`` seconds pass without a newcomer.
-    settle
-        See ``expected``.
-    names
-        When a run is resumed: its clients.
-    late_joiners
-        Whether others may join once the fleet is complete.
+    expected: number of clients; ``None``: whoever joins until ``settle`` seconds pass without a newcomer.
+    names: when a run is resumed: its clients.
+    late_joiners: whether others may join once the fleet is complete.
     """
 
     def __init__(
@@ -60,17 +53,8 @@ class Registration:
     async def join(self, request: pb.JoinRequest, connected: bool) -> pb.Assignment | None:
         """Enrol a client, or recognise it; return its place once the fleet is complete.
 
-        Parameters
-        ----------
-        request
-            What the client says; its identity has been checked.
-        connected
-            Whether a client of this id has an open stream now.
-
-        Raises
-        ------
-        JoinRefusedError
-            Another protocol version, an identity in use, or a stranger to a run that has begun and admits nobody.
+        request: what the client says; its identity has been checked.
+        connected: whether a client of this id has an open stream now.
         """
         if request.protocol != PROTOCOL:
             raise JoinRefusedError(
@@ -116,13 +100,7 @@ class Registration:
         self._complete.set()
 
     async def completed(self, patience: float) -> list[str]:
-        """Wait until the fleet is complete; return its clients in order of ids.
-
-        Raises
-        ------
-        RunStoppedError
-            It is not after ``patience`` seconds.
-        """
+        """Wait until the fleet is complete; return its clients in order of ids."""
         try:
             async with asyncio.timeout(patience):
                 while self.expected is None and not self._complete.is_set():

@@ -22,33 +22,15 @@ log = logging.getLogger("fenchel.server")
 
 
 async def share_secrets(
-    fleet: Fleet,
-    designated: str | None = None,
-    revoked: Callable[[bytes], str] = lambda certificate: "",
+    fleet: Fleet, designated: str | None = None, revoked: Callable[[bytes], str] = lambda certificate: ""
 ) -> str:
     """Let one client make secrets and hand them to all others, sealed.
 
-    Parameters
-    ----------
-    fleet
-        All of it takes part.
-    designated
-        The client that makes them; ``None``: the first by id.
-    revoked
-        Says why a certificate (PEM) was revoked; empty if it was not. What came with one that was is not
-        passed on.
+    designated: the client that makes them; ``None``: the first by id.
+    revoked: says why a certificate (PEM) was revoked; empty if it was not. What came with one that was is not passed
+        on.
 
-    Returns
-    -------
-    str
-        The fingerprint of the secrets, on which all clients agree.
-
-    Raises
-    ------
-    SettingsError
-        No client has the name of the designated one.
-    RunStoppedError
-        A client could not do its part, or not in time; its certificate was revoked; or they do not agree.
+    Returns: The fingerprint of the secrets, on which all clients agree.
     """
     clients = fleet.all().clients
     maker = clients[0] if designated is None else designated
@@ -58,9 +40,7 @@ async def share_secrets(
     for client, offer in zip(others, offers, strict=True):
         _check(client, str(offer["certificate"]), revoked)
     offered = {
-        f"{client}/{name}": value
-        for client, offer in zip(others, offers, strict=True)
-        for name, value in offer.items()
+        f"{client}/{name}": value for client, offer in zip(others, offers, strict=True) for name, value in offer.items()
     }
     sealed = await _ask(fleet, maker, SEAL, sealed_for(others), offered)
     _check(maker, str(sealed["certificate"]), revoked)
@@ -69,9 +49,7 @@ async def share_secrets(
         own = {name: sealed[f"{client}/{name}"] for name in ("box", "signature")}
         return own | {"sender": maker, "certificate": sealed["certificate"]}
 
-    accepted = await asyncio.gather(
-        *(_ask(fleet, client, ACCEPT, ACCEPTED, parcel(client)) for client in others)
-    )
+    accepted = await asyncio.gather(*(_ask(fleet, client, ACCEPT, ACCEPTED, parcel(client)) for client in others))
     fingerprint = str(sealed["fingerprint"])
     for client, reply in zip(others, accepted, strict=True):
         if reply["fingerprint"] != fingerprint:
@@ -81,10 +59,7 @@ async def share_secrets(
                 f"new one; if that ends the same way, {client} or {maker} does not run what the others run"
             )
     log.info(
-        "client %s made the secrets and sealed them for %d others; fingerprint %s",
-        maker,
-        len(others),
-        fingerprint,
+        "client %s made the secrets and sealed them for %d others; fingerprint %s", maker, len(others), fingerprint
     )
     return fingerprint
 

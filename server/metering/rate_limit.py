@@ -34,12 +34,7 @@ class CrowdedError(FenchelError):
 class TokenBucket:
     """Lets events pass at a rate, after some that pass at once (a token bucket).
 
-    Parameters
-    ----------
-    rate
-        Events in a second.
-    burst
-        Events that may come at once.
+    rate: events in a second.
     """
 
     rate: float
@@ -61,9 +56,7 @@ class _Visitor:
 
     begun: TokenBucket
     probes: TokenBucket
-    refusals: TokenBucket = field(
-        default_factory=lambda: TokenBucket(_REFUSALS_PER_SECOND, _REFUSALS_AT_ONCE)
-    )
+    refusals: TokenBucket = field(default_factory=lambda: TokenBucket(_REFUSALS_PER_SECOND, _REFUSALS_AT_ONCE))
     open: int = 0
     waiting: int = 0
     refused: int = 0
@@ -76,13 +69,7 @@ class _Visitor:
 
 
 class RateLimiter:
-    """Stands before every call of a client whose identity is known.
-
-    Parameters
-    ----------
-    network
-        The limits.
-    """
+    """Stands before every call of a client whose identity is known."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -95,17 +82,7 @@ class RateLimiter:
     async def passed(self, client: str, *, probe: bool = False) -> AsyncIterator[None]:
         """Count a call of a client as open for the duration of a ``with`` block; wait first if it comes too soon.
 
-        Parameters
-        ----------
-        client
-            Who calls.
-        probe
-            Whether the call is one of many that a measurement makes.
-
-        Raises
-        ------
-        CrowdedError
-            The client has as many calls open as it may have.
+        probe: whether the call is one of many that a measurement makes.
         """
         visitor, most = self._visitor(client), self._network.max_calls_per_client
         if visitor.open >= most:

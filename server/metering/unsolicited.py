@@ -20,12 +20,7 @@ MOST_VALUES = 100
 class Strays:
     """Rate limits of the unsolicited replies of one client, over all its streams.
 
-    Parameters
-    ----------
-    client
-        The client's id.
-    network
-        How many replies and frames to take in a second.
+    network: how many replies and frames to take in a second.
     """
 
     def __init__(self, client: str, network: Network) -> None:

@@ -21,15 +21,7 @@ _CONSEQUENCE = (
 
 @dataclass
 class Environments:
-    """The environments of one run's participants.
-
-    Parameters
-    ----------
-    folder
-        Of the run.
-    remarks
-        The throttled log.
-    """
+    """The environments of one run's participants."""
 
     folder: RunFolder
     throttled_log: ThrottledLog
@@ -39,13 +31,7 @@ class Environments:
     _news: bool = False
 
     def resume(self, done: int) -> None:
-        """Continue the record of a run after round ``done``.
-
-        Raises
-        ------
-        CheckpointError
-            The record is damaged.
-        """
+        """Continue the record of a run after round ``done``."""
         self._record = EnvironmentRecord.load(self.folder.environments)
         self._round = done + 1
 
@@ -67,30 +53,16 @@ class Environments:
         self._update(SERVER, Environment.current())
         self._compared = True
         if found := differences(self._record.latest):
-            log.warning(
-                "the computing environments of this run differ: %s. %s", differences_text(found), _CONSEQUENCE
-            )
+            log.warning("the computing environments of this run differ: %s. %s", differences_text(found), _CONSEQUENCE)
         self.save_news()
 
     def begins(self, t: int) -> None:
-        """Write the record if it has changed, as round ``t`` begins.
-
-        Raises
-        ------
-        StorageError
-            The disk is full, or the folder cannot be written.
-        """
+        """Write the record if it has changed, as round ``t`` begins."""
         self._round = t
         self.save_news()
 
     def save_news(self) -> None:
-        """Write the record if it has changed.
-
-        Raises
-        ------
-        StorageError
-            The disk is full, or the folder cannot be written.
-        """
+        """Write the record if it has changed."""
         if self._news:
             self._record.save(self.folder.environments, self.folder.id)
             self._news = False

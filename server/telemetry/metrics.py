@@ -34,20 +34,7 @@ _NO_FIGURES = frozenset({*COUNTS, *SOCKETS, *TIMES, "clients"})
 
 
 class ServerMetrics:
-    """Counts what happens in a run.
-
-    Parameters
-    ----------
-    run
-        Its id.
-    settings
-        Of the run.
-
-    Raises
-    ------
-    MissingDependencyError
-        The library is not installed.
-    """
+    """Counts what happens in a run."""
 
     def __init__(self, run: str, settings: RunSettings) -> None:
         self.exposition = made = Exposition()
@@ -58,21 +45,14 @@ class ServerMetrics:
         self._begun = made.gauge("fenchel_round", "The round that goes on, or went on last.")
         self._ended = made.gauge("fenchel_round_ended_timestamp_seconds", "When the last round was done.")
         self._seconds = made.histogram("fenchel_round_seconds", "Duration of rounds.", LATENCIES)
-        self._parts = made.counter(
-            "fenchel_round_part_seconds_total", "Where the time of rounds has gone.", "part"
-        )
+        self._parts = made.counter("fenchel_round_part_seconds_total", "Where the time of rounds has gone.", "part")
         self._evaluation = made.counter("fenchel_evaluation_seconds_total", "Evaluation between rounds.")
         self._idle = made.counter(
             "fenchel_idle_seconds_total", "How long the average client waited for the slowest one."
         )
-        self._calls = made.counter(
-            "fenchel_calls_total", "Instructions, and what became of them.", "phase", "outcome"
-        )
+        self._calls = made.counter("fenchel_calls_total", "Instructions, and what became of them.", "phase", "outcome")
         self._total = made.histogram(
-            "fenchel_call_seconds",
-            "Instructions, from being queued to the reply being decoded.",
-            LATENCIES,
-            "phase",
+            "fenchel_call_seconds", "Instructions, from being queued to the reply being decoded.", LATENCIES, "phase"
         )
         self._network = made.histogram(
             "fenchel_call_network_seconds", "Their time between the two sides.", LATENCIES, "phase"
@@ -97,9 +77,7 @@ class ServerMetrics:
 
     def observer(self) -> RunObserver:
         """Return what a coordinator reports to."""
-        return RunObserver(
-            conducting=self._conducting, begins=self._begun.set, row=self._row, calls=self._count
-        )
+        return RunObserver(conducting=self._conducting, begins=self._begun.set, row=self._row, calls=self._count)
 
     def _conducting(self, conductor: Conductor) -> None:
         def standing(state: State) -> int:

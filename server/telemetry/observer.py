@@ -31,38 +31,24 @@ class Conductor(Protocol):
 
 @dataclass(frozen=True)
 class RunObserver:
-    """Where a run's progress goes while it runs: nowhere, unless the command line or a test asks.
-
-    Attributes
-    ----------
-    joined
-        Called with the number of clients described so far and the number expected (``None``: open).
-    row
-        Called with the figures of each round.
-    conducting
-        Called once, on the event loop of the run, with who conducts it.
-    begins
-        Called with the number of each round that begins.
-    calls
-        Called with the instructions of each round once they are over, and with those that belong to none.
-    opened
-        Called with the id of a client that opens a stream, and the trace context it names; empty: none.
-    traced
-        Called with each phase that is about to be asked, and its round; returns the trace context that goes
-        with its instructions, or nothing.
-    waits
-        Called when the run waits for replies beyond their deadline, with what it waits for in a few words;
-        empty: it goes on.
-    """
+    """Where a run's progress goes while it runs: nowhere, unless the command line or a test asks."""
 
     joined: Callable[[int, int | None], None] = lambda present, expected: None
-    row: Callable[[Row], None] = lambda row: None
+    """Called with the number of clients described so far and the number expected (``None``: open)."""
+    row: Callable[[Row], None] = lambda row: None  # called with the figures of each round
     conducting: Callable[[Conductor], None] = lambda conductor: None
-    begins: Callable[[int], None] = lambda t: None
+    """Called once, on the event loop of the run, with who conducts it."""
+    begins: Callable[[int], None] = lambda t: None  # called with the number of each round that begins
     calls: Callable[[Sequence[Call]], None] = lambda calls: None
+    """Called with the instructions of each round once they are over, and with those that belong to none."""
     opened: Callable[[str, str], None] = lambda client, traceparent: None
+    """Called with the id of a client that opens a stream, and the trace context it names; empty: none."""
     traced: Callable[[str, int], str] = lambda phase, t: ""
+    """Called with each phase that is about to be asked, and its round; returns the trace context that goes with its
+    instructions, or nothing."""
     waits: Callable[[str], None] = lambda words: None
+    """Called when the run waits for replies beyond their deadline, with what it waits for in a few words; empty: it
+    goes on."""
 
     def beside(self, other: RunObserver) -> RunObserver:
         """Return an observer that tells this one and then another; only one of them can trace."""

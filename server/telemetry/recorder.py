@@ -139,23 +139,15 @@ def _crossed(calls: Sequence[Call]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a round, which may be noted later.
+    """The end of a round, which may be noted later."""
 
-    Attributes
-    ----------
-    unix, started_unix
-        When it ended, and when it had begun, by the time of day.
-    seconds, evaluation_seconds
-        What the round and the evaluation after it took.
-    saved_unix, saved_seconds
-        When the writing of a checkpoint began that has ended meanwhile, and what it took; nan: none has.
-    """
-
-    unix: float
+    unix: float  # unix, started_unix: when it ended, and when it had begun, by the time of day
     started_unix: float
-    seconds: float
+    seconds: float  # seconds, evaluation_seconds: what the round and the evaluation after it took
     evaluation_seconds: float
     saved_unix: float
+    """saved_unix, saved_seconds: when the writing of a checkpoint began that has ended meanwhile, and what it took;
+    nan: none has."""
     saved_seconds: float
 
 
@@ -163,18 +155,8 @@ class Ended:
 class Recorder:
     """Writes the tables of a run.
 
-    Parameters
-    ----------
-    folder
-        Of the run.
-    figures
-        Names of the algorithm's own figures.
-    kept_rounds
-        Rounds that a resumed run keeps.
-    on_calls
-        Told the instructions whose rows are noted.
-    client_figures
-        Names of the algorithm's figures of each client; without any there is no table of them.
+    on_calls: told the instructions whose rows are noted.
+    client_figures: names of the algorithm's figures of each client; without any there is no table of them.
     """
 
     folder: RunFolder
@@ -202,39 +184,22 @@ class Recorder:
     def ended(self, started: float, seconds: float, evaluation_seconds: float) -> Ended:
         """Return the end of a round, which is now.
 
-        Parameters
-        ----------
-        started
-            When the round began, by the performance counter.
-        seconds, evaluation_seconds
-            What the round and the evaluation after it took.
+        started: when the round began, by the performance counter.
+        seconds, evaluation_seconds: what the round and the evaluation after it took.
         """
         now, saved = time.time(), self._saved
         self._saved = math.nan, math.nan
         return Ended(now, now - (time.perf_counter() - started), seconds, evaluation_seconds, *saved)
 
     def round(
-        self,
-        t: int,
-        started: float,
-        ended: Ended,
-        calls: Sequence[Call],
-        connected: int,
-        figures: Mapping[str, float],
+        self, t: int, started: float, ended: Ended, calls: Sequence[Call], connected: int, figures: Mapping[str, float]
     ) -> dict[str, float]:
         """Note a round; return its row.
 
-        Parameters
-        ----------
-        started
-            When the round began, by the performance counter.
-        ended
-            What :meth:`ended` said when it was over.
-        calls
-            All instructions since the last row: of the round and its evaluation, and before the first round those
+        started: when the round began, by the performance counter.
+        ended: what :meth:`ended` said when it was over.
+        calls: all instructions since the last row: of the round and its evaluation, and before the first round those
             of the setup. Only those of the round itself enter the row.
-        figures
-            Results of the evaluation, and the algorithm's own.
         """
         self.calls(calls)
         own = [call for call in calls if call.kind != pb.INSPECT and call.round == t]
@@ -244,10 +209,7 @@ class Recorder:
         row = {
             "round": t,
             "asked": sum(call.kind == pb.ASK for call in own),
-            **{
-                outcome: sum(call.outcome == outcome for call in own)
-                for outcome in ("counted", "late", "failed")
-            },
+            **{outcome: sum(call.outcome == outcome for call in own) for outcome in ("counted", "late", "failed")},
             "connected": connected,
             "bytes_down": sum(call.body_bytes for call in own),
             "bytes_up": sum(call.reply_bytes for call in own),
@@ -284,8 +246,7 @@ class Recorder:
     def clients(self, t: int, figures: Mapping[str, Mapping[str, float]]) -> None:
         """Note the algorithm's figures of each client after a round."""
         self._clients += [
-            (t, client, *(own.get(name, math.nan) for name in self.client_figures))
-            for client, own in figures.items()
+            (t, client, *(own.get(name, math.nan) for name in self.client_figures)) for client, own in figures.items()
         ]
 
     def flush(self) -> None:
@@ -301,15 +262,11 @@ class Recorder:
     def finish(self, figures: Mapping[str, float]) -> None:
         """Write the rest, and turn the tables into Parquet files.
 
-        Parameters
-        ----------
-        figures
-            Those of the final model: an algorithm may change its model after the last round, whose row gets them.
+        figures: those of the final model: an algorithm may change its model after the last round, whose row gets
+            them.
         """
         self.flush()
-        self._metrics_log.finish(
-            {name: figures[name] for name in (*FIGURES, *self.figures) if name in figures}
-        )
+        self._metrics_log.finish({name: figures[name] for name in (*FIGURES, *self.figures) if name in figures})
         self._calls_log.finish()
         if self._clients_log is not None:
             self._clients_log.finish()

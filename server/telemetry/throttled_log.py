@@ -32,27 +32,14 @@ class _Said:
 class ThrottledLog:
     """Writes lines about clients, at a pace for each client, whatever it does to be written about.
 
-    Parameters
-    ----------
-    clock
-        Seconds.
+    clock: seconds.
     """
 
     clock: Callable[[], float] = time.monotonic
     _said: dict[str, _Said] = field(default_factory=dict)
 
     def add(self, level: int, client: str, line: str) -> None:
-        """Write a line about a client, unless it is the last one again, or too many were written of late.
-
-        Parameters
-        ----------
-        level
-            Of the log record.
-        client
-            Who it is about.
-        line
-            The whole line.
-        """
+        """Write a line about a client, unless it is the last one again, or too many were written of late."""
         now = self.clock()
         if client not in self._said and len(self._said) >= _REMEMBERED:
             self._said.clear()

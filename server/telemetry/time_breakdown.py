@@ -17,34 +17,17 @@ from fenchel.server.fleet.calls import Call, OpenRequest
 
 @dataclass(frozen=True, slots=True)
 class CallBreakdown:
-    """Seconds of one call, from when it was queued until its reply was decoded. Nan where they are not known.
+    """Seconds of one call, from when it was queued until its reply was decoded. Nan where they are not known."""
 
-    Attributes
-    ----------
-    total
-        All of them.
-    compute, encryption
-        Of the client's algorithm; encryption and decryption.
-    coding
-        Encoding, decoding and journalling, on both sides.
-    serialisation
-        Both messages: the time in which their bytes passed.
-    propagation
-        Both messages: the rest of their way.
-    queueing
-        Ready, but not taken up: in the queues of both sides, between threads, or for want of room on the server.
-    away, broken
-        The client had no stream open: before the first byte was sent to it, and after that.
-    """
-
-    total: float
-    compute: float
+    total: float  # all of them
+    compute: float  # compute, encryption: of the client's algorithm; encryption and decryption
     encryption: float
-    coding: float
-    serialisation: float
-    propagation: float
+    coding: float  # encoding, decoding and journalling, on both sides
+    serialisation: float  # both messages: the time in which their bytes passed
+    propagation: float  # both messages: the rest of their way
     queueing: float
-    away: float
+    """Ready, but not taken up: in the queues of both sides, between threads, or for want of room on the server."""
+    away: float  # away, broken: the client had no stream open: before the first byte was sent to it, and after that
     broken: float
 
     @property
@@ -84,34 +67,23 @@ class CallBreakdown:
 
 @dataclass
 class RoundBreakdown:
-    """Seconds of one round, by what the run had to wait for.
-
-    Attributes
-    ----------
-    compute, encryption, coding, serialisation, propagation, queueing
-        As for :class:`CallBreakdown`, of the calls that were waited for; ``coding`` with the server's for
-        everybody.
-    away
-        As long as the clients of these calls had no stream open.
-    waiting
-        From the last answer that was counted until the exchange was over: for answers that never came.
-    server
-        The server's own work: between exchanges, and checking and combining the last reply of each.
-    idle
-        How long the average client that had answered waited for the slowest one. No further part: the others
-        are what the slowest did meanwhile.
-    """
+    """Seconds of one round, by what the run had to wait for."""
 
     compute: float = 0.0
+    """compute, encryption, coding, serialisation, propagation, queueing: as for :class:`CallBreakdown`, of the calls
+    that were waited for; ``coding`` with the server's for everybody."""
     encryption: float = 0.0
     coding: float = 0.0
     serialisation: float = 0.0
     propagation: float = 0.0
     queueing: float = 0.0
-    away: float = 0.0
+    away: float = 0.0  # as long as the clients of these calls had no stream open
     waiting: float = 0.0
-    server: float = 0.0
+    """From the last answer that was counted until the exchange was over: for answers that never came."""
+    server: float = 0.0  # the server's own work: between exchanges, and checking and combining the last reply of each
     idle: float = 0.0
+    """How long the average client that had answered waited for the slowest one. No further part: the others are what
+    the slowest did meanwhile."""
 
     @property
     def network(self) -> float:
@@ -151,12 +123,7 @@ class RoundBreakdown:
 def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdown:
     """Return where the time of a round has gone.
 
-    Parameters
-    ----------
-    started_ns, ended_ns
-        The round, by the performance counter.
-    calls
-        Its instructions, without those of the evaluation.
+    started_ns, ended_ns: the round, by the performance counter.
     """
     by_exchange: dict[OpenRequest, list[Call]] = {}
     for call in calls:

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 class ServerTraces:
     """Makes the spans of a run, for the duration of a ``with`` block.
 
-    Parameters
-    ----------
-    tracing
-        Where they go.
-    run
-        The run's id.
+    tracing: where they go.
     """
 
     def __init__(self, tracing: Tracing, run: str) -> None:
@@ -74,9 +69,7 @@ class ServerTraces:
     def _row(self, row: Row) -> None:
         span = self._open.pop(int(row["round"]), None)
         if span is not None:
-            numbers = {
-                f"fenchel.{name}": float(row[name]) for name in ("counted", "late", "failed", "seconds")
-            }
+            numbers = {f"fenchel.{name}": float(row[name]) for name in ("counted", "late", "failed", "seconds")}
             span.set_attributes(numbers)
             span.end(round(row["unix"] * 1e9))
 
@@ -101,8 +94,6 @@ class ServerTraces:
                 over = call.request.ended_ns if call.request is not None else call.queued_ns
                 span.end(call.unix_ns(over))
 
-    def _start(
-        self, name: str, above: Span | None, attributes: dict[str, str | int], kind: str = "internal"
-    ) -> Span:
+    def _start(self, name: str, above: Span | None, attributes: dict[str, str | int], kind: str = "internal") -> Span:
         context = None if above is None else self._tracing.within(above)
         return self._tracing.tracer.start_span(name, context, self._tracing.kind(kind), attributes=attributes)

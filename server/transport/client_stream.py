@@ -40,22 +40,12 @@ class _Incoming:
 class ClientStream:
     """Sends a member's instructions down its stream and takes the replies up.
 
-    Parameters
-    ----------
-    member
-        Whose stream it is.
-    stream
-        The frames.
-    network
-        The limits: the largest reply to accept, how many that nobody waits for to take in a second, and how many
+    network: the limits: the largest reply to accept, how many that nobody waits for to take in a second, and how many
         frames of these; more are left on the wire.
-    disclosures
-        Where it is noted what crosses; ``None``: nowhere.
-    recycler
-        Where the memory of large replies comes from; by default no other stream uses it.
-    budgets
-        Whether clients have privacy budgets, as under differential privacy: one that says that its own is spent is
-        asked for nothing more.
+    disclosures: where it is noted what crosses; ``None``: nowhere.
+    recycler: where the memory of large replies comes from; by default no other stream uses it.
+    budgets: whether clients have privacy budgets, as under differential privacy: one that says that its own is spent
+        is asked for nothing more.
     """
 
     def __init__(
@@ -87,15 +77,7 @@ class ClientStream:
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
         """Converse until either side ends the stream.
 
-        Parameters
-        ----------
-        admit
-            Decides on the client's introduction, and waits until the fleet is ready.
-
-        Raises
-        ------
-        WireError
-            The client sent what the protocol does not allow.
+        admit: decides on the client's introduction, and waits until the fleet is ready.
         """
         data = await self._stream.read()
         now = time.time_ns()

@@ -32,7 +32,5 @@ def _has(of: Callable[[Message], Message] | None, name: str, message: Message) -
     return (message if of is None else of(message)).HasField(name)
 
 
-def _any(
-    parts: Callable[[Message], Iterable[Message]], of: Callable[[Message], object], message: Message
-) -> bool:
+def _any(parts: Callable[[Message], Iterable[Message]], of: Callable[[Message], object], message: Message) -> bool:
     return any(of(part) for part in parts(message))

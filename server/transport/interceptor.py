@@ -30,17 +30,11 @@ Note: TypeAlias = Callable[[Direction, Message], None]
 
 
 class RefusedError(Exception):
-    """A call that is not answered; the text says why, and what to do.
-
-    Attributes
-    ----------
-    code
-        The status with which the call ends.
-    """
+    """A call that is not answered; the text says why, and what to do."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
-        self.code = code
+        self.code = code  # the status with which the call ends
 
 
 def certified(context: _Context) -> str:
@@ -73,20 +67,7 @@ def noted(handler: _Handler, note: Note) -> _Handler:
 class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     """Stands before every call.
 
-    Parameters
-    ----------
-    own
-        Name of Fenchel's service, whose messages are noted where they are answered.
-    guard
-        Knows which certificates were revoked.
-    gate
-        Counts and paces the calls of each client.
-    network
-        The limits.
-    tell
-        Told who is refused, and why.
-    note
-        Told of each message that crosses.
+    own: name of Fenchel's service, whose messages are noted where they are answered.
     """
 
     def __init__(
@@ -131,11 +112,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                     await context.write(message)
 
         return _made(
-            admitted,
-            True,
-            handler.response_streaming,
-            handler.request_deserializer,
-            handler.response_serializer,
+            admitted, True, handler.response_streaming, handler.request_deserializer, handler.response_serializer
         )
 
     @asynccontextmanager
@@ -143,9 +120,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         client = who_calls(context)
         revoked = self._guard.refusal(context)
         # Neither uses up the calls of the client of that name, which has another certificate.
-        counted = (
-            f"{client} (revoked)" if revoked else f"{client} (monitor)" if _is_monitor(context) else client
-        )
+        counted = f"{client} (revoked)" if revoked else f"{client} (monitor)" if _is_monitor(context) else client
         try:
             async with self._gate.passed(counted, probe=is_probe):
                 if revoked:
@@ -166,13 +141,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         await context.abort(code, reason)
 
     async def _only_message(self, context: _Context) -> Any:
-        """Read the message of a call that has one.
-
-        Raises
-        ------
-        RefusedError
-            It does not come, or not in time, or another one follows.
-        """
+        """Read the message of a call that has one."""
         limit = self._network.request_timeout
         try:
             async with asyncio.timeout(limit):

@@ -28,10 +28,7 @@ class RevokedError(Exception):
 class RevocationCheck:
     """Knows who has a stream open, and with which certificate.
 
-    Parameters
-    ----------
-    revocations
-        What was revoked; ``None``: without TLS there are no certificates.
+    revocations: what was revoked; ``None``: without TLS there are no certificates.
     """
 
     def __init__(self, revocations: Revocations | None = None) -> None:
@@ -48,13 +45,7 @@ class RevocationCheck:
 
     @contextmanager
     def watching(self, context: _Context) -> Iterator[None]:
-        """End what the current task does in a ``with`` block once its caller's certificate is revoked.
-
-        Raises
-        ------
-        RevokedError
-            That has happened.
-        """
+        """End what the current task does in a ``with`` block once its caller's certificate is revoked."""
         task = asyncio.current_task()
         assert task is not None
         self._open[task] = certificate_of(context)

@@ -62,18 +62,7 @@ class Service:
 
     Work hands frames on as bytes: :mod:`fenchel.common.wire.frames` reads and writes them.
 
-    Parameters
-    ----------
-    coordinator
-        The run.
-    secure
-        Whether clients show certificates.
-    limits
-        What a client may take up.
-    guard
-        Knows who was shut out.
-    note
-        Told of each message that crosses outside of a client's part in the run.
+    note: told of each message that crosses outside of a client's part in the run.
     """
 
     def __init__(
@@ -117,17 +106,9 @@ class Service:
         return AdmissionInterceptor(_NAME, self._guard, self._gate, self._limits, self._tell, self._note)
 
     def _identity(self, context: _Context, claimed: str) -> str:
-        """Return who calls; a client with a certificate can speak only for itself.
-
-        Raises
-        ------
-        RefusedError
-            The name is none, or another's; or the certificate is a monitor's.
-        """
+        """Return who calls; a client with a certificate can speak only for itself."""
         if not claimed or len(claimed) > 128 or not claimed.isprintable():
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters"
-            )
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters")
         if not self._secure:
             return claimed
         if problem := no_participant(certificate_of(context)):
@@ -181,12 +162,8 @@ class Service:
     async def _probe(self, request: pb.ProbeRequest, context: _Context) -> pb.ProbeReply:
         received = time.time_ns()
         if request.reply_bytes > FRAME_BYTES:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT, f"a probe may ask for {FRAME_BYTES} bytes at most"
-            )
-        return pb.ProbeReply(
-            payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns()
-        )
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"a probe may ask for {FRAME_BYTES} bytes at most")
+        return pb.ProbeReply(payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns())
 
 
 @asynccontextmanager
@@ -195,28 +172,9 @@ async def listening(
 ) -> AsyncIterator[int]:
     """Serve a run's clients for the duration of a ``with`` block.
 
-    Parameters
-    ----------
-    coordinator
-        The run.
-    address
-        ``host:port``; port 0 takes a free one.
-    credentials
-        The server's; ``None``: no TLS.
-    keepalive
-        Seconds between pings.
-
-    Yields
-    ------
-    int
-        The port.
-
-    Raises
-    ------
-    UnreachableError
-        The address cannot be listened on.
-    CredentialError
-        The list of revoked certificates beside the server's cannot be used.
+    address: ``host:port``; port 0 takes a free one.
+    credentials: the server's; ``None``: no TLS.
+    keepalive: seconds between pings.
     """
     network = coordinator.settings.network
     folder = None if credentials is None else credentials.folder
@@ -269,33 +227,16 @@ async def listening(
 
 
 async def serve(
-    coordinator: Coordinator,
-    address: str,
-    credentials: Credentials | None,
-    on_listening: Callable[[int], None],
+    coordinator: Coordinator, address: str, credentials: Credentials | None, on_listening: Callable[[int], None]
 ) -> Summary:
     """Conduct a run for clients that dial in; return when it is over and they have been told.
 
-    Parameters
-    ----------
-    coordinator
-        The run.
-    address, credentials
-        As for :func:`listening`.
-    on_listening
-        Told the port as soon as clients can dial it.
-
-    Raises
-    ------
-    FenchelError
-        As :meth:`fenchel.server.coordinator.Coordinator.conduct`.
+    on_listening: told the port as soon as clients can dial it.
     """
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
 
     keepalive = coordinator.settings.network.keepalive
-    keep_freed_memory(
-        2 * KEPT_BYTES
-    )  # beside the buffers of replies: what a round takes for models and frames
+    keep_freed_memory(2 * KEPT_BYTES)  # beside the buffers of replies: what a round takes for models and frames
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1):
         async with listening(coordinator, address, credentials, keepalive) as port:

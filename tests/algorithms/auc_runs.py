@@ -33,8 +33,7 @@ class Scored(Problem):
 def scored(parts: Sequence[Part]) -> Scored:
     """The machines of the oracle as a federation."""
     shards = [
-        Shard(part.x, (part.y > 0).astype(np.int64), 2, part.x.shape[1], np.arange(part.y.size))
-        for part in parts
+        Shard(part.x, (part.y > 0).astype(np.int64), 2, part.x.shape[1], np.arange(part.y.size)) for part in parts
     ]
     return Scored(tuple(shards), l2=0.0)
 

@@ -119,14 +119,7 @@ class Machines:
         return total / (window * rounds), u
 
     def codasca(
-        self,
-        u: Array,
-        eta: float,
-        eta_g: float,
-        window: int,
-        rounds: int,
-        start: str = "carry",
-        flip: bool = False,
+        self, u: Array, eta: float, eta_g: float, window: int, rounds: int, start: str = "carry", flip: bool = False
     ) -> Array:
         """One stage of CODASCA, with the difference form of the control variates; return the last point."""
         centre = u.copy()

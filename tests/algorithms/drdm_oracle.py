@@ -22,9 +22,7 @@ Gradients: TypeAlias = Callable[[int, int, Dense], Dense]
 Losses: TypeAlias = Callable[[int, Vector], Vector]
 """From the round and a model to the losses that all clients would report, shape (N,)."""
 
-Q1 = Quadratics(
-    np.array([1.0, 1, 1, 1, 2]).reshape(5, 1, 1), np.array([0.0, 0.2, -0.2, 0.1, 3.0]).reshape(5, 1)
-)
+Q1 = Quadratics(np.array([1.0, 1, 1, 1, 2]).reshape(5, 1, 1), np.array([0.0, 0.2, -0.2, 0.1, 3.0]).reshape(5, 1))
 """The scalar problem of section 7.1."""
 Q1_AVERAGE = 6.1 / 6
 Q1_ROBUST = (3 - 0.2 / np.sqrt(2)) / (1 + 1 / np.sqrt(2))
@@ -126,9 +124,7 @@ class Chance:
         elif self.sampling == "with":
             cohort = random.choice(clients, m, p=p / p.sum())
         else:
-            order = np.argsort(
-                -(random.random(clients) ** (1 / np.maximum(p, 1e-300)))
-            )  # Efraimidis, Spirakis 2006
+            order = np.argsort(-(random.random(clients) ** (1 / np.maximum(p, 1e-300))))  # Efraimidis, Spirakis 2006
             cohort = np.array([i for i in order if p[i] > 0] + [i for i in order if p[i] == 0])[:m]
         asked = np.zeros(clients, bool)
         asked[random.permutation(clients)[:m]] = True
@@ -238,10 +234,7 @@ def drdm(
 
     if start is None:
         start = Start(
-            np.zeros(dimension),
-            np.full(clients, 1 / clients),
-            np.zeros(clients),
-            np.zeros((clients, dimension)),
+            np.zeros(dimension), np.full(clients, 1 / clients), np.zeros(clients), np.zeros((clients, dimension))
         )
     wbar, lam, b, g = start.w, start.lam, start.b, start.g
     c = g.mean(axis=0)
@@ -288,9 +281,7 @@ def drdm(
     return trace
 
 
-def drdm_on(
-    problem: Quadratics, draws: Draws, own: Constants, rounds: int, start: Start | None = None
-) -> Trace:
+def drdm_on(problem: Quadratics, draws: Draws, own: Constants, rounds: int, start: Start | None = None) -> Trace:
     """Run it with exact gradients and losses of quadratics."""
     clients, dimension = problem.centers.shape
     return drdm(
@@ -327,9 +318,7 @@ class ScaffPDConstants:
     rho: float = 0.0
 
 
-def scaff_pd(
-    problem: Quadratics, own: ScaffPDConstants, start: Start | None = None
-) -> Iterator[tuple[Floats, Floats]]:
+def scaff_pd(problem: Quadratics, own: ScaffPDConstants, start: Start | None = None) -> Iterator[tuple[Floats, Floats]]:
     """Yield x and lambda after each round, all clients taking part; ``b`` of the start is q of the round before."""
     clients, dimension = problem.centers.shape
     x, lam = np.zeros(dimension), np.full(clients, 1 / clients)

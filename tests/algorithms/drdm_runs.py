@@ -144,9 +144,7 @@ def minibatch_gradients(problem: Problem, size: int, tau: int) -> Gradients:
         return rows[t, i]
 
     def gradients(t: int, j: int, models: Dense) -> Dense:
-        return np.stack(
-            [f.batch_gradient(models[i], batches(t, i)[j - 1]) for i, f in enumerate(problem.objectives)]
-        )
+        return np.stack([f.batch_gradient(models[i], batches(t, i)[j - 1]) for i, f in enumerate(problem.objectives)])
 
     return gradients
 

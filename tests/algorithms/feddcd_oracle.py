@@ -45,9 +45,7 @@ class Quadratics:
         eigenvalues = chance.uniform(alpha, beta, (clients, dimension))
         eigenvalues[:, 0], eigenvalues[:, -1] = alpha, beta
         curvatures = bases * eigenvalues[:, None, :] @ np.swapaxes(bases, 1, 2)
-        return cls(
-            (curvatures + np.swapaxes(curvatures, 1, 2)) / 2, chance.standard_normal((clients, dimension))
-        )
+        return cls((curvatures + np.swapaxes(curvatures, 1, 2)) / 2, chance.standard_normal((clients, dimension)))
 
     @property
     def zeros(self) -> Dense:
@@ -158,13 +156,7 @@ class Momentum:
 
 
 def accelerated_round(
-    minimisers: Minimisers,
-    y: Dense,
-    z: Dense,
-    first: Dense,
-    second: Dense | None,
-    scales: Vector,
-    momentum: Momentum,
+    minimisers: Minimisers, y: Dense, z: Dense, first: Dense, second: Dense | None, scales: Vector, momentum: Momentum
 ) -> tuple[Dense, Dense, Dense]:
     """Steps 1 to 9 of section 2.3; ``second = None``: one cohort. Return the new y and z, and the first center."""
     v, u = momentum.begin(y, z)
@@ -190,8 +182,7 @@ def safe_participation(tau: int, scales: Sequence[float]) -> float:
         return 1.0
     share = tau * (tau - 1) / (n * (n - 1))
     return min(
-        share * total / (a + b + (tau - 2) / (n - 2) * (total - a - b))
-        for a, b in itertools.combinations(scales, 2)
+        share * total / (a + b + (tau - 2) / (n - 2) * (total - a - b)) for a, b in itertools.combinations(scales, 2)
     )
 
 

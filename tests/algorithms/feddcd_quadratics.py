@@ -114,14 +114,10 @@ def problem_of(quadratics: Quadratics, **parameters: float) -> QuadraticProblem:
     return problem
 
 
-def train_quadratics(
-    problem: QuadraticProblem, parent: Path, algorithm: Mapping[str, Any], **given: Any
-) -> Run:
+def train_quadratics(problem: QuadraticProblem, parent: Path, algorithm: Mapping[str, Any], **given: Any) -> Run:
     """Run an algorithm on them; see :func:`tests.algorithms.mlr.train`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "fenchel.client.session.require_allowed", lambda name, allowed: None
-        )  # the code is ours
+        patch.setattr("fenchel.client.session.require_allowed", lambda name, allowed: None)  # the code is ours
         return train(problem, parent, algorithm, **given)
 
 

@@ -68,11 +68,7 @@ def watched() -> Iterator[list[Solve]]:
 
 
 def real(
-    problem: Problem,
-    variant: Variant,
-    parent: Path,
-    cohorts: Sequence[Sequence[int]] = COHORTS,
-    **sections: Any,
+    problem: Problem, variant: Variant, parent: Path, cohorts: Sequence[Sequence[int]] = COHORTS, **sections: Any
 ) -> Run:
     given = variant.sections()
     objective: dict[str, Any] = {"kind": "softmax", "l2": problem.l2}

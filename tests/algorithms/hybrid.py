@@ -136,9 +136,7 @@ class Tap:
             return
         head = parsed.head
         if self.tamper is not None and not head.failure:
-            values = self.tamper(
-                self._phases[head.sequence][0], outline(head.payload, 1 << 40).decode(parsed.chunk)
-            )
+            values = self.tamper(self._phases[head.sequence][0], outline(head.payload, 1 << 40).decode(parsed.chunk))
             (frame,) = frames(pb.Reply(sequence=head.sequence), Body(encode(values)))
             parsed = parse(frame)
             assert isinstance(parsed.head, pb.Reply)
@@ -153,9 +151,7 @@ class Tap:
 
     def _note(self, *, upward: bool, sequence: int, payload: pb.Payload, chunk: memoryview) -> None:
         phase, t = self._phases[sequence]
-        self.heard.append(
-            Message(self.client, upward, phase, t, outline(payload, 1 << 40).decode(bytes(chunk)))
-        )
+        self.heard.append(Message(self.client, upward, phase, t, outline(payload, 1 << 40).decode(bytes(chunk))))
 
 
 @dataclass
@@ -176,9 +172,7 @@ class Run:
         """Return the last state that a client wrote into its journal."""
         entries = sorted((self.folder.journals / self.folder.id / client).glob("*.state"))
         values = store.read(entries[-1])
-        return {
-            name.removeprefix("state/"): value for name, value in values.items() if name.startswith("state/")
-        }
+        return {name.removeprefix("state/"): value for name, value in values.items() if name.startswith("state/")}
 
     @property
     def clients(self) -> list[str]:

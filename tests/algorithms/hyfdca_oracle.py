@@ -89,9 +89,7 @@ class Problem:
         m, s = self.y * z, self.smoothing
         by_kind: dict[str, Callable[[], Vector]] = {
             "hinge": lambda: np.maximum(0, 1 - m),
-            "smoothed-hinge": lambda: np.where(
-                m >= 1, 0, np.where(m <= 1 - s, 1 - m - s / 2, (1 - m) ** 2 / (2 * s))
-            ),
+            "smoothed-hinge": lambda: np.where(m >= 1, 0, np.where(m <= 1 - s, 1 - m - s / 2, (1 - m) ** 2 / (2 * s))),
             "squared-hinge": lambda: np.maximum(0, 1 - m) ** 2 / 2,
             "logistic": lambda: np.log1p(np.exp(-np.abs(m))) + np.maximum(-m, 0),
             "squared": lambda: (z - self.y) ** 2 / 2,
@@ -111,9 +109,7 @@ class Problem:
     @property
     def bend(self) -> float:
         """Second derivative of the conjugate, where it is a parabola."""
-        return {"hinge": 0.0, "smoothed-hinge": self.smoothing, "squared-hinge": 1.0, "squared": 1.0}[
-            self.loss
-        ]
+        return {"hinge": 0.0, "smoothed-hinge": self.smoothing, "squared-hinge": 1.0, "squared": 1.0}[self.loss]
 
     def dual_objective(self, alpha: Vector) -> float:
         w = self.primal(alpha)
@@ -271,8 +267,7 @@ class Hybrid:
         problem = self.problem
         v = problem.primal(delta)
         rise = (
-            np.mean(delta * (problem.y - problem.bend * self.alpha_0))
-            - problem.l2 * problem.primal(self.alpha_0) @ v
+            np.mean(delta * (problem.y - problem.bend * self.alpha_0)) - problem.l2 * problem.primal(self.alpha_0) @ v
         )
         bend = problem.bend * np.mean(delta**2) + problem.l2 * v @ v
         self.outer_step = float(np.clip(rise / bend, 0, 1)) if bend > 0 else float(rise > 0)

@@ -61,11 +61,7 @@ def settings_of(
     **sections: Any,
 ) -> RunSettings:
     """Settings of a plaintext run on ``ROWS``, with K sample groups and Q feature groups; keywords replace sections."""
-    partition = {
-        "kind": "ragged" if ragged else "grid",
-        "sample_groups": grid[0],
-        "feature_groups": grid[1],
-    }
+    partition = {"kind": "ragged" if ragged else "grid", "sample_groups": grid[0], "feature_groups": grid[1]}
     basis: dict[str, Any] = {
         "name": "hyfdca",
         "seed": 7,
@@ -312,9 +308,7 @@ class Witness:
             tasks.create_task(coordinator.conduct())
 
     async def _client(self, coordinator: Coordinator, name: str, shared: LocalData) -> None:
-        request = pb.JoinRequest(
-            protocol=PROTOCOL, client=name, instance=name.encode(), own_data=bool(self.files)
-        )
+        request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), own_data=bool(self.files))
         while not (reply := await coordinator.admission.join(request)).HasField("assignment"):
             pass
         settings = from_json(reply.settings)

@@ -178,11 +178,7 @@ async def _serve(coordinator: Coordinator, name: str, stream: MemoryStream) -> N
 
 
 def federation(
-    parent: Path,
-    shards: Mapping[str, Shard],
-    late: Mapping[str, int],
-    algorithm: Mapping[str, Any],
-    **sections: Any,
+    parent: Path, shards: Mapping[str, Shard], late: Mapping[str, int], algorithm: Mapping[str, Any], **sections: Any
 ) -> Federation:
     """Make a federation whose run admits those who come late."""
     basis: dict[str, Any] = {

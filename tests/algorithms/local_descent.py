@@ -57,17 +57,13 @@ def simulated(settings: RunSettings) -> Vector:
     w: Vector = np.zeros(source.problem.features)
     local: list[Vector] = [np.zeros(objective.dimension) for objective in objectives]
     for t in range(1, settings.rounds + 1):
-        cohort = draw(
-            settings.participation.sampler, sizes, t, generator(settings.seed, "server", t, "cohort")
-        )
+        cohort = draw(settings.participation.sampler, sizes, t, generator(settings.seed, "server", t, "cohort"))
         for k in cohort:
             held = objectives[k].features_held
             v = w[held] if pull is None else local[k]
             anchor = None if pull is None else w[held]
             batches = objectives[k].batches(
-                generator(settings.seed, names[k], t, "batches"),
-                steps=own.local_steps,
-                batch_size=own.batch_size,
+                generator(settings.seed, names[k], t, "batches"), steps=own.local_steps, batch_size=own.batch_size
             )
             for rows in batches:
                 v = step(objectives[k], v, rows, own.step_size_at(t), pull or 0.0, anchor)

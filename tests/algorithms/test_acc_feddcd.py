@@ -58,9 +58,7 @@ class TestNetwork:
     """The variant for models that are not convex."""
 
     @pytest.mark.parametrize("two", [False, True], ids=["one cohort", "two cohorts"])
-    def test_it_is_what_its_definition_says(
-        self, two: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_is_what_its_definition_says(self, two: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("torch")
 
         def second_sample(self: AccFedDCD) -> Cohort:
@@ -126,11 +124,7 @@ class TestNetwork:
 def test_a_conditioning_of_ones_own_replaces_the_clients_bounds(tmp_path: Path) -> None:
     # Which for softmax with l2 = 0.1 and beta = 0.64 is 0.1 / 0.64.
     models: list[Vector] = []
-    for settings in (
-        {"smoothness": 0.6401061976},
-        {"conditioning": 0.1 / 0.6401061976},
-        {"conditioning": 0.5},
-    ):
+    for settings in ({"smoothness": 0.6401061976}, {"conditioning": 0.1 / 0.6401061976}, {"conditioning": 0.5}):
         (parent := tmp_path / str(len(models))).mkdir()
         algorithm = accelerated(**settings, solver={"kind": "newton-cg", "stop": {"gradient": 1e-12}})
         models.append(train(reproducible(), parent, algorithm, cohorts=SETS, rounds=6).model)
@@ -160,10 +154,7 @@ class TestBegin:
     """A fleet that grows has other weights and scalars, and the acceleration begins anew."""
 
     @given(
-        active=st.integers(0, 3),
-        away=st.integers(0, 9),
-        later=st.integers(0, 5),
-        restart=st.none() | st.integers(0, 9),
+        active=st.integers(0, 3), away=st.integers(0, 9), later=st.integers(0, 5), restart=st.none() | st.integers(0, 9)
     )
     def test_a_client_catches_up_by_the_scalars_that_held_before(
         self, active: int, away: int, later: int, restart: int | None
@@ -245,9 +236,7 @@ class TestGuard:
     )
     def test_an_agreement_can_end(self, spreads: list[float], restarts: list[int]) -> None:
         half: Any = SimpleNamespace(
-            state=AccFedDCD.State(np.zeros(1)),
-            settings=SimpleNamespace(restart=True),
-            fleet=SimpleNamespace(round=0),
+            state=AccFedDCD.State(np.zeros(1)), settings=SimpleNamespace(restart=True), fleet=SimpleNamespace(round=0)
         )
         half._watch_anew = partial(AccFedDCD._watch_anew, half)
         for t, spread in enumerate(spreads, 1):
@@ -268,9 +257,7 @@ class TestGuard:
         )
 
     @pytest.mark.parametrize("seed", [0, 2])
-    def test_it_does_nothing_where_solves_keep_the_accuracy_of_a_quarter(
-        self, seed: int, tmp_path: Path
-    ) -> None:
+    def test_it_does_nothing_where_solves_keep_the_accuracy_of_a_quarter(self, seed: int, tmp_path: Path) -> None:
         solver = {"kind": "gradient", "stop": {"accuracy": 0.25}}
         run = train_quadratics(problem_of(unequal(seed)), tmp_path, accelerated(solver=solver), **PAIRS)
         assert run.states[PAIRS["rounds"]].restarts.size == 0
@@ -283,10 +270,7 @@ class TestGuard:
             (parent := tmp_path / str(restart)).mkdir()
             solver = {"kind": "gradient", "stop": {"steps": 2}}
             run = train_quadratics(
-                problem_of(problem),
-                parent,
-                accelerated(solver=solver, restart=restart),
-                **PAIRS | {"rounds": 320},
+                problem_of(problem), parent, accelerated(solver=solver, restart=restart), **PAIRS | {"rounds": 320}
             )
             assert (run.states[320].restarts.size > 0) == restart
             gaps[restart] = (losses_of(problem, run.model) - losses_of(problem, best)).sum()

@@ -78,9 +78,7 @@ def test_the_new_alpha_is_the_maximiser_for_stratified_batches(
 
 def test_a_part_of_the_samples_gives_an_estimate_of_the_same(tmp_path: Path) -> None:
     parts = random_parts([60, 80], 3, seed=23)
-    whole, some = (
-        points(one_stage(parts, tmp_path, dual_batch_size=size, prior=0.3))[-1] for size in (None, 40)
-    )
+    whole, some = (points(one_stage(parts, tmp_path, dual_batch_size=size, prior=0.3))[-1] for size in (None, 40))
     np.testing.assert_array_equal(whole[:-1], some[:-1])
     assert whole[-1] != some[-1]
     assert whole[-1] == pytest.approx(some[-1], abs=0.3)
@@ -128,12 +126,7 @@ def test_a_report_that_no_batch_can_give_does_not_count_and_the_others_go_on(
     reporting(report, ["client-000"], monkeypatch)
     file = tmp_path / "start.npz"
     np.savez(file, model=np.ones(3))
-    objective = {
-        "kind": "binary",
-        "dtype": "float64",
-        "output": output,
-        "initial": {"file": str(file)},
-    }
+    objective = {"kind": "binary", "dtype": "float64", "output": output, "initial": {"file": str(file)}}
     run = train(scored(parts), tmp_path, CODA, rounds=2, objective=objective)
     assert re.search(f"phase 'score': client client-000 failed: it reports .*{message}", caplog.text)
     u = points(run)[-1]

@@ -132,10 +132,7 @@ def test_the_halves_of_the_clients_give_the_golden_vectors() -> None:
     start = np.array([0.1, -0.2, 0, 0, 0])
     naive = Halves(golden(), 0.375, **npa(step_size=0.1))
     found = [half.answer("gradient", 1, {"prior": 0.375, "point": start}) for half in naive.clients]
-    gradients = [
-        [-0.3046875, 0.1734375, -0.03125, 0.065625, -0.096875],
-        [0.0125, -1.48125, 0.15625, -0.05625, 0.2125],
-    ]
+    gradients = [[-0.3046875, 0.1734375, -0.03125, 0.065625, -0.096875], [0.0125, -1.48125, 0.15625, -0.05625, 0.2125]]
     np.testing.assert_allclose(
         plain_signs(np.array([reply["gradient"] for reply in found])), gradients, rtol=0, atol=1e-12
     )
@@ -148,18 +145,11 @@ def test_the_halves_of_the_clients_give_the_golden_vectors() -> None:
         [0.144714358759, 0.001044060888, 0.004659083843, -0.005426065693, -0.010437482958],
     ]
     keys: dict[str, Any] = {"local_steps": 2, "step_size": 0.1, "gamma": 0.5}
-    for algorithm, extra in (
-        (codasca(**keys, wire="paper"), {}),
-        (coda_plus(**keys, output="last"), {"ends": False}),
-    ):
+    for algorithm, extra in ((codasca(**keys, wire="paper"), {}), (coda_plus(**keys, output="last"), {"ends": False})):
         machines = Halves(golden(), 0.375, **algorithm)
         replies = machines.answers(start, begins=True, **extra)
         np.testing.assert_allclose(
-            [start + reply["change"] for reply in replies],
-            first,
-            rtol=0,
-            atol=1e-12,
-            err_msg=algorithm["name"],
+            [start + reply["change"] for reply in replies], first, rtol=0, atol=1e-12, err_msg=algorithm["name"]
         )
         if not extra:
             control = np.mean([reply["control_change"] for reply in replies], axis=0)
@@ -215,9 +205,7 @@ def test_codasca_is_the_algorithm_of_the_paper_over_several_stages(
 
 @pytest.mark.parametrize("output", ["average", "last"])
 @pytest.mark.parametrize("window", [1, 3])
-def test_coda_plus_is_the_algorithm_of_the_paper_over_several_stages(
-    output: str, window: int, tmp_path: Path
-) -> None:
+def test_coda_plus_is_the_algorithm_of_the_paper_over_several_stages(output: str, window: int, tmp_path: Path) -> None:
     parts = random_parts([7, 12, 9], 3, seed=1)
     machines = uniform(parts, 0.3)
     u = np.zeros(6)
@@ -241,9 +229,7 @@ def test_a_run_that_ends_within_a_stage_returns_the_average_so_far(name: str, tm
     window = 3 if name == "coda-plus" else 1
     average, _ = uniform(parts, 0.3).coda_plus(np.zeros(6), 0.2, window, 3)
     length = {"local_steps": 3} if name == "coda-plus" else {}
-    run = train(
-        scored(parts), tmp_path, {"name": name, **EXACT, **length, "step_size": 0.2, "gamma": 0.3}, rounds=3
-    )
+    run = train(scored(parts), tmp_path, {"name": name, **EXACT, **length, "step_size": 0.2, "gamma": 0.3}, rounds=3)
     with np.load(run.folder.model) as archive:
         np.testing.assert_allclose(archive["model"], average[:3], rtol=0, atol=1e-13)
     assert np.abs(run.model - average[:3]).max() > 1e-3
@@ -269,9 +255,7 @@ def test_coda_steps_on_the_proximal_term_exactly_and_renews_alpha(tmp_path: Path
     scores = [part.x @ average[:3] for part in parts]
     shares = [np.mean(part.y > 0) for part in parts]
     up = np.mean([np.mean(h * (part.y > 0)) for h, part in zip(scores, parts, strict=True)]) / np.mean(shares)
-    down = np.mean([np.mean(h * (part.y < 0)) for h, part in zip(scores, parts, strict=True)]) / (
-        1 - np.mean(shares)
-    )
+    down = np.mean([np.mean(h * (part.y < 0)) for h, part in zip(scores, parts, strict=True)]) / (1 - np.mean(shares))
     own_values = [h[part.y < 0].mean() - h[part.y > 0].mean() for h, part in zip(scores, parts, strict=True)]
     assert abs(down - up - np.mean(own_values)) > 1e-3, "clients differ, and so do the two estimators"
     algorithm = {
@@ -298,8 +282,7 @@ def test_both_wires_give_the_same_trajectory(batch_size: int | None, tmp_path: P
     for start in ("carry", "zero", "gradient"):
         algorithm = codasca(**keys, schedule=schedule, cv_init=start) | {"batch_size": batch_size}
         paper, compact = (
-            train(problem, tmp_path, algorithm | {"wire": wire}, rounds=8, seed=5)
-            for wire in ("paper", "compact")
+            train(problem, tmp_path, algorithm | {"wire": wire}, rounds=8, seed=5) for wire in ("paper", "compact")
         )
         np.testing.assert_allclose(points(compact), points(paper), rtol=0, atol=1e-13)
         np.testing.assert_allclose(kept(compact, "control"), kept(paper, "control"), rtol=0, atol=1e-13)
@@ -331,9 +314,7 @@ def test_clients_that_hold_the_same_agree_with_one_machine(tmp_path: Path) -> No
 def test_stochastic_steps_are_the_same_with_one_local_step(tmp_path: Path) -> None:
     problem = scored(random_parts([20, 30], 3, seed=7))
     keys: dict[str, Any] = {"gamma": 0.1, "batch_size": 4}
-    first = train(
-        problem, tmp_path, codasca(local_steps=1, step_size=0.05) | keys | {"server_step_size": 2}, rounds=6
-    )
+    first = train(problem, tmp_path, codasca(local_steps=1, step_size=0.05) | keys | {"server_step_size": 2}, rounds=6)
     second = train(problem, tmp_path, npa(step_size=0.1, output="last") | keys, rounds=6)
     np.testing.assert_allclose(points(first), points(second), rtol=0, atol=1e-14)
 
@@ -357,9 +338,7 @@ def test_steps_of_no_length_lead_nowhere() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
-def test_corrections_cancel_so_that_c_is_what_the_point_moved_by(
-    batch_size: int | None, tmp_path: Path
-) -> None:
+def test_corrections_cancel_so_that_c_is_what_the_point_moved_by(batch_size: int | None, tmp_path: Path) -> None:
     """Section 6.3, item 6: the identity that the compact wire rests on, where everything travels."""
     eta, eta_g, window = 0.1, 1.3, 3
     algorithm = codasca(local_steps=window, step_size=eta, server_step_size=eta_g, wire="paper", gamma=0.2)
@@ -407,11 +386,7 @@ def test_the_costs_are_those_of_the_specification(tmp_path: Path) -> None:
         "compact": (codasca(**two), each, each),
         "compact, fresh": (codasca(**two, cv_init="gradient"), each + 2 * 3 * n, each + 2 * 3 * n),
         "paper": (codasca(**two, wire="paper"), 2 * each, 2 * each),
-        "paper, fresh": (
-            codasca(**two, wire="paper", cv_init="gradient"),
-            2 * each + 2 * 3 * n,
-            2 * each + 2 * 3 * n,
-        ),
+        "paper, fresh": (codasca(**two, wire="paper", cv_init="gradient"), 2 * each + 2 * 3 * n, 2 * each + 2 * 3 * n),
         "coda-plus": (coda_plus(**two), each + 2 * 3 * n, each),
         "coda-plus, last": (coda_plus(**two, output="last"), each, each),
         "npa": (npa(step_size=0.1, schedule=schedule), each, each),
@@ -531,19 +506,9 @@ class Halves:
         return {name: np.mean([answer[name] for answer in answers], axis=0) for name in answers[0]}
 
 
-def halves(
-    digits: Digits, window: int, eta: float, name: str = "codasca", copies: int = 1, **keys: Any
-) -> Halves:
+def halves(digits: Digits, window: int, eta: float, name: str = "codasca", copies: int = 1, **keys: Any) -> Halves:
     wire = {"wire": "paper"} if name == "codasca" else {"output": "last"}
-    algorithm = {
-        "name": name,
-        **EXACT,
-        **wire,
-        "local_steps": window,
-        "step_size": eta,
-        "gamma": 0.02,
-        **keys,
-    }
+    algorithm = {"name": name, **EXACT, **wire, "local_steps": window, "step_size": eta, "gamma": 0.02, **keys}
     found = Halves(digits.parts * copies, digits.machines.p, **algorithm)
     for half in found.clients:
         half.state.centre = digits.start.copy()
@@ -606,18 +571,14 @@ def test_control_variates_that_begin_at_zero_drive_it_off_the_saddle(
 @pytest.mark.parametrize(
     ("eta", "window", "bias"), [(1e-3, 2, 2.6e-4), (1e-3, 64, 1.6e-2), (1e-2, 8, 1.8e-2), (5e-2, 8, 9.0e-2)]
 )
-def test_coda_plus_stands_still_away_from_the_saddle(
-    eta: float, window: int, bias: float, digits: Digits
-) -> None:
+def test_coda_plus_stands_still_away_from_the_saddle(eta: float, window: int, bias: float, digits: Digits) -> None:
     limit = digits.averaging_limit(eta, window)
     assert np.linalg.norm(limit - digits.saddle) == pytest.approx(bias, rel=0.03)
     change = halves(digits, window, eta, "coda-plus").replies(limit, ends=False)["change"]
     np.testing.assert_allclose(change, 0, atol=1e-14)
 
 
-def test_codasca_reaches_the_saddle_in_the_rounds_of_the_specification(
-    digits: Digits, tmp_path: Path
-) -> None:
+def test_codasca_reaches_the_saddle_in_the_rounds_of_the_specification(digits: Digits, tmp_path: Path) -> None:
     run = train(
         scored(digits.parts),
         tmp_path,
@@ -717,9 +678,7 @@ def test_the_schedules_of_the_theorems_have_the_worked_numbers() -> None:
     assert first.step_size == schedule.longest_step(p)
     assert first.local_steps == round(1 / math.sqrt(4 * first.step_size))
     assert first.local_steps * first.rounds == math.ceil(23162.96 / first.local_steps) * first.local_steps
-    assert averaged.stage(101, p, 4).step_size == pytest.approx(
-        first.step_size * math.exp(-0.662252), rel=1e-5
-    )
+    assert averaged.stage(101, p, 4).step_size == pytest.approx(first.step_size * math.exp(-0.662252), rel=1e-5)
     assert NaiveParallelSettings(schedule=schedule).stage(1, p, 4).rounds == 23163
     controlled = CodascaSettings(schedule=schedule)
     assert controlled.stage(1, p, 4).rounds == 1_234_568
@@ -728,9 +687,7 @@ def test_the_schedules_of_the_theorems_have_the_worked_numbers() -> None:
 
 
 @given(number=st.integers(1, 400), window=st.floats(1, 200), clients=st.integers(1, 50))
-def test_in_theory_a_round_of_codasca_goes_as_far_in_every_stage(
-    number: int, window: float, clients: int
-) -> None:
+def test_in_theory_a_round_of_codasca_goes_as_far_in_every_stage(number: int, window: float, clients: int) -> None:
     chosen = CodascaSettings(schedule={**WORKED, "window": window})
     first, later = chosen.stage(1, 0.1, clients), chosen.stage(number, 0.1, clients)
     assert later.rounds == first.rounds
@@ -744,9 +701,7 @@ def test_in_theory_a_round_of_codasca_goes_as_far_in_every_stage(
 def test_in_practice_a_stage_ends_with_the_first_round_that_completes_its_steps(
     window: int, steps: int, number: int
 ) -> None:
-    chosen = CodascaSettings(
-        local_steps=window, step_size=0.9, schedule={"kind": "practice", "stage_steps": steps}
-    )
+    chosen = CodascaSettings(local_steps=window, step_size=0.9, schedule={"kind": "practice", "stage_steps": steps})
     stages = [chosen.stage(s, 0.1, 3) for s in range(1, number + 1)]
     done = sum(stage.rounds for stage in stages) * window
     assert number * steps <= done < number * steps + window
@@ -767,9 +722,7 @@ def test_step_sizes_fall_and_centres_move_at_the_borders_of_stages(tmp_path: Pat
 
 
 def test_a_random_round_ends_its_stage(tmp_path: Path) -> None:
-    algorithm = codasca(
-        local_steps=2, step_size=0.1, output="random", schedule={"kind": "practice", "stage_steps": 12}
-    )
+    algorithm = codasca(local_steps=2, step_size=0.1, output="random", schedule={"kind": "practice", "stage_steps": 12})
     run = train(scored(random_parts([7, 12], 3, seed=9)), tmp_path, algorithm, rounds=60)
     stages = [run.states[t].stage for t in range(1, 61)]
     lengths = np.bincount(stages)[1:-1]
@@ -876,8 +829,7 @@ def test_no_local_step_takes_alpha_below_its_floor(name: str) -> None:
     algorithm: dict[str, Any] = {"name": name, **EXACT, **kind, "local_steps": 2, "step_size": 0.5}
     values = {} if name == "codasca" else {"ends": False}
     free, cut = (
-        Halves(parts, 0.3, **algorithm, dual_floor=lowest).answers(u, begins=True, **values)
-        for lowest in (None, floor)
+        Halves(parts, 0.3, **algorithm, dual_floor=lowest).answers(u, begins=True, **values) for lowest in (None, floor)
     )
     assert min(reply["change"][-1] for reply in free) < 10 * floor
     assert min(reply["change"][-1] for reply in cut) == floor
@@ -934,14 +886,9 @@ def test_settings_that_leave_clients_out_are_refused_before_anything_starts(
 
 @pytest.mark.parametrize(
     ("algorithm", "sections"),
-    [
-        (codasca(), {"objective": {"kind": "logistic"}}),
-        (npa(), {"objective": {"kind": "softmax"}}),
-    ],
+    [(codasca(), {"objective": {"kind": "logistic"}}), (npa(), {"objective": {"kind": "softmax"}})],
 )
-def test_runs_that_cannot_be_are_refused(
-    algorithm: dict[str, Any], sections: dict[str, Any], tmp_path: Path
-) -> None:
+def test_runs_that_cannot_be_are_refused(algorithm: dict[str, Any], sections: dict[str, Any], tmp_path: Path) -> None:
     with raises(SettingsError, key="objective.kind"):
         train(scored(random_parts([7, 12, 9], 3, seed=1)), tmp_path, algorithm, **sections)
 
@@ -1001,11 +948,7 @@ def the_rest(weighting: str = "uniform", gamma: float = 0.0) -> tuple[list[Part]
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("start", ["carry", "zero", "gradient"])
 def test_after_a_loss_codasca_finds_the_saddle_of_the_clients_that_are_left(
-    start: str,
-    weighting: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    start: str, weighting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Exact gradients and gamma = 0, so the operator of those that are left must go to 0, and no other does."""
     parts, machines = the_rest(weighting)

@@ -72,8 +72,7 @@ def test_scaffold_and_mini_batch_sgd_step_along_the_same_subgradient(correction:
     sections: dict[str, Any] = {"objective": SOFTMAX | {"regularizer": L1}, "rounds": 5}
     scaffold = {"name": "scaffold", "correction": correction} | full
     models = [
-        train(problem, tmp_path, algorithm, **sections).model
-        for algorithm in (scaffold, {**full, "name": "mb-sgd"})
+        train(problem, tmp_path, algorithm, **sections).model for algorithm in (scaffold, {**full, "name": "mb-sgd"})
     ]
     x: Vector = np.zeros(9)
     for _ in range(5):
@@ -129,9 +128,7 @@ def test_every_half_takes_clipped_gradients_where_there_is_a_bound(
 
 @pytest.mark.parametrize("draw", ["passes", "epoch", "independent"])
 def test_batches_are_drawn_as_the_settings_say(draw: str, tmp_path: Path) -> None:
-    trained = half(
-        reproducible(), tmp_path, {"name": "fedavg", "local_steps": 2, "batch_size": 3, "batches": draw}, 2
-    )
+    trained = half(reproducible(), tmp_path, {"name": "fedavg", "local_steps": 2, "batch_size": 3, "batches": draw}, 2)
     drawn = list(trained.batches())
     source = generator(3, "client-000", 1, "batches")
     if draw == "independent":
@@ -143,9 +140,7 @@ def test_batches_are_drawn_as_the_settings_say(draw: str, tmp_path: Path) -> Non
 
 
 def test_a_client_with_too_few_samples_for_one_epoch_says_so(tmp_path: Path) -> None:
-    trained = half(
-        reproducible(), tmp_path, {"name": "fedavg", "local_steps": 2, "batch_size": 3, "batches": "epoch"}
-    )
+    trained = half(reproducible(), tmp_path, {"name": "fedavg", "local_steps": 2, "batch_size": 3, "batches": "epoch"})
     with raises(DataError):
         trained.batches()
 

@@ -32,8 +32,7 @@ def simulated(seed: int, cohorts: Mapping[int, Sequence[str]]) -> Vector:
     trace = np.zeros(LENGTH)
     for t, cohort in cohorts.items():
         proposal = {
-            name: 0.9 * dual[name] + generator(seed, name, t, "pull").standard_normal(LENGTH) / t
-            for name in cohort
+            name: 0.9 * dual[name] + generator(seed, name, t, "pull").standard_normal(LENGTH) / t for name in cohort
         }
         mean = np.sum([proposal[name] - dual[name] for name in cohort], axis=0) / len(cohort)
         for name in cohort:
@@ -82,9 +81,7 @@ def test_a_round_with_too_few_replies_stops_the_run_and_says_so(
 ) -> None:
     release = threading.Event()
     monkeypatch.setattr(BalanceClient, "held_up", {(SLOW, 1): release})
-    participation = settings.participation.model_copy(
-        update={"min_replies": 3, "deadline": 0.2, "on_shortage": "stop"}
-    )
+    participation = settings.participation.model_copy(update={"min_replies": 3, "deadline": 0.2, "on_shortage": "stop"})
     strict = settings.model_copy(update={"participation": participation})
     folder = RunFolder.create(tmp_path, "strict")
     with ThreadPoolExecutor(len(NAMES)) as executor:

@@ -78,16 +78,7 @@ def test_evaluations_and_heads_are_listed_too(tmp_path: Path) -> None:
     evaluated = {each["name"] for each in account["messages"] if each["phase"] == "fenchel.evaluate"}
     assert {"model", "loss_sum", "correct", "positives", "negatives"} <= evaluated
     heads = {each["message"]: each for each in account["heads"]}
-    assert set(heads) == {
-        "JoinRequest",
-        "JoinReply",
-        "Work",
-        "Hello",
-        "Welcome",
-        "Instruction",
-        "Reply",
-        "Farewell",
-    }
+    assert set(heads) == {"JoinRequest", "JoinReply", "Work", "Hello", "Welcome", "Instruction", "Reply", "Farewell"}
     assert {"client", "instance", "software"} <= set(heads["JoinRequest"]["fields"])
     assert {"shard.samples", "shard.features", "shard.classes"} <= set(heads["Hello"]["fields"])
     assert "timing.compute_ns" in heads["Reply"]["fields"]
@@ -114,8 +105,7 @@ def test_encrypted_hyfdca_shows_nothing_of_single_samples(
     per_sample = {
         (phase, direction, name): listed["form"]
         for (phase, direction, name, content, _), listed in entries(account).items()
-        if content != "ciphertexts"
-        and any(lo <= each <= hi for lo, hi in listed["shape"] for each in numbers)
+        if content != "ciphertexts" and any(lo <= each <= hi for lo, hi in listed["shape"] for each in numbers)
     }
     assert per_sample == {
         ("introduce", "up", "samples"): "pseudonyms",
@@ -128,9 +118,7 @@ def test_encrypted_hyfdca_shows_nothing_of_single_samples(
     assert contribution == ({"ciphertext"} if protect else {"clear"})
 
 
-def test_without_encryption_the_same_names_are_in_the_clear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_encryption_the_same_names_are_in_the_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames = record(monkeypatch)
     secrets = Secrets.generate(512, for_tests=True)
     encrypted = account_of(run(hybrid_settings(2, preset="exact"), tmp_path / "a", secrets).path)
@@ -162,13 +150,9 @@ def test_noisy_uploads_are_listed_with_their_noise_and_what_they_cost(
     heard = list(messages(frames))
     check_account(account, heard)
     noisy = [each for each in account["messages"] if each["form"] == "noisy"]
-    assert [(each["direction"], each["name"], each["times"]) for each in noisy] == [
-        ("up", "upload", len(left))
-    ]
+    assert [(each["direction"], each["name"], each["times"]) for each in noisy] == [("up", "upload", len(left))]
     wire = b"".join(message.body for message in heard)
-    assert not any(values.tobytes() in wire for values in left), (
-        "what had no noise yet stayed with its client"
-    )
+    assert not any(values.tobytes() in wire for values in left), "what had no noise yet stayed with its client"
     assert account["noise"]["mechanism"] == "contractive"
     groups = account["noise"]["groups"]
     assert sorted(client for group in groups for client in group["clients"]) == account["clients"]

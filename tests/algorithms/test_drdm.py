@@ -53,14 +53,7 @@ from tests.algorithms.drdm_oracle import (
     slopes_of,
     weighted_minimiser,
 )
-from tests.algorithms.drdm_runs import (
-    SEED,
-    Record,
-    minibatch_gradients,
-    record,
-    reported_losses,
-    sampled,
-)
+from tests.algorithms.drdm_runs import SEED, Record, minibatch_gradients, record, reported_losses, sampled
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import problem_of, train_quadratics
 from tests.algorithms.mlr import Run, reproducible, train, two_class_digits
@@ -164,9 +157,7 @@ def invariants(taken: Record, correction: str) -> None:
 
 
 @pytest.mark.parametrize("correction", ["uniform", "lambda-table"])
-def test_inside_of_a_ball_runs_are_those_of_the_independent_implementation(
-    correction: str, tmp_path: Path
-) -> None:
+def test_inside_of_a_ball_runs_are_those_of_the_independent_implementation(correction: str, tmp_path: Path) -> None:
     algorithm = own(correction, constraint={"kind": "ball", "radius": 0.4}, **LOCAL)
     taken = record(reproducible(), tmp_path, algorithm, rounds=ROUNDS, participation=sampled(3))
     same(taken, simulated(taken, algorithm), 0.5)
@@ -190,19 +181,12 @@ def test_everybody_who_is_drawn_with_replacement_is_n_draws(tmp_path: Path) -> N
     same(taken, simulated(taken, own(**LOCAL)), 0.5)
 
 
-def test_it_sends_a_model_down_and_up_to_two_up_and_then_a_model_down_and_a_number_up(
-    tmp_path: Path,
-) -> None:
-    taken = record(
-        reproducible(), tmp_path, own(sampling="uniform", **LOCAL), rounds=ROUNDS, participation=sampled(3)
-    )
+def test_it_sends_a_model_down_and_up_to_two_up_and_then_a_model_down_and_a_number_up(tmp_path: Path) -> None:
+    taken = record(reproducible(), tmp_path, own(sampling="uniform", **LOCAL), rounds=ROUNDS, participation=sampled(3))
     last = sum(draw.step == TAU for draw in taken.draws.values())
     assert 0 < last < ROUNDS
     vectors_up = 3 * (2 * ROUNDS - last)
-    assert taken.run.floats() == (
-        9 * vectors_up,
-        2 * 3 * 9 * ROUNDS,
-    )  # the number is in the head of the message
+    assert taken.run.floats() == (9 * vectors_up, 2 * 3 * 9 * ROUNDS)  # the number is in the head of the message
     calls = taken.run.calls.select(["round", "client", "phase"]).to_pylist()
     names = client_names(4)
     wanted = [
@@ -235,13 +219,9 @@ def test_without_dual_steps_it_is_feddyn(correction: str, tmp_path: Path) -> Non
     assert (taken.state.weights == 0.25).all()
 
 
-@pytest.mark.parametrize(
-    "sampling", ["with-replacement", "without-replacement", "uniform"], ids=lambda name: f"{name}"
-)
+@pytest.mark.parametrize("sampling", ["with-replacement", "without-replacement", "uniform"], ids=lambda name: f"{name}")
 def test_without_drift_and_regularisation_it_is_drfa(sampling: str, tmp_path: Path) -> None:
-    without = record(
-        reproducible(), tmp_path, own("none", sampling=sampling, **LOCAL) | {"regularization": 0}, **THREE
-    )
+    without = record(reproducible(), tmp_path, own("none", sampling=sampling, **LOCAL) | {"regularization": 0}, **THREE)
     algorithm = {"name": "drfa", "sampling": sampling, "dual_step_size": 0.02, **LOCAL}
     drfa = record(reproducible(), tmp_path, algorithm, **THREE)
     np.testing.assert_allclose(without.run.models, drfa.run.models, rtol=0, atol=1e-15)
@@ -271,9 +251,7 @@ def test_with_next_to_no_regularisation_it_is_not_drfa_but_overshoots(tmp_path: 
 # Invariants (section 7.3)
 
 
-def test_without_replacement_the_server_is_a_controller_with_proportional_and_integral_part(
-    tmp_path: Path,
-) -> None:
+def test_without_replacement_the_server_is_a_controller_with_proportional_and_integral_part(tmp_path: Path) -> None:
     taken = record(reproducible(), tmp_path, own(sampling="without-replacement", **LOCAL), **THREE)
     trace = simulated(taken, own(**LOCAL))
     models, share = [np.zeros(9), *taken.run.models], 3 / 4
@@ -325,9 +303,7 @@ def test_names_of_clients_mean_nothing(tmp_path: Path) -> None:
 
 
 def test_identical_clients_stay_alike_and_go_the_way_of_one(tmp_path: Path) -> None:
-    same_five = Quadratics(
-        np.repeat(pinned().curvatures[:1], 5, axis=0), np.repeat(pinned().centers[:1], 5, axis=0)
-    )
+    same_five = Quadratics(np.repeat(pinned().curvatures[:1], 5, axis=0), np.repeat(pinned().centers[:1], 5, axis=0))
     alone = Quadratics(pinned().curvatures[:1], pinned().centers[:1])
     algorithm = own(sampling="without-replacement", **EXACT)
     five = record(problem_of(same_five), tmp_path, algorithm, rounds=ROUNDS)
@@ -348,9 +324,7 @@ def test_one_plain_dual_step_from_equal_losses(tmp_path: Path, caplog: pytest.Lo
     np.testing.assert_allclose(taken.weights[0][~asked], 0.0103333, rtol=0, atol=5e-8)
     assert "dual_step_size * clients" not in caplog.text
     with caplog.at_level(logging.WARNING, "fenchel.server"):
-        loud = record(
-            problem, tmp_path, still | {"dual_step_size": 1000**-0.625}, rounds=1, participation=sampled(m)
-        )
+        loud = record(problem, tmp_path, still | {"dual_step_size": 1000**-0.625}, rounds=1, participation=sampled(m))
     asked = loud.draws[1].asked
     assert not loud.weights[0][~asked].any()
     assert "local_steps * dual_step_size * clients * loss is 9.2" in caplog.text
@@ -389,9 +363,7 @@ def test_nothing_moves_away_from_the_average_optimum_whatever_lambda_does(
     assert taken.weights[-1].max() > 0.5
 
 
-def test_nothing_moves_away_from_the_saddle_point_with_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_moves_away_from_the_saddle_point_with_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saddle = np.array([Q1_ROBUST])
     start_at(monkeypatch, Q1, saddle, Q1_WEIGHTS)
     algorithm = own("lambda-table", **EXACT) | {"regularization": 1, "dual_step_size": 1e-3}
@@ -408,8 +380,7 @@ def server(losses: Vector, m: int, **keys: Any) -> DRDM:
     """A server half with as many clients as losses, and nobody connected."""
     names = client_names(len(losses))
     members = {
-        name: ClientRecord(name, index, pb.ShardDescription(samples=index + 1))
-        for index, name in enumerate(names)
+        name: ClientRecord(name, index, pb.ShardDescription(samples=index + 1)) for index, name in enumerate(names)
     }
     participation = Participation.model_validate(sampled(m))
     fleet = Fleet(members, SEED, participation, 1 << 20)
@@ -548,20 +519,14 @@ def test_the_dual_step_size_follows_from_the_losses_of_the_first_model(tmp_path:
     assert taken.state.dual_step_size == pytest.approx(gamma, rel=1e-14)
     calls = taken.run.calls.to_pylist()
     assert sum((call["round"], call["phase"]) == (0, "loss") for call in calls) == 4
-    explicit = record(
-        problem, tmp_path, given | {"dual_step_size": gamma}, rounds=2, participation=sampled(3)
-    )
+    explicit = record(problem, tmp_path, given | {"dual_step_size": gamma}, rounds=2, participation=sampled(3))
     np.testing.assert_allclose(taken.run.models, explicit.run.models, rtol=0, atol=1e-15)
     np.testing.assert_allclose(taken.weights, explicit.weights, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize(("told", "gamma"), [(0.0, 0.3 / (TAU * 4)), (1e-310, 1e12)])
 def test_where_no_dual_step_size_follows_from_the_first_losses_it_is_a_number_all_the_same(
-    told: float,
-    gamma: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    told: float, gamma: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def loss(self: DRDMClient, model: Vector) -> Values:
         return {"loss": told}
@@ -635,10 +600,7 @@ def test_with_models_in_float32_the_mean_of_the_drifts_stays_exact(tmp_path: Pat
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            {"correction": "lambda-scaled"},
-            "with sampling: with-replacement they may never; use sampling: uniform",
-        ),
+        ({"correction": "lambda-scaled"}, "with sampling: with-replacement they may never; use sampling: uniform"),
         ({"step_size": 0.5, "regularization": 4}, r"step_size 0\.5 times regularization 4 is 2"),
         ({"local_epochs": 2}, "give local_epochs or local_steps, not both"),
         ({"local_epochs": 2, "local_steps": None}, "local_steps"),
@@ -651,10 +613,7 @@ def test_with_models_in_float32_the_mean_of_the_drifts_stays_exact(tmp_path: Pat
         ({"dual_step_size": 1e308}, r"dual_step_size.* expected 1e[+]12 or less"),
         ({"largest_loss": 1e308}, r"largest_loss.* 1e[+]30 or less"),
         *(
-            (
-                {"regularization": 0, "correction": correction, "sampling": "uniform"},
-                "regularization: 0 given",
-            )
+            ({"regularization": 0, "correction": correction, "sampling": "uniform"}, "regularization: 0 given")
             for correction in ("uniform", "lambda-table", "lambda-scaled")
         ),
         ({"constraint": {"kind": "box", "lower": 1, "upper": 0}}, "no model lies between them"),
@@ -732,19 +691,13 @@ def on_q1(correction: str, m: int, **keys: Any) -> tuple[Trace, float]:
     """A long run, and how far it is from the robust optimum."""
     sampling, estimator = keys.get("sampling", "uniform"), keys.get("estimator", "plain")
     chance = Chance(5, m, 10, sampling, keys.get("floor", 0.0), keys.get("seed", 0))
-    constants = Constants(
-        **CONSTANTS | {"gamma": keys.get("gamma", 1e-3)}, correction=correction, estimator=estimator
-    )
+    constants = Constants(**CONSTANTS | {"gamma": keys.get("gamma", 1e-3)}, correction=correction, estimator=estimator)
     trace = drdm_on(Q1, chance, constants, LONG)
     return trace, abs(float(trace.model[0]) - Q1_ROBUST)
 
 
-@pytest.mark.parametrize(
-    ("m", "sampling", "floor"), [(5, "uniform", 0), (3, "with", 0.1), (3, "without", 0.1)]
-)
-def test_as_printed_in_the_paper_it_ends_where_the_average_loss_is_least(
-    m: int, sampling: str, floor: float
-) -> None:
+@pytest.mark.parametrize(("m", "sampling", "floor"), [(5, "uniform", 0), (3, "with", 0.1), (3, "without", 0.1)])
+def test_as_printed_in_the_paper_it_ends_where_the_average_loss_is_least(m: int, sampling: str, floor: float) -> None:
     trace, _ = on_q1("uniform", m, sampling=sampling, floor=floor)
     assert float(trace.model[0]) == pytest.approx(Q1_AVERAGE, abs=1e-9)
     assert losses_of(Q1, trace.model).max() == pytest.approx(3.9336, abs=1e-4)
@@ -752,9 +705,7 @@ def test_as_printed_in_the_paper_it_ends_where_the_average_loss_is_least(
 
 
 def test_clients_that_are_never_drawn_again_keep_it_from_any_optimum() -> None:
-    ends = [
-        float(on_q1("uniform", 3, sampling="with", gamma=0.5, seed=seed)[0].model[0]) for seed in range(2)
-    ]
+    ends = [float(on_q1("uniform", 3, sampling="with", gamma=0.5, seed=seed)[0].model[0]) for seed in range(2)]
     assert all(1.25 < end < 1.5 for end in ends)
     assert abs(ends[0] - ends[1]) > 0.01, "history decides where it is stuck"
 
@@ -778,12 +729,9 @@ def test_with_drifts_that_count_by_lambda_it_ends_at_the_saddle_point(
 
 
 @pytest.mark.parametrize(
-    ("correction", "sampling", "tolerance"),
-    [("lambda-table", "with", 2e-9), ("lambda-scaled", "uniform", 1e-7)],
+    ("correction", "sampling", "tolerance"), [("lambda-table", "with", 2e-9), ("lambda-scaled", "uniform", 1e-7)]
 )
-def test_the_control_variate_lets_it_settle_on_vectors_too(
-    correction: str, sampling: str, tolerance: float
-) -> None:
+def test_the_control_variate_lets_it_settle_on_vectors_too(correction: str, sampling: str, tolerance: float) -> None:
     problem = pinned()
     quiet = Constants(**CONSTANTS, correction=correction, estimator="control-variate")
     trace = drdm_on(problem, Chance(6, 3, 10, sampling), quiet, LONG)

@@ -112,9 +112,7 @@ def followed(taken: Record, correction: str, missing: Mapping[int, int]) -> None
 
 
 @pytest.mark.parametrize("correction", ["uniform", "lambda-table"])
-def test_a_drift_that_came_too_late_is_undone(
-    correction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drift_that_came_too_late_is_undone(correction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = held_up(monkeypatch, DRDMClient, "client-001", 2)
     everyone = np.ones(4, np.int64)
     # In round 2 the slow client is not asked for its loss, which it could not tell either.
@@ -158,9 +156,7 @@ def test_a_round_that_nobody_answers_stops_the_run_and_it_goes_on_as_if_nothing_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, failing = reproducible(), threading.Event()
-    settings = problem.settings(
-        tmp_path, ALGORITHMS["lambda-table"], rounds=6, participation=sampled(3), seed=SEED
-    )
+    settings = problem.settings(tmp_path, ALGORITHMS["lambda-table"], rounds=6, participation=sampled(3), seed=SEED)
     gradient = DRDMClient.gradient
 
     def gradient_or_not(self: DRDMClient, w: Vector, batch: Indices) -> Vector:
@@ -183,9 +179,7 @@ def test_a_round_that_nobody_answers_stops_the_run_and_it_goes_on_as_if_nothing_
     assert federation(folder).run(resume=True).tobytes() == undisturbed.tobytes()
 
 
-def test_losses_that_nobody_reports_leave_lambda_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_that_nobody_reports_leave_lambda_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = SampledClient.loss
 
     def told_or_not(self: SampledClient, model: Vector) -> Values:

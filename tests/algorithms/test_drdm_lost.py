@@ -108,20 +108,12 @@ def of_the_rest(taken: Record) -> Any:
 @pytest.mark.parametrize("size", [3, 6])
 @pytest.mark.parametrize("correction", ALGORITHMS)
 def test_after_a_loss_the_run_is_that_of_the_clients_that_are_left(
-    correction: str,
-    size: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    correction: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     losing(monkeypatch)
     with caplog.at_level(logging.WARNING, "fenchel.server"):
         taken = record(
-            problem_of(pinned()),
-            tmp_path,
-            ALGORITHMS[correction],
-            rounds=14,
-            participation=sampled(size) | CONTINUE,
+            problem_of(pinned()), tmp_path, ALGORITHMS[correction], rounds=14, participation=sampled(size) | CONTINUE
         )
     constants = Constants(ETA, TAU, MU if correction != "none" else 0.0, GAMMA, correction, "control-variate")
     start = begun(taken, correction)
@@ -226,9 +218,7 @@ def test_figures_are_of_those_that_are_left(tmp_path: Path, monkeypatch: pytest.
         return figures[self.fleet.round]
 
     monkeypatch.setattr(Robust, "metrics", metrics)
-    taken = record(
-        problem_of(pinned()), tmp_path, ALGORITHMS["lambda-table"], rounds=30, participation=CONTINUE
-    )
+    taken = record(problem_of(pinned()), tmp_path, ALGORITHMS["lambda-table"], rounds=30, participation=CONTINUE)
     last = figures[30]
     worst = losses_of(pinned(), taken.snapshots[30])[LEFT].max()
     assert last["worst_reported_loss"] == pytest.approx(worst, rel=1e-12), "summed in another order"
@@ -267,11 +257,7 @@ def test_scaff_pd_leaves_out_who_was_lost_after_it_had_told_its_gradient(
     algorithm = {"name": "scaff-pd", **EXACT}
     del algorithm["dual_estimator"]
     run = train_quadratics(problem_of(pinned()), tmp_path, algorithm, rounds=BEFORE, participation=CONTINUE)
-    trained = {
-        call["client"]
-        for call in run.calls.to_pylist()
-        if (call["round"], call["phase"]) == (BEFORE, "train")
-    }
+    trained = {call["client"] for call in run.calls.to_pylist() if (call["round"], call["phase"]) == (BEFORE, "train")}
     assert trained == {NAMES[i] for i in LEFT}
     assert not run.states[BEFORE].weights[list(GONE)].any()
 
@@ -318,11 +304,7 @@ def lying(monkeypatch: pytest.MonkeyPatch, loss: float, liars: tuple[str, ...]) 
 @pytest.mark.parametrize("loss", [1e308, 1e99, -1e200, -20.7])
 @pytest.mark.parametrize("name", ["drdm", "drfa"])
 def test_who_reports_a_loss_beyond_all_bounds_counts_as_if_it_had_not_been_asked(
-    name: str,
-    loss: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    name: str, loss: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     algorithm = {"name": name, "local_steps": 4, "step_size": 0.3, "dual_step_size": 0.02}
     everyone = np.ones(4, np.int64)
@@ -337,10 +319,7 @@ def test_who_reports_a_loss_beyond_all_bounds_counts_as_if_it_had_not_been_asked
     assert np.abs(taken.weights[-1] - 0.25).max() > 1e-3
     bound = "at most 1e+30" if loss > 0 else "at least 0"
     for t in (1, 2, 3):
-        assert (
-            f"round {t}, phase 'loss', client client-001, array 'loss': is {loss:g}, expected {bound}"
-            in caplog.text
-        )
+        assert f"round {t}, phase 'loss', client client-001, array 'loss': is {loss:g}, expected {bound}" in caplog.text
     assert "algorithm.largest_loss cuts losses off" in caplog.text
 
 
@@ -384,8 +363,6 @@ def test_scaff_pd_goes_on_without_who_reports_a_loss_beyond_all_bounds(
     run = train(reproducible(), tmp_path, algorithm, rounds=3)
     np.testing.assert_array_equal(run.models, wanted.models)
     np.testing.assert_array_equal(run.states[3].weights, wanted.states[3].weights)
-    assert (
-        "phase 'gradient', client client-001, array 'loss': is 1e+308, expected at most 1e+30" in caplog.text
-    )
+    assert "phase 'gradient', client client-001, array 'loss': is 1e+308, expected at most 1e+30" in caplog.text
     for earlier, later in itertools.pairwise(run.models):
         assert np.abs(later - earlier).max() > 0

@@ -51,9 +51,7 @@ def unequal(factor: float, warm: bool) -> Quadratics:
     curvatures = roots @ np.swapaxes(roots, 1, 2) / DIMENSION + 0.3 * np.eye(DIMENSION)
     centers = 0.3 * chance.normal(size=(CLIENTS, DIMENSION))
     if warm:
-        centers -= weighted_minimiser(
-            Quadratics(curvatures, centers), np.r_[np.ones(CLIENTS - 1), 0] / (CLIENTS - 1)
-        )
+        centers -= weighted_minimiser(Quadratics(curvatures, centers), np.r_[np.ones(CLIENTS - 1), 0] / (CLIENTS - 1))
     losses = losses_of(Quadratics(curvatures, centers), np.zeros(DIMENSION))
     centers[-1] *= np.sqrt(factor * np.median(losses[:-1]) / losses[-1])
     return Quadratics(curvatures, centers)
@@ -81,12 +79,7 @@ def robust_value(problem: Quadratics) -> float:
     start: Floats = np.append(centre, losses_of(problem, centre).max())
     constraint: Any = {"type": "ineq", "fun": room, "jac": room_slopes}
     found = minimize(
-        level,
-        start,
-        jac=level_slope,
-        constraints=constraint,
-        method="SLSQP",
-        options={"maxiter": 500, "ftol": 1e-12},
+        level, start, jac=level_slope, constraints=constraint, method="SLSQP", options={"maxiter": 500, "ftol": 1e-12}
     )
     assert found.success
     return float(found.fun)
@@ -130,9 +123,7 @@ def test_the_weights_of_all_rounds_are_in_a_table(
 def advised(caplog: pytest.LogCaptureFixture) -> tuple[float, float]:
     """The dual step sizes that the warning names: for a loss that is right, and for one that is not."""
     (warning,) = [
-        logged
-        for logged in caplog.records
-        if logged.levelno == logging.WARNING and "first loss" in logged.msg
+        logged for logged in caplog.records if logged.levelno == logging.WARNING and "first loss" in logged.msg
     ]
     assert isinstance(warning.args, tuple)
     right, wrong = warning.args[-2:]

@@ -21,16 +21,8 @@ LOCAL: dict[str, Any] = {"step_size": 0.3, "local_steps": TAU, "batch_size": 2}
 
 @pytest.mark.parametrize("sampling", ["with-replacement", "without-replacement", "uniform"])
 @pytest.mark.parametrize("estimator", ["plain", "control-variate"])
-def test_runs_are_those_of_the_independent_implementation(
-    sampling: str, estimator: str, tmp_path: Path
-) -> None:
-    algorithm = {
-        "name": "drfa",
-        "sampling": sampling,
-        "dual_estimator": estimator,
-        "dual_step_size": 0.02,
-        **LOCAL,
-    }
+def test_runs_are_those_of_the_independent_implementation(sampling: str, estimator: str, tmp_path: Path) -> None:
+    algorithm = {"name": "drfa", "sampling": sampling, "dual_estimator": estimator, "dual_step_size": 0.02, **LOCAL}
     problem = reproducible()
     taken = record(problem, tmp_path, algorithm, rounds=ROUNDS, participation=sampled(3))
     gradients, losses = minibatch_gradients(problem, 2, TAU), reported_losses(problem)

@@ -55,9 +55,7 @@ def test_one_client_with_another_kernel_is_named_in_log_and_report(
     with caplog.at_level(logging.WARNING, "fenchel.server"):
         federation.run()
     run = Run(federation.folder.path)
-    assert {name for name, each in run.environments.latest.items() if each.kernel == "Another"} == {
-        "client-001"
-    }
+    assert {name for name, each in run.environments.latest.items() if each.kernel == "Another"} == {"client-001"}
     lines = [each.getMessage() for each in caplog.records if "environments" in each.getMessage()]
     assert len(lines) == 1
     assert "Another (client-001)" in lines[0]

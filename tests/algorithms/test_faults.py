@@ -40,8 +40,7 @@ def settings_of(make_settings: MakeSettings, length: int, *, fold: bool = False)
 def calm(tmp_path_factory: pytest.TempPathFactory, make_settings: MakeSettings) -> dict[int, np.ndarray]:
     """Final models of undisturbed runs, by the length of a message."""
     return {
-        length: undisturbed(settings_of(make_settings, length), tmp_path_factory.mktemp("calm"))
-        for length in ROUNDS
+        length: undisturbed(settings_of(make_settings, length), tmp_path_factory.mktemp("calm")) for length in ROUNDS
     }
 
 

@@ -28,12 +28,7 @@ from tests.algorithms.federation import Faults, Federation, load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
 
-UNEQUAL = {
-    "name": "digits",
-    "samples": 200,
-    "scale": "unit-interval",
-    "partition": {"kind": "dirichlet", "alpha": 0.3},
-}
+UNEQUAL = {"name": "digits", "samples": 200, "scale": "unit-interval", "partition": {"kind": "dirichlet", "alpha": 0.3}}
 CLIENTS = 3
 
 
@@ -70,28 +65,17 @@ def test_one_full_local_step_of_all_clients_is_a_step_of_gradient_descent_on_the
     assert np.abs(expected).max() > 1e-3
 
 
-def test_uniform_weights_are_not_those_of_the_pooled_data(
-    make_settings: MakeSettings, tmp_path: Path
-) -> None:
-    algorithm = {
-        "name": "fedavg",
-        "local_steps": 1,
-        "batch_size": None,
-        "step_size": 0.5,
-        "weighting": "uniform",
-    }
+def test_uniform_weights_are_not_those_of_the_pooled_data(make_settings: MakeSettings, tmp_path: Path) -> None:
+    algorithm = {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5, "weighting": "uniform"}
     settings = make_settings(rounds=1, data=UNEQUAL, algorithm=algorithm)
     source = DataSource.open(settings.data, settings.seed)
     objectives = [
-        build_objective(settings.objective, source.shard(index, CLIENTS, "float64"))
-        for index in range(CLIENTS)
+        build_objective(settings.objective, source.shard(index, CLIENTS, "float64")) for index in range(CLIENTS)
     ]
     sizes = {objective.samples for objective in objectives}
     assert len(sizes) > 1
     start = objectives[0].initial(settings.seed)
-    expected = (
-        -0.5 * sum((objective.gradient(start) for objective in objectives), np.zeros_like(start)) / CLIENTS
-    )
+    expected = -0.5 * sum((objective.gradient(start) for objective in objectives), np.zeros_like(start)) / CLIENTS
     model = final_model(settings, tmp_path)
     np.testing.assert_allclose(model, expected, rtol=0, atol=1e-12)
     assert np.abs(model - descended(settings, 1, step_size=0.5)).max() > 1e-3
@@ -140,9 +124,7 @@ def test_the_same_settings_give_the_same_bits(stochastic: RunSettings, tmp_path:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_order_in_which_replies_arrive_changes_no_bit(
-    seed: int, stochastic: RunSettings, tmp_path: Path
-) -> None:
+def test_the_order_in_which_replies_arrive_changes_no_bit(seed: int, stochastic: RunSettings, tmp_path: Path) -> None:
     faults = Faults(random.Random(seed), lag=40)
     model = Federation(stochastic, RunFolder.create(tmp_path, "lagging"), faults).run()
     assert model.tobytes() == final_model(stochastic, tmp_path).tobytes()
@@ -182,10 +164,7 @@ def test_every_sampler_asks_as_many_clients_as_it_says(
     "sections",
     [
         {"data": UNEQUAL | {"holdout": 0.2}},
-        {
-            "data": {"name": "breast_cancer", "scale": "standard"},
-            "objective": {"kind": "logistic", "l2": 0.1},
-        },
+        {"data": {"name": "breast_cancer", "scale": "standard"}, "objective": {"kind": "logistic", "l2": 0.1}},
         {"data": {"file": "houses.csv", "task": "regression"}, "objective": {"kind": "squared", "l2": 0.1}},
     ],
     ids=["softmax", "logistic", "regression"],
@@ -206,9 +185,7 @@ def test_the_figures_are_those_of_the_pooled_data(
     assert bool(held) == bool(settings.data.holdout)
 
     def metrics(parts: list[Shard]) -> Metrics:
-        return reduce(
-            Metrics.__add__, (build_objective(settings.objective, part).evaluate(model) for part in parts)
-        )
+        return reduce(Metrics.__add__, (build_objective(settings.objective, part).evaluate(model) for part in parts))
 
     test = source.test("float64")
     expected = {"train": metrics(shards)}
@@ -241,9 +218,7 @@ def test_a_run_that_diverges_says_so(make_settings: MakeSettings, tmp_path: Path
     sparse = {"uplink": {"sparsify": {"support": "top-k", "keep": 0.5}}} if sparsified else {}
     with np.errstate(all="ignore"), raises(TooFewRepliesError, round=1, phase="train") as stopped:
         run(
-            make_settings(
-                algorithm=algorithm, objective={"kind": "squared", "l2": 0.1}, data=SQUARE, **sparse
-            ),
+            make_settings(algorithm=algorithm, objective={"kind": "squared", "l2": 0.1}, data=SQUARE, **sparse),
             tmp_path,
         )
     assert stopped.value.diverged

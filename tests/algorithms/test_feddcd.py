@@ -39,13 +39,7 @@ def feddcd(**settings: Any) -> dict[str, Any]:
 
 def accelerated(**settings: Any) -> dict[str, Any]:
     # The oracle numbers have beta by section 1.6: the largest of the clients' bounds.
-    return {
-        "name": "acc-feddcd",
-        "weighting": "uniform",
-        "solver": EXACT,
-        "smoothness": 0.6401061976,
-        **settings,
-    }
+    return {"name": "acc-feddcd", "weighting": "uniform", "solver": EXACT, "smoothness": 0.6401061976, **settings}
 
 
 def conjugates(problem: Problem, duals: Iterable[Vector]) -> float:
@@ -72,8 +66,7 @@ class Witness:
 
     def _of(self, name: str) -> dict[int, Dense]:
         return {
-            t: np.stack([getattr(states[client], name) for client in sorted(states)])
-            for t, states in self.seen.items()
+            t: np.stack([getattr(states[client], name) for client in sorted(states)]) for t, states in self.seen.items()
         }
 
     @property
@@ -123,13 +116,7 @@ def second_sets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "values", "dual", "squares", "floats"),
     [
-        (
-            feddcd(),
-            [3.9798780068, 3.9617738857, 3.8034614609, 3.7855820154],
-            -3.4874190933,
-            0.1745582965,
-            (72, 72),
-        ),
+        (feddcd(), [3.9798780068, 3.9617738857, 3.8034614609, 3.7855820154], -3.4874190933, 0.1745582965, (72, 72)),
         (
             feddcd(step_size=1.9),
             [3.9798780068, 3.9617738857, 3.7630318763, 3.7872880215],
@@ -155,12 +142,7 @@ def second_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["feddcd", "eta 1.9", "one cohort", "two cohorts"],
 )
 def test_the_reproducible_run_gives_the_numbers_of_the_specification(
-    algorithm: dict[str, Any],
-    values: list[float],
-    dual: float,
-    squares: float,
-    floats: tuple[int, int],
-    tmp_path: Path,
+    algorithm: dict[str, Any], values: list[float], dual: float, squares: float, floats: tuple[int, int], tmp_path: Path
 ) -> None:
     problem = reproducible()
     run = train(problem, tmp_path, algorithm, cohorts=SETS, participation=PAIRS)
@@ -178,11 +160,7 @@ def test_the_reproducible_run_gives_the_numbers_of_the_specification(
     [
         (feddcd(), [-2.9793554284, -3.1850068086, -3.3571072784, -3.4874190933], [0.1745582965]),
         (feddcd(step_size=1.9), [-3.1284860116, -3.4032033227, -3.5473958831, -3.6608485988], [0.4028652682]),
-        (
-            accelerated(),
-            [-2.9793554284, -3.2249511631, -3.4201523999, -3.5639601054],
-            [0.2443449371, 0.7453392185],
-        ),
+        (accelerated(), [-2.9793554284, -3.2249511631, -3.4201523999, -3.5639601054], [0.2443449371, 0.7453392185]),
         (
             accelerated(cohorts=2),
             [-2.9793554284, -3.1735174845, -3.3561653573, -3.5039180967],
@@ -199,9 +177,7 @@ def test_so_does_the_dual_objective_of_every_round(
     for t, value in enumerate(values, 1):
         figures = run.states[t].figures
         assert -4 * figures["dual_objective"] == pytest.approx(value, abs=2e-10)
-        assert 4 * figures["minimised_objective"] == pytest.approx(
-            problem.value(run.models[t - 1]), abs=1e-12
-        )
+        assert 4 * figures["minimised_objective"] == pytest.approx(problem.value(run.models[t - 1]), abs=1e-12)
         assert figures["gap"] >= problem.gap(run.models[t - 1]) - 1e-12
         assert conjugates(problem, witness.duals[t]) == pytest.approx(value, abs=1e-9)
     assert float(np.sum(witness.duals[4] ** 2)) == pytest.approx(squares[0], abs=1e-9)
@@ -216,9 +192,7 @@ def test_so_does_the_dual_objective_of_every_round(
     ids=["feddcd", "eta 1.9", "one cohort", "two cohorts"],
 )
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_what_holds_in_every_round(
-    algorithm: dict[str, Any], weighting: str, witness: Witness, tmp_path: Path
-) -> None:
+def test_what_holds_in_every_round(algorithm: dict[str, Any], weighting: str, witness: Witness, tmp_path: Path) -> None:
     problem, rounds = reproducible(weighted=weighting == "samples"), 40
     algorithm = {**algorithm, "weighting": weighting, "monitor": 1}
     run = train(problem, tmp_path, algorithm, cohorts=SETS, rounds=rounds, participation=PAIRS)
@@ -252,9 +226,7 @@ def test_what_holds_in_every_round(
 @pytest.mark.parametrize("algorithm", [feddcd(step_size=1.9), accelerated()], ids=["feddcd", "acc-feddcd"])
 def test_in_the_end_everybody_agrees(algorithm: dict[str, Any], witness: Witness, tmp_path: Path) -> None:
     problem = reproducible()
-    run = train(
-        problem, tmp_path, algorithm | {"monitor": 150}, cohorts=SETS, rounds=150, participation=PAIRS
-    )
+    run = train(problem, tmp_path, algorithm | {"monitor": 150}, cohorts=SETS, rounds=150, participation=PAIRS)
     slopes = [f.gradient(problem.optimum) for f in problem.objectives]
     assert problem.value(run.model) - problem.value(problem.optimum) < 1e-12
     np.testing.assert_allclose(run.model, problem.optimum, rtol=0, atol=1e-6)
@@ -307,9 +279,7 @@ def test_a_round_costs_a_model_up_and_a_model_down_for_each_active_client(
 
 def test_weighted_by_samples_the_sum_of_the_clients_is_the_pooled_problem(tmp_path: Path) -> None:
     problem = reproducible(weighted=True)
-    run = train(
-        problem, tmp_path, accelerated(weighting="samples"), cohorts=SETS, rounds=150, participation=PAIRS
-    )
+    run = train(problem, tmp_path, accelerated(weighting="samples"), cohorts=SETS, rounds=150, participation=PAIRS)
     pooled = Shard(
         np.concatenate([shard.features for shard in problem.shards]),
         np.concatenate([shard.labels for shard in problem.shards]),
@@ -320,9 +290,7 @@ def test_weighted_by_samples_the_sum_of_the_clients_is_the_pooled_problem(tmp_pa
     whole = build_objective(LinearSettings(kind="softmax", l2=0.1), pooled)
     assert np.linalg.norm(whole.gradient(run.model)) < 1e-6
     unweighted = reproducible()
-    assert np.linalg.norm(unweighted.gradient(run.model)) > 0.01, (
-        "which is another problem than the sum of means"
-    )
+    assert np.linalg.norm(unweighted.gradient(run.model)) > 0.01, "which is another problem than the sum of means"
 
 
 def test_rounding_of_the_messages_is_carried_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,13 +342,7 @@ def test_repeated_for_long_it_reaches_the_optimum(tmp_path: Path) -> None:
     assert problem.value(run.model) - problem.value(problem.optimum) == pytest.approx(1.17e-11, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        {"kind": "fixed", "size": 1},
-        {"kind": "bernoulli", "probability": 0.2},
-    ],
-)
+@pytest.mark.parametrize("sampler", [{"kind": "fixed", "size": 1}, {"kind": "bernoulli", "probability": 0.2}])
 def test_acceleration_wants_two_clients_a_round(sampler: dict[str, Any], tmp_path: Path) -> None:
     with raises(SettingsError, key="participation.sampler"):
         train(reproducible(), tmp_path, accelerated(), participation={"sampler": sampler})
@@ -400,9 +362,7 @@ def test_an_objective_without_ridge_is_refused(name: str, tmp_path: Path) -> Non
 
 def test_the_first_solve_is_as_accurate_as_asked(tmp_path: Path) -> None:
     problem, errors = reproducible(), []
-    exact = np.mean(
-        [minimize(f.value, np.zeros(9), jac=f.gradient, tol=1e-12).x for f in problem.objectives], axis=0
-    )
+    exact = np.mean([minimize(f.value, np.zeros(9), jac=f.gradient, tol=1e-12).x for f in problem.objectives], axis=0)
     for accuracy in (0.5, 1e-6, 1e-16):
         (parent := tmp_path / str(accuracy)).mkdir()
         algorithm = {"name": "feddcd", "weighting": "uniform", "first_accuracy": accuracy}
@@ -435,9 +395,7 @@ class TestGuard:
         self, spreads: list[float], restarts: list[int]
     ) -> None:
         half: Any = SimpleNamespace(
-            state=AccFedDCD.State(np.zeros(1)),
-            settings=SimpleNamespace(restart=True),
-            fleet=SimpleNamespace(round=0),
+            state=AccFedDCD.State(np.zeros(1)), settings=SimpleNamespace(restart=True), fleet=SimpleNamespace(round=0)
         )
         half._watch_anew = partial(AccFedDCD._watch_anew, half)
         for t, spread in enumerate(spreads, 1):

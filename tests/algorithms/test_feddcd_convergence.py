@@ -28,12 +28,7 @@ def digits() -> Problem:
 def learn(problem: Problem, parent: Path, algorithm: dict[str, Any], rounds: int, **given: Any) -> Run:
     given = {"participation": SIX} | given
     return train(
-        problem,
-        parent,
-        {"weighting": "uniform", **algorithm},
-        rounds=rounds,
-        checkpoint={"every": rounds},
-        **given,
+        problem, parent, {"weighting": "uniform", **algorithm}, rounds=rounds, checkpoint={"every": rounds}, **given
     )
 
 
@@ -58,9 +53,7 @@ def rounds_to(problem: Problem, run: Run) -> list[float]:
         pytest.param({"name": "acc-feddcd", "cohorts": 2}, (30, 88, 153), id="two cohorts, all", marks=LONG),
     ],
 )
-def test_digits_take_as_many_rounds_as_known(
-    algorithm: dict[str, Any], known: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_digits_take_as_many_rounds_as_known(algorithm: dict[str, Any], known: tuple[int, ...], tmp_path: Path) -> None:
     # With the settings' own solver, whose accuracy is delta = 1/4: the counts are those of exact solves.
     problem = digits()
     assert problem.value(problem.optimum) / 20 == pytest.approx(1.554134, abs=5e-7)

@@ -48,11 +48,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """Runs in which nothing goes wrong."""
     return {
         name: train(
-            reproducible(),
-            tmp_path_factory.mktemp("calm"),
-            algorithm_of(name),
-            rounds=ROUNDS,
-            participation=PAIRS,
+            reproducible(), tmp_path_factory.mktemp("calm"), algorithm_of(name), rounds=ROUNDS, participation=PAIRS
         )
         for name in ALGORITHMS
     }
@@ -77,9 +73,7 @@ def test_lost_messages_and_killed_processes_change_nothing(
     # Streams break before and after uploads, clients and the server restart from what they wrote down.
     chance = (Deadly if deadly else random.Random)(f"{name} {seed}")
     faults = Faults(chance, breaks=3, kills=2, frames=20, lag=2)
-    run = train(
-        reproducible(), tmp_path, algorithm_of(name), rounds=ROUNDS, participation=PAIRS, faults=faults
-    )
+    run = train(reproducible(), tmp_path, algorithm_of(name), rounds=ROUNDS, participation=PAIRS, faults=faults)
     federation = run.federation
     assert federation is not None
     assert federation.killed == 2
@@ -124,9 +118,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch, client: str, rounds: set[int], rele
 
 
 @pytest.mark.parametrize("name", ["feddcd", "one cohort"])
-def test_a_straggler_is_as_one_that_was_not_asked(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_straggler_is_as_one_that_was_not_asked(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Client 1 is late in round 2, where two others are in time, and in round 4, where only one is.
     asked = [(0, 1), (0, 1, 3), (1, 2), (1, 3), (0, 1), (2, 3)]
     counted = [(0, 1), (0, 3), (1, 2), (3,), (0, 1), (2, 3)]

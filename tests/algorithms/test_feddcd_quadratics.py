@@ -23,13 +23,7 @@ from tests.algorithms.feddcd_oracle import (
     membership,
     safe_participation,
 )
-from tests.algorithms.feddcd_quadratics import (
-    NEWTON,
-    QuadraticProblem,
-    duals_of,
-    problem_of,
-    train_quadratics,
-)
+from tests.algorithms.feddcd_quadratics import NEWTON, QuadraticProblem, duals_of, problem_of, train_quadratics
 from tests.algorithms.mlr import Run
 
 Sets = Sequence[Sequence[int]]
@@ -101,13 +95,7 @@ def settled(run: Run, momentum: Momentum, cohorts: Sets, second: Sets | None = N
             [7.71428571, 1.71428571, 0.11428571],
         ),
         ({}, [(0, 1, 2)], [2 / 7], [(2 / 7, -38 / 7, 36 / 7)], [0.0]),
-        (
-            COMMON,
-            [(0, 1, 2)] * 3,
-            [0.66666667, 0.63888889, 0.53240741],
-            None,
-            [3.97817460, 1.60066689, 0.64924853],
-        ),
+        (COMMON, [(0, 1, 2)] * 3, [0.66666667, 0.63888889, 0.53240741], None, [3.97817460, 1.60066689, 0.64924853]),
     ],
     ids=["common scale", "own scales", "everybody, own scales", "everybody, common scale"],
 )
@@ -135,21 +123,13 @@ def test_feddcd_does_what_was_computed_by_hand(
     [
         (
             None,
-            [
-                (1.5, -1.5, 0),
-                (1.77142857, -3.32857143, 1.55714286),
-                (0.69829932, -3.77578231, 3.07748299),
-            ],
+            [(1.5, -1.5, 0), (1.77142857, -3.32857143, 1.55714286), (0.69829932, -3.77578231, 3.07748299)],
             (0.08189180, -5.13871072, 5.05681892),
             [7.90178571, 3.81334184, 1.30126247],
         ),
         (
             SECOND,
-            [
-                (1.5, -1.5, 0),
-                (1.2, -3.37619048, 2.17619048),
-                (0.15975057, -3.37487528, 3.21512472),
-            ],
+            [(1.5, -1.5, 0), (1.2, -3.37619048, 2.17619048), (0.15975057, -3.37487528, 3.21512472)],
             (-0.44353741, -4.01675845, 4.46029586),
             [7.90178571, 2.57116497, 1.52686943],
         ),
@@ -171,9 +151,7 @@ def test_acceleration_does_what_was_computed_by_hand(
     algorithm = accelerated(cohorts=1 if second is None else 2)
     for rounds in (1, 2, 3):
         (parent := tmp_path / str(rounds)).mkdir()
-        run = train_quadratics(
-            problem, parent, algorithm, cohorts=PAIRS, rounds=rounds, participation=sampled(2)
-        )
+        run = train_quadratics(problem, parent, algorithm, cohorts=PAIRS, rounds=rounds, participation=sampled(2))
         y, z = settled(run, momentum, PAIRS, second)
         np.testing.assert_allclose(y[:, 0], duals[rounds - 1], rtol=0, atol=5e-9)
         assert SCALAR.gap(y) == pytest.approx(gaps[rounds - 1], abs=5e-9)
@@ -283,9 +261,7 @@ def test_a_client_that_sleeps_for_long_comes_back_to_where_it_would_be(tmp_path:
     np.testing.assert_allclose(z, after[-1][1], rtol=0, atol=1e-12)
 
 
-UNEQUAL = Quadratics(
-    QUADRATICS.curvatures * np.array([1, 2, 0.5, 1, 4, 1.5]).reshape(6, 1, 1), QUADRATICS.centers
-)
+UNEQUAL = Quadratics(QUADRATICS.curvatures * np.array([1, 2, 0.5, 1, 4, 1.5]).reshape(6, 1, 1), QUADRATICS.centers)
 OWN_SCALES = np.array([1, 2, 0.5, 1, 4, 1.5])
 
 
@@ -303,12 +279,7 @@ def test_with_constants_of_their_own_clients_weigh_in_the_projection(size: int, 
     # All clients have alpha_i / beta_i = 1/12; r is the safe one, as cohorts are drawn uniformly.
     momentum = Momentum(safe_participation(size, OWN_SCALES.tolist()), 1 / 12)
     run = train_quadratics(
-        problem,
-        tmp_path / "accelerated",
-        accelerated(),
-        cohorts=cohorts,
-        rounds=30,
-        participation=sampled(size),
+        problem, tmp_path / "accelerated", accelerated(), cohorts=cohorts, rounds=30, participation=sampled(size)
     )
     after, _ = stepped(UNEQUAL, momentum, OWN_SCALES, cohorts)
     y, z = settled(run, momentum, cohorts)
@@ -320,9 +291,7 @@ def test_a_restart_reaches_those_who_were_not_there(tmp_path: Path, monkeypatch:
     # A guard that fires whenever the spread of two rounds grows; random cohorts see to it that it does.
     monkeypatch.setattr("fenchel.algorithms.feddcd.acc_feddcd._WINDOW", 2)
     monkeypatch.setattr("fenchel.algorithms.feddcd.acc_feddcd._GROWTH", 1.0)
-    monkeypatch.setattr(
-        "fenchel.algorithms.feddcd.acc_feddcd._INEXACT", -1.0
-    )  # although its solves are exact
+    monkeypatch.setattr("fenchel.algorithms.feddcd.acc_feddcd._INEXACT", -1.0)  # although its solves are exact
     cohorts = [*random_sets(5, 30, 2, late=31), *random_sets(6, 20, 2)]
     run = train_quadratics(
         problem_of(QUADRATICS, **CONSTANTS),
@@ -350,12 +319,7 @@ class TestSymmetries:
     COHORTS = random_sets(11, 12, 3)
 
     def run(
-        self,
-        quadratics: Quadratics,
-        parent: Path,
-        algorithm: dict[str, Any],
-        scale: float = 1.0,
-        **given: Any,
+        self, quadratics: Quadratics, parent: Path, algorithm: dict[str, Any], scale: float = 1.0, **given: Any
     ) -> Run:
         parent.mkdir()
         problem = problem_of(quadratics, strong_convexity=scale, smoothness=12 * scale)
@@ -363,17 +327,13 @@ class TestSymmetries:
         return train_quadratics(problem, parent, algorithm, **given)
 
     def test_identical_clients_agree_at_once(self, algorithm: dict[str, Any], tmp_path: Path) -> None:
-        same = Quadratics(
-            np.repeat(QUADRATICS.curvatures[:1], 6, axis=0), np.repeat(QUADRATICS.centers[:1], 6, axis=0)
-        )
+        same = Quadratics(np.repeat(QUADRATICS.curvatures[:1], 6, axis=0), np.repeat(QUADRATICS.centers[:1], 6, axis=0))
         run = self.run(same, tmp_path / "same", algorithm)
         for model in run.models:
             np.testing.assert_allclose(model, same.optimum, rtol=0, atol=1e-13)
         assert np.abs(duals_of(run)).max() < 1e-13
 
-    def test_a_multiple_of_the_objective_multiplies_the_duals(
-        self, algorithm: dict[str, Any], tmp_path: Path
-    ) -> None:
+    def test_a_multiple_of_the_objective_multiplies_the_duals(self, algorithm: dict[str, Any], tmp_path: Path) -> None:
         plain = self.run(QUADRATICS, tmp_path / "plain", algorithm)
         larger = Quadratics(8 * QUADRATICS.curvatures, QUADRATICS.centers)
         run = self.run(larger, tmp_path / "larger", algorithm, scale=8.0)
@@ -464,10 +424,7 @@ def final(run: Run) -> Vector:
 def test_a_client_alone_moves_nothing(algorithm: dict[str, Any], tmp_path: Path) -> None:
     problem = problem_of(QUADRATICS, **CONSTANTS)
     results = []
-    scripts: dict[str, Sets] = {
-        "with": [(0, 1), (2,), (2, 3), (1,), (3,), (1, 3)],
-        "without": [(0, 1), (2, 3), (1, 3)],
-    }
+    scripts: dict[str, Sets] = {"with": [(0, 1), (2,), (2, 3), (1,), (3,), (1, 3)], "without": [(0, 1), (2, 3), (1, 3)]}
     for name, cohorts in scripts.items():
         (parent := tmp_path / name).mkdir()
         run = train_quadratics(

@@ -159,9 +159,7 @@ def test_directions_are_the_projection_and_sum_to_zero(seed: int, cohort: set[in
     assert not step[[i for i in range(6) if i not in cohort]].any()
 
 
-@given(
-    st.floats(0.01, 1.0), st.floats(1e-4, 1.0), st.integers(0, 200), st.floats(-10, 10), st.floats(-10, 10)
-)
+@given(st.floats(0.01, 1.0), st.floats(1e-4, 1.0), st.integers(0, 200), st.floats(-10, 10), st.floats(-10, 10))
 def test_idle_rounds_have_a_closed_form(r: float, conditioning: float, k: int, y: float, z: float) -> None:
     momentum = Momentum(r, conditioning)
     a, b = momentum.a, momentum.b

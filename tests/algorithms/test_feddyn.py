@@ -73,9 +73,7 @@ def test_runs_are_those_of_the_formulas(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     problem = reproducible(weighted=weighting == "samples")
-    algorithm = feddyn(
-        alpha=alpha, local_steps=steps, batch_size=batch_size, step_size=0.3, weighting=weighting
-    )
+    algorithm = feddyn(alpha=alpha, local_steps=steps, batch_size=batch_size, step_size=0.3, weighting=weighting)
     folder = tmp_path_factory.mktemp("run")
     run = train(problem, folder, algorithm, cohorts=cohorts, rounds=len(cohorts), seed=SEED)
     x, h, duals = simulated(problem, algorithm, cohorts)

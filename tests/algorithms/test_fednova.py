@@ -36,9 +36,7 @@ def test_a_round_is_that_of_the_formula(weighting: str, tmp_path: Path) -> None:
     run = train(problem, tmp_path, fednova(**BATCHES, weighting=weighting), cohorts=SETS, seed=3)
     x = np.zeros(9)
     for t, cohort in enumerate(SETS, 1):
-        held = np.array(
-            [problem.objectives[i].samples if weighting == "samples" else 1 for i in cohort], float
-        )
+        held = np.array([problem.objectives[i].samples if weighting == "samples" else 1 for i in cohort], float)
         p = held / held.sum()
         local = [locally(problem, i, t, x, 0.2) for i in cohort]
         effective = sum(share * steps for share, (_, steps) in zip(p, local, strict=True))

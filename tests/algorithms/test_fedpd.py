@@ -74,12 +74,7 @@ def test_runs_are_those_of_the_formulas(
 ) -> None:
     problem = reproducible(weighted=weighting == "samples")
     algorithm = fedpd(
-        proximal_step=eta,
-        skip=skip,
-        local_steps=steps,
-        batch_size=batch_size,
-        step_size=0.3,
-        weighting=weighting,
+        proximal_step=eta, skip=skip, local_steps=steps, batch_size=batch_size, step_size=0.3, weighting=weighting
     )
     run = train(problem, tmp_path_factory.mktemp("run"), algorithm, rounds=6, seed=SEED)
     model, duals = simulated(problem, algorithm, talking(run))
@@ -110,9 +105,7 @@ def test_everybody_together_reaches_the_optimum(tmp_path: Path) -> None:
 def test_rounds_without_communication_are_exact_for_equal_clients_and_not_for_others(tmp_path: Path) -> None:
     different = reproducible()
     equal = Problem((different.shards[0],) * 3, l2=0.1)
-    algorithm = fedpd(
-        local_steps=5, batch_size=None, step_size=0.5, proximal_step=5, skip=0.3, weighting="uniform"
-    )
+    algorithm = fedpd(local_steps=5, batch_size=None, step_size=0.5, proximal_step=5, skip=0.3, weighting="uniform")
     alike = train(equal, tmp_path, algorithm, rounds=200)
     assert np.abs(alike.model - equal.optimum).max() < 1e-7
     assert np.mean(talking(alike)) == pytest.approx(0.7, abs=0.1)

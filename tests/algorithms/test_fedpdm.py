@@ -63,10 +63,7 @@ def solves() -> Iterator[list[Solve]]:
 
 def distance(run: Run, trace: Trace) -> float:
     """The largest difference between a run and what it should be: models, duals, mirrors, on both sides."""
-    pairs: list[tuple[Any, Any]] = [
-        (run.models, trace.models),
-        (run.client_states("dual"), trace.duals),
-    ]
+    pairs: list[tuple[Any, Any]] = [(run.models, trace.models), (run.client_states("dual"), trace.duals)]
     end = run.states[max(run.states)]
     algorithm = cast(FedPDMSettings, run.settings.algorithm)
     if algorithm.aggregator == "hybrid":
@@ -101,9 +98,7 @@ class Scripted(Objective):
         return Metrics(0.0, None, 1)
 
 
-def solved(
-    gradients: Dense, x0: Vector, dual: Vector, **algorithm: Any
-) -> tuple[Vector, FedPDMClient, Scripted]:
+def solved(gradients: Dense, x0: Vector, dual: Vector, **algorithm: Any) -> tuple[Vector, FedPDMClient, Scripted]:
     """One answer of the client half: what it sends, and itself afterwards."""
     chosen = FedPDMSettings(local_steps=len(gradients), batch_size=None, **algorithm)
     objective = Scripted(gradients)
@@ -116,12 +111,7 @@ def solved(
 
 
 @settings(max_examples=60)
-@given(
-    product=st.floats(0.05, 1.9),
-    eta=st.floats(1e-3, 10.0),
-    steps=st.integers(1, 30),
-    seed=st.integers(0, 2**32),
-)
+@given(product=st.floats(0.05, 1.9), eta=st.floats(1e-3, 10.0), steps=st.integers(1, 30), seed=st.integers(0, 2**32))
 def test_a_round_is_its_closed_form(product: float, eta: float, steps: int, seed: int) -> None:
     rho, draw, d = product / eta, np.random.default_rng(seed), 5
     gradients, x0, dual = draw.standard_normal((steps, d)), draw.standard_normal(d), draw.standard_normal(d)
@@ -148,13 +138,7 @@ def test_local_steps_end_after_the_step_whose_direction_was_short_enough() -> No
     # g of each step, lambda = 0, rho = 0.1, eta = 1: 3; 0.5 - 0.3 = 0.2, squared 0.04
     for tolerance, steps in ((0.05, 2), (9.0, 1), (1e-6, 4)):
         upload, _, objective = solved(
-            gradients,
-            np.zeros(1),
-            np.zeros(1),
-            penalty=0.1,
-            step_size=1.0,
-            aggregator="hybrid",
-            tolerance=tolerance,
+            gradients, np.zeros(1), np.zeros(1), penalty=0.1, step_size=1.0, aggregator="hybrid", tolerance=tolerance
         )
         assert 4 - len(objective.left) == steps
         if steps == 2:
@@ -188,13 +172,7 @@ def combinations() -> list[Any]:
                     decays=True,
                 )
                 dual = "public" if public else "private"
-                words = [
-                    aggregator,
-                    dual,
-                    support or "dense",
-                    "hold" if hold else "zero",
-                    "ef21" if ef21 else "",
-                ]
+                words = [aggregator, dual, support or "dense", "hold" if hold else "zero", "ef21" if ef21 else ""]
                 found.append(pytest.param(variant, id=" ".join(word for word in words if word)))
     return found
 
@@ -217,9 +195,7 @@ VARIANTS = {
     "noise on random, hybrid": Variant(noise=0.1, aggregator="hybrid", support="random", keep=0.5, hold=True),
     "clip": Variant(clip=0.05, public=True),
     "clip, hybrid": Variant(clip=0.05, aggregator="hybrid"),
-    "clip and noise, stale": Variant(
-        clip=0.05, noise=0.02, aggregator="stale", support="shared-random", keep=0.4
-    ),
+    "clip and noise, stale": Variant(clip=0.05, noise=0.02, aggregator="stale", support="shared-random", keep=0.4),
     "clip and noise, public top-k": Variant(
         clip=0.05, noise=0.02, public=True, support="public-top-k", keep=0.5, hold=True
     ),
@@ -248,9 +224,7 @@ def test_it_is_the_algorithm_of_the_paper_with(name: str, tmp_path: Path, solves
     ("aggregator", "ef21"),
     [("sampled", False), ("stale", False), ("hybrid", False), ("sampled", True), ("stale", True)],
 )
-def test_both_sides_compute_from_the_float32_values_on_the_wire(
-    aggregator: str, ef21: bool, tmp_path: Path
-) -> None:
+def test_both_sides_compute_from_the_float32_values_on_the_wire(aggregator: str, ef21: bool, tmp_path: Path) -> None:
     variant = Variant(
         aggregator=aggregator, public=not ef21, support="top-k", keep=0.5, float32=True, gamma=0.02, ef21=ef21
     )
@@ -264,16 +238,9 @@ def test_both_sides_compute_from_the_float32_values_on_the_wire(
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
 @pytest.mark.parametrize("support", [None, "random"], ids=["dense", "random"])
-def test_a_float32_model_stays_one(
-    aggregator: str, support: str | None, tmp_path: Path, solves: list[Solve]
-) -> None:
+def test_a_float32_model_stays_one(aggregator: str, support: str | None, tmp_path: Path, solves: list[Solve]) -> None:
     variant = Variant(aggregator=aggregator, support=support, keep=0.5, gamma=0.02, hold=True)
-    objective = {
-        "kind": "softmax",
-        "l2": 0.1,
-        "dtype": "float32",
-        "regularizer": {"kind": "l1", "weight": 0.02},
-    }
+    objective = {"kind": "softmax", "l2": 0.1, "dtype": "float32", "regularizer": {"kind": "l1", "weight": 0.02}}
     run = real(reproducible(), variant, tmp_path, objective=objective)
     assert {model.dtype.name for model in run.models} == {"float32"}
     assert {solve.model.dtype.name for solve in solves} == {"float32"}
@@ -290,26 +257,20 @@ def test_in_the_first_round_everybody_takes_part_if_asked_for(tmp_path: Path) ->
     assert distance(run, trace) < 1e-12
 
 
-def test_left_to_itself_it_is_hybrid_without_noise_and_sampled_with_a_public_dual_with_it(
-    tmp_path: Path,
-) -> None:
+def test_left_to_itself_it_is_hybrid_without_noise_and_sampled_with_a_public_dual_with_it(tmp_path: Path) -> None:
     problem = reproducible()
     plain = {"name": "fedpdm", "local_steps": 3, "batch_size": None, "step_size": 0.2}
     for noise, variant in (
         (None, Variant(aggregator="hybrid")),
         (0.1, Variant(aggregator="sampled", public=True, noise=0.1)),
     ):
-        run = train(
-            problem, tmp_path, plain, cohorts=COHORTS, rounds=LAST, seed=SEED, uplink={"noise": noise}
-        )
+        run = train(problem, tmp_path, plain, cohorts=COHORTS, rounds=LAST, seed=SEED, uplink={"noise": noise})
         expected = simulated(problem, variant, COHORTS, SEED).models[-1]
         np.testing.assert_allclose(run.model, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("support", SUPPORTS)
-def test_a_coordinate_that_nobody_sends_is_zero_or_as_it_was_also_after_the_prox(
-    support: str, tmp_path: Path
-) -> None:
+def test_a_coordinate_that_nobody_sends_is_zero_or_as_it_was_also_after_the_prox(support: str, tmp_path: Path) -> None:
     # fill is left out: zero for top-k, hold for the others.
     problem, gamma = reproducible(), 0.01
     algorithm = Variant(penalty=0.5).algorithm()
@@ -354,9 +315,7 @@ def test_with_all_coordinates_kept_it_is_the_dense_algorithm_bit_for_bit(
 
 @pytest.mark.parametrize("batch_size", [None, 2], ids=["full", "mini-batches"])
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
-def test_with_everybody_it_is_feddyn_and_fedpd(
-    aggregator: str, batch_size: int | None, tmp_path: Path
-) -> None:
+def test_with_everybody_it_is_feddyn_and_fedpd(aggregator: str, batch_size: int | None, tmp_path: Path) -> None:
     problem, rounds, rho = reproducible(), 25, 0.8
     variant = Variant(penalty=rho, aggregator=aggregator, batch_size=batch_size)
     run = real(problem, variant, tmp_path, [EVERYBODY] * rounds)
@@ -385,13 +344,9 @@ def test_feddyn_with_a_prox_at_the_server_is_the_hybrid_aggregator_whoever_takes
 @pytest.mark.parametrize("aggregator", ["sampled", "stale"])
 def test_without_noise_a_public_dual_is_the_private_one(aggregator: str, tmp_path: Path) -> None:
     variant = Variant(aggregator=aggregator, batch_size=2, gamma=0.02)
-    private, public = (
-        real(reproducible(), replace(variant, public=public), tmp_path) for public in (False, True)
-    )
+    private, public = (real(reproducible(), replace(variant, public=public), tmp_path) for public in (False, True))
     np.testing.assert_allclose(public.models, private.models, rtol=0, atol=1e-14)
-    np.testing.assert_allclose(
-        public.client_states("dual"), private.client_states("dual"), rtol=0, atol=1e-14
-    )
+    np.testing.assert_allclose(public.client_states("dual"), private.client_states("dual"), rtol=0, atol=1e-14)
 
 
 def test_with_everybody_all_aggregators_coincide(tmp_path: Path) -> None:
@@ -417,9 +372,7 @@ def test_the_golden_example(aggregator: str, tmp_path: Path, solves: list[Solve]
         "name": "tests.algorithms.feddcd_quadratics:Quadratic",
         "regularizer": {"kind": "l1", "weight": 0.5},
     }
-    run = train_quadratics(
-        problem, tmp_path, algorithm | {"aggregator": aggregator}, objective=objective, rounds=200
-    )
+    run = train_quadratics(problem, tmp_path, algorithm | {"aggregator": aggregator}, objective=objective, rounds=200)
     expected: dict[str, list[list[float]]] = {
         "x": [[0.25, 0.75], [0.6875, 0.9375], [1.0, 1.125]],
         "lambda": [[-0.5, -1.5], [-0.375, -1.875], [-0.125, -1.875]],
@@ -457,11 +410,7 @@ def aggregated(vectors: Sequence[Vector], uplink: Uplink, around: Vector) -> tup
 
 @pytest.mark.parametrize(
     ("k", "mean", "coverage"),
-    [
-        (1, [3, -4, 0], [1, 1, 0]),
-        (2, [3, -2.5, 2], [1, 2, 1]),
-        (3, [1.6, -2.5, 1.25], [2, 2, 2]),
-    ],
+    [(1, [3, -4, 0], [1, 1, 0]), (2, [3, -2.5, 2], [1, 2, 1]), (3, [1.6, -2.5, 1.25], [2, 2, 2])],
 )
 def test_the_golden_aggregation(k: int, mean: list[float], coverage: list[float]) -> None:
     vectors = [np.array([3, -1, 0.5]), np.array([0.2, -4, 2])]
@@ -518,11 +467,7 @@ def settled(gamma: float) -> Settled:
 
 
 def from_solution(
-    there: Settled,
-    variant: Variant,
-    parent: Path,
-    cohorts: Sequence[Sequence[int]],
-    patch: pytest.MonkeyPatch,
+    there: Settled, variant: Variant, parent: Path, cohorts: Sequence[Sequence[int]], patch: pytest.MonkeyPatch
 ) -> Run:
     """A run that begins at the solution: the model, and all that both sides keep."""
     rho = variant.penalty
@@ -604,9 +549,7 @@ def test_sampling_shakes_a_solution_as_much_as_predicted(
 
 
 @pytest.mark.parametrize(("factor", "is_zero"), [(1.001, True), (0.999, False)])
-def test_a_strong_penalty_leaves_the_zero_model_exactly_zero(
-    factor: float, is_zero: bool, tmp_path: Path
-) -> None:
+def test_a_strong_penalty_leaves_the_zero_model_exactly_zero(factor: float, is_zero: bool, tmp_path: Path) -> None:
     # One full step from 0 with lambda = 0: gbar_i is the gradient at 0, and 1 - a^Q is rho eta.
     problem, rho, eta = reproducible(), 1.0, 0.2
     steepest = float(np.abs(np.mean([f.gradient(np.zeros(9)) for f in problem.objectives], axis=0)).max())
@@ -659,11 +602,7 @@ def test_the_way_up_costs_what_the_paper_counts(tmp_path: Path, solves: list[Sol
     )
     problem = Problem(shards, l2=0.0)
     # Differences of indices take a byte at least, and where they take more than a bit for each entry, a bitmap is sent.
-    for support, least_bits, most_bits in (
-        ("top-k", 8 * 785, 7850),
-        ("shared-random", 0, 0),
-        ("random", 64, 64),
-    ):
+    for support, least_bits, most_bits in (("top-k", 8 * 785, 7850), ("shared-random", 0, 0), ("random", 64, 64)):
         solves.clear()
         variant = Variant(support=support, keep=0.1, steps=1, float32=True, aggregator="hybrid")
         run = real(problem, variant, tmp_path, [range(clients)])
@@ -713,14 +652,10 @@ TOP = {"sparsify": {"support": "top-k", "keep": 0.5}}
     [{"aggregator": "hybrid"}, {"aggregator": "stale"}, {"aggregator": "stale", "error_feedback": "ef21"}],
     ids=["hybrid", "stale", "ef21"],
 )
-def test_a_newcomer_disturbs_no_mean_over_all_clients(
-    own: dict[str, Any], comes: int, tmp_path: Path
-) -> None:
+def test_a_newcomer_disturbs_no_mean_over_all_clients(own: dict[str, Any], comes: int, tmp_path: Path) -> None:
     problem = reproducible()
     shards = dict(zip(["a", "b", "d", "c"], problem.shards, strict=True))
-    run = federation(
-        tmp_path, shards, {"c": comes}, LOCAL | own, rounds=16, participation=PAIRS, uplink=TOP, seed=SEED
-    )
+    run = federation(tmp_path, shards, {"c": comes}, LOCAL | own, rounds=16, participation=PAIRS, uplink=TOP, seed=SEED)
     run.run()
     last = run.states[16]
     if own["aggregator"] == "hybrid":
@@ -732,17 +667,13 @@ def test_a_newcomer_disturbs_no_mean_over_all_clients(
         assert np.abs(mirrored - START).max() > 1e-2
 
 
-def test_the_replica_of_a_newcomer_begins_where_its_own_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_replica_of_a_newcomer_begins_where_its_own_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Numbers of which two thirds and one third do not always make the whole, to the bit.
     start = np.random.default_rng(0).standard_normal(9)
     monkeypatch.setattr(LinearObjective, "initial", lambda self, seed: start.copy())
     shards = dict(zip("abc", reproducible().shards, strict=False))
     own = {"aggregator": "sampled", "error_feedback": "ef21"}
-    run = federation(
-        tmp_path, shards, {"c": 4}, LOCAL | own, rounds=12, participation=PAIRS, uplink=TOP, seed=SEED
-    )
+    run = federation(tmp_path, shards, {"c": 4}, LOCAL | own, rounds=12, participation=PAIRS, uplink=TOP, seed=SEED)
     run.run()
     replicas = run.states[12].replicas
     assert sorted(replicas) == list("abc")
@@ -769,12 +700,7 @@ def test_the_replica_of_a_newcomer_begins_where_its_own_does(
         ({}, {"uplink": {"sparsify": {"support": "top-k", "keep": 0.0}}}),
         ({}, {"uplink": {"sparsify": {"support": "top-k", "keep": 1.1}}}),
         ({}, {"downlink": {"sparsify": {"support": "random", "keep": 0.5}}}),
-        (
-            {},
-            {
-                "objective": {"kind": "softmax", "regularizer": {"kind": "mcp", "weight": 0.1, "theta": 1.0}},
-            },
-        ),
+        ({}, {"objective": {"kind": "softmax", "regularizer": {"kind": "mcp", "weight": 0.1, "theta": 1.0}}}),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(
@@ -796,9 +722,7 @@ def test_a_private_dual_is_not_silently_made_public(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mb-sgd", "fedpd", "feddcd"])
-@pytest.mark.parametrize(
-    "section", [{"uplink": {"noise": 0.1}}, {"uplink": TOP}, {"downlink": {"dtype": "float32"}}]
-)
+@pytest.mark.parametrize("section", [{"uplink": {"noise": 0.1}}, {"uplink": TOP}, {"downlink": {"dtype": "float32"}}])
 def test_an_algorithm_that_sends_other_vectors_takes_no_uplink(
     name: str, section: dict[str, Any], tmp_path: Path
 ) -> None:

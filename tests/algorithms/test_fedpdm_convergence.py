@@ -37,11 +37,7 @@ def learned(parent: Path, algorithm: dict[str, Any], **links: Any) -> tuple[floa
                     "test_fraction": 0.2,
                     "partition": {"kind": "label-shards", "per_client": 2},
                 },
-                "objective": {
-                    "kind": "softmax",
-                    "nonconvex": 1e-3,
-                    "regularizer": {"kind": "l1", "weight": 1e-3},
-                },
+                "objective": {"kind": "softmax", "nonconvex": 1e-3, "regularizer": {"kind": "l1", "weight": 1e-3}},
                 "algorithm": LOCAL | algorithm,
                 "participation": {"sampler": {"kind": "fixed", "size": 6}},
                 "evaluation": {"every": 200},
@@ -64,9 +60,7 @@ def learned(parent: Path, algorithm: dict[str, Any], **links: Any) -> tuple[floa
         pytest.param({"penalty": 0.3, "aggregator": "hybrid"}, None, None, 0.45, 0.95, id="hybrid"),
         pytest.param(SAMPLED, None, None, 0.53, 0.93, id="sampled", marks=LONG),
         pytest.param(SAMPLED, TOP_HALF, TOP_HALF, 0.58, 0.91, id="top-k both ways"),
-        pytest.param(
-            SAMPLED, {"support": "random", "keep": 0.1}, None, 0.71, 0.89, id="random, held", marks=LONG
-        ),
+        pytest.param(SAMPLED, {"support": "random", "keep": 0.1}, None, 0.71, 0.89, id="random, held", marks=LONG),
         pytest.param(
             {"penalty": 0.3, "aggregator": "stale", "error_feedback": "ef21"},
             {"support": "top-k", "keep": 0.1},
@@ -86,9 +80,7 @@ def test_it_learns_as_well_as_it_was_seen_to(
     least_accuracy: float,
     tmp_path: Path,
 ) -> None:
-    objective, accuracy, nonzeros = learned(
-        tmp_path, algorithm, uplink={"sparsify": up}, downlink={"sparsify": down}
-    )
+    objective, accuracy, nonzeros = learned(tmp_path, algorithm, uplink={"sparsify": up}, downlink={"sparsify": down})
     assert 0.40 < objective <= most_f, "the optimum is about 0.41"
     assert accuracy >= least_accuracy
     assert nonzeros < 520, "of 650; the prox is at work"

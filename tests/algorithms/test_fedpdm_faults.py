@@ -100,9 +100,7 @@ def test_faults_change_no_bit_and_both_sides_agree(
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_what_came_too_late_is_undone_on_both_sides(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_came_too_late_is_undone_on_both_sides(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everybody, slow = (0, 1, 2, 3), 1
     release = held_up(monkeypatch, FedPDMClient, f"client-00{slow}", 2)
     variant, problem = VARIANTS[name], reproducible()

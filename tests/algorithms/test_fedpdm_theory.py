@@ -9,14 +9,7 @@ import pytest
 
 from fenchel.common.arrays import Dense, Vector
 from tests.algorithms.fedpdm_oracle import Landscape, Variant
-from tests.algorithms.fedpdm_runs import (
-    EVERYBODY,
-    iterates_of,
-    landscape_of,
-    real,
-    smoothness_of,
-    watched,
-)
+from tests.algorithms.fedpdm_runs import EVERYBODY, iterates_of, landscape_of, real, smoothness_of, watched
 from tests.algorithms.mlr import reproducible
 
 BETA, GAMMA = 0.15, 0.02
@@ -37,9 +30,7 @@ def test_with_exact_solves_the_lagrangian_descends_and_bounds_what_the_theory_sa
     assert c2 > 0
     kap = clients * (1 + rho**2) * max(4 / rho, 2 * smoothness**2 / (rho**2 * c2))
     lowest = min(land.objective(at.model) for at in iterates)
-    for now, after, before, later in zip(
-        iterates[:-1], iterates[1:], lagrangian[:-1], lagrangian[1:], strict=True
-    ):
+    for now, after, before, later in zip(iterates[:-1], iterates[1:], lagrangian[:-1], lagrangian[1:], strict=True):
         assert before >= land.objective(now.model) - 1e-12
         drop = rho / 2 * float(np.sum((after.model - now.model) ** 2))
         drop += c2 / clients * float(np.sum((after.local - now.local) ** 2))
@@ -70,9 +61,7 @@ def minimised(land: Landscape) -> Vector:
 
 @pytest.mark.parametrize("factor", [4, 8])
 @pytest.mark.parametrize("sigma", [0.0, 0.02, 0.1])
-def test_with_noise_and_inexact_solves_the_mean_measure_is_bounded(
-    sigma: float, factor: int, tmp_path: Path
-) -> None:
+def test_with_noise_and_inexact_solves_the_mean_measure_is_bounded(sigma: float, factor: int, tmp_path: Path) -> None:
     problem, rounds, seeds = reproducible(), 40, range(2)
     smoothness = smoothness_of(problem, BETA)
     rho = factor * smoothness

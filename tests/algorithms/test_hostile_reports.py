@@ -43,10 +43,7 @@ def test_a_loss_beyond_all_bounds_does_not_count_and_the_log_says_whose_it_is(
     monkeypatch.setattr(SampledClient, "loss", report)
     run(tmp_path, {"name": "drdm"}, {"kind": "logistic"})
     for t in (0, 1, 2):
-        assert (
-            f"round {t}, phase 'loss', client client-001, array 'loss': is {loss:g}, expected at "
-            in caplog.text
-        )
+        assert f"round {t}, phase 'loss', client client-001, array 'loss': is {loss:g}, expected at " in caplog.text
     assert "client-000 failed" not in caplog.text
 
 

@@ -67,8 +67,7 @@ def test_one_client_takes_plain_steps_of_stochastic_gradient_descent(
 
 
 @pytest.mark.parametrize(
-    ("weighting", "batch_size", "fraction"),
-    [("uniform", 1, 1.0), ("samples", 1, 0.5), ("samples", None, 0.5)],
+    ("weighting", "batch_size", "fraction"), [("uniform", 1, 1.0), ("samples", 1, 0.5), ("samples", None, 0.5)]
 )
 def test_where_all_clients_hold_all_features_it_is_fedavg(
     weighting: str, batch_size: int | None, fraction: float, make_settings: MakeSettings, tmp_path: Path
@@ -113,19 +112,14 @@ def test_split_data_give_the_model_of_the_pseudocode(
 
 def test_averages_by_hand() -> None:
     model = np.array([10.0, 20.0, 30.0, 40.0])
-    parts = [
-        (np.array([0, 1]), np.array([1.0, 2.0]), 1.0),
-        (np.array([1, 3]), np.array([6.0, 8.0]), 3.0),
-    ]
+    parts = [(np.array([0, 1]), np.array([1.0, 2.0]), 1.0), (np.array([1, 3]), np.array([6.0, 8.0]), 3.0)]
     assert averaged_by_feature(model, parts).tolist() == [1.0, 5.0, 30.0, 8.0]
     assert averaged_by_feature(model, [(p, v, 1.0) for p, v, _ in parts]).tolist() == [1.0, 4.0, 30.0, 8.0]
     assert averaged_by_feature(model, []).tolist() == model.tolist()
     assert model.tolist() == [10.0, 20.0, 30.0, 40.0]
 
 
-def test_features_whose_holders_are_away_keep_their_weights(
-    make_settings: MakeSettings, tmp_path: Path
-) -> None:
+def test_features_whose_holders_are_away_keep_their_weights(make_settings: MakeSettings, tmp_path: Path) -> None:
     def model(rounds: int) -> Vector:
         settings = make_settings(
             **grid(1, 3),
@@ -171,9 +165,7 @@ def test_breaks_and_kills_change_no_bit(seed: int, make_settings: MakeSettings, 
 def optimum(settings: RunSettings) -> float:
     shard = DataSource.open(settings.data, settings.seed).training()
     objective = build_objective(settings.objective, shard)
-    solver = LinearSVC(
-        loss="hinge", C=1 / (L2 * shard.samples), fit_intercept=False, tol=1e-8, max_iter=10**6
-    )
+    solver = LinearSVC(loss="hinge", C=1 / (L2 * shard.samples), fit_intercept=False, tol=1e-8, max_iter=10**6)
     return objective.value(solver.fit(shard.features, shard.labels).coef_.ravel())
 
 

@@ -50,10 +50,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "theory, squared hinge": ({"preset": "theory", "picks": 9}, {"l2": 0.1, "loss": "squared-hinge"}),
     "theory, smoothed hinge": ({"preset": "theory", "picks": 9}, {"l2": 0.1, "loss": "smoothed-hinge"}),
-    "exact, weighted": (
-        {"preset": "exact", "picks": 4},
-        {"sampler": {"kind": "weighted", "size": 3}, "grid": (4, 2)},
-    ),
+    "exact, weighted": ({"preset": "exact", "picks": 4}, {"sampler": {"kind": "weighted", "size": 3}, "grid": (4, 2)}),
     "exact, weighted with replacement": (
         {"preset": "exact", "picks": 4},
         {"sampler": {"kind": "weighted", "size": 5, "replacement": True}},
@@ -99,9 +96,7 @@ def test_the_measured_gap_is_that_of_the_model_with_which_the_round_began(tmp_pa
         assert moment.figures["dual_objective"] == pytest.approx(problem.dual_objective(before), abs=1e-12)
         assert moment.figures["gap"] == pytest.approx(problem.gap(before), abs=1e-12)
         before = run.alpha(moment)
-    terms = (
-        problem.losses(problem.x @ run.model) + problem.conjugates(before) + before * (problem.x @ run.model)
-    )
+    terms = problem.losses(problem.x @ run.model) + problem.conjugates(before) + before * (problem.x @ run.model)
     assert terms.min() >= -1e-12
     assert run.final.figures["gap"] == pytest.approx(terms.mean(), abs=1e-12)  # the decomposition of 1.2
 
@@ -130,11 +125,7 @@ GRIDS = [(1, 1), (4, 1), (1, 4), (3, 3)]
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        {"preset": "linesearch", "picks": 9},
-        {"preset": "exact", "picks": 5},
-        {"preset": "safe", "picks": 9, **SPARSE},
-    ],
+    [{"preset": "linesearch", "picks": 9}, {"preset": "exact", "picks": 5}, {"preset": "safe", "picks": 9, **SPARSE}],
 )
 def test_with_everybody_the_model_is_always_that_of_the_dual_variables(
     grid: tuple[int, int], algorithm: Case, tmp_path: Path
@@ -231,9 +222,7 @@ Split = tuple[int, int, bool]
     ],
     ids=["grids", "one group", "ragged"],
 )
-def test_with_common_picks_the_partition_of_the_features_changes_nothing(
-    splits: list[Split], tmp_path: Path
-) -> None:
+def test_with_common_picks_the_partition_of_the_features_changes_nothing(splits: list[Split], tmp_path: Path) -> None:
     algorithm = {"preset": "exact", "picks": 15, "picking": "common"}
     trajectories = []
     for groups, columns, ragged in splits:
@@ -255,16 +244,8 @@ def test_with_common_picks_the_partition_of_the_features_changes_nothing(
         ("independent", "safe", "pickers"),
     ],
 )
-def test_dense_and_sparse_messages_do_the_same(
-    picking: str, preset: str, averaging: str, tmp_path: Path
-) -> None:
-    algorithm = {
-        "preset": preset,
-        "picks": 7,
-        "picking": picking,
-        "block": 1,
-        "averaging": averaging,
-    }
+def test_dense_and_sparse_messages_do_the_same(picking: str, preset: str, averaging: str, tmp_path: Path) -> None:
+    algorithm = {"preset": preset, "picks": 7, "picking": picking, "block": 1, "averaging": averaging}
     dense, sparse = (
         witnessed(algorithm | {"messages": messages}, tmp_path / messages, rounds=25)
         for messages in ("dense", "sparse")

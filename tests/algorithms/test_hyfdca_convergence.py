@@ -143,15 +143,9 @@ def test_undamped_steps_in_all_coordinates_do_not_converge(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("step_size", "decay", "expected"),
-    [
-        (0.1, "constant", [10, 30, 55, 75]),
-        (1.0, "inverse-sqrt", [5, 30, 45, 60]),
-        (1.0, "inverse", [15, 125]),
-    ],
+    [(0.1, "constant", [10, 30, 55, 75]), (1.0, "inverse-sqrt", [5, 30, 45, 60]), (1.0, "inverse", [15, 125])],
 )
-def test_small_outer_steps_make_it_converge(
-    step_size: float, decay: str, expected: list[int], tmp_path: Path
-) -> None:
+def test_small_outer_steps_make_it_converge(step_size: float, decay: str, expected: list[int], tmp_path: Path) -> None:
     """Looked at every fifth round, as the specification did."""
     algorithm = {"preset": "exact", "step_size": step_size, "step_decay": decay}
     run = Witness(settings_of(algorithm, grid=(1, 2), rounds=expected[-1])).run(tmp_path)
@@ -195,9 +189,7 @@ def mixed(parent: Path, samples: int = 455) -> tuple[RunSettings, dict[str, OwnF
 
 
 @pytest.mark.parametrize("averaging", ["all", "active", "pickers"])
-def test_clients_in_general_position_reach_the_optimum_of_what_they_hold(
-    averaging: str, tmp_path: Path
-) -> None:
+def test_clients_in_general_position_reach_the_optimum_of_what_they_hold(averaging: str, tmp_path: Path) -> None:
     settings, files = mixed(tmp_path)
     algorithm = {"name": "hyfdca", "privacy": "none", "preset": "exact", "picks": 15, "averaging": averaging}
     exact = validate_with(settings, algorithm, rounds=70 if averaging == "pickers" else 110)
@@ -321,9 +313,7 @@ def test_errors_stay_below_the_bound_of_theorem_4_11(tmp_path: Path) -> None:
     l2, groups, rounds = 1.0, 2, 250
     algorithm = {"preset": "theory", "step_decay": "inverse", "averaging": "active"}
     sampler = {"kind": "cyclic", "groups": groups}
-    run = Witness(
-        settings_of(algorithm, grid=(1, 4), l2=l2, samples=120, rounds=rounds, sampler=sampler)
-    ).run(tmp_path)
+    run = Witness(settings_of(algorithm, grid=(1, 4), l2=l2, samples=120, rounds=rounds, sampler=sampler)).run(tmp_path)
     eps = errors(run, optimum_of(run, tmp_path))
     t = np.arange(groups, rounds + 1)
     j1 = groups * eps[groups - 1]

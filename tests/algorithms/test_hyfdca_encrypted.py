@@ -42,9 +42,7 @@ from tests.algorithms.hybrid import (
     "algorithm",
     [
         pytest.param({"preset": "exact", "picks": 15}, id="exact"),
-        pytest.param(
-            {"preset": "linesearch"}, id="line search", marks=pytest.mark.faults
-        ),  # long; make faults
+        pytest.param({"preset": "linesearch"}, id="line search", marks=pytest.mark.faults),  # long; make faults
     ],
 )
 def test_two_hundred_encrypted_rounds_end_where_plaintext_ones_do(
@@ -54,9 +52,7 @@ def test_two_hundred_encrypted_rounds_end_where_plaintext_ones_do(
     plain = laboratory.run(hybrid_settings(200, samples=100, privacy="none", **algorithm))
     assert distance(encrypted.duals, plain.duals) <= 1e-10
     assert np.abs(encrypted.model - plain.model).max() <= 1e-10
-    assert len(np.unique(np.concatenate(list(plain.duals.values())))) > 8, (
-        "and not all at an end of their interval"
-    )
+    assert len(np.unique(np.concatenate(list(plain.duals.values())))) > 8, "and not all at an end of their interval"
 
 
 @pytest.mark.parametrize("preset", ["exact", "linesearch"])
@@ -154,11 +150,7 @@ class Rounded:
                 picked = order[units]
                 here = rows[client][picked]
                 y = np.where(shard.labels[picked] == 1, 1.0, -1.0)
-                alpha, z, q = (
-                    self.real(dual[here]),
-                    self.real(scores[here]),
-                    self.real(norms[here]) / (l2 * samples),
-                )
+                alpha, z, q = (self.real(dual[here]), self.real(scores[here]), self.real(norms[here]) / (l2 * samples))
                 best = y * np.clip(y * (alpha + (y - z) / q), 0, 1)
                 changes[client] = here, self.whole(1.0 / holders[here] * (best - alpha))
             for here, change in changes.values():
@@ -172,9 +164,7 @@ class Rounded:
 
 
 @pytest.mark.parametrize("fraction_bits", [20, 40])
-def test_an_encrypted_run_is_one_of_whole_numbers_to_the_last_bit(
-    fraction_bits: int, laboratory: Laboratory
-) -> None:
+def test_an_encrypted_run_is_one_of_whole_numbers_to_the_last_bit(fraction_bits: int, laboratory: Laboratory) -> None:
     encryption = {"fraction_bits": fraction_bits}
     settings = hybrid_settings(20, samples=150, preset="exact", picks=15, encryption=encryption)
     run = laboratory.run(settings)
@@ -204,9 +194,7 @@ PRIVATE = {
     "protected": hybrid_settings(4, preset="exact", picks=8, protect_primal=True),
     "protected line search": hybrid_settings(4, protect_primal=True),
     "logistic": hybrid_settings(4, loss="logistic"),
-    "half of the clients": hybrid_settings(
-        6, preset="exact", participation={"sampler": {"kind": "fixed", "size": 2}}
-    ),
+    "half of the clients": hybrid_settings(6, preset="exact", participation={"sampler": {"kind": "fixed", "size": 2}}),
     "ragged": hybrid_settings(4, layout="ragged"),
 }
 SETUP = {"samples", "labels", "features", "cells", "key", "norm_bits", "target_bits", "long_rows"}
@@ -366,9 +354,7 @@ def picks_of(run: Run, message: Message) -> Indices:
     state, settings = run.state(message.client), run.settings
     assert isinstance(settings.algorithm, HyFDCASettings)
     quotas = state["quotas"].tolist()
-    return picked_units(
-        settings.algorithm, settings.seed, message.client, message.round, state["groups"], quotas
-    )
+    return picked_units(settings.algorithm, settings.seed, message.client, message.round, state["groups"], quotas)
 
 
 @pytest.mark.parametrize("picking", ["common", "independent"])
@@ -479,9 +465,7 @@ def test_sparse_messages_cost_what_the_formulas_say(laboratory: Laboratory, ledg
         partner |= {other: one for one, other in partner.items()}
         for client in run.clients:
             h = sum(len(picked[client, t]) for t in range(1, ROUNDS + 1))
-            union = sum(
-                len(np.union1d(picked[client, t], picked[partner[client], t])) for t in range(1, ROUNDS + 1)
-            )
+            union = sum(len(np.union1d(picked[client, t], picked[partner[client], t])) for t in range(1, ROUNDS + 1))
             assert h == union if picking == "common" else h < union
             assert ledger.encryptions[client, "inner_product"] == union
             assert ledger.encryptions[client, "change_dual"] == h
@@ -530,8 +514,5 @@ def test_a_protected_model_costs_a_vector_of_features_a_round(laboratory: Labora
 def sizes(messages: Iterator[Message]) -> int:
     """Bytes of the ciphertexts in some messages."""
     return sum(
-        len(value.data)
-        for message in messages
-        for value in message.values.values()
-        if isinstance(value, Ciphertexts)
+        len(value.data) for message in messages for value in message.values.values() if isinstance(value, Ciphertexts)
     )

@@ -199,10 +199,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "plaintext line search": {"preset": "linesearch", "privacy": "none"},
     "protected line search": {"preset": "linesearch", "protect_primal": True},
     "sparse": {"preset": "exact", "picks": 8, "messages": "sparse"},
-    "half of the clients": {
-        "preset": "safe",
-        "participation": {"sampler": {"kind": "fixed", "size": 2}},
-    },
+    "half of the clients": {"preset": "safe", "participation": {"sampler": {"kind": "fixed", "size": 2}}},
 }
 
 
@@ -330,9 +327,7 @@ def test_a_server_that_comes_back_still_owes_the_steps_that_a_client_missed(
     settings = settings_of("line search", rounds=20)
     folder = RunFolder.create(tmp_path, "both")
     moment = Moment("propose", 3)
-    federation = Deadly(
-        settings, folder, secrets=secrets, moment=moment, rounds_away=10, server_dies_owing=True
-    )
+    federation = Deadly(settings, folder, secrets=secrets, moment=moment, rounds_away=10, server_dies_owing=True)
     federation.run()
     assert federation.killed == 1
     run = Run(settings, folder)

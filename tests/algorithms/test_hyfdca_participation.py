@@ -186,9 +186,7 @@ def test_a_client_that_misses_its_deadline_comes_back(tmp_path: Path) -> None:
             late.set()
 
     participation = {"deadline": 5.0}
-    settings = settings_of(
-        {"preset": "linesearch"}, grid=(2, 2), samples=100, rounds=40, participation=participation
-    )
+    settings = settings_of({"preset": "linesearch"}, grid=(2, 2), samples=100, rounds=40, participation=participation)
     with ThreadPoolExecutor(4) as executor:
         run = Witness(settings, before=before, executor=executor).run(tmp_path)
     problem, third = run.problem, run.moments[2]

@@ -21,9 +21,7 @@ HALF = {"sampler": {"kind": "fraction", "fraction": 0.5}}
 
 def hyfem(make_settings: MakeSettings, kind: str = "grid", **algorithm: Any) -> RunSettings:
     algorithm = {"name": "hyfem-like", "local_steps": 4, "step_scale": 0.5} | algorithm
-    return make_settings(
-        **grid(2, 3, kind), objective=HINGE, rounds=6, algorithm=algorithm, participation=HALF
-    )
+    return make_settings(**grid(2, 3, kind), objective=HINGE, rounds=6, algorithm=algorithm, participation=HALF)
 
 
 @pytest.mark.parametrize("kind", ["grid", "ragged"])

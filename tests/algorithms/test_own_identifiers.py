@@ -47,9 +47,7 @@ def as_csv(path: Path, rows: Any, labels: Any, ids: list[str], columns: list[int
     return file, "patient"
 
 
-def as_libsvm(
-    path: Path, rows: Any, labels: Any, ids: list[str], columns: list[int]
-) -> tuple[Path, str | None]:
+def as_libsvm(path: Path, rows: Any, labels: Any, ids: list[str], columns: list[int]) -> tuple[Path, str | None]:
     file, beside = path.with_suffix(".libsvm"), path.with_suffix(".ids")
     held = np.zeros_like(rows)
     held[:, columns] = rows[:, columns]

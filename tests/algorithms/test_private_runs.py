@@ -29,13 +29,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from tests.algorithms.federation import Faults, Federation, undisturbed
 from tests.messages import raises
 
-SOUND = {
-    "mechanism": "contractive",
-    "clip_gradient": 0.5,
-    "feature_norm": 1.0,
-    "noise_multiplier": 2.0,
-    "delta": 1e-4,
-}
+SOUND = {"mechanism": "contractive", "clip_gradient": 0.5, "feature_norm": 1.0, "noise_multiplier": 2.0, "delta": 1e-4}
 REPEATABLE = {"mechanism": "paper", "clip_gradient": 0.5, "noise_multiplier": 2.0, "fixed_seeds": True}
 LOCAL = {"local_steps": 3, "batch_size": 5, "batches": "epoch", "step_size": 0.1}
 
@@ -50,11 +44,7 @@ def private(privacy: dict[str, Any], **changes: Any) -> RunSettings:
             "seed": 3,
             "rounds": 12,
             "clients": 4,
-            "data": {
-                "name": "digits",
-                "scale": ["unit-interval", "unit-rows"],
-                "partition": {"kind": "iid"},
-            },
+            "data": {"name": "digits", "scale": ["unit-interval", "unit-rows"], "partition": {"kind": "iid"}},
             "objective": {"kind": "softmax"},
             "algorithm": {"name": "fedpdm", "penalty": 1.0, **LOCAL},
             "participation": {"sampler": {"kind": "fixed", "size": 2}},
@@ -66,8 +56,7 @@ def private(privacy: dict[str, Any], **changes: Any) -> RunSettings:
 
 def ledgers(folder: RunFolder) -> dict[str, Ledger]:
     return {
-        path.parent.name: Ledger(path, path.parent.name)
-        for path in sorted(folder.journals.rglob("privacy.ledger"))
+        path.parent.name: Ledger(path, path.parent.name) for path in sorted(folder.journals.rglob("privacy.ledger"))
     }
 
 
@@ -89,15 +78,11 @@ def test_whatever_fails_each_distinct_payload_is_charged_once_and_the_bits_are_t
     settings = private(REPEATABLE)
     calm = undisturbed(settings, tmp_path)
     folder = RunFolder.create(tmp_path, "disturbed")
-    federation = Federation(
-        settings, folder, Faults(random.Random(seed), breaks=3, kills=2, frames=12, lag=2)
-    )
+    federation = Federation(settings, folder, Faults(random.Random(seed), breaks=3, kills=2, frames=12, lag=2))
     assert np.array_equal(federation.run(), calm)
     assert federation.broken + federation.killed > 0
     # Work that was lost and done again gave the same payload, which costs nothing.
-    assert {
-        client: ledger.uploads for client, ledger in ledgers(folder).items() if ledger.uploads
-    } == counted(folder)
+    assert {client: ledger.uploads for client, ledger in ledgers(folder).items() if ledger.uploads} == counted(folder)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedpdm", "feddyn"])
@@ -107,9 +92,7 @@ def test_with_noise_that_nobody_can_redo_each_payload_is_charged_once_too(name: 
     settings = private(SOUND, algorithm={"name": name, **LOCAL, **weights})
     faults = Faults(random.Random(1), breaks=3, kills=2, frames=12, lag=2)
     Federation(settings, folder, faults).run()
-    assert {
-        client: ledger.uploads for client, ledger in ledgers(folder).items() if ledger.uploads
-    } == counted(folder)
+    assert {client: ledger.uploads for client, ledger in ledgers(folder).items() if ledger.uploads} == counted(folder)
 
 
 def test_two_runs_of_the_same_settings_have_noise_of_their_own(tmp_path: Path) -> None:
@@ -185,9 +168,7 @@ def test_settings_that_contradict_the_claim_are_refused(changes: dict[str, Any])
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "feddyn", "fedpdm"])
 @pytest.mark.parametrize("support", [None, "shared-random", "random", "public-top-k"])
-def test_every_algorithm_runs_with_noise_and_sparse_messages(
-    name: str, support: str | None, tmp_path: Path
-) -> None:
+def test_every_algorithm_runs_with_noise_and_sparse_messages(name: str, support: str | None, tmp_path: Path) -> None:
     algorithm = {"name": name, **LOCAL} | ({} if name == "fedpdm" else {"weighting": "uniform"})
     links = {} if support is None else {"uplink": {"sparsify": {"support": support, "keep": 0.5}}}
     folder = RunFolder.create(tmp_path, name)
@@ -202,12 +183,8 @@ def answered(folder: Path, model: Vector, **privacy: Any) -> Vector:
     holding = LocalData().of(settings, 0, 4)
     session = Session("client-0", settings, holding, folder)
     encoded = encode({"model": model})
-    instruction = pb.Instruction(
-        sequence=1, base=0, phase="train", round=1, kind=pb.ASK, payload=encoded.descriptor
-    )
-    answer = session.handle(
-        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing()
-    )
+    instruction = pb.Instruction(sequence=1, base=0, phase="train", round=1, kind=pb.ASK, payload=encoded.descriptor)
+    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
     assert not answer.head.failure, answer.head.failure
     assert answer.body is not None
     sent = outline(pb.Payload.FromString(answer.body.payload), 1 << 40).decode(answer.body.content())["model"]
@@ -329,9 +306,7 @@ def test_a_run_stops_when_no_client_has_a_budget_left(tmp_path: Path) -> None:
     assert sent == {client: 1 + number for number, client in enumerate(sorted(policies))}
 
 
-def test_a_client_says_once_that_its_budget_is_spent(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_says_once_that_its_budget_is_spent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = private(SOUND | {"mechanism": "batch"}, **FEDAVG)
     account = Account("client-0", "run", "digits", tmp_path / "ledger", tmp_path)
     session = Session(
@@ -374,9 +349,7 @@ def test_noise_that_no_numbers_can_hold_is_refused_with_the_settings(
         check_claim(settings)
 
 
-def test_noise_that_only_a_clients_samples_make_too_small_is_refused_before_it_takes_part(
-    tmp_path: Path,
-) -> None:
+def test_noise_that_only_a_clients_samples_make_too_small_is_refused_before_it_takes_part(tmp_path: Path) -> None:
     algorithm = {"name": "fedavg", "local_epochs": 1, "batch_size": 5, "step_size": 1e-321}
     settings = private(SOUND | {"mechanism": "batch"}, algorithm=algorithm)
     check_claim(settings)

@@ -132,9 +132,7 @@ def test_scores_that_concentrate_or_saturate_leave_the_auc_as_well_known(
     monkeypatch.setattr(Codasca, "model", property(lambda self: model))
     settings = digits(rounds=1)
     run, _ = finished(settings, tmp_path)
-    true = roc_auc_score(
-        *reversed(scores(settings, trained[1], held(settings, "train")))
-    )  # a factor changes no order
+    true = roc_auc_score(*reversed(scores(settings, trained[1], held(settings, "train"))))  # a factor changes no order
     assert abs(run.figures["train_auc"] - true) <= run.figures["train_auc_error"] < 0.09
     assert abs(run.figures["train_auc"] - true) < 0.03
 
@@ -149,9 +147,7 @@ def test_a_histogram_of_all_bins_tells_the_auc_to_a_thousandth(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["coda", "codasca", "npa"])
-def test_the_last_row_is_that_of_the_final_model_also_in_the_middle_of_a_stage(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_last_row_is_that_of_the_final_model_also_in_the_middle_of_a_stage(name: str, tmp_path: Path) -> None:
     settings = digits(rounds=5, algorithm={"name": name, "step_size": 0.02}, evaluation={"every": 5})
     run, folder = finished(settings, tmp_path)
     h, positive = scores(settings, folder, held(settings, "test"))
@@ -164,8 +160,7 @@ def test_the_last_row_is_that_of_the_final_model_also_in_the_middle_of_a_stage(
 
 def test_clients_with_one_class_are_legal(tmp_path: Path) -> None:
     settings = digits(
-        clients=10,
-        data={"name": "digits", "scale": "unit-interval", "partition": {"kind": "classes", "per_client": 1}},
+        clients=10, data={"name": "digits", "scale": "unit-interval", "partition": {"kind": "classes", "per_client": 1}}
     )
     run, folder = finished(settings, tmp_path)
     source = DataSource.open(settings.data, settings.seed)

@@ -44,13 +44,7 @@ EXACT: dict[str, Any] = {"name": "scaff-pd", "step_size": 0.05, "local_steps": 1
 def test_with_everybody_runs_are_those_of_the_independent_implementation(
     rho: float, theta: float, tmp_path: Path
 ) -> None:
-    algorithm = {
-        **EXACT,
-        "dual_step_size": 0.05,
-        "concavity": rho,
-        "extrapolation": theta,
-        "server_step_size": 0.8,
-    }
+    algorithm = {**EXACT, "dual_step_size": 0.05, "concavity": rho, "extrapolation": theta, "server_step_size": 0.8}
     run = train_quadratics(problem_of(pinned()), tmp_path, algorithm, rounds=12)
     constants = ScaffPDConstants(0.05, 10, 0.05, theta, 0.8, rho)
     steps = itertools.islice(scaff_pd(pinned(), constants), 12)
@@ -95,13 +89,7 @@ def test_with_cohorts_lambda_is_renormalised_and_losses_are_remembered(
     cohorts: Sequence[Sequence[int]], tmp_path: Path
 ) -> None:
     """Who was drawn twice counts twice."""
-    algorithm = {
-        "name": "scaff-pd",
-        "step_size": 0.3,
-        "local_steps": 4,
-        "batch_size": 2,
-        "dual_step_size": 0.05,
-    }
+    algorithm = {"name": "scaff-pd", "step_size": 0.3, "local_steps": 4, "batch_size": 2, "dual_step_size": 0.05}
     run = train(reproducible(), tmp_path, algorithm, cohorts=cohorts, rounds=7, seed=SEED)
     x, lam = simulated(reproducible(), algorithm, [cohorts[t % len(cohorts)] for t in range(7)])
     np.testing.assert_allclose(run.model, x, rtol=0, atol=1e-12)
@@ -145,9 +133,7 @@ def test_the_dual_step_of_the_oracle_is_the_maximiser(
     start, s = np.array(weights) / sum(weights), np.array(losses)
 
     def value(point: Vector) -> float:
-        return float(
-            -s @ point + rho / 2 * ((point - 0.25) ** 2).sum() + ((point - start) ** 2).sum() / (2 * sigma)
-        )
+        return float(-s @ point + rho / 2 * ((point - 0.25) ** 2).sum() + ((point - start) ** 2).sum() / (2 * sigma))
 
     ours = simplex((start / sigma + rho / 4 + s) / (1 / sigma + rho))
     found = minimize(

@@ -197,9 +197,7 @@ def test_on_two_classes_a_client_it_reaches_the_optimum_where_fedavg_stalls(tmp_
             "fedavg": {"name": "fedavg", **local},
         }.items()
     }
-    rounds = [
-        next(t for t, gap in enumerate(gaps["scaffold"], 1) if gap <= goal) for goal in (1e-2, 1e-4, 1e-6)
-    ]
+    rounds = [next(t for t, gap in enumerate(gaps["scaffold"], 1) if gap <= goal) for goal in (1e-2, 1e-4, 1e-6)]
     assert rounds == pytest.approx([23, 50, 82], rel=0.15)
     assert min(gaps["fedavg"]) > 1e-2
     np.testing.assert_allclose(gaps["published"], gaps["fedavg"], rtol=1e-9)
@@ -207,13 +205,7 @@ def test_on_two_classes_a_client_it_reaches_the_optimum_where_fedavg_stalls(tmp_
 
 # Faults
 
-STOCHASTIC = {
-    "local_epochs": 2,
-    "batch_size": 3,
-    "step_size": 0.1,
-    "server_step_size": 0.9,
-    "correction": "option-ii",
-}
+STOCHASTIC = {"local_epochs": 2, "batch_size": 3, "step_size": 0.1, "server_step_size": 0.9, "correction": "option-ii"}
 
 
 @pytest.fixture(scope="module")

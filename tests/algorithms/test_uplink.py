@@ -14,14 +14,7 @@ import pytest
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError
 from tests.algorithms.federation import Faults
-from tests.algorithms.fedpdm_oracle import (
-    Variant,
-    batches_of,
-    down_model,
-    rounded_to_wire,
-    spoilt,
-    up_support,
-)
+from tests.algorithms.fedpdm_oracle import Variant, batches_of, down_model, rounded_to_wire, spoilt, up_support
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 from tests.messages import raises
 
@@ -75,9 +68,7 @@ def uploads(
     return found
 
 
-def mean_of(
-    sent: list[tuple[int, Any, Vector]], weights: Sequence[float], links: Variant, x: Vector
-) -> Vector:
+def mean_of(sent: list[tuple[int, Any, Vector]], weights: Sequence[float], links: Variant, x: Vector) -> Vector:
     total, coverage = np.zeros_like(x), np.zeros_like(x)
     for i, chosen, values in sent:
         total[chosen] += weights[i] * values
@@ -110,9 +101,7 @@ def test_averages_are_taken_of_what_was_sent(name: str, links: str, tmp_path: Pa
 
 @pytest.mark.parametrize("links", LINKS)
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_scaffold_forms_its_control_variates_from_what_was_sent(
-    weighting: str, links: str, tmp_path: Path
-) -> None:
+def test_scaffold_forms_its_control_variates_from_what_was_sent(weighting: str, links: str, tmp_path: Path) -> None:
     way, problem = LINKS[links], reproducible(weighted=weighting == "samples")
     algorithm = {"name": "scaffold", "weighting": weighting, "server_step_size": ETA_G}
     if way.noise and weighting == "samples":
@@ -126,9 +115,7 @@ def test_scaffold_forms_its_control_variates_from_what_was_sent(
         c = controls.mean(axis=0)
 
         def step(i: int, w: Vector, rows: Any, c: Vector = c) -> Vector:
-            gradient: Vector = (
-                problem.weights[i] * problem.objectives[i].batch_gradient(w, rows) - controls[i] + c
-            )
+            gradient: Vector = problem.weights[i] * problem.objectives[i].batch_gradient(w, rows) - controls[i] + c
             return gradient
 
         sent = uploads(problem, way, cohort, t, x, step)
@@ -213,13 +200,7 @@ def test_faults_change_no_bit_of_a_changed_way(seed: int, tmp_path: Path) -> Non
     np.testing.assert_allclose(run.states[12].control, held, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        {"correction": "option-i"},
-        {"local_steps": None, "local_epochs": 1},
-    ],
-)
+@pytest.mark.parametrize("algorithm", [{"correction": "option-i"}, {"local_steps": None, "local_epochs": 1}])
 def test_scaffold_refuses_what_would_part_its_two_halves(algorithm: dict[str, Any], tmp_path: Path) -> None:
     with raises(SettingsError, source="settings"):
         real(reproducible(), {"name": "scaffold", **algorithm}, LINKS["top-k"], tmp_path)

@@ -53,9 +53,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[Frame]:
     frames: list[Frame] = []
     work = Admission.work
 
-    async def recorded(
-        self: Admission, client: str, instance: bytes, stream: Stream, traceparent: str = ""
-    ) -> None:
+    async def recorded(self: Admission, client: str, instance: bytes, stream: Stream, traceparent: str = "") -> None:
         await work(self, client, instance, Heard(stream, client, frames), traceparent)
 
     monkeypatch.setattr(Admission, "work", recorded)
@@ -117,13 +115,9 @@ def size_of(item: pb.Array) -> int:
     """Return the bytes of an array in the body, without the padding at its end."""
     content = item.WhichOneof("content")
     if content == "dense":
-        return (
-            int(np.prod(list(item.dense.shape), dtype=np.int64)) * np.dtype(DTYPES[item.dense.dtype]).itemsize
-        )
+        return int(np.prod(list(item.dense.shape), dtype=np.int64)) * np.dtype(DTYPES[item.dense.dtype]).itemsize
     if content == "ciphertexts":
-        return (
-            int(np.ceil(item.ciphertexts.count / item.ciphertexts.slots)) * item.ciphertexts.ciphertext_bytes
-        )
+        return int(np.ceil(item.ciphertexts.count / item.ciphertexts.slots)) * item.ciphertexts.ciphertext_bytes
     if content == "sparse":
         values = item.sparse.count * np.dtype(DTYPES[item.sparse.dtype]).itemsize
         return int(item.sparse.index_bytes + values)
@@ -189,8 +183,7 @@ def account_of(run: Path) -> dict[str, Any]:
 def entries(account: dict[str, Any]) -> dict[Place, dict[str, Any]]:
     """Return the entries of an account by their kind, of which there must be one each."""
     places = [
-        (each["phase"], each["direction"], each["name"], each["content"], each["dtype"])
-        for each in account["messages"]
+        (each["phase"], each["direction"], each["name"], each["content"], each["dtype"]) for each in account["messages"]
     ]
     assert len(set(places)) == len(places)
     return dict(zip(places, account["messages"], strict=True))

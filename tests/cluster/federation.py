@@ -80,9 +80,7 @@ class Federation:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=os.environ
-                | {"PYTHONPATH": str(Path.cwd()), "PYTHONFAULTHANDLER": "1"}
-                | dict(self.environment),
+                env=os.environ | {"PYTHONPATH": str(Path.cwd()), "PYTHONFAULTHANDLER": "1"} | dict(self.environment),
             )
         self.started.append(process)
         return process

@@ -34,9 +34,7 @@ def test_clients_that_are_given_the_new_address_go_on_and_not_a_bit_of_the_model
     federation.clients[first].wait()
     for name in others:
         federation.kill(name)
-    assert "of 3 clients ready" not in federation.says("server").split("listening on")[-1], (
-        "nobody has come yet"
-    )
+    assert "of 3 clients ready" not in federation.says("server").split("listening on")[-1], "nobody has come yet"
     for name in federation.names:
         federation.start_client(name)
     run = federation.finish()

@@ -47,9 +47,7 @@ def test_separate_server_and_clients_over_tls_give_the_bits_of_the_in_process_fl
     run = fenchel.Run(federation.finish())
     assert digest(run.path / "model.npz") == digest(in_process.model)
     assert set(run.calls["outcome"]) == {"counted"}
-    assert len(run.calls) == 20 * 4 * 2, (
-        "each client is asked once to train and once to evaluate, every round"
-    )
+    assert len(run.calls) == 20 * 4 * 2, "each client is asked once to train and once to evaluate, every round"
 
 
 def test_many_clients_share_a_process_and_each_has_its_own_connection(tmp_path: Path) -> None:
@@ -69,9 +67,7 @@ def test_many_clients_share_a_process_and_each_has_its_own_connection(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "objective",
-    [{"kind": "softmax", "dtype": "float32"}, {"kind": "mlp"}],
-    ids=["float32", "neural network"],
+    "objective", [{"kind": "softmax", "dtype": "float32"}, {"kind": "mlp"}], ids=["float32", "neural network"]
 )
 def test_other_models_give_the_same_bits_across_processes(objective: dict[str, Any], tmp_path: Path) -> None:
     if objective["kind"] == "mlp":

@@ -26,11 +26,7 @@ def settings(wire: str) -> dict[str, Any]:
         "seed": 11,
         "rounds": 60,
         "clients": 3,
-        "data": {
-            "name": "breast_cancer",
-            "scale": "standard",
-            "partition": {"kind": "dirichlet", "alpha": 0.5},
-        },
+        "data": {"name": "breast_cancer", "scale": "standard", "partition": {"kind": "dirichlet", "alpha": 0.5}},
         "objective": {"kind": "binary"},
         "algorithm": {
             "name": "codasca",
@@ -44,9 +40,7 @@ def settings(wire: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "wire", ["paper", pytest.param("compact", marks=pytest.mark.faults)]
-)  # long; make faults
+@pytest.mark.parametrize("wire", ["paper", pytest.param("compact", marks=pytest.mark.faults)])  # long; make faults
 def test_a_killed_client_changes_no_bit_and_no_control_variate_is_lost(
     wire: str, federate: MakeFederation, tmp_path: Path
 ) -> None:

@@ -126,9 +126,7 @@ def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(tappe
         ("fenchel.secrets.accept", "down", "box"): "the clients it went to",
     }
     assert not any(trace in frame.data for frame in frames for trace in traces_of(secrets))
-    assert {each["clients"][0] for each in sealed.values() if each["direction"] == "up"} == {
-        federation.names[0]
-    }
+    assert {each["clients"][0] for each in sealed.values() if each["direction"] == "up"} == {federation.names[0]}
 
 
 def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
@@ -150,10 +148,7 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
             return bytes(response.read())
 
-    shown = {
-        "metrics": fetched(metrics, "/metrics"),
-        "live page": fetched(page, "/fleet") + fetched(page, "/"),
-    }
+    shown = {"metrics": fetched(metrics, "/metrics"), "live page": fetched(page, "/fleet") + fetched(page, "/")}
     account = account_of(federation.finish())
     shown["traces"] = b"".join(traces.heard)
     listed = {each["outlet"]: each for each in account["outlets"]}

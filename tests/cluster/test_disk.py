@@ -43,9 +43,7 @@ def federation(tmp_path: Path) -> Federation:
 
 
 @pytest.mark.timeout(300)
-def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(
-    federation: Federation, tmp_path: Path
-) -> None:
+def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(federation: Federation, tmp_path: Path) -> None:
     try:
         federation.start()
         wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
@@ -94,9 +92,7 @@ def test_a_full_disk_stops_the_server_which_is_resumed_when_there_is_room(
 
 
 @pytest.mark.timeout(300)
-def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(
-    federation: Federation, tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(federation: Federation, tmp_path: Path) -> None:
     try:
         federation.start()
         wait_until(lambda: "round 20 " in federation.says("server"), "round 20")
@@ -130,9 +126,7 @@ def test_a_damaged_journal_stops_the_run_which_can_go_back_behind_it(tmp_path: P
         for name in federation.names:
             federation.clients[name].wait(60)
         folder = RunFolder(federation.run_folder)
-        latest, before = (
-            checkpoints.load(path).members for path in (folder.checkpoint, folder.previous_checkpoint)
-        )
+        latest, before = (checkpoints.load(path).members for path in (folder.checkpoint, folder.previous_checkpoint))
         victim = next(name for name in latest if latest[name]["base"] > before[name]["base"])
         spoilt = [
             entry

@@ -82,9 +82,7 @@ def meanwhile(federation: Federation, t: int) -> None:
     wait_until(lambda: f"round {t} " in federation.says("server"), f"round {t}")
 
 
-@pytest.mark.parametrize(
-    "trouble", [FROZEN, pytest.param(FULL, marks=pytest.mark.faults)], ids=["frozen", "full"]
-)
+@pytest.mark.parametrize("trouble", [FROZEN, pytest.param(FULL, marks=pytest.mark.faults)], ids=["frozen", "full"])
 def test_a_client_that_cannot_write_its_journal_goes_on_later(
     disk: Disk, federation: Federation, tmp_path: Path, trouble: Trouble
 ) -> None:

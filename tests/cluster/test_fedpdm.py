@@ -36,11 +36,7 @@ def settings(rounds: int, support: str, **algorithm: Any) -> dict[str, Any]:
         "seed": 11,
         "rounds": rounds,
         "clients": 3,
-        "data": {
-            "name": "digits",
-            "scale": "unit-interval",
-            "partition": {"kind": "dirichlet", "alpha": 0.3},
-        },
+        "data": {"name": "digits", "scale": "unit-interval", "partition": {"kind": "dirichlet", "alpha": 0.3}},
         "objective": {"kind": "softmax", "nonconvex": 1e-3, "regularizer": {"kind": "l1", "weight": 1e-3}},
         "algorithm": {
             "name": "fedpdm",
@@ -93,11 +89,7 @@ def in_process(given: Mapping[str, Any], parent: Path) -> tuple[RunFolder, list[
     ids=["ef21 top-k", "random", "shared-random"],
 )
 def test_sparse_messages_give_the_bits_of_the_in_process_fleet_and_cost_what_the_table_says(
-    support: str,
-    algorithm: dict[str, Any],
-    index_bits: tuple[int, int],
-    federate: MakeFederation,
-    tmp_path: Path,
+    support: str, algorithm: dict[str, Any], index_bits: tuple[int, int], federate: MakeFederation, tmp_path: Path
 ) -> None:
     rounds = 12
     given = settings(rounds, support, **algorithm)
@@ -130,8 +122,7 @@ def test_sparse_messages_give_the_bits_of_the_in_process_fleet_and_cost_what_the
 
 @pytest.mark.timeout(300)
 def test_killed_clients_and_a_killed_server_change_no_bit_and_the_mean_of_the_duals_is_kept(
-    federate: MakeFederation,
-    tmp_path: Path,
+    federate: MakeFederation, tmp_path: Path
 ) -> None:
     given = settings(60, "random", aggregator="hybrid")
     federation = federate(given)

@@ -222,9 +222,7 @@ def test_the_memory_of_a_server_holds_nothing_that_clients_hide(tmp_path: Path) 
         "key",
         "contributions",
     }, known
-    assert [
-        kind for kind in set(patterns) - allowed if any(each in contents for each in patterns[kind])
-    ] == []
+    assert [kind for kind in set(patterns) - allowed if any(each in contents for each in patterns[kind])] == []
 
 
 def traces(

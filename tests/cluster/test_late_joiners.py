@@ -36,11 +36,7 @@ def settings(rounds: int, failing: str = "", **participation: Any) -> dict[str, 
         "clients": 3,
         "data": {"name": "own", "classes": ["ill", "well"]},
         "objective": {"kind": "logistic", "l2": L2},
-        "algorithm": {
-            "name": NAME,
-            "failing": failing,
-            "solver": {"kind": "newton-cg", "stop": {"gradient": 1e-12}},
-        },
+        "algorithm": {"name": NAME, "failing": failing, "solver": {"kind": "newton-cg", "stop": {"gradient": 1e-12}}},
         "participation": {"late_joiners": "admit", "sampler": {"kind": "fixed", "size": 3}, **participation},
         "evaluation": {"every": 1000},
     }

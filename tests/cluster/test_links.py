@@ -127,22 +127,15 @@ def test_the_relay_counts_what_has_passed(waiting: Federation, through: Callable
     port = through("--link", "none", "--idle", "1")
     asyncio.run(probed(waiting, port, pings=2, payload_bytes=1 << 20, seconds=0.0))
     wait_until(lambda: waiting.started[-1].poll() is not None, "the relay's end")
-    counted = re.search(
-        r"up ([\d.]+) MB  down ([\d.]+) MB  connections 0 of 1  cuts 0", waiting.says(f"relay-{port}")
-    )
+    counted = re.search(r"up ([\d.]+) MB  down ([\d.]+) MB  connections 0 of 1  cuts 0", waiting.says(f"relay-{port}"))
     assert counted is not None
     for megabytes in counted.groups():
-        assert (
-            4 * 1.048 < float(megabytes) < 4 * 1.048 * 1.05
-        )  # four payloads each way, and what is around them
+        assert 4 * 1.048 < float(megabytes) < 4 * 1.048 * 1.05  # four payloads each way, and what is around them
 
 
 def relayed_command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "fenchel", "relay", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, "-m", "fenchel", "relay", *words], capture_output=True, text=True, timeout=60
     )
 
 
@@ -172,9 +165,7 @@ def passed(run: Path) -> dict[str, Any]:
     return found
 
 
-def test_the_experiment_has_the_bits_of_a_run_without_links_and_says_what_each_client_had(
-    tmp_path: Path,
-) -> None:
+def test_the_experiment_has_the_bits_of_a_run_without_links_and_says_what_each_client_had(tmp_path: Path) -> None:
     run = fenchel.up(EXPERIMENT, overrides=["rounds=3"], runs=tmp_path, processes=2)
     settings = load(EXPERIMENT, ["rounds=3"])
     assert settings.links is not None
@@ -195,9 +186,7 @@ def test_the_experiment_has_the_bits_of_a_run_without_links_and_says_what_each_c
 
 
 @pytest.mark.timeout(300)
-def test_links_that_are_cut_in_the_middle_of_a_run_cost_time_and_not_a_bit_of_the_model(
-    tmp_path: Path,
-) -> None:
+def test_links_that_are_cut_in_the_middle_of_a_run_cost_time_and_not_a_bit_of_the_model(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "name": "cuts",
         "seed": 11,
@@ -260,9 +249,7 @@ def started_up(runs: Path) -> tuple[subprocess.Popen[bytes], int]:
         for pid in (task / "children").read_text().split()
     ]
     (relays,) = (
-        pid
-        for pid in children
-        if b"fenchel.deploy.netem.proxies" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid for pid in children if b"fenchel.deploy.netem.proxies" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     return process, relays
 

@@ -92,11 +92,7 @@ class Clinics(Federation):
             "values": [
                 form
                 for value in values
-                for form in (
-                    repr(value)[:12].encode(),
-                    np.float64(value).tobytes(),
-                    np.float32(value).tobytes(),
-                )
+                for form in (repr(value)[:12].encode(), np.float64(value).tobytes(), np.float32(value).tobytes())
             ],
             "TLS keys": [line.encode() for key in keys for line in key.splitlines()[1:-1] if len(line) > 30],
         }
@@ -128,9 +124,7 @@ def found_in(paths: list[Path], markers: dict[str, list[bytes]]) -> dict[str, se
 
 def shown(contents: Iterable[bytes], markers: dict[str, list[bytes]]) -> set[str]:
     """Return the kinds of markers that occur in what an onlooker has."""
-    return {
-        kind for data in contents for kind, each in markers.items() if any(marker in data for marker in each)
-    }
+    return {kind for data in contents for kind, each in markers.items() if any(marker in data for marker in each)}
 
 
 def files(folder: Path) -> list[Path]:
@@ -194,34 +188,21 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
     finally:
         clinics.end()
     monkeypatch.delenv("OTEL_TRACES_EXPORTER")
-    trace = subprocess.run(
-        [sys.executable, "-m", "fenchel", "trace", str(run)], capture_output=True, check=False
-    )
+    trace = subprocess.run([sys.executable, "-m", "fenchel", "trace", str(run)], capture_output=True, check=False)
     assert trace.returncode == 0
     markers = clinics.markers()
     own = found_in([tmp_path / f"{name}.csv" for name in clinics.names], markers)
-    assert all({"class names", "sample ids", "values"} <= kinds for kinds in own.values()), (
-        "they can be found"
-    )
+    assert all({"class names", "sample ids", "values"} <= kinds for kinds in own.values()), "they can be found"
 
     # The server knows the names of the classes, from its own settings (docs/security.md), and nothing else.
     everything = files(run)
     names = {path.name for path in everything}
-    assert {
-        "log.jsonl",
-        "metrics.parquet",
-        "calls.parquet",
-        "trace.json",
-        "disclosures.json",
-        "latest",
-    } <= names
+    assert {"log.jsonl", "metrics.parquet", "calls.parquet", "trace.json", "disclosures.json", "latest"} <= names
     knowing = ("settings.yaml", "latest", "previous", "report.html")
     assert found_in(everything, markers) == {name: {"class names"} for name in knowing}
     for path in everything:
         told = path.read_bytes()
-        assert max(told.count(name) for name in markers["class names"]) <= 4, (
-            "once for each client, not each sample"
-        )
+        assert max(told.count(name) for name in markers["class names"]) <= 4, "once for each client, not each sample"
     assert found_in([tmp_path / "server.log"], markers) == {}
     # Logs of clients: no data, not even of the one that failed with data in its error.
     logs = [tmp_path / f"{name}.log" for name in clinics.names]
@@ -234,13 +215,9 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
     check_modes(tmp_path)
     # Metrics of both roles and traces: nothing. The live page: what the settings say, as the report.
     for address, answers in watching.seen.items():
-        assert shown(answers, markers) <= ({"class names"} if address.endswith(("/", "/data")) else set()), (
-            address
-        )
+        assert shown(answers, markers) <= ({"class names"} if address.endswith(("/", "/data")) else set()), address
     spans = b"".join(watching.spans)
-    assert all(word in spans for word in (b"fenchel-server", b"fenchel-client", b"client-000")), (
-        "they were sent"
-    )
+    assert all(word in spans for word in (b"fenchel-server", b"fenchel-client", b"client-000")), "they were sent"
     assert shown([spans], markers) == set()
 
 
@@ -278,9 +255,7 @@ def test_a_client_that_dies_of_a_defect_leaves_no_data_behind(tmp_path: Path) ->
         assert line.split()[4] == "0", "its memory holds its data, and is written nowhere when it crashes"
         clinics.kill("client-000")
         words = [str(each) for each in victim.args[3:]]  # type: ignore[index]
-        died = subprocess.run(
-            [sys.executable, "-c", broken, *words], capture_output=True, check=False, timeout=60
-        )
+        died = subprocess.run([sys.executable, "-c", broken, *words], capture_output=True, check=False, timeout=60)
     finally:
         clinics.end()
     assert died.returncode == 1

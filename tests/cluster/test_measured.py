@@ -35,16 +35,7 @@ from fenchel.server.transport.service import serve
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the bytes of a connection")
 
-PARTS = [
-    "compute_s",
-    "encryption_s",
-    "coding_s",
-    "network_s",
-    "queueing_s",
-    "away_s",
-    "waiting_s",
-    "server_s",
-]
+PARTS = ["compute_s", "encryption_s", "coding_s", "network_s", "queueing_s", "away_s", "waiting_s", "server_s"]
 DIGITS: dict[str, Any] = {"name": "digits", "scale": "unit-interval"}
 ENCRYPTED: dict[str, Any] = {
     "data": {
@@ -61,11 +52,7 @@ ORDINARY: Mapping[str, dict[str, Any]] = {
         "objective": {"kind": "softmax"},
         "algorithm": {"name": "fedavg", "local_epochs": 3, "batch_size": 16, "step_size": 0.5},
     },
-    "feddcd": {
-        "data": DIGITS,
-        "objective": {"kind": "softmax", "l2": 0.01},
-        "algorithm": {"name": "feddcd"},
-    },
+    "feddcd": {"data": DIGITS, "objective": {"kind": "softmax", "l2": 0.01}, "algorithm": {"name": "feddcd"}},
     "hyfdca": ENCRYPTED,
 }
 
@@ -167,9 +154,7 @@ def client_sockets(port: int) -> list[socket.socket]:
     return found
 
 
-def together(
-    tmp_path: Path, settings: Mapping[str, Any], clients: int, on_row: Callable[[int, Row], None]
-) -> Run:
+def together(tmp_path: Path, settings: Mapping[str, Any], clients: int, on_row: Callable[[int, Row], None]) -> Run:
     """Run server and clients in this process, over TLS, so that both ends of each connection can be seen."""
     folder = RunFolder.create(tmp_path, "together")
     names = client_names(clients)
@@ -212,9 +197,7 @@ def test_both_ends_of_a_connection_agree(tmp_path: Path) -> None:
             # The server's end has the client's address as its peer, and the other way round.
             theirs = Sockets().news(f"ipv4:{host}:{port}")
             assert theirs is not None
-            seen.append(
-                SocketBytes(theirs.up, theirs.down - 1)
-            )  # who connects counts the handshake as a byte
+            seen.append(SocketBytes(theirs.up, theirs.down - 1))  # who connects counts the handshake as a byte
 
     run = together(tmp_path, echo(300_000) | {"rounds": 4}, 1, look)
     counted = run.calls[["socket_down", "socket_up"]].cumsum()

@@ -86,23 +86,16 @@ def test_both_roles_are_scraped_while_they_run(federate: MakeFederation) -> None
     mine: Labels = frozenset({("client", "client-000")})
     trained = mine | {("phase", "train"), ("outcome", "done")}
     wait_until(
-        lambda: answers(at_server, "/metrics") and scraped(at_server)["fenchel_rounds_total", none] >= 5,
-        "five rounds",
+        lambda: answers(at_server, "/metrics") and scraped(at_server)["fenchel_rounds_total", none] >= 5, "five rounds"
     )
-    wait_until(
-        lambda: scraped(at_client)["fenchel_client_instructions_total", trained] >= 5, "the client's account"
-    )
+    wait_until(lambda: scraped(at_client)["fenchel_client_instructions_total", trained] >= 5, "the client's account")
     server, client = scraped(at_server), scraped(at_client)
     later = scraped(at_server)
     assert server["fenchel_clients", frozenset({("state", "connected")})] == 2
     assert 5 <= server["fenchel_rounds_total", none] <= later["fenchel_rounds_total", none] < 150
     socket = frozenset({("layer", "socket"), ("direction", "up")})
     wire = frozenset({("layer", "wire"), ("direction", "up")})
-    assert (
-        server["fenchel_transferred_bytes_total", socket]
-        > server["fenchel_transferred_bytes_total", wire]
-        > 0
-    )
+    assert server["fenchel_transferred_bytes_total", socket] > server["fenchel_transferred_bytes_total", wire] > 0
     assert client["fenchel_client_connected", mine] == 1
     assert client["fenchel_client_streams_total", mine] == 1
     assert 0 < client["fenchel_client_round_trip_seconds", mine] < 10
@@ -210,16 +203,11 @@ def test_the_live_page_follows_the_run_in_a_browser(federate: MakeFederation, tm
     port = free_port()
     federation = federate(settings(rounds=2000, local_epochs=20))
     started(federation, ("--dashboard-at", f"127.0.0.1:{port}"))
-    wait_until(
-        lambda: answers(port, "/fleet") and json.loads(fetched(port, "/fleet"))["done"] >= 2,
-        "the second round",
-    )
+    wait_until(lambda: answers(port, "/fleet") and json.loads(fetched(port, "/fleet"))["done"] >= 2, "the second round")
     wait_until(lambda: b"Convergence" in fetched(port, "/"), "the page")
     before = json.loads(fetched(port, "/fleet"))["done"]
     # Half an hour of the page's own time pass as fast as its requests are answered.
-    seen = browsed(
-        f"http://127.0.0.1:{port}/", tmp_path / "browser", "--virtual-time-budget=1800000", "--dump-dom"
-    )
+    seen = browsed(f"http://127.0.0.1:{port}/", tmp_path / "browser", "--virtual-time-budget=1800000", "--dump-dom")
     page = seen.stdout
     after = json.loads(fetched(port, "/fleet"))
     assert after["running"] is True, "the run ended before the page was seen: give it more rounds"

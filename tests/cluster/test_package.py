@@ -15,15 +15,7 @@ ROOT = Path(__file__).parents[2]
 DEPENDENCIES = Path(pytest.__file__).parents[1]
 """The site-packages of this process: all but Fenchel comes from there, as no path file in it is read by another one."""
 
-OWN = (
-    "client.py",
-    "server.py",
-    "report.py",
-    "deploy.py",
-    "common/__init__.py",
-    "proto/__init__.py",
-    "algorithms.py",
-)
+OWN = ("client.py", "server.py", "report.py", "deploy.py", "common/__init__.py", "proto/__init__.py", "algorithms.py")
 """Modules that a user's folder may hold, with the names of Fenchel's folders."""
 
 pytestmark = pytest.mark.cluster
@@ -72,9 +64,7 @@ def folder(site: Path, tmp_path: Path) -> Path:
 
 def test_a_shipped_experiment_runs_beside_modules_of_the_same_names(site: Path, folder: Path) -> None:
     binaries = site.parents[2] / "bin"
-    ran(
-        binaries / "fenchel", "up", "fedavg-digits", "--set", "rounds=2", "--runs", folder / "runs", at=folder
-    )
+    ran(binaries / "fenchel", "up", "fedavg-digits", "--set", "rounds=2", "--runs", folder / "runs", at=folder)
     (run,) = (folder / "runs").iterdir()
     assert (run / "model.npz").exists()
     assert (run / "report.html").exists()

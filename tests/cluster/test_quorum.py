@@ -103,9 +103,7 @@ def test_a_run_that_waits_can_be_stopped_and_resumed_with_the_same_bits(
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param(
-            signal.SIGTERM, id="SIGTERM", marks=pytest.mark.faults
-        ),  # as the test before this, nearly
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.faults),  # as the test before this, nearly
         pytest.param(signal.SIGKILL, id="SIGKILL"),
     ],
 )
@@ -161,9 +159,7 @@ def test_a_federation_of_one_command_with_a_frozen_client_can_be_stopped_and_res
 @pytest.mark.timeout(300)
 def test_a_frozen_client_costs_as_many_deadlines_as_the_run_is_patient(federate: MakeFederation) -> None:
     without = settings(sampler={"kind": "all"}, min_replies=1, patience=2)
-    without["algorithm"] |= {
-        "check": False
-    }  # the duals of the frozen client are not among those that are shown
+    without["algorithm"] |= {"check": False}  # the duals of the frozen client are not among those that are shown
     federation = federate(without, allow=LEDGER)
     federation.start()
     wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
@@ -188,9 +184,7 @@ def is_saved_as_away(federation: Federation) -> bool:
 
 
 @pytest.mark.timeout(300)
-def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(
-    federate: MakeFederation,
-) -> None:
+def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(federate: MakeFederation) -> None:
     """Also after a kill of the server, which must know how long it has been away.
 
     On a busy machine others can be late for this deadline, too.
@@ -211,8 +205,6 @@ def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(
     assert federation.server.wait(120) == 0, federation.says("server")
     assert federation.says("server").count(said) == 1
     rows = read(federation.run_folder / "calls.parquet").to_pylist()
-    asked = [
-        {row["client"] for row in rows if row["round"] == t and row["kind"] == "ask"} for t in range(20, 41)
-    ]
+    asked = [{row["client"] for row in rows if row["round"] == t and row["kind"] == "ask"} for t in range(20, 41)]
     assert {len(cohort) for cohort in asked} == {2}
     assert sum(AWAY in cohort for cohort in asked) <= 6, "and 14 of 21 without this"

@@ -65,13 +65,10 @@ def test_an_identity_in_use_is_refused_and_the_run_goes_on(federate: MakeFederat
 
     async def join(name: str, instance: bytes, protocol: int = 1) -> grpc.aio.AioRpcError:
         credentials = Credentials.load(certificates / "client-001").for_channel()
-        async with grpc.aio.secure_channel(
-            f"localhost:{federation.port}", credentials, options(20)
-        ) as channel:
+        async with grpc.aio.secure_channel(f"localhost:{federation.port}", credentials, options(20)) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await CoordinatorStub(channel).Join(
-                    pb.JoinRequest(protocol=protocol, client=name, instance=instance, software="a test"),
-                    timeout=5,
+                    pb.JoinRequest(protocol=protocol, client=name, instance=instance, software="a test"), timeout=5
                 )
             return caught.value
 
@@ -85,9 +82,7 @@ def test_an_identity_in_use_is_refused_and_the_run_goes_on(federate: MakeFederat
     federation.finish()
 
 
-def test_a_second_process_with_the_same_certificate_is_refused_while_the_first_works(
-    federate: MakeFederation,
-) -> None:
+def test_a_second_process_with_the_same_certificate_is_refused_while_the_first_works(federate: MakeFederation) -> None:
     slow = SETTINGS | {"rounds": 400, "algorithm": {"name": "fedavg", "local_epochs": 5}}
     federation = federate(slow)
     federation.start()
@@ -95,14 +90,10 @@ def test_a_second_process_with_the_same_certificate_is_refused_while_the_first_w
 
     async def join_twice() -> grpc.aio.AioRpcError:
         credentials = Credentials.load(federation.folder / "certs/client-001").for_channel()
-        async with grpc.aio.secure_channel(
-            f"localhost:{federation.port}", credentials, options(20)
-        ) as channel:
+        async with grpc.aio.secure_channel(f"localhost:{federation.port}", credentials, options(20)) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await CoordinatorStub(channel).Join(
-                    pb.JoinRequest(
-                        protocol=PROTOCOL, client="client-001", instance=b"y" * 16, software="a twin"
-                    ),
+                    pb.JoinRequest(protocol=PROTOCOL, client="client-001", instance=b"y" * 16, software="a twin"),
                     timeout=5,
                 )
             return caught.value
@@ -121,10 +112,7 @@ def own_data(folder: Path, features: int, seed: int) -> Path:
     labels = np.where(values.sum(axis=1) > 0, "ill", "well")
     path = folder / f"hospital-{seed}.csv"
     header = ",".join([*(f"x{column}" for column in range(features)), "outcome"])
-    rows = [
-        ",".join([*(f"{value:.6f}" for value in row), label])
-        for row, label in zip(values, labels, strict=True)
-    ]
+    rows = [",".join([*(f"{value:.6f}" for value in row), label]) for row, label in zip(values, labels, strict=True)]
     path.write_text("\n".join([header, *rows]) + "\n")
     return path
 
@@ -136,9 +124,7 @@ OWN = SETTINGS | {
 }
 
 
-def test_hospitals_bring_their_own_files_and_one_with_other_columns_is_told_so(
-    federate: MakeFederation,
-) -> None:
+def test_hospitals_bring_their_own_files_and_one_with_other_columns_is_told_so(federate: MakeFederation) -> None:
     federation = federate(OWN | {"rounds": 20})
     federation.start_server()
 
@@ -155,8 +141,7 @@ def test_hospitals_bring_their_own_files_and_one_with_other_columns_is_told_so(
     wait_until(lambda: "waiting for the others" in federation.says("client-000"), "the first client")
     start("client-001", own_data(federation.folder, 5, seed=1))
     wait_until(
-        lambda: any(process.poll() is not None for process in federation.clients.values()),
-        "a client to be refused",
+        lambda: any(process.poll() is not None for process in federation.clients.values()), "a client to be refused"
     )
     (name,) = [name for name, process in federation.clients.items() if process.poll() is not None]
     assert federation.clients[name].returncode == JoinRefusedError.exit_code
@@ -183,9 +168,7 @@ def test_a_data_file_that_does_not_parse_ends_that_client_with_the_line(federate
     assert "broken.csv" in one_paragraph(federation.says("broken"))
 
 
-def test_a_fleet_that_stays_incomplete_ends_with_the_names_of_those_who_came(
-    federate: MakeFederation,
-) -> None:
+def test_a_fleet_that_stays_incomplete_ends_with_the_names_of_those_who_came(federate: MakeFederation) -> None:
     federation = federate(SETTINGS | {"network": {"join_timeout": 6.0}})
     federation.start_server()
     federation.start_client("client-001")
@@ -197,9 +180,7 @@ def test_a_fleet_that_stays_incomplete_ends_with_the_names_of_those_who_came(
 
 
 @pytest.mark.parametrize("policy", ["stop", "continue"])
-def test_a_client_without_its_journal_stops_the_run_or_is_left_out(
-    policy: str, federate: MakeFederation
-) -> None:
+def test_a_client_without_its_journal_stops_the_run_or_is_left_out(policy: str, federate: MakeFederation) -> None:
     ledger = "tests.cluster.ledger:Ledger"
     settings = SETTINGS | {
         "rounds": 60,

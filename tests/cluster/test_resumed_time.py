@@ -18,16 +18,7 @@ from tests.cluster.federation import Federation, wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 MakeFederation = Callable[..., Federation]
-PARTS = [
-    "compute_s",
-    "encryption_s",
-    "coding_s",
-    "network_s",
-    "queueing_s",
-    "away_s",
-    "waiting_s",
-    "server_s",
-]
+PARTS = ["compute_s", "encryption_s", "coding_s", "network_s", "queueing_s", "away_s", "waiting_s", "server_s"]
 AWAY = 4.0  # seconds for which nobody conducts the run, at least
 
 SETTINGS = {
@@ -46,8 +37,7 @@ def test_what_a_resumption_costs_is_no_cost_of_a_round(federate: MakeFederation)
     federation.start()
     wait_until(
         lambda: (
-            any((federation.folder / "runs").glob("*/checkpoint/latest"))
-            and Run(federation.run_folder).rounds >= 50
+            any((federation.folder / "runs").glob("*/checkpoint/latest")) and Run(federation.run_folder).rounds >= 50
         ),
         "round 50",
     )
@@ -63,9 +53,7 @@ def test_what_a_resumption_costs_is_no_cost_of_a_round(federate: MakeFederation)
     (place,) = np.flatnonzero(run.steady.rounds)
     assert raw["away_s"][place] >= back
     np.testing.assert_allclose(raw["seconds"] - run.steady.rounds, metrics["seconds"])
-    np.testing.assert_allclose(
-        metrics[PARTS].sum(axis=1) + metrics["unaccounted_s"], metrics["seconds"], atol=1e-6
-    )
+    np.testing.assert_allclose(metrics[PARTS].sum(axis=1) + metrics["unaccounted_s"], metrics["seconds"], atol=1e-6)
     assert abs(metrics["unaccounted_s"].sum()) < 0.05 * metrics["seconds"].sum()
     wall = wall_of(run)
     assert len(run.begun) == 2

@@ -26,11 +26,7 @@ def settings(rounds: int) -> dict[str, Any]:
         "seed": 11,
         "rounds": rounds,
         "clients": 3,
-        "data": {
-            "name": "digits",
-            "scale": "unit-interval",
-            "partition": {"kind": "dirichlet", "alpha": 0.3},
-        },
+        "data": {"name": "digits", "scale": "unit-interval", "partition": {"kind": "dirichlet", "alpha": 0.3}},
         "objective": {"kind": "softmax", "l2": 0.01},
         "algorithm": {"name": "scaffold", "local_epochs": 2, "batch_size": 8, "step_size": 0.02},
         "participation": {"sampler": {"kind": "fixed", "size": 2}},

@@ -118,9 +118,7 @@ def test_clients_seal_secrets_for_each_other_and_the_server_only_relays(
     assert holding(federation.folder / "certs", secrets) == []
     logs = [path for path in federation.folder.glob("*.log") if holding(path.parent, secrets)]
     assert logs == []
-    assert holding(federation.folder, secrets) == [], (
-        "the clients have removed them, too: the run is complete"
-    )
+    assert holding(federation.folder, secrets) == [], "the clients have removed them, too: the run is complete"
     assert decrypting(loaded(federation.says("server"))) == set()
     assert "fenchel.server.membership.secret_exchange" in loaded(federation.says("server"))
     assert {"fenchel.client.secrets.shared", "fenchel.client.secrets.sealing"} <= decrypting(
@@ -159,9 +157,7 @@ def test_a_client_of_another_name_cannot_make_them(federate: MakeFederation) -> 
     federation.start()
     assert federation.server is not None
     assert federation.server.wait(60) == SettingsError.exit_code
-    assert "secrets.designated: 'client-9' given, but no client" in " ".join(
-        federation.says("server").split()
-    )
+    assert "secrets.designated: 'client-9' given, but no client" in " ".join(federation.says("server").split())
 
 
 def test_a_client_that_was_told_its_peers_shares_with_nobody_else(federate: MakeFederation) -> None:
@@ -227,13 +223,7 @@ def test_sealing_without_certificates_is_refused_by_both_sides(tmp_path: Path) -
     federation = Federation(tmp_path, settings())
     try:
         for words in (["up"], ["server", "--listen", f"127.0.0.1:{federation.port}"]):
-            command = [
-                *words,
-                str(tmp_path / "settings.yaml"),
-                "--insecure",
-                "--runs",
-                str(tmp_path / "runs"),
-            ]
+            command = [*words, str(tmp_path / "settings.yaml"), "--insecure", "--runs", str(tmp_path / "runs")]
             process = federation.process(words[0], *command)
             assert process.wait(60) == SettingsError.exit_code
             assert "sealed needs the clients' certificates" in " ".join(federation.says(words[0]).split())
@@ -253,15 +243,7 @@ def test_secrets_in_one_process_are_made_and_removed(tmp_path: Path) -> None:
 def test_a_key_that_is_too_short_is_refused_before_anything_starts(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(json.dumps(settings(source="file", bits=512)))
-    words = [
-        sys.executable,
-        "-m",
-        "fenchel",
-        "up",
-        str(path),
-        "--runs",
-        str(tmp_path / "runs"),
-    ]
+    words = [sys.executable, "-m", "fenchel", "up", str(path), "--runs", str(tmp_path / "runs")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == SettingsError.exit_code
     assert "too short" in done.stderr

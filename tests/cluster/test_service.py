@@ -52,9 +52,7 @@ async def test_health_checks_and_reflection_answer(coordinator: Coordinator) -> 
         assert methods == ["Join", "Work", "Probe"]
 
 
-async def test_a_probe_that_asks_for_too_much_is_refused_and_an_honest_one_answered(
-    coordinator: Coordinator,
-) -> None:
+async def test_a_probe_that_asks_for_too_much_is_refused_and_an_honest_one_answered(coordinator: Coordinator) -> None:
     async with (
         listening(coordinator, "127.0.0.1:0", None, 20.0) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,

@@ -186,9 +186,7 @@ class Cluster:
     def finished(self) -> dict[str, int]:
         """Wait until all containers have ended; return their exit codes by name."""
         ours = [each for service in ("certs", "server", "client") for each in self.containers(service)]
-        self.wait(
-            lambda: all(self.inspect(each)["State"]["Status"] == "exited" for each in ours), "the end of all"
-        )
+        self.wait(lambda: all(self.inspect(each)["State"]["Status"] == "exited" for each in ours), "the end of all")
         return {found["Name"]: found["State"]["ExitCode"] for found in map(self.inspect, ours)}
 
     def run_folder(self) -> Path:

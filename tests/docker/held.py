@@ -47,9 +47,7 @@ class Held(Ledger):
     async def round(self, t: int) -> None:
         cohort = self.sample()
         lengths = {client: load_of(self.settings, client, t) for client in cohort}
-        loads: Each[Expected] = Each(
-            {client: ArraySpec(np.float64, (length,)) for client, length in lengths.items()}
-        )
+        loads: Each[Expected] = Each({client: ArraySpec(np.float64, (length,)) for client, length in lengths.items()})
         proposals = await cohort.ask("propose", t=t, returns={"dual": self.model, "load": loads})
         center = proposals.mean("dual")
         await proposals.cohort.tell("shift", center=center)

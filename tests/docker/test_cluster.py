@@ -74,9 +74,7 @@ async def test_eight_scaled_clients_do_the_default_run_and_leave_the_model_of_on
     for name in ("settings.yaml", "metrics.parquet", "calls.parquet", "report.html", "log.jsonl"):
         assert (folder / name).exists()
     assert json.loads((folder / "summary.json").read_text())["completed"] is True
-    took_part = {
-        line.split("| ")[1].split(":")[0] for line in cluster.logs("client").splitlines() if "working" in line
-    }
+    took_part = {line.split("| ")[1].split(":")[0] for line in cluster.logs("client").splitlines() if "working" in line}
     assert took_part == set(client_names(CLIENTS))
     assert model_bytes(folder) == await without_docker(DEFAULT, tmp_path)
 

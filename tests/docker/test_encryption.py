@@ -61,9 +61,7 @@ async def test_clients_get_the_secrets_as_a_compose_secret_and_the_server_only_t
     np.testing.assert_allclose(model(cluster.run_folder()), await in_plaintext(tmp_path), atol=TOLERANCE)
 
 
-async def test_clients_seal_the_secrets_for_each_other_and_nobody_carries_a_file(
-    bring: Bring, tmp_path: Path
-) -> None:
+async def test_clients_seal_the_secrets_for_each_other_and_nobody_carries_a_file(bring: Bring, tmp_path: Path) -> None:
     settings = tmp_path / "sealed.yaml"
     settings.write_text(QUICKSTART.read_text() + "secrets: {source: sealed}\n")
     cluster = bring(FENCHEL_SETTINGS=str(settings), FENCHEL_CLIENTS=str(CLIENTS))

@@ -33,15 +33,10 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 CLIENTS = 3
 NAMES = client_names(CLIENTS)
 VICTIM = "client-001"
-FAULT, LOOK = (
-    3,
-    4,
-)  # the round in which something happens, and the one in which the test looks what came of it
+FAULT, LOOK = (3, 4)  # the round in which something happens, and the one in which the test looks what came of it
 ROUNDS = 12
 KEEPALIVE = 2.0
-RETURN = (
-    10.0  # seconds in which a client is back: 5 s between two attempts, and 5 s for one that comes to nothing
-)
+RETURN = 10.0  # seconds in which a client is back: 5 s between two attempts, and 5 s for one that comes to nothing
 SLACK = 3.0  # for a busy machine, and for the commands of this test themselves
 
 Bring = Callable[..., Cluster]
@@ -85,9 +80,7 @@ class Held:
             (self.gates / f"{VICTIM}.{t}.closed").touch()
         self.cluster.up(CLIENTS)
         self.cluster.wait(lambda: self.begun(FAULT) == 1, f"round {FAULT} to begin")
-        self.cluster.wait(
-            lambda: [each for each in NAMES if self.asked(each)] == [VICTIM], "the others' answers"
-        )
+        self.cluster.wait(lambda: [each for each in NAMES if self.asked(each)] == [VICTIM], "the others' answers")
         return self.cluster
 
     def let_go(self, t: int) -> None:
@@ -157,9 +150,7 @@ Hold = Callable[..., Held]
 def hold(bring: Bring, tmp_path: Path) -> Hold:
     """Describes a cluster; keywords replace sections of its settings."""
 
-    def describe(
-        overlays: Sequence[str] = (), variables: Mapping[str, str] | None = None, **sections: Any
-    ) -> Held:
+    def describe(overlays: Sequence[str] = (), variables: Mapping[str, str] | None = None, **sections: Any) -> Held:
         gates = tmp_path / "gates"
         gates.mkdir()
         settings = {
@@ -231,9 +222,7 @@ async def test_a_client_that_is_cut_off_while_its_reply_is_on_its_way_sends_the_
     cluster.wait(lambda: cluster.received(server) - before > 0.6 * size, "more than half of the reply")
     cut = time.time()
     cluster.cut(victim, "outside")
-    run.away(
-        VICTIM, cut, frozen(KEEPALIVE)
-    )  # to the server's kernel the relay is the other side, and it is there
+    run.away(VICTIM, cut, frozen(KEEPALIVE))  # to the server's kernel the relay is the other side, and it is there
     arrived = cluster.received(server) - before
     log.info("%d bytes have arrived", arrived)
     assert 0.6 * size < arrived < 0.95 * size, "it was cut in the middle of the reply"
@@ -279,9 +268,7 @@ def clients_notice(cluster: Cluster, since: float, within: float) -> None:
 
 
 @pytest.mark.faults
-async def test_a_frozen_client_that_thaws_before_the_deadline_changes_nothing(
-    hold: Hold, tmp_path: Path
-) -> None:
+async def test_a_frozen_client_that_thaws_before_the_deadline_changes_nothing(hold: Hold, tmp_path: Path) -> None:
     run = hold()
     cluster = run.up_to_the_fault()
     victim = cluster.container_of(VICTIM)
@@ -298,9 +285,7 @@ async def test_a_frozen_client_that_thaws_before_the_deadline_changes_nothing(
 
 
 @pytest.mark.faults
-def test_a_client_that_is_frozen_beyond_the_deadline_is_missed_and_takes_part_again_when_it_thaws(
-    hold: Hold,
-) -> None:
+def test_a_client_that_is_frozen_beyond_the_deadline_is_missed_and_takes_part_again_when_it_thaws(hold: Hold) -> None:
     deadline, rounds = 3.0, 40
     run = hold(rounds=rounds, algorithm={"nap": 0.1}, participation={"deadline": deadline})
     cluster = run.cluster
@@ -395,9 +380,7 @@ async def test_a_client_that_comes_back_while_the_server_holds_its_half_open_str
     cluster.cut(victim)
     command("docker", "kill", victim)
     run.let_go(FAULT)
-    with taken(
-        cluster, before
-    ):  # at its old address, its kernel would say at once that the connection is gone
+    with taken(cluster, before):  # at its old address, its kernel would say at once that the connection is gone
         cluster.mend(victim)
         command("docker", "start", victim)
         assert cluster.address(victim) != before
@@ -411,9 +394,7 @@ async def test_a_client_that_comes_back_while_the_server_holds_its_half_open_str
 
 
 @pytest.mark.faults
-async def test_a_server_that_comes_back_at_another_address_is_found_by_its_name(
-    hold: Hold, tmp_path: Path
-) -> None:
+async def test_a_server_that_comes_back_at_another_address_is_found_by_its_name(hold: Hold, tmp_path: Path) -> None:
     run = hold()
     cluster = run.up_to_the_fault()
     (server,) = cluster.containers("server")

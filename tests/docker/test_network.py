@@ -28,9 +28,7 @@ Bring = Callable[..., Cluster]
 def reaches(container: str, address: str) -> bool:
     """Whether a container can open a TCP connection to port 7443 of an address."""
     code = f"import socket; socket.create_connection(({address!r}, 7443), 3)"
-    tried = subprocess.run(
-        ["docker", "exec", container, "python", "-c", code], capture_output=True, check=False
-    )
+    tried = subprocess.run(["docker", "exec", container, "python", "-c", code], capture_output=True, check=False)
     return tried.returncode == 0
 
 

@@ -114,10 +114,7 @@ def _torn(content: bytearray, calls: Sequence[Wrote | Cut]) -> None:
 def _zeros(content: bytearray, calls: Sequence[Wrote | Cut]) -> None:
     """The length is there, and the bytes are not."""
     for call in calls:
-        _apply(
-            content,
-            Wrote(call.node, call.offset, bytes(len(call.content))) if isinstance(call, Wrote) else call,
-        )
+        _apply(content, Wrote(call.node, call.offset, bytes(len(call.content))) if isinstance(call, Wrote) else call)
 
 
 def _second_half(content: bytearray, calls: Sequence[Wrote | Cut]) -> None:
@@ -246,12 +243,7 @@ class Recording:
             fates = itertools.product(FATES, repeat=len(in_doubt))
         else:
             fates = iter(
-                [
-                    tuple(
-                        chance.choice((_all, *FATES, _all)) if chance.random() < harm else _all
-                        for _ in in_doubt
-                    )
-                ]
+                [tuple(chance.choice((_all, *FATES, _all)) if chance.random() < harm else _all for _ in in_doubt)]
             )
         for drawn in fates:
             contents = {node: bytes(content) for node, content in certain.items()}
@@ -288,9 +280,7 @@ class Recording:
         return self._know(found, Node(next(self._numbers), is_folder))
 
     def _know(self, found: os.stat_result, node: Node) -> Node:
-        self._nodes[found.st_dev, found.st_ino] = (
-            node  # a number that was free counts from now on for this one
-        )
+        self._nodes[found.st_dev, found.st_ino] = node  # a number that was free counts from now on for this one
         return node
 
     def _node(self, found: os.stat_result) -> Node:
@@ -420,9 +410,7 @@ def recording(root: Path) -> Iterator[Recording]:
         mock.patch.object(builtins, "open", _pyio.open),
     ):
         yield found
-    assert found.after_kill(len(found.calls)) == tree_of(root), (
-        "something was written in a way that is not recorded"
-    )
+    assert found.after_kill(len(found.calls)) == tree_of(root), "something was written in a way that is not recorded"
 
 
 def _flags(descriptor: int) -> int:

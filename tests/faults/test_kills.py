@@ -222,9 +222,7 @@ def test_who_has_ended_by_itself_is_not_killed(who: str, tmp_path: Path) -> None
     (tmp_path / "orders").mkdir()
     try:
         ended.wait()
-        federation.server, federation.clients["client-000"] = (
-            (ended, alive) if who == "server" else (alive, ended)
-        )
+        federation.server, federation.clients["client-000"] = (ended, alive) if who == "server" else (alive, ended)
         assert strike(federation, "any", Always(1)) is None
         if who == "server":
             assert strike(federation, "checkpoint", Always(1)) is None

@@ -54,9 +54,7 @@ def test_each_limit_is_one(broken: Load, words: str) -> None:
 def test_kills_lose_nobody_and_leave_the_server_as_large_as_it_was() -> None:
     # Nearly every round sees a kill, so that a stream that is kept for each client that was killed breaks a limit.
     words = ["--clients", "100", "--processes", "4", "--rounds", "24", "--pause", "0.1", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.load", "--quick", *words], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "benchmarks.load", "--quick", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["rows"]
     assert row["clients killed"] >= 300, row

@@ -341,9 +341,7 @@ def read_journal(root: Path, promises: list[Any], *, sync: bool = True) -> None:
         assert reply["samples"] == sequence
 
 
-def test_a_synced_journal_knows_every_reply_that_was_sent(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_synced_journal_knows_every_reply_that_was_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (root := tmp_path / "disk").mkdir()
     with recording(root) as found:
         answer(found, sync=True)
@@ -366,9 +364,7 @@ def test_a_client_gives_the_reply_again_that_it_sent_before_the_power_went(
     tmp_path: Path, make_settings: MakeSettings
 ) -> None:
     """A whole session, whose settings ask for it: what has left it is in every state of its disk from then on."""
-    settings = make_settings(
-        algorithm={"name": NAME}, objective={"kind": "logistic"}, checkpoint={"sync": True}
-    )
+    settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"}, checkpoint={"sync": True})
     (root := tmp_path / "disk").mkdir()
 
     def begun(folder: Path) -> Session:
@@ -452,9 +448,7 @@ def read_policy(root: Path, promises: list[Any]) -> None:
     policy = account_in(root).opened(None, 1e-5)
     assert policy is not None
     assert len(promises) <= policy.uploads <= len(promises) + 1
-    ledger = Ledger(
-        root / "state" / "run-1" / "a" / LEDGER, "a", at_least=policy.uploads_of_this_run, policy=policy
-    )
+    ledger = Ledger(root / "state" / "run-1" / "a" / LEDGER, "a", at_least=policy.uploads_of_this_run, policy=policy)
     ledger.charge(b"\x09" * 32, 9, RELEASE)
     assert ledger.uploads == policy.uploads
 
@@ -539,9 +533,7 @@ def read_certificates(root: Path, promises: list[Any]) -> None:
         except CredentialError:
             assert name == "c" or "renewed" not in said, "b had a new pair, and now it has none"
         else:
-            assert int(describe(root / "certs" / name)["serial"], 16) in known, (
-                "it cannot be revoked by its name"
-            )
+            assert int(describe(root / "certs" / name)["serial"], 16) in known, "it cannot be revoked by its name"
 
 
 def test_a_list_that_was_copied_for_the_server_stays_there(tmp_path: Path) -> None:

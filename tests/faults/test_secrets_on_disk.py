@@ -143,9 +143,7 @@ def test_a_half_written_file_of_secrets_is_refused(disk: Path) -> None:
             found = Secrets.load(root / CLIENTS)
         except CredentialError as error:
             assert str(root / CLIENTS) in str(error)
-            assert (
-                not promises or not (root / CLIENTS).exists()
-            )  # whoever made it has copies of it, or makes it anew
+            assert not promises or not (root / CLIENTS).exists()  # whoever made it has copies of it, or makes it anew
         else:
             assert found == SECRETS
 

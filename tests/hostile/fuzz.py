@@ -106,9 +106,7 @@ def fuzz(parser: Parser, inputs: int, seed: int, patience: float = float("inf"))
             before = time.thread_time()
             what, reason = _outcome(parser, data)
             took, now = time.thread_time() - before, _peak()
-            if (
-                what is None and took > WORK * unit
-            ):  # other work on the machine adds to it, so it is tried again
+            if what is None and took > WORK * unit:  # other work on the machine adds to it, so it is tried again
                 took, unit = min(_seconds(parser, data) for _ in range(2)), _work()
                 what = f"took {took:.2f} s, and may take {WORK * unit:.2f}" if took > WORK * unit else None
             if what is None and now - peak > parser.memory:
@@ -205,9 +203,7 @@ def main(words: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="fenchel-fuzz-") as folder,
         contextlib.closing(asyncio.new_event_loop()) as loop,
     ):
-        targets = [
-            each for each in parsers(Path(folder), loop) if not chosen.only or each.name in chosen.only
-        ]
+        targets = [each for each in parsers(Path(folder), loop) if not chosen.only or each.name in chosen.only]
         weights = sum(target.weight for target in targets)
         _bound_memory()
         print(f"seed {seed}", flush=True)

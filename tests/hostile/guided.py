@@ -44,12 +44,7 @@ def _one(name: str, runs: int, corpus: Path) -> NoReturn:
             with contextlib.suppress(*target.refusals):
                 target.parse(data)
 
-        flags = [
-            f"-runs={runs}",
-            f"-timeout={_SECONDS}",
-            f"-rss_limit_mb={_MEBIBYTES}",
-            f"-max_len={_LARGEST}",
-        ]
+        flags = [f"-runs={runs}", f"-timeout={_SECONDS}", f"-rss_limit_mb={_MEBIBYTES}", f"-max_len={_LARGEST}"]
         atheris.Setup([sys.argv[0], *flags, f"-artifact_prefix={corpus.parent}/", str(corpus)], parse)
         atheris.Fuzz()
     raise AssertionError("libFuzzer ends its process")
@@ -78,21 +73,9 @@ def main(words: Sequence[str] | None = None) -> int:
             corpus = Path(folder) / "corpus"
             corpus.mkdir()
             started = time.perf_counter()
-            me = [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-m",
-                "tests.hostile.guided",
-                "--inputs",
-                str(chosen.inputs),
-            ]
+            me = [sys.executable, "-W", "ignore", "-m", "tests.hostile.guided", "--inputs", str(chosen.inputs)]
             done = subprocess.run(
-                [*me, "--one", name, str(corpus)],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
+                [*me, "--one", name, str(corpus)], capture_output=True, text=True, errors="replace", check=False
             )
             covered = re.findall(r"cov: (\d+)", done.stderr)
             print(

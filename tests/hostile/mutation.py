@@ -190,30 +190,8 @@ def _number(chance: random.Random) -> int:
 
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**53 + 1, 2**63, 10**30, 0.5, -0.5, 1e308, 1e-308, 5e-324),
-    *(
-        "",
-        "x",
-        "auto",
-        "none",
-        "own",
-        "os:system",
-        "../../x",
-        "/etc/passwd",
-        "x" * 300,
-        "1e999",
-        "\0",
-        "\ud800",
-    ),
-    *(
-        [],
-        {},
-        [[]],
-        [1, 2],
-        ["a"],
-        {"name": "fedavg"},
-        {"kind": "own", "name": "os:system"},
-        {"kind": "none"},
-    ),
+    *("", "x", "auto", "none", "own", "os:system", "../../x", "/etc/passwd", "x" * 300, "1e999", "\0", "\ud800"),
+    *([], {}, [[]], [1, 2], ["a"], {"name": "fedavg"}, {"kind": "own", "name": "os:system"}, {"kind": "none"}),
 )
 
 

@@ -52,10 +52,7 @@ def named_sets(folder: Path) -> Iterator[Parser]:
     yield _several("data, Covertype", folder / "covtype", {"covtype.data": forests}, readers.read_covtype, 10)
     words = {"news20.binary": b"+1 1:0.5 1355191:2\n-1 2:1e-3\n"}
     yield _several("data, news20", folder / "news20", words, readers.read_news20, 10)
-    news = {
-        "rcv1_train.binary": b"+1 1:0.5 47236:2\n-1 2:1e-3\n",
-        "rcv1_test.binary": b"-1 2:0.25\n1 3:1\n",
-    }
+    news = {"rcv1_train.binary": b"+1 1:0.5 47236:2\n-1 2:1e-3\n", "rcv1_test.binary": b"-1 2:0.25\n1 3:1\n"}
     yield _several("data, rcv1", folder / "rcv1", news, readers.read_rcv1, 10)
     subset = io.BytesIO()
     np.savez(
@@ -78,11 +75,7 @@ def named_sets(folder: Path) -> Iterator[Parser]:
 
 
 def _several(
-    name: str,
-    folder: Path,
-    whole: Mapping[str, bytes],
-    read: Callable[[Mapping[str, Path]], object],
-    weight: int,
+    name: str, folder: Path, whole: Mapping[str, bytes], read: Callable[[Mapping[str, Path]], object], weight: int
 ) -> Parser:
     folder.mkdir()
 
@@ -117,10 +110,7 @@ def _compressed(folder: Path) -> Parser:
 def _cifar(folder: Path) -> Parser:
     """Return the readers of CIFAR's archives: the first byte of an input says of which."""
     folder.mkdir()
-    kinds = (
-        ("cifar-10-binary.tar.gz", readers.read_cifar10),
-        ("cifar-100-binary.tar.gz", readers.read_cifar100),
-    )
+    kinds = (("cifar-10-binary.tar.gz", readers.read_cifar10), ("cifar-100-binary.tar.gz", readers.read_cifar100))
     ten = {f"cifar-10-batches-bin/data_batch_{n}.bin": bytes([n]) + bytes(3072) for n in range(1, 6)}
     ten["cifar-10-batches-bin/test_batch.bin"] = bytes([0]) + b"\xff" * 3072
     hundred = {f"cifar-100-binary/{part}.bin": bytes([1, 2]) + bytes(3072) for part in ("train", "test")}
@@ -135,9 +125,7 @@ def _cifar(folder: Path) -> Parser:
         for place, members in enumerate((ten, hundred))
         for form in (tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)
     )
-    return Parser(
-        "data, CIFAR", seeds, parse, (DataError,), 25, memory=MEMORY, change=_inside(lambda data: ".gz")
-    )
+    return Parser("data, CIFAR", seeds, parse, (DataError,), 25, memory=MEMORY, change=_inside(lambda data: ".gz"))
 
 
 def _tar(members: Mapping[str, bytes], form: int) -> bytes:
@@ -176,9 +164,7 @@ def _damaged_header(chance: random.Random, content: bytes) -> bytes:
     if not headers or chance.random() < 0.4:
         return damaged(chance, content, [content])
     at = chance.choice(headers)
-    block = bytearray(
-        damaged(chance, content[at : at + 512], [content[at : at + 512]])[:512].ljust(512, b"\0")
-    )
+    block = bytearray(damaged(chance, content[at : at + 512], [content[at : at + 512]])[:512].ljust(512, b"\0"))
     if chance.random() < 0.5:  # the size of the member, in eight or in base 256
         block[124:136] = chance.choice(
             (b"77777777777\0", b"-0000000001\0", b"00000000000\0", b"\x80" + bytes(10) + b"\xff",

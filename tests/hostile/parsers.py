@@ -149,11 +149,7 @@ PAYLOAD: Values = {
     "word": "é",
     "dual": ENCRYPTED.to_wire(),
 }
-ASKED: Expectation = {
-    "model": ArraySpec(np.float64, (4,), sparse=True),
-    "samples": NumberSpec(int, 1),
-    "loss": float,
-}
+ASKED: Expectation = {"model": ArraySpec(np.float64, (4,), sparse=True), "samples": NumberSpec(int, 1), "loss": float}
 
 
 def _message(head: pb.Reply | pb.Instruction, values: Values) -> bytes:
@@ -172,27 +168,18 @@ def _wire(folder: Path, loop: asyncio.AbstractEventLoop) -> Iterator[Parser]:
     opening = tuple(next(frames(head)) for head in heads)
     yield Parser("frames", (whole, asked, *opening), _read_frame, (WireError,), 220)
     yield Parser("messages", (whole, asked, *each), _read_message, (WireError, EncryptionError), 200)
-    yield Parser(
-        "descriptors", (whole, asked, *each), _read_message, (WireError,), 180, change=_changed_descriptor
-    )
+    yield Parser("descriptors", (whole, asked, *each), _read_message, (WireError,), 180, change=_changed_descriptor)
     yield Parser("supports", tuple(_supports()), _read_support, (PayloadError,), 120)
     wire = bytes(ENCRYPTED.to_wire().data)
     yield Parser("ciphertexts", (struct.pack("<BB", 6, 2) + wire,), _read_ciphertexts, (PayloadError,), 80)
     rate_limiter = _Gate(folder, loop)
     requests = (
-        b"J"
-        + pb.JoinRequest(
-            protocol=PROTOCOL, client="a", instance=b"i" * 16, own_data=True
-        ).SerializeToString(),
+        b"J" + pb.JoinRequest(protocol=PROTOCOL, client="a", instance=b"i" * 16, own_data=True).SerializeToString(),
         b"P" + pb.ProbeRequest(payload=b"echo", reply_bytes=9).SerializeToString(),
         b"H" + heads[0].SerializeToString(),
     )
-    yield Parser(
-        "requests", requests, rate_limiter.read, (JoinRefusedError, WireError), 40, change=_changed_request
-    )
-    told = _streamed(
-        *opening[:1], _message(pb.Reply(sequence=1), {"model": np.ones(4), "samples": 1, "loss": 0.0})
-    )
+    yield Parser("requests", requests, rate_limiter.read, (JoinRefusedError, WireError), 40, change=_changed_request)
+    told = _streamed(*opening[:1], _message(pb.Reply(sequence=1), {"model": np.ones(4), "samples": 1, "loss": 0.0}))
     long = frames(pb.Reply(sequence=1), Body(encode({"model": np.ones(9), "loss": 0.0})), 0)
     yield Parser("server streams", (told, _streamed(opening[0], *long), _streamed(opening[0], whole)),
                  rate_limiter.converse, (WireError,), 40)  # fmt: skip
@@ -284,9 +271,7 @@ def _read_support(data: bytes) -> None:
         return
     number, count, size, seed = struct.unpack_from("<BIIH", data)
     encoding: Any = number % 7
-    size %= (
-        1 << 20 if encoding == pb.SEEDED else 1 << 32
-    )  # how long a seeded support may be is checked before
+    size %= 1 << 20 if encoding == pb.SEEDED else 1 << 32  # how long a seeded support may be is checked before
     packed = data[11:]
     if problem := index_sets.index_bytes_problem(encoding, len(packed), count, size):
         raise PayloadError(problem)
@@ -464,8 +449,7 @@ class _Page:
         # Until this process ends, and not when it has ended: closing waits for threads, which stop then.
         atexit.register(self._open.__exit__, None, None, None)
         self._places = [
-            (found.hostname or "", found.port or 0)
-            for found in (urlsplit(words.split()[-1]) for words in said)
+            (found.hostname or "", found.port or 0) for found in (urlsplit(words.split()[-1]) for words in said)
         ]
         heads = "Host: localhost\r\nAccept: */*\r\nConnection: keep-alive\r\n"
         self.requests = tuple(
@@ -623,9 +607,7 @@ def _settings(folder: Path) -> Iterator[Parser]:
     np.savez(model, model=np.zeros(3))
     path_of_model = folder / "initial.npz"
     logistic = {"kind": "logistic", "initial": {"file": str(path_of_model)}}
-    objective = validate(
-        _RUNS[1] | {"algorithm": {"name": "fedavg"}, "objective": logistic, "uplink": {}}
-    ).objective
+    objective = validate(_RUNS[1] | {"algorithm": {"name": "fedavg"}, "objective": logistic, "uplink": {}}).objective
 
     def read_model(data: bytes) -> None:
         path_of_model.write_bytes(data)
@@ -685,10 +667,7 @@ def _identifiers(folder: Path) -> Parser:
         assert all(found)
 
     packed = (names, gzip.compress(names, mtime=0), bz2.compress(names), lzma.compress(names))
-    seeds = (
-        *(bytes([place]) + content for place, content in enumerate(packed)),
-        b"\0\xef\xbb\xbfa\r\nb\r\n\xc3\xa9",
-    )
+    seeds = (*(bytes([place]) + content for place, content in enumerate(packed)), b"\0\xef\xbb\xbfa\r\nb\r\n\xc3\xa9")
     return Parser("data, identifiers", seeds, read, (DataError,), 15)
 
 
@@ -711,11 +690,7 @@ def _cifar_differences(folder: Path) -> Parser:
     np.savez(marks, train2_y=np.arange(2), test1_y=np.arange(1))
     np.save(train, np.arange(3 * 2 * 32 * 32, dtype=np.uint8).reshape(3, 2, 32, 32))
     np.save(test, np.zeros((3, 1, 32, 32), np.uint8))
-    whole = {
-        "labels.npz": marks.getvalue(),
-        "train2_x.npy": train.getvalue(),
-        "test1_x.npy": test.getvalue(),
-    }
+    whole = {"labels.npz": marks.getvalue(), "train2_x.npy": train.getvalue(), "test1_x.npy": test.getvalue()}
 
     def read(data: bytes) -> None:
         place = data[0] % len(whole) if data else 0
@@ -770,9 +745,7 @@ def _credentials(folder: Path) -> Iterator[Parser]:
     def check_identity(data: bytes) -> None:
         identity.check("b", data[72:].decode("utf-8", errors="replace"), b"signed", data[: len(signature)])
 
-    yield Parser(
-        "identities", (signature.ljust(72, b"\0") + pem,), check_identity, refusals, 15, change=_changed_pem
-    )
+    yield Parser("identities", (signature.ljust(72, b"\0") + pem,), check_identity, refusals, 15, change=_changed_pem)
     yield _revocations(folder)
     yield _issued(folder)
     secrets = Secrets.generate(512, for_tests=True)

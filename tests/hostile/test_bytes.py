@@ -75,9 +75,7 @@ CONTENTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
     ),
     st.builds(
         lambda dtype, size, count, length, encoding, seed: {
-            "sparse": pb.Sparse(
-                dtype=dtype, size=size, count=count, index_bytes=length, encoding=encoding, seed=seed
-            )
+            "sparse": pb.Sparse(dtype=dtype, size=size, count=count, index_bytes=length, encoding=encoding, seed=seed)
         },
         st.integers(0, 8),
         st.one_of(SIZES, st.integers(0, 10 * LIMIT)),
@@ -119,9 +117,7 @@ CONTENTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
 )
 DESCRIPTORS = st.builds(
-    lambda items, size: pb.Payload(
-        body_bytes=size, arrays=[pb.Array(name=name, **content) for name, content in items]
-    ),
+    lambda items, size: pb.Payload(body_bytes=size, arrays=[pb.Array(name=name, **content) for name, content in items]),
     st.lists(st.tuples(st.text(max_size=3), CONTENTS), max_size=4),
     SIZES,
 )
@@ -203,10 +199,7 @@ def test_the_frame_that_is_changed_is_a_good_one() -> None:
 
 @fuzz
 @given(descriptor=DESCRIPTORS, seed=st.integers(0, 255))
-@example(
-    descriptor=pb.Payload(arrays=[pb.Array(name="x", dense=pb.Dense(dtype=pb.BOOL, shape=[0, 2**63]))]),
-    seed=0,
-)
+@example(descriptor=pb.Payload(arrays=[pb.Array(name="x", dense=pb.Dense(dtype=pb.BOOL, shape=[0, 2**63]))]), seed=0)
 def test_any_descriptor_is_refused_or_its_body_can_be_judged(descriptor: pb.Payload, seed: int) -> None:
     tracemalloc.start()
     try:
@@ -248,13 +241,8 @@ def test_an_encrypted_vector_changed_anywhere_is_one_of_the_range_or_refused(dat
 
 
 @fuzz
-@given(
-    size=st.integers(0, 50),
-    pieces=st.lists(st.tuples(st.sampled_from("adr"), st.binary(max_size=30)), max_size=8),
-)
-def test_an_assembly_takes_chunks_in_any_manner_or_refuses_them(
-    size: int, pieces: list[tuple[str, bytes]]
-) -> None:
+@given(size=st.integers(0, 50), pieces=st.lists(st.tuples(st.sampled_from("adr"), st.binary(max_size=30)), max_size=8))
+def test_an_assembly_takes_chunks_in_any_manner_or_refuses_them(size: int, pieces: list[tuple[str, bytes]]) -> None:
     assembly = Assembly(size)
     with contextlib.suppress(WireError):
         for action, piece in pieces:

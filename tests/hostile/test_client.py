@@ -26,9 +26,7 @@ WELCOME = next(frames(pb.Welcome()))
 MODEL: Values = {"model": np.zeros(2)}
 
 
-def instruction(
-    sequence: int, phase: str, values: Values, kind: pb.Kind.ValueType = pb.ASK
-) -> Iterator[bytes]:
+def instruction(sequence: int, phase: str, values: Values, kind: pb.Kind.ValueType = pb.ASK) -> Iterator[bytes]:
     head = pb.Instruction(phase=phase, sequence=sequence, round=1, kind=kind)
     return frames(head, Body(encode(values)))
 
@@ -105,18 +103,13 @@ BROKEN: dict[str, list[bytes]] = {
     "a body that is longer than declared": opened(declaring(2, size=16), bytes(8), bytes(16)),
     "a drop in the middle of a body": opened(LARGE, bytes(SMALLEST_PIECE), bytes(SMALLEST_PIECE - 1)),
     "nothing in the middle of a body": opened(LARGE, bytes(SMALLEST_PIECE), b""),
-    "an instruction within an instruction": [
-        *opened(LARGE, bytes(SMALLEST_PIECE)),
-        *opened(declaring(0, size=0)),
-    ],
+    "an instruction within an instruction": [*opened(LARGE, bytes(SMALLEST_PIECE)), *opened(declaring(0, size=0))],
     "a resumption of nothing": opened(LARGE, resume=CHUNK_BYTES),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_what_is_no_message_ends_the_stream_with_an_error_of_the_wire(
-    worker: Worker, name: str
-) -> None:
+async def test_what_is_no_message_ends_the_stream_with_an_error_of_the_wire(worker: Worker, name: str) -> None:
     with raises(WireError):
         await replies(worker, WELCOME, *BROKEN[name])
 

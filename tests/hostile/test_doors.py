@@ -38,9 +38,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def port(make_settings: MakeSettings, certificates: Path, tmp_path: Path) -> AsyncIterator[int]:
     limits = {"handshake_timeout": TIMEOUT, "max_calls": CALLS, "max_calls_per_client": CALLS}
     coordinator = Coordinator(make_settings(network=limits), RunFolder.create(tmp_path, "doors"))
-    async with listening(
-        coordinator, "127.0.0.1:0", Credentials.load(certificates / "server"), 20.0
-    ) as number:
+    async with listening(coordinator, "127.0.0.1:0", Credentials.load(certificates / "server"), 20.0) as number:
         yield number
 
 
@@ -108,9 +106,7 @@ async def test_a_connection_without_a_handshake_ends_in_time_however_it_is_spun_
 async def test_a_connection_without_a_call_ends_and_its_client_dials_again(
     make_settings: MakeSettings, certificates: Path, tmp_path: Path
 ) -> None:
-    coordinator = Coordinator(
-        make_settings(network={"request_timeout": 1.0}), RunFolder.create(tmp_path, "idle")
-    )
+    coordinator = Coordinator(make_settings(network={"request_timeout": 1.0}), RunFolder.create(tmp_path, "idle"))
     tls = ssl.create_default_context(cafile=str(certificates / "north" / AUTHORITY))
     tls.load_cert_chain(certificates / "north" / CERTIFICATE, certificates / "north" / KEY)
     tls.set_alpn_protocols(["h2"])
@@ -121,9 +117,7 @@ async def test_a_connection_without_a_call_ends_and_its_client_dials_again(
     ):
         await HealthStub(honest).Check(health_pb2.HealthCheckRequest())
         reader, writer = await asyncio.open_connection("localhost", port, ssl=tls)
-        writer.write(
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-        )  # empty settings
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # empty settings
         with contextlib.suppress(ConnectionError):
             while await reader.read(4096):
                 pass

@@ -135,17 +135,13 @@ async def test_a_call_whose_message_never_ends_is_ended_and_its_place_is_free(
     here = await door(request_timeout=0.2, max_calls_per_client=1)
     async with asyncio.timeout(60), here.channel("north") as channel:
         assert await endless(channel, kind).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        whole = channel.stream_unary(
-            ENDLESS["Probe"][0], pb.ProbeRequest.SerializeToString, pb.ProbeReply.FromString
-        )()
+        whole = channel.stream_unary(ENDLESS["Probe"][0], pb.ProbeRequest.SerializeToString, pb.ProbeReply.FromString)()
         await whole.write(pb.ProbeRequest())  # and does not say that nothing follows
         assert await whole.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await here.answers("north")
 
 
-async def test_a_call_of_one_message_takes_no_second_one_and_wants_the_first(
-    door: Callable[..., Any],
-) -> None:
+async def test_a_call_of_one_message_takes_no_second_one_and_wants_the_first(door: Callable[..., Any]) -> None:
     here = await door()
     async with asyncio.timeout(60), here.channel("north") as channel:
         for messages in (0, 2):
@@ -208,9 +204,7 @@ async def test_a_revoked_certificate_uses_up_nothing_of_the_one_that_replaced_it
     await here.answers("north")
 
 
-async def test_a_monitor_uses_up_nothing_of_the_client_of_its_name(
-    door: Callable[..., Any], tmp_path: Path
-) -> None:
+async def test_a_monitor_uses_up_nothing_of_the_client_of_its_name(door: Callable[..., Any], tmp_path: Path) -> None:
     certificates = tmp_path / "certs"
     make_all(certificates, ["localhost"], ["north"])
     make_monitor(certificates / "authority", certificates / "watch", "north")

@@ -50,13 +50,9 @@ def coordinator(make_settings: MakeSettings, tmp_path: Path) -> Coordinator:
 
 
 @pytest.fixture
-async def port(
-    coordinator: Coordinator, certificates: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[int]:
+async def port(coordinator: Coordinator, certificates: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(revocation_check, "_LOOK_SECONDS", 0.05)
-    async with listening(
-        coordinator, "127.0.0.1:0", Credentials.load(certificates / "server"), 20.0
-    ) as number:
+    async with listening(coordinator, "127.0.0.1:0", Credentials.load(certificates / "server"), 20.0) as number:
         yield number
 
 
@@ -137,16 +133,11 @@ async def test_a_monitor_can_ask_how_the_server_is_and_take_no_part(
         work: Stream = own.stream_stream("/fenchel.v1.Coordinator/Work")(metadata=((CLIENT_KEY, "north"),))
         for call in (join, work.read()):
             code, words_back = await refused(call)
-            assert (code, "a monitor's" in words_back) == (grpc.StatusCode.PERMISSION_DENIED, True), (
-                words_back
-            )
+            assert (code, "a monitor's" in words_back) == (grpc.StatusCode.PERMISSION_DENIED, True), words_back
 
 
 async def test_nobody_has_more_of_these_calls_open_than_of_others(port: int, certificates: Path) -> None:
-    async with (
-        channel(port, certificates / "north") as first,
-        channel(port, certificates / "north") as second,
-    ):
+    async with channel(port, certificates / "north") as first, channel(port, certificates / "north") as second:
         calls = [await watching(first), await watching(first), await watching(second)]
         code, words = await refused(HealthStub(second).Check(health_pb2.HealthCheckRequest()))
         assert (code, "may have 3" in words) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True), words
@@ -156,9 +147,7 @@ async def test_nobody_has_more_of_these_calls_open_than_of_others(port: int, cer
             call.cancel()
 
 
-async def test_questions_on_one_stream_are_answered_at_the_rate_of_calls(
-    port: int, certificates: Path
-) -> None:
+async def test_questions_on_one_stream_are_answered_at_the_rate_of_calls(port: int, certificates: Path) -> None:
     async with channel(port, certificates / "north") as own:
         call = ServerReflectionStub(own).ServerReflectionInfo()
 
@@ -188,10 +177,7 @@ async def test_what_crosses_beside_the_run_is_in_the_account_as_it_crossed(
     async with channel(port, certificates / "north") as own:
         for probe in (pb.ProbeRequest(), pb.ProbeRequest(payload=b"x" * 100), pb.ProbeRequest(reply_bytes=9)):
             crossed(probe, await CoordinatorStub(own).Probe(probe))
-        for check in (
-            health_pb2.HealthCheckRequest(),
-            health_pb2.HealthCheckRequest(service="fenchel.v1.Coordinator"),
-        ):
+        for check in (health_pb2.HealthCheckRequest(), health_pb2.HealthCheckRequest(service="fenchel.v1.Coordinator")):
             crossed(check, await HealthStub(own).Check(check))
         watch = HealthStub(own).Watch(health_pb2.HealthCheckRequest())
         crossed(health_pb2.HealthCheckRequest(), await watch.read())

@@ -103,11 +103,7 @@ LONG: dict[str, tuple[str, Callable[[int], bytes], int]] = {
     "a solver of many digits": ("solvers", lambda n: b"{kind: " + b"7" * n + b"}", 5000),
     "settings in settings without end": ("settings, JSON", lambda n: b'{"data":' * n, 100_000),
     "a device of many digits": ("devices", lambda n: b"frequency: " + b"9" * n, 50_000),
-    "a rate of many digits, and no unit that there is": (
-        "links",
-        lambda n: b"upload=" + b"9" * n + b"x",
-        50_000,
-    ),
+    "a rate of many digits, and no unit that there is": ("links", lambda n: b"upload=" + b"9" * n + b"x", 50_000),
     "a round trip of many blanks": ("links", lambda n: b"rtt=9" + b" " * n + b"x", 50_000),
     "the same from a server": (
         "settings, JSON",
@@ -122,11 +118,7 @@ LONG: dict[str, tuple[str, Callable[[int], bytes], int]] = {
     ),
     "an account in lists without end": ("accounts", lambda n: b"[" * n, 100_000),
     "a summary in lists without end": ("summaries", lambda n: b"[" * n, 100_000),
-    "a list of certificates in lists without end": (
-        "issued certificates",
-        lambda n: b"[" * n + b"\n",
-        100_000,
-    ),
+    "a list of certificates in lists without end": ("issued certificates", lambda n: b"[" * n + b"\n", 100_000),
 }
 """Inputs as long as one likes: the parser, what makes one, and how long it was when it was found."""
 FOUND: dict[str, tuple[str, bytes]] = {
@@ -180,9 +172,7 @@ def test_time_that_grows_with_the_square_of_the_size_is_found_out() -> None:
     assert growth(lambda n: text[:n].count("9"), 5_000) < LINEAR
 
 
-@pytest.mark.parametrize(
-    "what", [what for what in FOUND if "memory" in what or "claims" in what or "tera" in what]
-)
+@pytest.mark.parametrize("what", [what for what in FOUND if "memory" in what or "claims" in what or "tera" in what])
 def test_what_is_only_claimed_takes_no_memory(what: str, targets: dict[str, Parser]) -> None:
     name, data = FOUND[what]
     target = targets[name]

@@ -28,9 +28,7 @@ from tests.messages import raises
 
 STATEFUL = SETTINGS | {"algorithm": {"name": "feddyn", "local_steps": 1, "batch_size": 8}}
 MODEL = Body(encode({"model": np.zeros(640), "mean_samples": 100.0}))
-ENTRY = (
-    12 << 10
-)  # of disk: a dual vector and a model of 640 numbers, which is more than 8 KiB, and less than 12
+ENTRY = 12 << 10  # of disk: a dual vector and a model of 640 numbers, which is more than 8 KiB, and less than 12
 
 
 @dataclass

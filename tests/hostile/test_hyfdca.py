@@ -176,10 +176,7 @@ CIPHERTEXTS: dict[str, tuple[Change, str]] = {
         "encrypted values, expected",
     ),
     "numbers beyond n^2": (out_of_range, "must lie in 1 .. n^2 - 1"),
-    "zeros": (
-        lambda v: replace(ciphertexts(v), data=bytes(len(ciphertexts(v).data))),
-        "must lie in 1 .. n^2 - 1",
-    ),
+    "zeros": (lambda v: replace(ciphertexts(v), data=bytes(len(ciphertexts(v).data))), "must lie in 1 .. n^2 - 1"),
     "plain numbers": (lambda v: np.zeros(ciphertexts(v).count), "expected an encrypted vector"),
 }
 """Changes of duals that are refused, and what the log says."""
@@ -191,9 +188,7 @@ def test_ciphertexts_that_do_not_fit_cost_their_client_the_round_and_nobody_else
 ) -> None:
     change, told = CIPHERTEXTS[name]
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
-        run = laboratory.run(
-            hybrid_settings(6, **EXACT), tampers={OFFENDER: saying("change_dual", "change", change)}
-        )
+        run = laboratory.run(hybrid_settings(6, **EXACT), tampers={OFFENDER: saying("change_dual", "change", change)})
     said = [r.message for r in caplog.records if f"client {OFFENDER} failed" in r.message]
     assert len(said) == 6
     assert all(told in message for message in said)
@@ -207,10 +202,7 @@ def test_noise_under_the_right_key_is_found_by_whoever_opens_it(
     laboratory: Laboratory, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The server cannot tell it from anything else, but a random plaintext is far beyond what slots may hold.
-    with (
-        caplog.at_level(logging.WARNING, logger="fenchel.server"),
-        raises(FenchelError, round=1, phase="aggregate"),
-    ):
+    with caplog.at_level(logging.WARNING, logger="fenchel.server"), raises(FenchelError, round=1, phase="aggregate"):
         laboratory.run(
             hybrid_settings(6, **EXACT),
             tampers={c: saying("change_dual", "change", flipped) for c in ("client-000", OFFENDER)},
@@ -238,9 +230,7 @@ def test_a_sum_that_slots_have_no_room_for_is_refused(secrets: Secrets) -> None:
     ],
     ids=["duals", "scores", "norms"],
 )
-def test_a_value_beyond_the_range_names_the_bound_and_the_setting(
-    settings: Any, laboratory: Laboratory
-) -> None:
+def test_a_value_beyond_the_range_names_the_bound_and_the_setting(settings: Any, laboratory: Laboratory) -> None:
     with raises(FenchelError):
         laboratory.run(settings)
 
@@ -368,9 +358,7 @@ def test_so_many_pseudonyms_are_taken_as_a_client_described(
     rooms: dict[str, Mapping[str, Size]] = {}
     honest = MemoryBudget.room
 
-    def room(
-        self: MemoryBudget, phase: str, sizes: Mapping[str, Size], buffer: int | None = None
-    ) -> Reservation:
+    def room(self: MemoryBudget, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
         rooms[phase] = sizes
         return honest(self, phase, sizes, buffer)
 

@@ -110,10 +110,7 @@ HOSTILE: dict[str, Change] = {
     "a block without end": entry("sizes", 1 << 40),
     "blocks whose sum overflows": lambda told: {"sizes": np.full(4, 1 << 62)},
     "a million blocks": lambda told: {"sizes": np.ones(1_000_000, np.int64)},
-    "samples one by one": lambda told: {
-        "sizes": np.ones_like(told["order"]),
-        "groups": np.zeros_like(told["order"]),
-    },
+    "samples one by one": lambda told: {"sizes": np.ones_like(told["order"]), "groups": np.zeros_like(told["order"])},
     "no holder": entry("holders", 0),
     "holders of other samples": lambda told: {"holders": told["holders"][1:]},
     "groups out of order": entry("groups", 1 << 40),
@@ -129,9 +126,7 @@ HOSTILE: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_alignment_is_refused_before_memory_is_taken(
-    name: str, honest: tuple[Run, Secrets]
-) -> None:
+def test_a_hostile_alignment_is_refused_before_memory_is_taken(name: str, honest: tuple[Run, Secrets]) -> None:
     told = alignment(honest)
     hostile = told | HOSTILE[name](told)
     client = late_joiner(honest)
@@ -159,9 +154,7 @@ def test_a_vector_beyond_the_largest_message_is_refused(honest: tuple[Run, Secre
 
 @pytest.mark.parametrize("blocks", [[0, 0], [1, 0], [-1], [10**9], [[0]]])
 @pytest.mark.parametrize("phase", ["inner_product", "aggregate", "propose"])
-def test_blocks_that_the_client_does_not_have_are_refused(
-    phase: str, blocks: Any, honest: tuple[Run, Secrets]
-) -> None:
+def test_blocks_that_the_client_does_not_have_are_refused(phase: str, blocks: Any, honest: tuple[Run, Secrets]) -> None:
     client = late_joiner(honest)
     client.answer("align", 0, alignment(honest))
     (message, *_) = (each for each in honest[0].down("propose") if each.client == CLIENT)

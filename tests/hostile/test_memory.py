@@ -104,9 +104,7 @@ async def besieged(federation: Federation, features: int, attack: Attack, port: 
     wait_until(lambda: "listening" in federation.says("server"), "the server")
     assert federation.server is not None
     siege = Siege(federation, features, federation.server.pid)
-    playing = [
-        asyncio.create_task(siege.honest(name, value)) for name, value in zip(HONEST, (1.0, 2.0), strict=True)
-    ]
+    playing = [asyncio.create_task(siege.honest(name, value)) for name, value in zip(HONEST, (1.0, 2.0), strict=True)]
     offender = siege.client(OFFENDER, port)
     try:
         async with asyncio.timeout(120), offender.channel() as channel:

@@ -44,12 +44,7 @@ SETTINGS: dict[str, Any] = {
     "data": {"name": "own", "classes": ["ill", "well"], "scale": "unit-rows"},
     "objective": {"kind": "logistic"},
     "algorithm": {"name": "fedavg", "local_steps": 2, "batch_size": 20, "batches": "epoch", "step_size": 0.1},
-    "differential_privacy": {
-        "mechanism": "batch",
-        "clip_gradient": 0.5,
-        "noise_multiplier": 2.0,
-        "delta": DELTA,
-    },
+    "differential_privacy": {"mechanism": "batch", "clip_gradient": 0.5, "noise_multiplier": 2.0, "delta": DELTA},
 }
 RELEASE = Release(2.0, 2 * 20 / SAMPLES)
 
@@ -71,9 +66,7 @@ def data(tmp_path: Path) -> Path:
     return hospital(tmp_path / "north.csv")
 
 
-def connection(
-    data: Path, state: Path | None, policy: Policy | None = POLICY, name: str = "north"
-) -> Connection:
+def connection(data: Path, state: Path | None, policy: Policy | None = POLICY, name: str = "north") -> Connection:
     """Return a client process's connection, without a server."""
     who = Participant(name, "localhost:1", None, LocalData(OwnFile(data)), state, policy=policy)
     return Connection(who, ThreadPoolExecutor(1))
@@ -88,9 +81,7 @@ def joined(client: Connection, run: str, **changes: Any) -> Session:
 
 def question(sequence: int, value: float = 0.0) -> tuple[pb.Instruction, Received]:
     encoded = encode({"model": np.full(FEATURES, value)})
-    head = pb.Instruction(
-        sequence=sequence, phase="train", round=sequence, kind=pb.ASK, payload=encoded.descriptor
-    )
+    head = pb.Instruction(sequence=sequence, phase="train", round=sequence, kind=pb.ASK, payload=encoded.descriptor)
     return head, Received(outline(encoded.descriptor, 1 << 20), encoded.joined())
 
 
@@ -170,9 +161,7 @@ def test_a_largest_epsilon_needs_a_place_where_runs_are_counted(data: Path) -> N
     ],
     ids=["scaling", "holdout", "classes", "seed", "dtype"],
 )
-def test_the_servers_settings_do_not_begin_a_new_count(
-    changes: dict[str, Any], data: Path, tmp_path: Path
-) -> None:
+def test_the_servers_settings_do_not_begin_a_new_count(changes: dict[str, Any], data: Path, tmp_path: Path) -> None:
     assert uploads_until_spent(lambda: connection(data, tmp_path / "state"), 20) == affordable()
     with raises(BudgetSpentError):
         joined(connection(data, tmp_path / "state"), "elsewhere", **changes)
@@ -244,9 +233,7 @@ def joined_settings() -> Any:
 
 @pytest.mark.parametrize("policy", [None, POLICY], ids=["no policy", "policy"])
 @pytest.mark.parametrize("whole", [False, True], ids=["the ledger", "the whole folder"])
-def test_an_old_copy_of_a_runs_ledger_is_found(
-    whole: bool, policy: Policy | None, data: Path, tmp_path: Path
-) -> None:
+def test_an_old_copy_of_a_runs_ledger_is_found(whole: bool, policy: Policy | None, data: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     folder = state / "run" / "north"
     session = joined(connection(data, state, policy), "run")
@@ -352,9 +339,7 @@ class Renaming:
             ),
             "Work": grpc.stream_stream_rpc_method_handler(self._work),
         }
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", calls),)
-        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", calls),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         who = Participant(
@@ -375,9 +360,7 @@ class Renaming:
             await server.stop(None)
 
 
-async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_other(
-    data: Path, tmp_path: Path
-) -> None:
+async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_other(data: Path, tmp_path: Path) -> None:
     server = Renaming()
     with raises(AnotherRunError) as caught:
         await server.attack(data, tmp_path / "state", TrustLimits())

@@ -218,9 +218,7 @@ def test_a_whole_stream_is_sent_again_and_stops_the_run_before_anything_of_it_co
     assert Federation(settings, folder).run(resume=True).tobytes() == undisturbed
 
 
-def test_a_stream_of_another_run_is_refused(
-    settings: RunSettings, undisturbed: bytes, tmp_path: Path
-) -> None:
+def test_a_stream_of_another_run_is_refused(settings: RunSettings, undisturbed: bytes, tmp_path: Path) -> None:
     recording = recorded(settings, tmp_path)
     federation = Repeated(
         settings, RunFolder.create(tmp_path, "another"), recording=recording, instance=b"of another run"
@@ -317,9 +315,7 @@ async def over_tls(
     working = asyncio.create_task(host(participants, on_event=lambda words: None))
     try:
         async with asyncio.timeout(PATIENCE):
-            while (
-                PARROT not in coordinator.admission.members or coordinator.admission.members[PARROT].base < 4
-            ):
+            while PARROT not in coordinator.admission.members or coordinator.admission.members[PARROT].base < 4:
                 await asyncio.sleep(0.01)
             await sent_again(wire.port, recorded or bytes(wire.sent))
             assert not serving.done(), "the run went on meanwhile"

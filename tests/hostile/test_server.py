@@ -74,8 +74,7 @@ THIN = pb.Payload(
     body_bytes=24,
     arrays=[
         pb.Array(
-            name="model",
-            sparse=pb.Sparse(dtype=pb.FLOAT64, size=9, count=2, index_bytes=2, encoding=pb.DELTA_VARINT),
+            name="model", sparse=pb.Sparse(dtype=pb.FLOAT64, size=9, count=2, index_bytes=2, encoding=pb.DELTA_VARINT)
         )
     ],
 )
@@ -84,8 +83,7 @@ EMPTY_GIANT = pb.Payload(arrays=[pb.Array(name="model", dense=pb.Dense(dtype=pb.
 
 def declaring(entries: int) -> pb.Payload:
     return pb.Payload(
-        body_bytes=8 * entries,
-        arrays=[pb.Array(name="model", dense=pb.Dense(dtype=pb.FLOAT64, shape=[entries]))],
+        body_bytes=8 * entries, arrays=[pb.Array(name="model", dense=pb.Dense(dtype=pb.FLOAT64, shape=[entries]))]
     )
 
 
@@ -105,10 +103,7 @@ REFUSED: dict[str, tuple[Attack, str]] = {
     "an array for a number": (saying({**GOOD, "samples": MODEL}), "is an array"),
     "booleans that are none": (head_and(BOOLEANS, b"\7" * 8), "other than 0 and 1"),
     "indices that do not increase": (head_and(THIN, b"\5\0" + bytes(22)), "do not increase"),
-    "a failure of its own": (
-        lambda asked: frames(pb.Reply(sequence=asked.sequence, failure="no idea")),
-        "no idea",
-    ),
+    "a failure of its own": (lambda asked: frames(pb.Reply(sequence=asked.sequence, failure="no idea")), "no idea"),
 }
 """Replies that are read and refused: the offender fails, and its stream stays."""
 
@@ -224,11 +219,7 @@ def without_offender(make_settings: MakeSettings, tmp_path_factory: pytest.TempP
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_reply_that_was_not_asked_for_so_fails_its_client_alone(
-    name: str,
-    settings: RunSettings,
-    without_offender: bytes,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    name: str, settings: RunSettings, without_offender: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     attack, told = REFUSED[name]
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
@@ -266,13 +257,7 @@ def test_what_nobody_asked_for_is_dropped(name: str, settings: RunSettings, tmp_
 
 @pytest.mark.parametrize(
     "first",
-    [
-        b"",
-        b"\xff" * 9,
-        *frames(pb.Reply(sequence=1)),
-        *frames(pb.Farewell()),
-        pb.Frame(chunk=b"x").SerializeToString(),
-    ],
+    [b"", b"\xff" * 9, *frames(pb.Reply(sequence=1)), *frames(pb.Farewell()), pb.Frame(chunk=b"x").SerializeToString()],
     ids=["nothing", "garbage", "a reply", "a farewell", "a chunk"],
 )
 async def test_a_stream_that_does_not_begin_with_a_hello_is_ended(

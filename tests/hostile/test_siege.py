@@ -64,9 +64,7 @@ Call: TypeAlias = Any
 
 
 def described(**changes: Any) -> pb.ShardDescription:
-    return pb.ShardDescription(
-        **({"samples": 40, "features": 64, "classes": 10, "features_held": 64} | changes)
-    )
+    return pb.ShardDescription(**({"samples": 40, "features": 64, "classes": 10, "features_held": 64} | changes))
 
 
 @dataclass
@@ -88,11 +86,7 @@ class Offender:
 
     def request(self, name: str = "") -> pb.JoinRequest:
         return pb.JoinRequest(
-            protocol=PROTOCOL,
-            client=name or self.name,
-            instance=INSTANCE,
-            software="siege",
-            own_data=self.own_data,
+            protocol=PROTOCOL, client=name or self.name, instance=INSTANCE, software="siege", own_data=self.own_data
         )
 
     async def join(self, channel: grpc.aio.Channel) -> None:
@@ -154,9 +148,7 @@ def saying(values: Values) -> Attack:
 def thin(size: int, encoding: pb.SupportEncoding.ValueType, sequence: int) -> bytes:
     """Return a reply of a few bytes that stand for a long vector."""
     lengths = {pb.DELTA_VARINT: 1, pb.INDEX_LIST: -(-(size - 1).bit_length() // 8)}
-    vector = pb.Sparse(
-        dtype=pb.FLOAT64, size=size, count=1, index_bytes=lengths.get(encoding, 0), encoding=encoding
-    )
+    vector = pb.Sparse(dtype=pb.FLOAT64, size=size, count=1, index_bytes=lengths.get(encoding, 0), encoding=encoding)
     indices = 8 if encoding in lengths else 0
     payload = pb.Payload(body_bytes=indices + 8, arrays=[pb.Array(name="model", sparse=vector)])
     frame = pb.Frame(reply=pb.Reply(sequence=sequence, payload=payload), chunk=bytes(indices + 8))
@@ -321,9 +313,7 @@ async def environments_of_megabytes(offender: Offender, channel: grpc.aio.Channe
     for number in itertools.count():
         text = f"{number}\x1b[2J\nINFO round 1: all is well" + "x" * 100_000
         environment = pb.Environment(kernel=text, blas=text, numpy=text, threads=number)
-        call = await said_hello(
-            offender, channel, pb.Hello(shard=described(), stateless=True, environment=environment)
-        )
+        call = await said_hello(offender, channel, pb.Hello(shard=described(), stateless=True, environment=environment))
         await offender.asked(call)
         call.cancel()
 
@@ -373,10 +363,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "replies of another run": (strays, "many replies that nobody waits for"),
     "ten thousand values that nobody asked for": (many_values, "a reply to no question has 10,000 values"),
     "bodies of other runs": (bodies, "network.stray_frames_per_second"),
-    "streams that are cancelled at once": (
-        cancelled,
-        "begins more calls than it may (network.calls_per_second)",
-    ),
+    "streams that are cancelled at once": (cancelled, "begins more calls than it may (network.calls_per_second)"),
     "health checks without end": (
         calling(lambda channel, offender: health_check(channel), 15),
         "begins more calls than it may (network.calls_per_second)",
@@ -393,9 +380,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "calls open and is refused more",
     ),
     "probes without end": (
-        calling(
-            lambda channel, offender: CoordinatorStub(channel).Probe(pb.ProbeRequest(reply_bytes=1 << 20)), 15
-        ),
+        calling(lambda channel, offender: CoordinatorStub(channel).Probe(pb.ProbeRequest(reply_bytes=1 << 20)), 15),
         "begins more calls than it may (network.probes_per_second)",
     ),
     "the ids of others": (another_id, f"client {OFFENDER} did not answer"),
@@ -433,13 +418,10 @@ async def _life(settings: RunSettings, run: RunFolder, attack: Attack, certifica
     port = await listening
     local_data = LocalData()
     honest = [
-        Participant(name, f"localhost:{port}", Credentials.load(certificates / name), local_data)
-        for name in HONEST
+        Participant(name, f"localhost:{port}", Credentials.load(certificates / name), local_data) for name in HONEST
     ]
     working = asyncio.create_task(host(honest, on_event=lambda words: None))
-    offending = asyncio.create_task(
-        _offend(Offender(port, Credentials.load(certificates / OFFENDER)), attack)
-    )
+    offending = asyncio.create_task(_offend(Offender(port, Credentials.load(certificates / OFFENDER)), attack))
     try:
         async with asyncio.timeout(90):
             await asyncio.wait({serving, offending}, return_when=asyncio.FIRST_COMPLETED)
@@ -473,9 +455,7 @@ LONG = {
 """Much like others, and left to ``make faults``."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.faults] * (name in LONG)) for name in ATTACKS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.faults] * (name in LONG)) for name in ATTACKS])
 def test_the_run_of_the_others_ends_with_the_right_bits(
     name: str, reference: bytes, certificates: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

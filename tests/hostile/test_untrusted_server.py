@@ -63,9 +63,7 @@ class Impostor:
 
     async def _join(self, request: pb.JoinRequest, context: object) -> pb.JoinReply:
         self.joined.append(request)
-        return pb.JoinReply(
-            run=self.run, settings=self.settings, assignment=pb.Assignment(index=0, clients=1)
-        )
+        return pb.JoinReply(run=self.run, settings=self.settings, assignment=pb.Assignment(index=0, clients=1))
 
     async def _work(self, incoming: Any, context: Any) -> None:
         self.heard.append(await context.read())
@@ -81,9 +79,7 @@ class Impostor:
             ),
             "Work": grpc.stream_stream_rpc_method_handler(self._work),
         }
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", calls),)
-        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", calls),))
         port = server.add_secure_port("0.0.0.0:0", self.credentials.for_server())
         await server.start()
         try:
@@ -235,9 +231,7 @@ async def test_a_server_with_a_wrong_certificate_hears_nothing(
     assert max(map(encrypted, impostor.wire)) < most
 
 
-async def test_a_file_is_not_opened_because_a_server_names_it(
-    secret: Path, visit: Visit, opened: list[str]
-) -> None:
+async def test_a_file_is_not_opened_because_a_server_names_it(secret: Path, visit: Visit, opened: list[str]) -> None:
     settings = SETTINGS | {"data": {"file": str(secret)}, "objective": {"kind": "logistic"}}
     with raises(SettingsError):
         await visit(settings)
@@ -278,9 +272,7 @@ async def test_the_weights_of_an_extractor_are_this_machines_choice(
     assert str(secret) not in opened
 
 
-async def test_a_model_to_start_from_is_the_servers_own_affair(
-    secret: Path, visit: Visit, opened: list[str]
-) -> None:
+async def test_a_model_to_start_from_is_the_servers_own_affair(secret: Path, visit: Visit, opened: list[str]) -> None:
     settings = SETTINGS | {"objective": {"kind": "softmax", "initial": {"file": str(secret)}}}
     assert len((await visit(settings)).heard) == 1
     assert str(secret) not in opened
@@ -314,9 +306,7 @@ async def test_whatever_an_algorithm_is_called_nothing_strange_is_imported(
     assert not {each for each in set(sys.modules) - before if "trap" in each}
 
 
-async def test_another_data_set_than_this_client_was_started_for_is_not_used(
-    secret: Path, visit: Visit
-) -> None:
+async def test_another_data_set_than_this_client_was_started_for_is_not_used(secret: Path, visit: Visit) -> None:
     only = TrustLimits(data={"breast_cancer"})
     with raises(SettingsError):
         await visit(SETTINGS, trust_limits=only)
@@ -339,12 +329,8 @@ async def test_a_data_set_that_is_not_public_needs_consent(
     assert len((await visit(settings, trust_limits=TrustLimits(data={"patients"}))).heard) == 1
 
 
-@pytest.mark.parametrize(
-    "run", ["", ".", "..", "../../.ssh", "/tmp/x", "a/b", "a\0b", "a\nb", "~", "x" * 129]
-)
-async def test_a_run_cannot_lead_the_journal_out_of_its_folder(
-    run: str, visit: Visit, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("run", ["", ".", "..", "../../.ssh", "/tmp/x", "a/b", "a\0b", "a\nb", "~", "x" * 129])
+async def test_a_run_cannot_lead_the_journal_out_of_its_folder(run: str, visit: Visit, tmp_path: Path) -> None:
     before = everything_in(tmp_path)
     with raises(WireError):
         await visit(SETTINGS | {"algorithm": {"name": "scaffold"}}, run=run)
@@ -397,10 +383,7 @@ async def test_a_server_that_sends_drops_without_end_is_left(piece: int, visit: 
         yield from frames(pb.Welcome())
         model = pb.Array(name="model", dense=pb.Dense(dtype=pb.FLOAT64, shape=[1 << 24]))
         asked = pb.Instruction(
-            phase="train",
-            sequence=1,
-            kind=pb.ASK,
-            payload=pb.Payload(body_bytes=1 << 27, arrays=[model]),
+            phase="train", sequence=1, kind=pb.ASK, payload=pb.Payload(body_bytes=1 << 27, arrays=[model])
         )
         yield pb.Frame(instruction=asked).SerializeToString()
         for _ in range(1 << 20):
@@ -424,9 +407,7 @@ async def test_scores_of_fewer_samples_than_agreed_are_not_told(clients: bool, v
         await visit(settings, trust_limits=TrustLimits(least_group=6))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "null", "[" * 100_000, '{"a":' * 50_000, "9" * 5000, "NaN", '{"rounds": NaN}']
-)
+@pytest.mark.parametrize("text", ["", "null", "[" * 100_000, '{"a":' * 50_000, "9" * 5000, "NaN", '{"rounds": NaN}'])
 async def test_settings_that_are_none_are_refused(text: str, visit: Visit) -> None:
     with raises(SettingsError):
         await visit(text)

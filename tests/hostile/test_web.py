@@ -28,17 +28,7 @@ from tests.hostile.mutation import damaged
 
 SECRET = b"wombat-4711"
 SETTINGS = load(Path("experiments/fedavg-digits.yaml"))
-PATHS = (
-    "/",
-    "/data",
-    "/fleet",
-    "/page.css",
-    "/dashboard.css",
-    "/plotly.js",
-    "/page.js",
-    "/dashboard.js",
-    "/metrics",
-)
+PATHS = ("/", "/data", "/fleet", "/page.css", "/dashboard.css", "/plotly.js", "/page.js", "/dashboard.js", "/metrics")
 FILES = ("settings.yaml", "checkpoint/latest", "log.jsonl", "secret.txt")
 OUT = (
     *("..", "%2e%2e", "%2E.", ".%2e", "%252e%252e", "..%2f..", "..%5c..", "..\\..", "....//", "..;", "%c0%ae%c0%ae"),
@@ -148,9 +138,7 @@ def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def test_the_page_is_for_this_machine_unless_somebody_says_otherwise() -> None:
     assert DEFAULT.is_loopback
-    assert (
-        Exporters.parse(dashboard=True, dashboard_at=None, metrics=None).dashboard_at is None
-    )  # DEFAULT, then
+    assert Exporters.parse(dashboard=True, dashboard_at=None, metrics=None).dashboard_at is None  # DEFAULT, then
     assert Exporters.parse(dashboard=True, dashboard_at=None, metrics=None).metrics_at is None  # not at all
 
 
@@ -161,15 +149,11 @@ def test_loopback_is_where_it_really_listens(endpoint: Endpoint) -> None:
     assert listening == {f"0100007F:{endpoint.place[1]:04X}"}
 
 
-@pytest.mark.parametrize(
-    "method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "get"]
-)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "get"])
 def test_methods_that_could_change_something_are_refused(endpoint: Endpoint, method: str) -> None:
     for path in (*PATHS, "*", "/x"):
         assert status(endpoint.get(path, method=method)) in (405, 501)
-    body = (
-        f"{method} {endpoint.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx" + "y" * 100_000
-    )
+    body = f"{method} {endpoint.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx" + "y" * 100_000
     assert status(endpoint.says(body.encode())) in (0, 405, 501)
 
 
@@ -216,9 +200,7 @@ def test_what_is_no_request_is_refused_without_its_words(endpoint: Endpoint, wha
     ["evil.example.org", "127.0.0.1.evil.example.org", "localhost.evil.example.org", "127.0.0.1@evil.example.org",
      "evil.example.org:80", "0x7f.1", "127.1.", "127.0.0.1 evil.example.org", "[::1].evil.example.org", ""],
 )  # fmt: skip
-def test_a_page_whose_name_was_given_an_address_of_this_machine_reads_nothing(
-    endpoint: Endpoint, host: str
-) -> None:
+def test_a_page_whose_name_was_given_an_address_of_this_machine_reads_nothing(endpoint: Endpoint, host: str) -> None:
     """DNS rebinding: the browser of somebody here sends the request, in the name of a page on the internet."""
     for path in PATHS:
         answer = endpoint.get(path, host=host)
@@ -261,9 +243,7 @@ def test_a_request_inside_a_body_is_not_answered(endpoint: Endpoint) -> None:
     assert endpoint.says(outer % len(inner) + inner).count(b"HTTP/1.0 ") == 1
 
 
-def test_who_asks_in_drops_does_not_keep_the_others_out(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_asks_in_drops_does_not_keep_the_others_out(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slowloris: each of them is never silent for long, and never done."""
     monkeypatch.setattr(web, "_PATIENCE", 1.0)
     slow = [endpoint.dial() for _ in range(16)]
@@ -343,9 +323,7 @@ def test_a_flood_of_requests_leaves_nothing_behind(endpoint: Endpoint) -> None:
     assert resident() - memory < 16 << 20
 
 
-def test_a_thread_that_cannot_be_started_costs_no_place(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_cannot_be_started_costs_no_place(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

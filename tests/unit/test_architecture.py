@@ -166,12 +166,7 @@ def protoc(*arguments: str) -> None:
     plugin = Path(sys.executable).with_name("protoc-gen-mypy")
     if not plugin.exists():
         pytest.skip("mypy-protobuf is not installed beside this Python")
-    assert (
-        tools.main(
-            ["protoc", f"--plugin=protoc-gen-mypy={plugin}", *arguments, "fenchel/proto/fenchel.proto"]
-        )
-        == 0
-    )
+    assert tools.main(["protoc", f"--plugin=protoc-gen-mypy={plugin}", *arguments, "fenchel/proto/fenchel.proto"]) == 0
 
 
 def test_the_stubs_are_those_of_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +186,4 @@ def test_the_stubs_are_those_of_the_contract(tmp_path: Path, monkeypatch: pytest
     kept = sorted(path for path in (ROOT / "proto").iterdir() if "_pb2" in path.name and path.is_file())
     assert [path.name for path in made] == [path.name for path in kept]
     for mine, theirs in zip(made, kept, strict=True):
-        assert mine.read_bytes() == theirs.read_bytes(), (
-            f"{theirs.name} is not what fenchel.proto says; regenerate it"
-        )
+        assert mine.read_bytes() == theirs.read_bytes(), f"{theirs.name} is not what fenchel.proto says; regenerate it"

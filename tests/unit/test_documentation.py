@@ -198,9 +198,7 @@ def test_every_command_in_the_text_exists_with_its_options(page: Path) -> None:
 def test_every_make_target_in_a_page_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = page.read_text()
-    named = set(re.findall(r"`make ([a-z-]+)`", text)) | set(
-        re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
-    )
+    named = set(re.findall(r"`make ([a-z-]+)`", text)) | set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE))
     assert named <= targets
 
 
@@ -278,9 +276,7 @@ def table_rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows if not set("".join(row)) <= set("-: ")]
 
 
-def error_classes(
-    kind: type[errors.FenchelError] = errors.FenchelError,
-) -> Iterator[type[errors.FenchelError]]:
+def error_classes(kind: type[errors.FenchelError] = errors.FenchelError) -> Iterator[type[errors.FenchelError]]:
     for each in kind.__subclasses__():
         if each.__module__ == errors.__name__:
             yield each
@@ -306,11 +302,7 @@ def test_the_tables_of_the_settings_are_those_of_the_code() -> None:
 def test_the_page_of_settings_names_every_key() -> None:
     page = SETTINGS_PAGE.read_text()
     schema = json_schema()
-    sections = [
-        schema,
-        *schema["$defs"].values(),
-        *(each.model_json_schema() for each in builtin_settings().values()),
-    ]
+    sections = [schema, *schema["$defs"].values(), *(each.model_json_schema() for each in builtin_settings().values())]
     keys = {key for each in sections for key in each.get("properties", {})}
     assert {key for key in keys if not re.search(rf"[`.]{key}`", page)} == set()
 
@@ -343,19 +335,8 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def through_the_command_line(*options: str) -> fenchel.Run:
-    words = [
-        sys.executable,
-        "-m",
-        "fenchel",
-        "up",
-        "feddual.yaml",
-        "--runs",
-        "real",
-        *options,
-    ]
-    done = subprocess.run(
-        words, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, timeout=120
-    )
+    words = [sys.executable, "-m", "fenchel", "up", "feddual.yaml", "--runs", "real", *options]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, timeout=120)
     assert done.returncode == 0, done.stderr
     (folder,) = Path("real").iterdir()
     return fenchel.Run(folder)
@@ -386,10 +367,7 @@ def test_the_printed_command_finds_the_module_in_the_folder_and_nothing_there_st
         (example / f"{name}.py").write_text("raise RuntimeError('not this one')\n")
     script = str(Path(sys.executable).with_name("fenchel"))
     done = subprocess.run(
-        [script, "up", "feddual.yaml", "--set", "rounds=2", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [script, "up", "feddual.yaml", "--set", "rounds=2", "--json"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["completed"]

@@ -84,9 +84,7 @@ def test_step_sizes_fall_at_the_same_local_step_with_every_method(window: int, t
             factors = [stage.step_size for stage in stages for _ in range(stage.rounds)]
         else:
             assert isinstance(settings, LocalTrainingSettings)
-            factors = [
-                settings.step_size_at(t) / settings.step_size for t in range(1, 3 * 1536 // window + 1)
-            ]
+            factors = [settings.step_size_at(t) / settings.step_size for t in range(1, 3 * 1536 // window + 1)]
         ends[cell.method] = factors[: 4096 // window]
     assert ends["CODASCA"][0] == 1
     assert ends["CODASCA"][-1] == pytest.approx(1 / 9)

@@ -54,9 +54,7 @@ def test_what_a_file_says_to_type_loads(command: str) -> None:
     load(ROOT / command.split()[2], overrides(command))
 
 
-@pytest.mark.parametrize(
-    ("file", "row"), ROWS, ids=[f"{file.stem}: {' '.join(row)}"[:100] for file, row in ROWS]
-)
+@pytest.mark.parametrize(("file", "row"), ROWS, ids=[f"{file.stem}: {' '.join(row)}"[:100] for file, row in ROWS])
 def test_a_row_of_a_file_s_table_loads(file: Path, row: list[str]) -> None:
     assert row
     load(file, row)

@@ -44,10 +44,7 @@ def test_every_library_is_locked_with_hashes(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
-        (
-            DEVELOPMENT,
-            PROJECT["project"]["dependencies"] + EXTRAS["dev"] + PROJECT["build-system"]["requires"],
-        ),
+        (DEVELOPMENT, PROJECT["project"]["dependencies"] + EXTRAS["dev"] + PROJECT["build-system"]["requires"]),
         (IMAGE, PROJECT["project"]["dependencies"] + EXTRAS["privacy"] + EXTRAS["metrics"] + EXTRAS["otel"]),
         (BUILD, PROJECT["build-system"]["requires"]),
     ],

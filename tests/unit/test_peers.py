@@ -50,9 +50,7 @@ def test_a_client_missing_from_one_round_is_noticed(client: int, t: int) -> None
 
 
 @pytest.mark.parametrize(
-    "model",
-    [np.full(50, np.nan, np.float32), done(JOB)[:-1], start(50), None],
-    ids=["nan", "short", "first", "none"],
+    "model", [np.full(50, np.nan, np.float32), done(JOB)[:-1], start(50), None], ids=["nan", "short", "first", "none"]
 )
 def test_a_wrong_vector_is_refused(model: NDArray[np.float32] | None) -> None:
     with pytest.raises(JobError):
@@ -103,12 +101,7 @@ def test_systems_with_unequal_turns_are_not_compared() -> None:
 
 def test_a_limit_is_reached_or_not_or_unknown() -> None:
     measured = {10: [Measured("ours", [[1.0]]), Measured("theirs", [[3.0]])]}
-    limits = [
-        Limit("theirs", 10, 3.0),
-        Limit("theirs", 10, 3.1),
-        Limit("theirs", 20, 1.0),
-        Limit("absent", 10, 1.0),
-    ]
+    limits = [Limit("theirs", 10, 3.0), Limit("theirs", 10, 3.1), Limit("theirs", 20, 1.0), Limit("absent", 10, 1.0)]
     verdicts = judge(measured, limits, "ours")
     assert [verdict.reached for verdict in verdicts] == [True, False]
     assert [str(verdict) for verdict in verdicts] == [
@@ -136,9 +129,7 @@ def test_rounds_are_read_from_a_log_with_headings() -> None:
         round_ends("   Round 0 started.")
 
 
-def test_an_environment_is_ready_for_its_own_requirements_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_is_ready_for_its_own_requirements_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FENCHEL_PEERS", str(tmp_path))
     environment = Environment("some", ("thing==1",), ())
     assert not environment.ready

@@ -8,12 +8,7 @@ import pytest
 
 from fenchel.algorithms.registry import client_half
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.registry import (
-    algorithm_settings,
-    asked_phases,
-    builtin_settings,
-    keeps_no_state,
-)
+from fenchel.common.settings.registry import algorithm_settings, asked_phases, builtin_settings, keeps_no_state
 from fenchel.common.settings.run import validate
 from tests.algorithms.balance import NAME as BALANCE
 from tests.messages import raises
@@ -42,13 +37,7 @@ def test_the_phases_of_an_algorithm_from_outside_are_those_of_its_client_half() 
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "phase"),
-    [
-        ("fedavg", "trian"),
-        ("fedavg", "evaluate"),
-        ("drdm", "moon"),
-        (BALANCE, "propse"),
-    ],
+    ("algorithm", "phase"), [("fedavg", "trian"), ("fedavg", "evaluate"), ("drdm", "moon"), (BALANCE, "propse")]
 )
 def test_a_phase_that_nobody_asks_is_refused_with_those_that_there_are(algorithm: str, phase: str) -> None:
     participation = {"phases": {phase: {"deadline": 5.0}}}

@@ -347,9 +347,7 @@ def test_what_a_resumed_run_waited_for_its_clients_is_not_carried_over(
     tables.ask(Work(0.3), Work(0.2, client="b"))
     tables.end_round()
     course = Timeline.of(tables.run())
-    assert measured(course).seconds == exactly(
-        [OWN + 2 * WAY + 0.3, 2 * OWN + 2 * WAY + 0.2, OWN + 2 * WAY + 0.3]
-    )
+    assert measured(course).seconds == exactly([OWN + 2 * WAY + 0.3, 2 * OWN + 2 * WAY + 0.2, OWN + 2 * WAY + 0.3])
     assert measured(course).parts.away == exactly(0.0)
     found = project(course, Link(rtt=0.5))
     assert found.seconds == exactly([OWN + 0.5 + 0.3, 2 * OWN + 0.5 + 0.3, OWN + 0.5 + 0.3])
@@ -388,11 +386,7 @@ def test_the_command_says_what_the_figures_leave_out(tables: Tables, command: Ca
     (run.path / "summary.json").unlink()
     said = command(str(run.path), "--rtt", "0.8").stdout
     assert "as measured" in said
-    for words in (
-        "unfinished: the figures are for the 1 round",
-        "1 instruction had no answer",
-        "several windows",
-    ):
+    for words in ("unfinished: the figures are for the 1 round", "1 instruction had no answer", "several windows"):
         assert words in said
 
 

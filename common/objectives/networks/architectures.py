@@ -20,19 +20,11 @@ GROUPS = 8
 
 def mlp(features: int, hidden: int, classes: int, *, biases: bool = False) -> nn.Sequential:
     """Return a network with one hidden layer."""
-    return nn.Sequential(
-        nn.Linear(features, hidden, bias=biases), nn.ReLU(), nn.Linear(hidden, classes, bias=biases)
-    )
+    return nn.Sequential(nn.Linear(features, hidden, bias=biases), nn.ReLU(), nn.Linear(hidden, classes, bias=biases))
 
 
 def cnn(features: int, classes: int) -> nn.Sequential:
-    """Return the network of the DRDM paper; 794 310 parameters for 784 features and 10 classes.
-
-    Raises
-    ------
-    SettingsError
-        The number of features is not the square of at least 4.
-    """
+    """Return the network of the DRDM paper; 794 310 parameters for 784 features and 10 classes."""
     side = math.isqrt(features)
     if side * side != features or side < 4:
         raise SettingsError(
@@ -78,13 +70,7 @@ class Residual(nn.Module):
 
 
 def resnet20(features: int, channels: int) -> nn.Sequential:
-    """Return ResNet-20 for small images (He et al. 2016, section 4.2), with one output and normalised groups.
-
-    Raises
-    ------
-    SettingsError
-        The images are not square, or smaller than 4x4 pixels.
-    """
+    """Return ResNet-20 for small images (He et al. 2016, section 4.2), with one output and normalised groups."""
     widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
     return nn.Sequential(
         nn.Unflatten(1, (channels, *_square(features, channels, 4, "resnet20"))),
@@ -118,13 +104,7 @@ class Dense(nn.Module):
 
 
 def densenet121(features: int, channels: int) -> nn.Sequential:
-    """Return DenseNet-121 (Huang et al. 2017, table 1), with one output and normalised groups.
-
-    Raises
-    ------
-    SettingsError
-        The images are not square, or smaller than 32x32 pixels.
-    """
+    """Return DenseNet-121 (Huang et al. 2017, table 1), with one output and normalised groups."""
     layers: list[nn.Module] = [
         nn.Unflatten(1, (channels, *_square(features, channels, 32, "densenet121"))),
         nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False),

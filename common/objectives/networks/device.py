@@ -13,13 +13,7 @@ DeviceName: TypeAlias = Literal["cpu", "cuda", "auto"]
 
 
 def find_device(name: DeviceName) -> torch.device:
-    """Return the device that the settings name, and set torch up so that equal input gives equal bits on it.
-
-    Raises
-    ------
-    SettingsError
-        ``cuda`` is asked for, and torch sees no GPU.
-    """
+    """Return the device that the settings name, and set torch up so that equal input gives equal bits on it."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):

@@ -27,11 +27,6 @@ def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkO
     """Return the network that the settings describe, on the data of one shard.
 
     Sets torch to one thread and to deterministic algorithms, for the whole process.
-
-    Raises
-    ------
-    SettingsError
-        The data are not for classification, the images are not square, or there is no such device.
     """
     require_classes(shard.classes, settings.kind)
     device = find_device(settings.device)
@@ -43,9 +38,7 @@ def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkO
             if isinstance(settings, MlpSettings)
             else cnn(features, shard.classes)
         )
-    return NetworkObjective(
-        network, shard, kind=settings.kind, l2=settings.l2, dtype=settings.dtype, device=device
-    )
+    return NetworkObjective(network, shard, kind=settings.kind, l2=settings.l2, dtype=settings.dtype, device=device)
 
 
 def build_scorer(
@@ -57,11 +50,6 @@ def build_scorer(
     """Return the network with one output that the settings describe.
 
     Sets torch to one thread and to deterministic algorithms, for the whole process.
-
-    Raises
-    ------
-    SettingsError
-        The images are not square, or there is no such device.
     """
     found = find_device(device)
     with torch.device("meta"):

@@ -23,25 +23,11 @@ CPU = torch.device("cpu")
 class FlatNetwork:
     """A network as a function of one flat vector.
 
-    Parameters
-    ----------
-    network
-        Only its parameters' shapes matter, not their values; it must have no buffers and draw no random numbers.
-    dtype
-        Type of the vector.
-    device
-        Where it is computed.
-
-    Attributes
-    ----------
-    device
-        As given.
-    chunk
-        Samples that go through it at once, ``CHUNK``.
-    dimension
-        Length d of the vector.
-    head
-        How many of its last numbers belong to the last layer.
+    network: only its parameters' shapes matter, not their values; it must have no buffers and draw no random numbers.
+    device: where it is computed.
+    device: as given.
+    chunk: samples that go through it at once, ``CHUNK``.
+    head: how many of its last numbers belong to the last layer.
     """
 
     def __init__(self, network: nn.Module, dtype: DTypeLike, device: torch.device = CPU) -> None:
@@ -50,11 +36,9 @@ class FlatNetwork:
         self._dtype = np.dtype(dtype)
         self._shapes = {name: tuple(value.shape) for name, value in network.named_parameters()}
         self._sizes = [math.prod(shape) for shape in self._shapes.values()]
-        self.dimension = sum(self._sizes)
+        self.dimension = sum(self._sizes)  # length d of the vector
         last = next(reversed(self._shapes)).rpartition(".")[0]
-        self.head = sum(
-            math.prod(shape) for name, shape in self._shapes.items() if name.rpartition(".")[0] == last
-        )
+        self.head = sum(math.prod(shape) for name, shape in self._shapes.items() if name.rpartition(".")[0] == last)
 
     def initial(self, seed: int) -> Vector:
         """Draw each layer uniformly from +-1/sqrt(inputs of a unit), as torch does; shape (d,).

@@ -26,28 +26,11 @@ class NetworkObjective(Objective):
     Neither convex nor smooth (ReLU has a corner), so no constants are known. One thread at a time
     may use an objective: torch puts the parameters into the module for the time of a call.
 
-    Parameters
-    ----------
-    network
-        Maps (n, features) to (n, classes). Only its parameters' shapes matter, not their values; it must
-        have no buffers and draw no random numbers.
-    shard
-        The samples; may be empty.
-    kind
-        What the settings call it, for error messages.
-    l2
-        Weight of the ridge, at least 0.
-    dtype
-        Type of models, gradients and features.
-    device
-        Where it is computed.
-
-    Raises
-    ------
-    SettingsError
-        The data are not for classification.
-    DataError
-        A label is not a class.
+    network: maps (n, features) to (n, classes). Only its parameters' shapes matter, not their values; it must have no
+        buffers and draw no random numbers.
+    shard: the samples; may be empty.
+    l2: weight of the ridge, at least 0.
+    device: where it is computed.
     """
 
     def __init__(
@@ -85,10 +68,7 @@ class NetworkObjective(Objective):
         device, size = self._network.device, size or self._network.chunk
         for start in range(0, rows.size, size):
             chosen = rows[start : start + size]
-            yield (
-                torch.from_numpy(dense(features[chosen])).to(device),
-                torch.from_numpy(targets[chosen]).to(device),
-            )
+            yield (torch.from_numpy(dense(features[chosen])).to(device), torch.from_numpy(targets[chosen]).to(device))
 
     def loss(self, w: Vector) -> float:
         """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
@@ -120,9 +100,7 @@ class NetworkObjective(Objective):
         flat = self._network.tensor(w).requires_grad_()
         total = torch.zeros_like(flat)
         for features, targets in self._chunks(self._features, self._targets, rows):
-            loss = nn.functional.cross_entropy(
-                self._network.outputs(flat, features), targets, reduction="sum"
-            )
+            loss = nn.functional.cross_entropy(self._network.outputs(flat, features), targets, reduction="sum")
             total += torch.autograd.grad(loss / rows.size, flat)[0]
         result: Vector = total.numpy(force=True)
         if self.l2:

@@ -13,10 +13,7 @@ from fenchel.common.objectives.networks.flat import FlatNetwork
 class NetworkScorer:
     """A network with one output for each sample. One thread at a time may use it, as for a network objective.
 
-    Parameters
-    ----------
-    network
-        Maps (n, features) to (n, 1).
+    network: maps (n, features) to (n, 1).
     """
 
     def __init__(self, network: FlatNetwork) -> None:

@@ -73,9 +73,7 @@ def half(monkeypatch: pytest.MonkeyPatch) -> Half:
         dtype = np.dtype("float32")
 
     return Half(
-        ClientContext(
-            "client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub()), cast(Shard, None)
-        )
+        ClientContext("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub()), cast(Shard, None))
     )
 
 
@@ -93,9 +91,7 @@ COMPLETE: Mapping[str, Value] = {
 def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
     assert half.answer("everything", 4, COMPLETE) == {"name": "x", "round": 4}
     assert half.answer("everything", 5, {**COMPLETE, "extra": np.ones(2), "anything": "goes"})["round"] == 5
-    assert (
-        half.answer("everything", 5, {**COMPLETE, "model": np.zeros(3, np.float32), "rate": 1})["round"] == 5
-    )
+    assert half.answer("everything", 5, {**COMPLETE, "model": np.zeros(3, np.float32), "rate": 1})["round"] == 5
     assert half.answer("everything", 6, {**COMPLETE, "marks": np.zeros(2, np.int64)})["round"] == 6
     assert half.answer("nothing", 5, {}) == {}
 
@@ -191,12 +187,7 @@ def test_an_algorithm_that_this_version_does_not_have_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "tests.unit.client.tally:Elsewhere",
-        "tests.unit.client.tally:Nowhere",
-        "no_such_package.module:Half",
-    ],
+    "name", ["tests.unit.client.tally:Elsewhere", "tests.unit.client.tally:Nowhere", "no_such_package.module:Half"]
 )
 def test_what_is_no_client_half_is_refused(name: str) -> None:
     with raises(SettingsError, key="algorithm.name"):

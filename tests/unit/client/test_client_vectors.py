@@ -57,9 +57,7 @@ def test_two_envelopes_of_the_same_values_differ() -> None:
     assert isinstance(one, Ciphertexts)
     assert isinstance(other, Ciphertexts)
     width = one.ciphertext_bytes
-    parts = {
-        bytes(each.data[i : i + width]) for each in (one, other) for i in range(0, len(each.data), width)
-    }
+    parts = {bytes(each.data[i : i + width]) for each in (one, other) for i in range(0, len(each.data), width)}
     assert len(parts) == 8
 
 
@@ -99,9 +97,7 @@ def test_what_the_layout_cannot_hold_is_not_encrypted(value: float) -> None:
         Encrypted(SIZES, LAYOUT, paillier()).seal(values)
 
 
-def test_the_error_that_travels_to_the_server_does_not_hold_the_value(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_error_that_travels_to_the_server_does_not_hold_the_value(caplog: pytest.LogCaptureFixture) -> None:
     envelope = Encrypted(np.array([3]), LAYOUT, paillier(), "inner products (a setting)")
     with raises(EncryptionError) as raised:
         envelope.seal(np.array([1.0, 54.321, 2.0]))

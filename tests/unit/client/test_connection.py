@@ -25,12 +25,8 @@ async def test_a_full_server_is_not_said_to_be_silent() -> None:
         raise AssertionError
 
     server = grpc.aio.server(maximum_concurrent_rpcs=1)
-    join = grpc.unary_unary_rpc_method_handler(
-        never, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString
-    )
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", {"Join": join}),)
-    )
+    join = grpc.unary_unary_rpc_method_handler(never, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", {"Join": join}),))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     said: list[str] = []

@@ -43,9 +43,7 @@ def test_many_steps_make_it_the_normal_distribution(scale: float) -> None:
 @pytest.mark.parametrize("scale", [1.0, 3.3, 1024.7, 2.0**40, LARGEST_SCALE])
 def test_floating_point_numbers_decide_as_exact_arithmetic_does(scale: float) -> None:
     """So what is drawn depends on the key alone, and has exactly its probability."""
-    assert np.array_equal(
-        discrete_gaussian(KEY, scale, 2000), discrete_gaussian(KEY, scale, 2000, margin=CERTAIN)
-    )
+    assert np.array_equal(discrete_gaussian(KEY, scale, 2000), discrete_gaussian(KEY, scale, 2000, margin=CERTAIN))
 
 
 def test_the_low_bits_are_random() -> None:

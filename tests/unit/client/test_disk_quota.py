@@ -93,9 +93,7 @@ def test_journals_of_other_runs_take_from_the_same_room() -> None:
 
 @given(
     st.integers(1, 40),
-    st.lists(
-        st.tuples(st.sampled_from([None, Path("a"), Path("b")]), st.integers(1, 5 * BLOCK)), max_size=40
-    ),
+    st.lists(st.tuples(st.sampled_from([None, Path("a"), Path("b")]), st.integers(1, 5 * BLOCK)), max_size=40),
 )
 def test_no_more_is_taken_than_there_is(blocks: int, wanted: list[tuple[Path | None, int]]) -> None:
     room, taken = DiskQuota(blocks * BLOCK), 0

@@ -99,9 +99,7 @@ def test_a_certificate_of_another_authority_is_refused(known: dict[str, Identity
         known["south"].check("north", stranger.certificate, SIGNED, stranger.sign(SIGNED))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"]
-)
+@pytest.mark.parametrize("text", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"])
 def test_what_is_no_certificate_is_refused(known: dict[str, Identity], text: str) -> None:
     with raises(CredentialError):
         known["south"].check("north", text, SIGNED, known["north"].sign(SIGNED))
@@ -128,9 +126,7 @@ def certified(
         .not_valid_after(now + timedelta(days=days[1]))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("north.example.org")]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False
-        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
     )
     if usages is not None:
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)

@@ -185,9 +185,7 @@ def test_with_a_folder_only_the_last_entries_are_in_memory(tmp_path: Path) -> No
     try:
         journal = Journal(state(0.0), tmp_path / "journal")
         for sequence in range(1, 33):
-            journal.record(
-                sequence, State(np.full(large // 8, float(sequence))), {"reply": np.ones(large // 8)}
-            )
+            journal.record(sequence, State(np.full(large // 8, float(sequence))), {"reply": np.ones(large // 8)})
         held = tracemalloc.get_traced_memory()[0]
         again = Journal(state(0.0), tmp_path / "journal")
         held_again = tracemalloc.get_traced_memory()[0] - held

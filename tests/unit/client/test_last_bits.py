@@ -56,9 +56,7 @@ def secret(trial: int) -> bytes:
 
 
 def protection(trial: int) -> Protection:
-    return Protection(
-        MECHANISM, FACTS, Release(MULTIPLIER), PrivateRandomness(secret(trial)), Ledger(None, "client")
-    )
+    return Protection(MECHANISM, FACTS, Release(MULTIPLIER), PrivateRandomness(secret(trial)), Ledger(None, "client"))
 
 
 def upload(values: Array, trial: int) -> Array:

@@ -241,9 +241,7 @@ def test_a_full_disk_leaves_no_half_line(file: Path, monkeypatch: pytest.MonkeyP
     assert opened(file).uploads == 4
 
 
-def test_room_that_comes_back_at_once_leaves_no_half_line_either(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_that_comes_back_at_once_leaves_no_half_line_either(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What did not fit must not be written behind what was taken back."""
     whole, ledger = file.read_bytes(), opened(file)
     cut, limits = os.ftruncate, resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -27,10 +27,7 @@ SETTINGS: dict[str, Any] = {
 def table(folder: Path, name: str, values: np.ndarray, rows: np.ndarray, columns: list[int]) -> OwnFile:
     """Write some rows and columns of a matrix, the columns in the order given, as a client's file."""
     lines = [",".join(["patient", *(NAMES[m] for m in columns), "outcome"])]
-    lines += [
-        ",".join([f"p{n}", *(f"{values[n, m]:.0f}" for m in columns), "ill" if n % 2 else "well"])
-        for n in rows
-    ]
+    lines += [",".join([f"p{n}", *(f"{values[n, m]:.0f}" for m in columns), "ill" if n % 2 else "well"]) for n in rows]
     path = folder / f"{name}.csv"
     path.write_text("\n".join(lines) + "\n")
     return OwnFile(path, "outcome", "patient")
@@ -47,11 +44,7 @@ def test_files_of_hybrid_data_are_one_matrix_again_once_they_are_aligned(tmp_pat
     }
     shards = {name: LocalData(file).of(validate(SETTINGS), 0, 3).shard for name, file in own.items()}
     alignment = align(
-        {name: said(shard) for name, shard in shards.items()},
-        features=6,
-        block=4,
-        ragged=False,
-        random=random,
+        {name: said(shard) for name, shard in shards.items()}, features=6, block=4, ragged=False, random=random
     )
     rebuilt = np.zeros((alignment.samples, 6))
     label = np.full(alignment.samples, -1)

@@ -90,9 +90,7 @@ def test_two_encryptions_of_the_same_values_have_no_number_in_common() -> None:
 def test_the_remainder_modulo_n_tells_nothing_of_the_values() -> None:
     """c mod n is r^n mod n: had r been left out, or used twice, ciphertexts would agree there."""
     n = key_of().public.n
-    found = {
-        int(c % n) for x in (0.0, 1.0) for c in paillier().encrypt(np.full(60, x), layout_of()).ciphertexts
-    }
+    found = {int(c % n) for x in (0.0, 1.0) for c in paillier().encrypt(np.full(60, x), layout_of()).ciphertexts}
     assert len(found) == 2 * layout_of().ciphertexts(60)
 
 

@@ -44,14 +44,7 @@ def test_no_two_keys_share_a_prime() -> None:
     assert len({prime for key in keys for prime in (key.p, key.q)}) == 40
 
 
-@pytest.mark.parametrize(
-    ("bits", "for_tests"),
-    [
-        (1024, False),
-        (64, True),
-        (2049, False),
-    ],
-)
+@pytest.mark.parametrize(("bits", "for_tests"), [(1024, False), (64, True), (2049, False)])
 def test_a_length_that_protects_nothing_is_refused(bits: int, for_tests: bool) -> None:
     with raises(SettingsError):
         generate(bits, for_tests=for_tests)
@@ -161,9 +154,7 @@ def test_any_other_text_is_refused_and_nothing_else_happens(text: str) -> None:
         PrivateKey.from_text(text)
 
 
-@given(
-    st.dictionaries(st.sampled_from(sorted(key_of().to_fields())), st.text("0123456789abcdefxyz"), min_size=1)
-)
+@given(st.dictionaries(st.sampled_from(sorted(key_of().to_fields())), st.text("0123456789abcdefxyz"), min_size=1))
 def test_changed_fields_are_refused(changes: dict[str, str]) -> None:
     with raises(CredentialError, source="private key"):
         PrivateKey.from_text(edited(**changes))

@@ -99,9 +99,7 @@ def test_squares_and_others_come_equally_often_and_independently(kind: str) -> N
     """A generator of a subgroup, of the squares for instance, would show here."""
     key = key_of()
     draws = 4000
-    signs = Counter(
-        (gmpy2.legendre(each, key.p), gmpy2.legendre(each, key.q)) for each in source(kind).take(draws)
-    )
+    signs = Counter((gmpy2.legendre(each, key.p), gmpy2.legendre(each, key.q)) for each in source(kind).take(draws))
     assert len(signs) == 4
     assert all(abs(count - draws / 4) < 6 * (draws * 3 / 16) ** 0.5 for count in signs.values())
 
@@ -123,9 +121,7 @@ def tables(window: int) -> Powers:
 
 
 @kinds
-def test_exponents_and_units_are_drawn_from_their_whole_range(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exponents_and_units_are_drawn_from_their_whole_range(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short exponents would be faster, and would rest on another assumption than Paillier's."""
     key = key_of()
     blinding_factors = source(kind)

@@ -39,12 +39,7 @@ def test_a_run_without_privacy_is_refused() -> None:
     [
         ({}, "dense", {"mechanism": "paper"}, "mechanism: paper, and the policy wants contractive or batch"),
         ({}, "top-k", {}, "sends top-k coordinates, and the policy wants dense"),
-        (
-            {"minimum_noise_multiplier": 2.5},
-            "dense",
-            {},
-            "noise multiplier of 2, and the policy wants 2.5 or more",
-        ),
+        ({"minimum_noise_multiplier": 2.5}, "dense", {}, "noise multiplier of 2, and the policy wants 2.5 or more"),
         ({"maximum_clip_gradient": 0.5}, "dense", {}, "clip_gradient = 1, and the policy wants 0.5 or less"),
         (
             {"maximum_clip_update": 0.5},
@@ -52,12 +47,7 @@ def test_a_run_without_privacy_is_refused() -> None:
             {"mechanism": "clip-update", "clip_update": 0.6},
             "clip_update = 0.6, and the policy wants 0.5 or less",
         ),
-        (
-            {"maximum_epsilon": 3},
-            "dense",
-            {"budget": 4},
-            "budget of epsilon = 4, and the policy wants 3 or less",
-        ),
+        ({"maximum_epsilon": 3}, "dense", {"budget": 4}, "budget of epsilon = 4, and the policy wants 3 or less"),
         ({}, "dense", {"delta": 1e-3}, "delta = 0.001, and the policy wants 1e-05 or less"),
     ],
 )
@@ -91,15 +81,7 @@ def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "maximum_epsilom: 5",
-        "maximum_epsilon: -1",
-        "mechanisms: [magic]",
-        "mechanisms: []",
-        "- 1",
-        "a: [",
-    ],
+    "text", ["maximum_epsilom: 5", "maximum_epsilon: -1", "mechanisms: [magic]", "mechanisms: []", "- 1", "a: ["]
 )
 def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "policy.yaml"

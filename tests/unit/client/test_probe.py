@@ -42,9 +42,7 @@ async def serving(
         service = transport.Service(cast(Coordinator, None), secure=credentials is not None)
         handler = service.handler()
     else:
-        unary = grpc.unary_unary_rpc_method_handler(
-            answer, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString
-        )
+        unary = grpc.unary_unary_rpc_method_handler(answer, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString)
         handler = grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", {method: unary})
     listening.add_generic_rpc_handlers((handler,))
     if credentials is None:
@@ -79,9 +77,7 @@ async def test_a_server_on_this_machine_is_near_quick_and_of_the_same_time(certs
     assert result.download > 1e6
 
 
-async def test_the_clock_offset_is_what_must_be_added_to_the_clients_clock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_clock_offset_is_what_must_be_added_to_the_clients_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = SimpleNamespace(time_ns=lambda: time.time_ns() + 5_000_000_000)
     monkeypatch.setattr(transport, "time", ahead)
     async with serving() as address:
@@ -198,9 +194,7 @@ async def test_certificates_that_do_not_fit_are_said_to_be_the_trouble(
             await probe(address, Credentials.load(tmp_path / mine) if mine else None, "north")
 
 
-async def test_a_host_that_the_servers_certificate_does_not_name_is_said_to_be_the_trouble(
-    certs: Path,
-) -> None:
+async def test_a_host_that_the_servers_certificate_does_not_name_is_said_to_be_the_trouble(certs: Path) -> None:
     async with serving(Credentials.load(certs / "server"), host="127.0.0.2") as address:
         with raises(CredentialError):
             await probe(address, Credentials.load(certs / "north"), "north")

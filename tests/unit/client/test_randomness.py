@@ -52,9 +52,7 @@ def test_another_secret_gives_other_numbers() -> None:
     ],
 )
 def test_other_work_gets_other_numbers(context: tuple[str | int | bytes, ...]) -> None:
-    assert not np.isin(
-        ONE.discrete_gaussian(100, SCALE, *CONTEXT), ONE.discrete_gaussian(100, SCALE, *context)
-    ).any()
+    assert not np.isin(ONE.discrete_gaussian(100, SCALE, *CONTEXT), ONE.discrete_gaussian(100, SCALE, *context)).any()
     assert not np.isin(ONE.generator(*CONTEXT).random(100), ONE.generator(*context).random(100)).any()
 
 

@@ -30,13 +30,7 @@ from tests.messages import raises
 from tests.unit.client.tally import NAME, TallyClient
 
 ABOUT_THE_RUN = {  # and what others sent: the server reads these texts
-    *(
-        errors.WireError,
-        errors.PayloadError,
-        errors.PhaseError,
-        errors.SettingsError,
-        errors.MissingDependencyError,
-    ),
+    *(errors.WireError, errors.PayloadError, errors.PhaseError, errors.SettingsError, errors.MissingDependencyError),
     *(errors.DivergedError, errors.NotFiniteError, errors.OutOfRangeError),
     *(errors.CredentialError, errors.LostStateError, errors.EncryptionError, errors.PrivacyBudgetError),
 }
@@ -80,9 +74,7 @@ def handled(
     instruction = pb.Instruction(
         payload=encoded.descriptor, phase=phase, round=t, kind=kind, sequence=sequence, base=base, reach=reach
     )
-    answer = session.handle(
-        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing()
-    )
+    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
     assert answer.head.sequence == sequence
     return answer
 
@@ -130,9 +122,7 @@ def test_a_repeated_instruction_gets_the_same_bytes_without_being_computed_again
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_an_older_instruction_is_answered_from_the_journal_too(
-    make_session: MakeSession, restart: bool
-) -> None:
+def test_an_older_instruction_is_answered_from_the_journal_too(make_session: MakeSession, restart: bool) -> None:
     session = make_session()
     add(session, 1.0, sequence=1, base=0)
     double(session, sequence=2, base=1)
@@ -204,10 +194,7 @@ KINDS = [each for each in vars(errors).values() if isinstance(each, type) and is
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_the_server_hears_no_words_about_the_files_of_a_client(
-    session: Session,
-    kind: type[FenchelError],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    session: Session, kind: type[FenchelError], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*arguments: object, **named: object) -> Values:
         raise kind("/home/clinic/state: is not what it was")
@@ -321,9 +308,7 @@ def test_further_places_on_the_line_of_scores_divide_the_groups(make_session: Ma
 
     def check_groups(answer: Values, places: Places) -> None:
         bins = edges_of(16, places).size + 1
-        check(
-            answer, {**EVALUATION, **grouped_in(bins), **(LEVELS if len(places) else {})}, client="client-0"
-        )
+        check(answer, {**EVALUATION, **grouped_in(bins), **(LEVELS if len(places) else {})}, client="client-0")
         groups = [answer[name] for name in ("positives", "negatives")]
         assert sum(samples_in(each) for each in groups if isinstance(each, np.ndarray)) == 4
 
@@ -335,8 +320,7 @@ def test_further_places_on_the_line_of_scores_divide_the_groups(make_session: Ma
 
 
 @pytest.mark.parametrize(
-    "places",
-    [np.zeros(30), np.zeros((9, PARTS - 1)), np.full((1, PARTS - 1), np.nan), np.zeros((1, 31), int), 1.0],
+    "places", [np.zeros(30), np.zeros((9, PARTS - 1)), np.full((1, PARTS - 1), np.nan), np.zeros((1, 31), int), 1.0]
 )
 def test_places_that_divide_no_line_are_refused(places: Any, make_session: MakeSession) -> None:
     session = make_session(evaluation={"histograms": {"least": 1, "bins": 16}})

@@ -39,9 +39,7 @@ def timing_of(session: Session, sequence: int) -> pb.Timing:
     instruction = pb.Instruction(
         payload=encoded.descriptor, phase="add", kind=pb.ASK, sequence=sequence, base=sequence - 1
     )
-    answer = session.handle(
-        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing()
-    )
+    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
     assert not answer.head.failure, answer.head.failure
     return answer.head.timing
 

@@ -28,11 +28,7 @@ SECRETS = Secrets.generate(BITS, for_tests=True)
 
 
 def settings(make: MakeSettings, source: str, bits: int = BITS) -> RunSettings:
-    return make(
-        algorithm={"name": VAULT, "bits": bits},
-        objective={"kind": "logistic"},
-        secrets={"source": source},
-    )
+    return make(algorithm={"name": VAULT, "bits": bits}, objective={"kind": "logistic"}, secrets={"source": source})
 
 
 def holding() -> ClientData:
@@ -43,9 +39,7 @@ def asked(session: Session, phase: str, kind: pb.Kind.ValueType = pb.ASK, **valu
     """What a session replies; a failure is a text."""
     encoded = encode(values)
     instruction = pb.Instruction(payload=encoded.descriptor, phase=phase, kind=kind, sequence=1, round=1)
-    answer = session.handle(
-        instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing()
-    )
+    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
     session._last = None  # the next instruction of the test has the same number
     if answer.body is None:
         return answer.head.failure
@@ -91,12 +85,7 @@ def test_the_algorithm_begins_when_the_secrets_have_come_and_at_once_after_a_res
     def started() -> Session:
         secret_exchange = SecretExchange("run-1", identity, BITS, folder=tmp_path / "state")
         return Session(
-            "client-0",
-            settings(make_settings, "sealed"),
-            holding(),
-            None,
-            [VAULT],
-            secret_exchange=secret_exchange,
+            "client-0", settings(make_settings, "sealed"), holding(), None, [VAULT], secret_exchange=secret_exchange
         )
 
     session = started()

@@ -78,13 +78,7 @@ def test_a_path_that_cannot_be_is_said(tmp_path: Path) -> None:
 def test_neither_words_nor_fingerprint_show_a_secret() -> None:
     shown = repr(made()) + str(made()) + made().fingerprint
     key = made().private_key
-    for secret in (
-        made().alignment_key.hex(),
-        repr(made().alignment_key),
-        str(key.p),
-        f"{key.p:x}",
-        f"{key.q:x}",
-    ):
+    for secret in (made().alignment_key.hex(), repr(made().alignment_key), str(key.p), f"{key.p:x}", f"{key.q:x}"):
         assert secret not in shown
 
 

@@ -42,13 +42,7 @@ def objective_on(
     seed=st.integers(0, 2**32 - 1),
 )
 def test_the_steps_are_those_of_the_pseudocode(
-    loss: MarginLoss,
-    sparse: bool,
-    l2: float,
-    pull: float,
-    step_size: float,
-    batch_size: int | None,
-    seed: int,
+    loss: MarginLoss, sparse: bool, l2: float, pull: float, step_size: float, batch_size: int | None, seed: int
 ) -> None:
     objective = objective_on(loss, l2, sparse=sparse, seed=seed)
     chance = np.random.default_rng(seed)

@@ -106,13 +106,7 @@ def test_the_public_support_follows_from_the_model_that_everybody_was_sent() -> 
 
 def test_of_equal_entries_the_first_are_sent_and_one_is_enough() -> None:
     ties = np.array([1.0, -2.0, 2.0, 0.0, 2.0])
-    for keep, expected in (
-        (0.2, [1]),
-        (0.4, [1, 2]),
-        (0.6, [1, 2, 4]),
-        (0.8, [0, 1, 2, 4]),
-        (1.0, [0, 1, 2, 3, 4]),
-    ):
+    for keep, expected in ((0.2, [1]), (0.4, [1, 2]), (0.6, [1, 2, 4]), (0.8, [0, 1, 2, 4]), (1.0, [0, 1, 2, 3, 4])):
         sent = uplink(sparsify=sparsify("top-k", keep)).send(ties, 1, around=np.zeros(5))
         assert np.arange(5)[sent.coordinates].tolist() == expected
         assert sent.values.tolist() == ties[expected].tolist()
@@ -140,9 +134,7 @@ def test_coordinates_are_chosen_before_clipping_and_clipped_by_themselves() -> N
     sent = uplink(clip=1.0, sparsify=sparsify("top-k", 0.34)).send(vector, 1, around=around)
     assert isinstance(sent.wire, SparseVector)
     assert sent.wire.indices.tolist() == [2]
-    assert sent.wire.values.tolist() == [1.0], (
-        "of the difference that is sent, 40, nothing is left but the bound"
-    )
+    assert sent.wire.values.tolist() == [1.0], "of the difference that is sent, 40, nothing is left but the bound"
 
 
 def test_noise_comes_after_clipping_and_on_chosen_coordinates_only() -> None:
@@ -176,9 +168,7 @@ def test_only_the_difference_from_what_the_server_has_travels_noise_included() -
     chosen = np.arange(D)[whole.coordinates]
     np.testing.assert_allclose(change.values + has[chosen], whole.values, rtol=0, atol=1e-14)
     small = uplink(**settings | {"dtype": "float32"}).send(VECTOR, 2, around=X0, minus=has)
-    assert small.values.tolist() == (whole.values - has[chosen]).astype(np.float32).tolist(), (
-        "rounded at the end"
-    )
+    assert small.values.tolist() == (whole.values - has[chosen]).astype(np.float32).tolist(), "rounded at the end"
 
 
 @pytest.mark.parametrize("support", [None, *SUPPORTS])
@@ -197,9 +187,7 @@ def test_the_vector_itself_is_left_alone() -> None:
     vector.setflags(write=False)
     X0.setflags(write=False)
     for support in (None, *SUPPORTS):
-        uplink(clip=0.1, noise=0.1, sparsify=sparsify(support) if support else None).send(
-            vector, 1, around=X0
-        )
+        uplink(clip=0.1, noise=0.1, sparsify=sparsify(support) if support else None).send(vector, 1, around=X0)
     assert vector.tobytes() == before
 
 
@@ -220,9 +208,7 @@ def test_noise_has_the_statistics_that_it_is_said_to_have(support: str | None) -
         means, variances = np.nanmean(of_client, axis=0), np.nanmean(of_client**2, axis=0)
         assert (np.abs(means) < 5 * sigma / np.sqrt(counts)).all()
         assert (np.abs(variances / sigma**2 - 1) < 5 * np.sqrt(2 / counts)).all()
-    product = (noise["client-001"] * noise["client-002"])[
-        np.isfinite(noise["client-001"] * noise["client-002"])
-    ]
+    product = (noise["client-001"] * noise["client-002"])[np.isfinite(noise["client-001"] * noise["client-002"])]
     assert abs(product.mean()) < 5 * sigma**2 / np.sqrt(product.size), "two clients are uncorrelated"
     following = noise["client-001"][1:] * noise["client-001"][:-1]
     following = following[np.isfinite(following)]

@@ -70,15 +70,10 @@ async def conversed(worker: Worker, *sent: bytes, answers: int) -> tuple[pb.Hell
 
 async def test_an_instruction_that_broke_off_goes_on_after_those_that_come_again(worker: Worker) -> None:
     beginning = list(instruction(2, "add", LARGE, base=1))[:2]
-    hello, replies = await conversed(
-        worker, WELCOME, *instruction(1, "double", {}, tell=True), *beginning, answers=1
-    )
+    hello, replies = await conversed(worker, WELCOME, *instruction(1, "double", {}, tell=True), *beginning, answers=1)
     assert not hello.HasField("partial")
     assert [reply.sequence for reply in replies] == [1]
-    again = [
-        *instruction(1, "double", {}, tell=True),
-        *instruction(2, "add", LARGE, base=1, resume=CHUNK_BYTES),
-    ]
+    again = [*instruction(1, "double", {}, tell=True), *instruction(2, "add", LARGE, base=1, resume=CHUNK_BYTES)]
     hello, replies = await conversed(worker, WELCOME, *again, answers=2)
     assert (hello.partial.sequence, hello.partial.received) == (2, CHUNK_BYTES)
     assert [reply.sequence for reply in replies] == [1, 2]
@@ -122,9 +117,7 @@ async def test_a_question_whose_answer_cannot_count_any_more_is_not_computed(wor
 
 async def test_a_promise_is_kept_whatever_comes_after_it(worker: Worker) -> None:
     told = [*instruction(1, "double", {}, tell=True), *instruction(2, "double", {}, base=1, tell=True)]
-    _, replies = await conversed(
-        worker, WELCOME, *told, *instruction(3, "add", {"amount": 1.0}, base=2), answers=3
-    )
+    _, replies = await conversed(worker, WELCOME, *told, *instruction(3, "add", {"amount": 1.0}, base=2), answers=3)
     assert [reply.sequence for reply in replies] == [1, 2, 3]
     assert TallyClient.computed == ["double", "double", "add"]
 
@@ -150,9 +143,7 @@ async def test_phases_that_have_been_short_so_far_need_no_other_thread(
         worker.executor, worker.short_here = executor, True
         asked = [
             instruction(sequence, phase, values, base=sequence - 1)
-            for sequence, (phase, values) in enumerate(
-                [("add", {"amount": 1.0}), ("double", {})] * 3, start=1
-            )
+            for sequence, (phase, values) in enumerate([("add", {"amount": 1.0}), ("double", {})] * 3, start=1)
         ]
         _, replies = await conversed(worker, WELCOME, *itertools.chain(*asked), answers=6)
     assert [reply.failure for reply in replies] == [""] * 6

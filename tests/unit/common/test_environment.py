@@ -23,9 +23,7 @@ from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
 
-HERE = Environment(
-    "0.1.0", "3.11.7", "2.4.6", "1.17.1", "", "openblas 0.3.31", "Haswell", "X86_V3", "x86_64", 1
-)
+HERE = Environment("0.1.0", "3.11.7", "2.4.6", "1.17.1", "", "openblas 0.3.31", "Haswell", "X86_V3", "x86_64", 1)
 THERE = replace(HERE, kernel="SkylakeX", threads=2)
 TELL = "import json; from dataclasses import asdict; from fenchel.common.environment import Environment; "
 TELL += "print(json.dumps(asdict(Environment.current())))"
@@ -41,11 +39,7 @@ def elsewhere(**variables: str) -> Environment:
 
 def test_the_current_environment_names_the_libraries_that_are_loaded() -> None:
     here = Environment.current()
-    assert (here.numpy, here.scipy, here.python) == (
-        np.__version__,
-        scipy.__version__,
-        platform.python_version(),
-    )
+    assert (here.numpy, here.scipy, here.python) == (np.__version__, scipy.__version__, platform.python_version())
     torch = sys.modules.get("torch")
     assert here.torch == ("" if torch is None else str(torch.__version__))
     for pool in threadpool_info():
@@ -78,9 +72,7 @@ def test_an_environment_travels_as_it_is() -> None:
     assert Environment.received(HERE.message()) == HERE
     assert Environment.received(pb.Environment.FromString(THERE.message().SerializeToString())) == THERE
     assert Environment.received(pb.Hello().environment) == Environment()
-    assert {field.name for field in fields(Environment)} == {
-        field.name for field in pb.Environment.DESCRIPTOR.fields
-    }
+    assert {field.name for field in fields(Environment)} == {field.name for field in pb.Environment.DESCRIPTOR.fields}
 
 
 @given(text=st.text(max_size=300), threads=st.integers(0, 2**32 - 1))
@@ -97,10 +89,7 @@ def test_differences_name_attributes_values_and_participants() -> None:
     everyone = {SERVER: HERE, **{f"client-{i:03}": HERE for i in range(9)}, "south": THERE}
     found = differences(everyone)
     assert list(found) == ["kernel", "threads"]
-    assert found["kernel"] == {
-        "Haswell": [name for name in everyone if name != "south"],
-        "SkylakeX": ["south"],
-    }
+    assert found["kernel"] == {"Haswell": [name for name in everyone if name != "south"], "SkylakeX": ["south"]}
     assert differences_text(found) == (
         "kernel: Haswell (the server, client-000, client-001, client-002, client-003 and 5 more), SkylakeX (south); "
         "threads: 1 (the server, client-000, client-001, client-002, client-003 and 5 more), 2 (south)"
@@ -126,12 +115,7 @@ def test_an_environment_that_is_not_reported_is_a_difference() -> None:
 
 def test_a_record_keeps_who_changed_what_and_when(tmp_path: Path) -> None:
     record = EnvironmentRecord()
-    assert (
-        record.update(SERVER, HERE, 1)
-        == record.update("north", HERE, 1)
-        == record.update("north", HERE, 5)
-        == []
-    )
+    assert record.update(SERVER, HERE, 1) == record.update("north", HERE, 1) == record.update("north", HERE, 5) == []
     (kernel, threads) = record.update("north", THERE, 12)
     assert asdict(kernel) == {
         "participant": "north",
@@ -145,10 +129,7 @@ def test_a_record_keeps_who_changed_what_and_when(tmp_path: Path) -> None:
     record.save(tmp_path / "environments.json", "run")
     assert EnvironmentRecord.load(tmp_path / "environments.json") == record
     kept = json.loads((tmp_path / "environments.json").read_text())
-    assert [(group["server"], group["clients"]) for group in kept["environments"]] == [
-        (True, []),
-        (False, ["north"]),
-    ]
+    assert [(group["server"], group["clients"]) for group in kept["environments"]] == [(True, []), (False, ["north"])]
     assert record.described["kernel"] == "Haswell (the server), SkylakeX (north)"
     assert record.described["numpy"] == "2.4.6"
 

@@ -57,8 +57,7 @@ def test_it_is_the_smallest_over_all_pairs(scales: list[float], cohort: int) -> 
     assume(n > 2 and cohort < n)
     share = cohort * (cohort - 1) / (n * (n - 1))
     ratios = [
-        share * total / (a + b + (cohort - 2) / (n - 2) * (total - a - b))
-        for a, b in itertools.combinations(scales, 2)
+        share * total / (a + b + (cohort - 2) / (n - 2) * (total - a - b)) for a, b in itertools.combinations(scales, 2)
     ]
     assert effective_participation(cohort, scales) == pytest.approx(min(ratios))
 
@@ -102,9 +101,7 @@ def test_the_scalars_are_those_of_the_paper(r: float, conditioning: float) -> No
 
 
 @given(st.floats(0.01, 1.0), st.floats(1e-4, 1.0), st.floats(-5, 5), st.floats(-5, 5))
-def test_an_idle_round_shrinks_the_momentum_by_the_decay(
-    r: float, conditioning: float, y: float, z: float
-) -> None:
+def test_an_idle_round_shrinks_the_momentum_by_the_decay(r: float, conditioning: float, y: float, z: float) -> None:
     scalars = Acceleration.of(r, conditioning)
     v = (1 - scalars.a) * y + scalars.a * z
     u = (scalars.a**2 * z + scalars.b * v) / (scalars.a**2 + scalars.b)

@@ -111,9 +111,7 @@ def test_protobuf_reads_a_message_of_any_size_from_frames_of_one_mebibyte(head: 
 
 
 @given(head=HEADS, entries=st.integers(1, 3000), shared=st.booleans())
-def test_a_body_that_comes_with_its_head_is_aligned_for_computing(
-    head: Head, entries: int, shared: bool
-) -> None:
+def test_a_body_that_comes_with_its_head_is_aligned_for_computing(head: Head, entries: int, shared: bool) -> None:
     (frame,) = frames(head, Body(encode({"x": np.ones(entries)}), shared=shared))
     chunk = parse(frame).chunk
     assert (len(frame) - len(chunk)) % 8 == 0
@@ -168,9 +166,7 @@ def test_a_message_sent_again_from_its_beginning_announces_no_resumption() -> No
 
 def test_all_receivers_of_a_broadcast_get_the_identical_frames() -> None:
     body = Body(encoded_of(3 * CHUNK_BYTES))
-    first, *others = (
-        list(frames(pb.Instruction(phase="train", sequence=client), body))[1:] for client in range(4)
-    )
+    first, *others = (list(frames(pb.Instruction(phase="train", sequence=client), body))[1:] for client in range(4))
     assert len(first) == 3
     for other in others:
         assert all(mine is theirs for mine, theirs in zip(first, other, strict=True))
@@ -191,9 +187,7 @@ def test_a_body_whose_frames_are_kept_lets_go_of_its_arrays() -> None:
     assert list(body.frames()) == sent
 
 
-def test_the_frames_of_a_very_large_body_are_made_anew_for_each_receiver(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_frames_of_a_very_large_body_are_made_anew_for_each_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_KEPT_BYTES", CHUNK_BYTES)
     encoded = encoded_of(2 * CHUNK_BYTES)
     body = Body(encoded)

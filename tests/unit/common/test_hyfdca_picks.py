@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fenchel.algorithms.hyfdca.settings import (
-    HyFDCASettings,
-    entries_of,
-    layout_numbers,
-    layout_of,
-    picked_units,
-)
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, entries_of, layout_numbers, layout_of, picked_units
 from fenchel.common.arrays import Indices
 from fenchel.common.crypto.packing import Layout
 
@@ -37,9 +31,7 @@ def test_entries_of_blocks_are_those_of_the_blocks(sizes: list[int], data: st.Da
 
 
 @given(st.integers(1, 60), st.integers(1, 80), st.integers(0, 2**32), st.integers(1, 10**6))
-def test_independent_picks_are_distinct_and_as_many_as_there_are(
-    held: int, quota: int, seed: int, t: int
-) -> None:
+def test_independent_picks_are_distinct_and_as_many_as_there_are(held: int, quota: int, seed: int, t: int) -> None:
     settings = settings_of(picks=quota)
     picked = picked_units(settings, seed, "client-1", t, np.zeros(held, np.int64), [quota])
     assert len(picked) == min(held, quota)
@@ -49,9 +41,7 @@ def test_independent_picks_are_distinct_and_as_many_as_there_are(
 
 def test_without_a_number_of_picks_everything_is_picked() -> None:
     for picking in ("independent", "common"):
-        assert picked_units(settings_of(picking=picking), 1, "a", 1, NO_GROUPS, []).tolist() == list(
-            range(12)
-        )
+        assert picked_units(settings_of(picking=picking), 1, "a", 1, NO_GROUPS, []).tolist() == list(range(12))
 
 
 @pytest.mark.parametrize("picking", ["independent", "common"])

@@ -155,9 +155,7 @@ def test_there_is_one_way_only_to_write_a_support(
 
 def test_splitmix_is_the_generator_of_that_name() -> None:
     assert splitmix64(0) == 0xE220A8397B1DCDAF
-    assert (
-        splitmix64(0x9E3779B97F4A7C15) == 0x6E789E6AA1B965F4
-    )  # the second number of the sequence that starts at 0
+    assert splitmix64(0x9E3779B97F4A7C15) == 0x6E789E6AA1B965F4  # the second number of the sequence that starts at 0
     assert splitmix64((1 << 64) - 1) == 0xE4D971771B652C20
 
 
@@ -165,9 +163,7 @@ def test_splitmix_is_the_generator_of_that_name() -> None:
     ("seed", "size", "count", "indices"),
     [(1, 10, 3, [6, 7, 8]), (12345, 650, 8, [61, 146, 250, 353, 398, 491, 492, 635])],
 )
-def test_seeded_supports_are_those_of_the_specification(
-    seed: int, size: int, count: int, indices: list[int]
-) -> None:
+def test_seeded_supports_are_those_of_the_specification(seed: int, size: int, count: int, indices: list[int]) -> None:
     assert seeded_support(seed, size, count).tolist() == indices
     assert there_and_back(pb.SEEDED, indices, size, seed) == indices
 
@@ -212,16 +208,12 @@ def test_hashes_that_are_not_as_uniform_as_expected_change_nothing(monkeypatch: 
     monkeypatch.setattr("fenchel.common.wire.index_sets._hashed_below", too_few_at_first)
     assert np.array_equal(seeded_support(7, 100_000, 40_000), expected)
     assert len(bounds) == 2
-    monkeypatch.setattr(
-        "fenchel.common.wire.index_sets.math.isqrt", lambda number: -(number // 8)
-    )  # no room at first
+    monkeypatch.setattr("fenchel.common.wire.index_sets.math.isqrt", lambda number: -(number // 8))  # no room at first
     assert np.array_equal(seeded_support(7, 100_000, 40_000), expected)
 
 
 @given(seed=st.integers(0, (1 << 64) - 1), size=st.integers(2, 60), part=st.floats(0, 1), other=st.data())
-def test_a_seed_is_taken_for_its_own_support_only(
-    seed: int, size: int, part: float, other: st.DataObject
-) -> None:
+def test_a_seed_is_taken_for_its_own_support_only(seed: int, size: int, part: float, other: st.DataObject) -> None:
     count = round(part * size)
     own = seeded_support(seed, size, count)
     index_sets.check_seed(seed, own, size)
@@ -250,14 +242,7 @@ def test_seeded_supports_are_as_good_as_uniform() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        (-1, 10, 3),
-        (1 << 64, 10, 3),
-        (1, 10, 11),
-        (1, 10, -1),
-        (1, 10, 8, np.array([1, 2, 3])),
-    ],
+    "arguments", [(-1, 10, 3), (1 << 64, 10, 3), (1, 10, 11), (1, 10, -1), (1, 10, 8, np.array([1, 2, 3]))]
 )
 def test_impossible_seeded_supports_are_errors(arguments: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError):

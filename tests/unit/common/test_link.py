@@ -28,15 +28,7 @@ def run_with(links: Any) -> RunSettings:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [
-        ("257.5ms", 0.2575),
-        ("2 s", 2.0),
-        ("1.5min", 90.0),
-        ("1h", 3600.0),
-        ("500us", 5e-4),
-        ("3", 3.0),
-        (0.8, 0.8),
-    ],
+    [("257.5ms", 0.2575), ("2 s", 2.0), ("1.5min", 90.0), ("1h", 3600.0), ("500us", 5e-4), ("3", 3.0), (0.8, 0.8)],
 )
 def test_times_are_seconds_or_have_a_unit(text: str | float, seconds: float) -> None:
     assert Link.model_validate({"rtt": text}).rtt == pytest.approx(seconds, rel=1e-12)

@@ -49,17 +49,7 @@ def test_a_ciphertext_of_an_odd_number_of_bits_has_room() -> None:
 
 
 @pytest.mark.parametrize(
-    "n",
-    [
-        0,
-        -P * Q,
-        P >> 20,
-        pytest.param(1 << 20_000, id="too long"),
-        2 * P * Q,
-        997 * P,
-        P * P,
-        blum_prime(256, 9),
-    ],
+    "n", [0, -P * Q, P >> 20, pytest.param(1 << 20_000, id="too long"), 2 * P * Q, 997 * P, P * P, blum_prime(256, 9)]
 )
 def test_a_number_that_is_no_product_of_two_primes_is_refused(n: int) -> None:
     with raises(CredentialError):
@@ -117,9 +107,7 @@ def test_a_text_that_is_no_public_key_is_refused_with_its_place(text: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["fenchel paillier private key", "fenchel client secrets"])
-@pytest.mark.parametrize(
-    "dress", [lambda text: text, lambda text: "\ufeff" + text, lambda text: text + "{", str.strip]
-)
+@pytest.mark.parametrize("dress", [lambda text: text, lambda text: "\ufeff" + text, lambda text: text + "{", str.strip])
 def test_a_private_key_is_recognised_and_refused_where_a_public_one_is_wanted(
     kind: str, dress: Callable[[str], str]
 ) -> None:

@@ -22,9 +22,7 @@ ROOM = KEY.bits - 2
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
     """Any layout that fits the key."""
-    slot_bits = draw(
-        st.one_of(st.sampled_from([2, 31, 32, 33, 40, 53, 63, 64, 65, 80]), st.integers(2, ROOM))
-    )
+    slot_bits = draw(st.one_of(st.sampled_from([2, 31, 32, 33, 40, 53, 63, 64, 65, 80]), st.integers(2, ROOM)))
     return Layout(
         slot_bits=slot_bits,
         fraction_bits=draw(st.integers(0, 70)),
@@ -87,8 +85,7 @@ def test_sums_of_plaintexts_are_exact_sums_of_values(case: Case, data: st.DataOb
     mine = packed(multiples(case.values, layout), layout)
     total = [sum(weight * plaintext for weight in weights) % N for plaintext in mine]
     expected = [
-        float(Fraction(sum(weights) * whole, 1 << layout.fraction_bits))
-        for whole in multiples(case.values, layout)
+        float(Fraction(sum(weights) * whole, 1 << layout.fraction_bits)) for whole in multiples(case.values, layout)
     ]
     assert layout.unpack(total, len(case.values), N, len(weights)).tolist() == expected
 
@@ -129,17 +126,7 @@ def test_slots_that_are_left_over_must_be_empty(slot_bits: int) -> None:
 
 
 @pytest.mark.parametrize("slot_bits", [40, 70])
-@pytest.mark.parametrize(
-    "bad",
-    [
-        np.nan,
-        np.inf,
-        -np.inf,
-        1024.0,
-        -1e300,
-        1.7e308,
-    ],
-)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1024.0, -1e300, 1.7e308])
 def test_what_cannot_be_encrypted_is_refused_by_its_position(slot_bits: int, bad: float) -> None:
     layout = Layout(slot_bits, 20, 3, 30)
     values = np.zeros(7)
@@ -203,15 +190,7 @@ def test_a_layout_that_cannot_be_is_not_fitted(
 
 
 @pytest.mark.parametrize(
-    "numbers",
-    [
-        (40, 0, 3, 40),
-        (40, 0, 3, 0),
-        (1001, 0, 3, 30),
-        (40, 1001, 3, 30),
-        (40, -1, 3, 30),
-        (40, 0, 0, 30),
-    ],
+    "numbers", [(40, 0, 3, 40), (40, 0, 3, 0), (1001, 0, 3, 30), (40, 1001, 3, 30), (40, -1, 3, 30), (40, 0, 0, 30)]
 )
 def test_numbers_that_contradict_each_other_are_no_layout(numbers: tuple[int, int, int, int]) -> None:
     with raises(EncryptionError):

@@ -53,11 +53,7 @@ def test_a_sum_of_vectors_is_the_sum_of_their_values(data: st.DataObject, values
 
 
 @few
-@given(
-    values=st.lists(GRID, min_size=1, max_size=14),
-    numerator=st.integers(-40, 40),
-    shift=st.integers(0, 9),
-)
+@given(values=st.lists(GRID, min_size=1, max_size=14), numerator=st.integers(-40, 40), shift=st.integers(0, 9))
 def test_a_multiple_of_a_vector_is_the_exact_multiple_of_its_values(
     values: list[float], numerator: int, shift: int
 ) -> None:
@@ -138,13 +134,8 @@ def test_only_encrypted_vectors_are_added() -> None:
 
 
 @few
-@given(
-    values=st.lists(GRID, min_size=1, max_size=14),
-    data=st.data(),
-)
-def test_whole_ciphertexts_are_taken_and_added_at_their_positions(
-    values: list[float], data: st.DataObject
-) -> None:
+@given(values=st.lists(GRID, min_size=1, max_size=14), data=st.data())
+def test_whole_ciphertexts_are_taken_and_added_at_their_positions(values: list[float], data: st.DataObject) -> None:
     whole = vector(values, LAYOUT)
     padded = values + [0.0] * (-len(values) % LAYOUT.slots)
     blocks = [padded[at : at + LAYOUT.slots] for at in range(0, len(padded), LAYOUT.slots)]

@@ -56,9 +56,7 @@ def test_sparse_values_are_looked_at_also_where_they_take_as_many_bytes_as_their
     thin = SparseVector(np.array([300, 599, 899]), np.array([1, np.nan, 2], np.float16), 65_536)
     encoded = encode({"x": thin})
     assert encoded.descriptor.arrays[0].sparse.index_bytes == thin.values.nbytes
-    assert [(span.start, span.stop) for span in outline(encoded.descriptor, 1 << 40).float_spans()] == [
-        (8, 14)
-    ]
+    assert [(span.start, span.stop) for span in outline(encoded.descriptor, 1 << 40).float_spans()] == [(8, 14)]
     assert not arrived({"x": thin, "y": np.ones(2)}).finite
 
 
@@ -74,18 +72,14 @@ class Half(ClientAlgorithm):
 
 @pytest.fixture
 def half() -> Half:
-    return Half(
-        ClientContext("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, None), cast(Shard, None))
-    )
+    return Half(ClientContext("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, None), cast(Shard, None)))
 
 
 def test_a_handler_takes_ciphertexts(half: Half) -> None:
     assert half.answer("open", 1, {"dual": DUAL, "extra": DUAL, "anything": DUAL}) == {"count": 13}
 
 
-@pytest.mark.parametrize(
-    "value", [1.0, "x", np.ones(3), SparseVector(np.array([0]), np.ones(1), 2), float("nan")]
-)
+@pytest.mark.parametrize("value", [1.0, "x", np.ones(3), SparseVector(np.array([0]), np.ones(1), 2), float("nan")])
 def test_a_handler_of_ciphertexts_takes_nothing_else(half: Half, value: Value) -> None:
     with raises(PayloadError, phase="open", array="dual"):
         half.answer("open", 1, {"dual": value})

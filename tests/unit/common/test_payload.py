@@ -212,9 +212,7 @@ def dense_item(dtype: int = pb.FLOAT64, shape: tuple[int, ...] = (2,), name: str
 
 
 def sparse_item(size: int, count: int, index_bytes: int) -> pb.Array:
-    thin = pb.Sparse(
-        dtype=pb.FLOAT64, size=size, count=count, index_bytes=index_bytes, encoding=pb.DELTA_VARINT
-    )
+    thin = pb.Sparse(dtype=pb.FLOAT64, size=size, count=count, index_bytes=index_bytes, encoding=pb.DELTA_VARINT)
     return pb.Array(name="x", sparse=thin)
 
 
@@ -248,13 +246,9 @@ LIES = {
     "an unspecified dtype": pb.Payload(body_bytes=16, arrays=[dense_item(0)]),
     "an unknown dtype": pb.Payload(body_bytes=16, arrays=[dense_item(99)]),
     "a shape beyond the limit": pb.Payload(body_bytes=HUGE * 8, arrays=[dense_item(shape=(HUGE,))]),
-    "a shape whose size overflows 64 bits": pb.Payload(
-        body_bytes=0, arrays=[dense_item(shape=(1 << 32,) * 2)]
-    ),
+    "a shape whose size overflows 64 bits": pb.Payload(body_bytes=0, arrays=[dense_item(shape=(1 << 32,) * 2)]),
     "an empty array with a side that no array can have": pb.Payload(arrays=[dense_item(shape=(0, 1 << 63))]),
-    "an empty array with sides whose product overflows": pb.Payload(
-        arrays=[dense_item(shape=(0, 1 << 40, 1 << 40))]
-    ),
+    "an empty array with sides whose product overflows": pb.Payload(arrays=[dense_item(shape=(0, 1 << 40, 1 << 40))]),
     "too many dimensions": pb.Payload(body_bytes=8, arrays=[dense_item(shape=(1,) * 33)]),
     "more entries than the vector is long": pb.Payload(body_bytes=24, arrays=[sparse_item(1, 2, 2)]),
     "fewer index bytes than indices": pb.Payload(body_bytes=24, arrays=[sparse_item(9, 2, 1)]),
@@ -336,9 +330,7 @@ def with_indices(packed: bytes, count: int, size: int = 1 << 62) -> tuple[pb.Pay
     """Return a sparse vector of uint8 whose index bytes are these."""
     body = packed + bytes(-len(packed) % 8)
     body += bytes(count) + bytes(-count % 8)
-    thin = pb.Sparse(
-        dtype=pb.UINT8, size=size, count=count, index_bytes=len(packed), encoding=pb.DELTA_VARINT
-    )
+    thin = pb.Sparse(dtype=pb.UINT8, size=size, count=count, index_bytes=len(packed), encoding=pb.DELTA_VARINT)
     return pb.Payload(body_bytes=len(body), arrays=[pb.Array(name="x", sparse=thin)]), body
 
 

@@ -56,9 +56,7 @@ def travelled(vector: SparseVector) -> tuple[SparseVector, pb.Sparse]:
         (ADULT, 1.0, pb.EVERY_ENTRY, 5184),
     ],
 )
-def test_payloads_cost_what_the_specification_says(
-    size: int, alpha: float, encoding: Encoding, bits: int
-) -> None:
+def test_payloads_cost_what_the_specification_says(size: int, alpha: float, encoding: Encoding, bits: int) -> None:
     assert payload_bits(drawn(size, kept(alpha, size)), encoding) == bits
 
 
@@ -91,11 +89,7 @@ def test_without_a_seed_all_entries_beat_a_bitmap_above_the_threshold_of_their_w
         assert (payload_bits(every) < payload_bits(thin, pb.BITMAP)) == (k > size * (1 - 1 / width))
 
 
-@given(
-    size=st.integers(1, 3000),
-    part=st.floats(0, 1),
-    seed=st.one_of(st.none(), st.integers(0, (1 << 64) - 1)),
-)
+@given(size=st.integers(1, 3000), part=st.floats(0, 1), seed=st.one_of(st.none(), st.integers(0, (1 << 64) - 1)))
 def test_what_travels_is_what_was_counted_and_comes_back(size: int, part: float, seed: int | None) -> None:
     vector = drawn(size, round(part * size), seed)
     back, described = travelled(vector)

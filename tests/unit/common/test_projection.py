@@ -55,9 +55,7 @@ def test_a_shift_changes_nothing_and_order_is_kept(x: Point, shift: float) -> No
     assert (np.diff(point[order]) >= 0).all()
 
 
-@given(
-    pair=st.integers(1, 6).flatmap(lambda n: st.tuples(*[st.lists(COORDINATES, min_size=n, max_size=n)] * 2))
-)
+@given(pair=st.integers(1, 6).flatmap(lambda n: st.tuples(*[st.lists(COORDINATES, min_size=n, max_size=n)] * 2)))
 def test_no_two_points_get_further_apart(pair: tuple[list[float], list[float]]) -> None:
     x, y = (np.array(point, np.float64) for point in pair)
     apart = float(np.linalg.norm(onto_simplex(x) - onto_simplex(y)))

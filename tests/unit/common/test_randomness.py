@@ -16,9 +16,7 @@ from fenchel.common.randomness import generator
         (7, ("client-3", 12, "batches"), 3187730444447251379),
     ],
 )
-def test_the_first_numbers_of_a_stream_never_change(
-    seed: int, key: tuple[str | int, ...], first: int
-) -> None:
+def test_the_first_numbers_of_a_stream_never_change(seed: int, key: tuple[str | int, ...], first: int) -> None:
     assert int(generator(seed, *key).integers(0, 2**63)) == first
 
 

@@ -59,11 +59,7 @@ def test_a_name_gets_a_new_certificate_after_all_of_its_old_ones_were_revoked(ma
     make_client(made / "authority", made / "north", "north", force=True)
     publish(made)
     revocations = Revocations(made / "server")
-    assert [bool(revocations.refusal(each)) for each in (first, second, pem(made / "north"))] == [
-        True,
-        True,
-        False,
-    ]
+    assert [bool(revocations.refusal(each)) for each in (first, second, pem(made / "north"))] == [True, True, False]
 
 
 def test_the_list_is_one_that_others_can_read(made: Path) -> None:
@@ -84,9 +80,7 @@ def test_a_list_of_somebody_else_is_refused(made: Path, tmp_path: Path) -> None:
     with raises(CredentialError):
         read_revoked(made / "server")
     # With the certificates of both authorities beside it, it counts, for their certificates only.
-    authorities = b"".join(
-        (each / "authority/authority.pem").read_bytes() for each in (made, tmp_path / "others")
-    )
+    authorities = b"".join((each / "authority/authority.pem").read_bytes() for each in (made, tmp_path / "others"))
     (made / "server/authority.pem").write_bytes(authorities)
     revocations = Revocations(made / "server")
     assert revocations.refusal(pem(tmp_path / "others/north"))

@@ -185,11 +185,7 @@ def test_no_honest_payload_is_larger_than_the_largest(size: int, part: float, se
     chance = np.random.default_rng(seed)
     indices = np.flatnonzero(chance.random(size) < part)
     thin = SparseVector(indices, np.ones(len(indices), dtype), size)
-    expected: Expectation = {
-        "x": ArraySpec(np.dtype(dtype), (size,), sparse=True),
-        "y": np.zeros((2, 3)),
-        "n": int,
-    }
+    expected: Expectation = {"x": ArraySpec(np.dtype(dtype), (size,), sparse=True), "y": np.zeros((2, 3)), "n": int}
     most = largest_body(expected)
     assert most is not None
     for x in (thin, np.ones(size, dtype)):

@@ -29,9 +29,7 @@ def test_a_short_file_that_stands_for_too_much_is_refused_by_line(depth: int, tm
     with raises(SettingsError) as refusal:
         load(path)
     said = str(refusal.value)
-    assert said.startswith(
-        f"{path}: not valid YAML: line 5: with the alias *a3 a section or list holds more than"
-    )
+    assert said.startswith(f"{path}: not valid YAML: line 5: with the alias *a3 a section or list holds more than")
     assert f"{MOST_VALUES:,} values" in said
 
 
@@ -55,9 +53,7 @@ def test_brackets_within_brackets_have_a_limit(bracket: str) -> None:
         yaml_value("\n" + bracket * (levels + 1))
 
 
-def test_lists_without_end_are_refused_before_the_scanner_has_read_far(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lists_without_end_are_refused_before_the_scanner_has_read_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each token that PyYAML scans costs time for each level that is open."""
     levels = []
     scan = yaml.scanner.Scanner.fetch_flow_collection_start
@@ -106,9 +102,7 @@ def test_a_long_file_without_aliases_is_read() -> None:
 def test_what_is_shown_of_a_value_takes_no_longer_for_a_large_one(depth: int, tmp_path: Path) -> None:
     """A value that one line shows the beginning of is not written out whole first."""
     path = tmp_path / "run.yaml"
-    path.write_text(
-        nested(depth) + f"rounds: *a{depth - 1}\n" if depth < 5 else "rounds: [" + "[1]," * 50_000 + "]"
-    )
+    path.write_text(nested(depth) + f"rounds: *a{depth - 1}\n" if depth < 5 else "rounds: [" + "[1]," * 50_000 + "]")
     with raises(SettingsError) as refusal:
         load(path)
     assert all(len(line) < 250 for line in str(refusal.value).splitlines())

@@ -37,11 +37,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 def test_good_settings_are_accepted_with_their_defaults() -> None:
     settings = validate(GOOD)
-    assert (settings.seed, settings.participation.sampler.kind, settings.network.keepalive) == (
-        0,
-        "all",
-        20.0,
-    )
+    assert (settings.seed, settings.participation.sampler.kind, settings.network.keepalive) == (0, "all", 20.0)
     assert not settings.own_data
     assert validate(changed("data.name", "own")).own_data
     assert validate(changed("clients", "auto")).clients == "auto"
@@ -93,15 +89,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_what_is_allowed(key: str, giv
 
 
 @pytest.mark.parametrize(
-    "key",
-    [
-        "round",
-        "data.nmae",
-        "objective.l1",
-        "algorithm.learning_rate",
-        "participation.dead_line",
-        "network.port",
-    ],
+    "key", ["round", "data.nmae", "objective.l1", "algorithm.learning_rate", "participation.dead_line", "network.port"]
 )
 def test_an_unknown_key_is_refused_by_its_place(key: str) -> None:
     with raises(SettingsError, source="settings"):
@@ -194,10 +182,7 @@ def path(tmp_path: Path) -> Path:
         ("rounds=7", lambda settings: settings.rounds == 7),
         ("participation.deadline=1.5", lambda settings: settings.participation.deadline == 1.5),
         ("objective={kind: logistic, l2: 0.1}", lambda settings: settings.objective.l2 == 0.1),
-        (
-            "participation.sampler={kind: fixed, size: 2}",
-            lambda settings: settings.participation.sampler.size == 2,
-        ),
+        ("participation.sampler={kind: fixed, size: 2}", lambda settings: settings.participation.sampler.size == 2),
         ("data.partition.kind=label-shards", lambda settings: settings.data.partition.per_client == 2),
         ("algorithm.batch_size=null", lambda settings: settings.algorithm.batch_size is None),
         ("name=a=b", None),
@@ -217,15 +202,7 @@ def test_the_last_override_counts(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "override",
-    [
-        "rounds",
-        "=3",
-        "rounds=[",
-        "rounds.more=3",
-        "rounds=none",
-        "nonsense.deep.down=1",
-    ],
+    "override", ["rounds", "=3", "rounds=[", "rounds.more=3", "rounds=none", "nonsense.deep.down=1"]
 )
 def test_a_wrong_override_is_refused(path: Path, override: str) -> None:
     with raises(SettingsError):
@@ -233,14 +210,7 @@ def test_a_wrong_override_is_refused(path: Path, override: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"rounds: [",
-        b"\xff\xfe\x00",
-        b"- 1\n- 2\n",
-        b"",
-        b"!!python/object/apply:os.system ['true']",
-    ],
+    "content", [b"rounds: [", b"\xff\xfe\x00", b"- 1\n- 2\n", b"", b"!!python/object/apply:os.system ['true']"]
 )
 def test_a_file_that_holds_no_settings_is_refused_by_its_path(path: Path, content: bytes) -> None:
     path.write_bytes(content)
@@ -261,9 +231,7 @@ def test_the_schema_for_editors_describes_the_quickstart() -> None:
         assert set(values) <= set(schema["properties"])
         assert set(schema["required"]) <= set(values)
         algorithm = next(
-            each
-            for each in schema["properties"]["algorithm"]["anyOf"]
-            if each["title"] == values["algorithm"]["name"]
+            each for each in schema["properties"]["algorithm"]["anyOf"] if each["title"] == values["algorithm"]["name"]
         )
         assert set(values["algorithm"]) <= set(algorithm["properties"])
     else:
@@ -296,10 +264,6 @@ def test_histograms_that_no_client_makes_are_refused() -> None:
     silent = changed("evaluation", {"clients": False, "histograms": {"bins": 64}})
     with raises(SettingsError, key="evaluation", source="settings"):
         validate(silent)
-    for harmless in (
-        {"clients": False},
-        {"clients": False, "histograms": None},
-        {"histograms": {"bins": 64}},
-    ):
+    for harmless in ({"clients": False}, {"clients": False, "histograms": None}, {"histograms": {"bins": 64}}):
         given = validate(changed("evaluation", harmless))
         assert from_json(given.to_json()) == given

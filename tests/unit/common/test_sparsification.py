@@ -16,13 +16,9 @@ from fenchel.common.wire.index_sets import seeded_support
 from tests.messages import raises
 
 WITH_TIES = hnp.arrays(
-    st.sampled_from(["float32", "float64", "float16"]),
-    st.integers(1, 60),
-    elements=st.integers(-3, 3).map(float),
+    st.sampled_from(["float32", "float64", "float16"]), st.integers(1, 60), elements=st.integers(-3, 3).map(float)
 )
-ANY = hnp.arrays(
-    np.float64, st.integers(1, 60), elements=st.floats(allow_nan=False, allow_infinity=False, width=64)
-)
+ANY = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(allow_nan=False, allow_infinity=False, width=64))
 
 
 @given(vector=st.one_of(WITH_TIES, ANY), part=st.floats(0, 1))
@@ -80,9 +76,7 @@ def test_random_supports_are_uniform_and_ascending() -> None:
 
 
 @given(seed=st.integers(0, (1 << 64) - 1), vector=WITH_TIES, part=st.floats(0, 1))
-def test_a_public_support_is_the_largest_entries_and_seeded_others(
-    seed: int, vector: np.ndarray, part: float
-) -> None:
+def test_a_public_support_is_the_largest_entries_and_seeded_others(seed: int, vector: np.ndarray, part: float) -> None:
     k = max(1, round(part * len(vector)))
     first = int(Fraction(4, 5) * k + Fraction(1, 2))
     support = public_top_k(vector, k, seed)
@@ -96,15 +90,7 @@ def test_a_public_support_is_the_largest_entries_and_seeded_others(
 
 @pytest.mark.parametrize(
     ("alpha", "size", "k"),
-    [
-        (0.1, 7850, 785),
-        (0.05, 7850, 393),
-        (0.5, 162, 81),
-        (0.1, 162, 16),
-        (1.0, 7, 7),
-        (1e-9, 7, 1),
-        (0.5, 1, 1),
-    ],
+    [(0.1, 7850, 785), (0.05, 7850, 393), (0.5, 162, 81), (0.1, 162, 16), (1.0, 7, 7), (1e-9, 7, 1), (0.5, 1, 1)],
 )
 def test_the_kept_entries_are_counted_as_the_specification_does(alpha: float, size: int, k: int) -> None:
     assert kept(alpha, size) == k

@@ -68,9 +68,7 @@ TREES = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(
-            st.one_of(st.sampled_from(["a", "a/b", "b", "~1", "/", ""]), st.text(max_size=2)),
-            inner,
-            max_size=3,
+            st.one_of(st.sampled_from(["a", "a/b", "b", "~1", "/", ""]), st.text(max_size=2)), inner, max_size=3
         ),
     ),
     max_leaves=8,

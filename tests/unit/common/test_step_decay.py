@@ -49,9 +49,7 @@ def run_of(rounds: int, **keys: Any) -> RunSettings:
     """Return the settings of a run whose stages have one round."""
     algorithm = {"name": "fedavg", "step_decay": "stages", "stage_rounds": 1, **keys}
     data, objective = {"name": "digits"}, {"kind": "softmax"}
-    return validate(
-        {"rounds": rounds, "clients": 2, "data": data, "objective": objective, "algorithm": algorithm}
-    )
+    return validate({"rounds": rounds, "clients": 2, "data": data, "objective": objective, "algorithm": algorithm})
 
 
 @pytest.mark.parametrize("factor", [1e200, 1e60, 1e9])
@@ -60,9 +58,7 @@ def test_stages_in_which_nothing_moves_are_refused_with_the_settings(factor: flo
         run_of(7, stage_factor=factor)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "keys"), [(70, {}), (1, {"stage_factor": 1e200}), (7, {"stage_factor": 1e6})]
-)
+@pytest.mark.parametrize(("rounds", "keys"), [(70, {}), (1, {"stage_factor": 1e200}), (7, {"stage_factor": 1e6})])
 def test_as_many_stages_as_have_a_step_size_may_be_done(rounds: int, keys: dict[str, Any]) -> None:
     settings = run_of(rounds, **keys)
     assert isinstance(settings.algorithm, FedAvgSettings)

@@ -82,9 +82,7 @@ def test_a_run_is_a_tree_of_spans_whose_times_lie_within_each_other(tmp_path: Pa
             assert span.start_time is not None
             assert span.end_time is not None
             assert outer.start_time <= span.start_time <= span.end_time
-            assert (
-                span.end_time <= outer.end_time + 1_000_000
-            )  # two clocks: the phase's end is by the other one
+            assert span.end_time <= outer.end_time + 1_000_000  # two clocks: the phase's end is by the other one
 
 
 def test_a_run_that_stops_leaves_no_span_open_and_says_of_what_kind_it_was(tmp_path: Path) -> None:
@@ -96,9 +94,7 @@ def test_a_run_that_stops_leaves_no_span_open_and_says_of_what_kind_it_was(tmp_p
             raise RunStoppedError("enough of it")
 
     with raises(RunStoppedError), ServerTraces(made, folder.id) as traces:
-        asyncio.run(
-            run_in_process(SETTINGS, folder, observer=traces.observer().beside(RunObserver(begins=stop)))
-        )
+        asyncio.run(run_in_process(SETTINGS, folder, observer=traces.observer().beside(RunObserver(begins=stop))))
     (run,) = named(kept.get_finished_spans(), "run")
     assert not run.status.is_ok
     assert run.status.description == "RunStoppedError"
@@ -108,21 +104,13 @@ def test_a_run_that_stops_leaves_no_span_open_and_says_of_what_kind_it_was(tmp_p
 def test_an_instruction_is_below_the_question_that_it_names() -> None:
     made, kept = in_memory()
     question = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    reply = pb.Reply(
-        timing=pb.Timing(received_unix_ns=5_000, receive_ns=1_000, answer_ns=3_000, compute_ns=2_000)
-    )
+    reply = pb.Reply(timing=pb.Timing(received_unix_ns=5_000, receive_ns=1_000, answer_ns=3_000, compute_ns=2_000))
     with ClientTraces(made) as traces:
         observer = traces.observer()
         stream = observer.opening("client-000")
-        observer.answered(
-            "client-000", pb.Instruction(phase="train", round=3, traceparent=question), reply, 8
-        )
-        observer.answered(
-            "client-000", pb.Instruction(phase="plain", round=3), pb.Reply(failure="no luck"), 0
-        )
-        observer.answered(
-            "client-000", pb.Instruction(phase="odd", round=3, traceparent="rubbish\n"), reply, 8
-        )
+        observer.answered("client-000", pb.Instruction(phase="train", round=3, traceparent=question), reply, 8)
+        observer.answered("client-000", pb.Instruction(phase="plain", round=3), pb.Reply(failure="no luck"), 0)
+        observer.answered("client-000", pb.Instruction(phase="odd", round=3, traceparent="rubbish\n"), reply, 8)
     spans = kept.get_finished_spans()
     (asked,) = named(spans, "instruction train")
     assert asked.context is not None
@@ -146,12 +134,7 @@ def test_streams_of_clients_are_linked_from_the_run_and_nonsense_is_not(tmp_path
         observer = traces.observer()
 
         def opened(t: int) -> None:
-            for words in (
-                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-                "x" * 5000,
-                "00-0-0-0",
-                "",
-            ):
+            for words in ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "x" * 5000, "00-0-0-0", ""):
                 observer.opened("client-000", words)
 
         beside = observer.beside(RunObserver(begins=lambda t: opened(t) if t == 1 else None))
@@ -161,8 +144,7 @@ def test_streams_of_clients_are_linked_from_the_run_and_nonsense_is_not(tmp_path
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [{}, {"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_SDK_DISABLED": "true"}],
+    "environment", [{}, {"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_SDK_DISABLED": "true"}]
 )
 def test_traces_are_off_unless_they_are_asked_for(environment: dict[str, str]) -> None:
     assert tracing("fenchel-server", environment) is None
@@ -187,18 +169,9 @@ def test_a_collector_that_is_not_there_is_named_once_in_one_line() -> None:
         "    made._provider.force_flush()\n"
         "made.close()\n"
     )
-    asked = {
-        "OTEL_TRACES_EXPORTER": "otlp",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": nowhere,
-        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
-    }
+    asked = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": nowhere, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | asked,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
+        [sys.executable, "-c", script], env=os.environ | asked, capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

@@ -103,9 +103,7 @@ def test_settings_written_as_yaml_are_read_as_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_a_distribution_that_cannot_be_drawn_from_is_refused(tmp_path: Path, distribution: str) -> None:
-    path = written(
-        tmp_path, f"settings: run.yaml\ntrials: 1\nparameters:\n  algorithm.step_size: {distribution}\n"
-    )
+    path = written(tmp_path, f"settings: run.yaml\ntrials: 1\nparameters:\n  algorithm.step_size: {distribution}\n")
     with raises(SettingsError):
         load_tuning(path)
 

@@ -65,10 +65,7 @@ def multiples(values: Sequence[float] | np.ndarray, layout: Layout) -> list[int]
 def packed(numbers: Sequence[int], layout: Layout) -> list[int]:
     """Return sum_i v_i 2^(w i) for each run of ``slots`` numbers."""
     return [
-        sum(
-            number << (layout.slot_bits * place)
-            for place, number in enumerate(numbers[at : at + layout.slots])
-        )
+        sum(number << (layout.slot_bits * place) for place, number in enumerate(numbers[at : at + layout.slots]))
         for at in range(0, len(numbers), layout.slots)
     ]
 

@@ -24,9 +24,7 @@ def news20(source: Path, scratch: Path, cache: Path) -> Path:
     held = np.diff(indptr)
     values = np.repeat(1 / np.sqrt(np.maximum(held, 1)), held)
     shape = np.array([len(labels), 1_355_191])
-    return _imported(
-        "news20", scratch, cache, data=values, indices=columns, indptr=indptr, shape=shape, y=labels
-    )
+    return _imported("news20", scratch, cache, data=values, indices=columns, indptr=indptr, shape=shape, y=labels)
 
 
 def covtype(source: Path, scratch: Path, cache: Path) -> Path:

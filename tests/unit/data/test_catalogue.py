@@ -74,8 +74,7 @@ def url(public: Path) -> Iterator[str]:
 
 def tiny(url: str, public: Path, **changes: Any) -> Any:
     files = tuple(
-        PublicFile(name, url + name, hashlib.sha256((public / name).read_bytes()).hexdigest())
-        for name in NAMES
+        PublicFile(name, url + name, hashlib.sha256((public / name).read_bytes()).hexdigest()) for name in NAMES
     )
     numbers = {"train": 6, "test": 4, "features": 12, "classes": 2}
     return replace(CATALOGUE["mnist"], name="tiny", files=files, **(numbers | changes))
@@ -93,9 +92,7 @@ def test_a_download_is_checked_reported_and_kept_as_one_file(url: str, public: P
     assert {name: (done, total) for name, done, total in told} == {n: (s, s) for n, s in sizes.items()}
 
 
-def test_a_download_with_another_checksum_is_refused_and_not_kept(
-    url: str, public: Path, tmp_path: Path
-) -> None:
+def test_a_download_with_another_checksum_is_refused_and_not_kept(url: str, public: Path, tmp_path: Path) -> None:
     entry = tiny(url, public)
     (public / NAMES[1]).write_bytes(idx(np.zeros(6, np.uint8)))
     found = hashlib.sha256((public / NAMES[1]).read_bytes()).hexdigest()
@@ -105,9 +102,7 @@ def test_a_download_with_another_checksum_is_refused_and_not_kept(
     assert list((tmp_path / "cache" / "tiny").iterdir()) == []
 
 
-def test_a_download_without_a_known_checksum_is_checked_by_its_numbers(
-    url: str, public: Path, tmp_path: Path
-) -> None:
+def test_a_download_without_a_known_checksum_is_checked_by_its_numbers(url: str, public: Path, tmp_path: Path) -> None:
     entry = tiny(url, public, train=7)
     entry = replace(entry, files=tuple(replace(file, sha256=None) for file in entry.files))
     with raises(DataError, source=", ".join(url + name for name in NAMES)):
@@ -145,18 +140,14 @@ def test_no_public_source_of_a_name_is_an_error_that_lists_the_names() -> None:
         entry_of("imagenet")
 
 
-def test_the_folder_of_the_variable_comes_before_the_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_folder_of_the_variable_comes_before_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FENCHEL_DATA", str(tmp_path))
     assert data_folders() == (tmp_path, cache_folder())
     monkeypatch.delenv("FENCHEL_DATA")
     assert data_folders() == (cache_folder(),)
 
 
-def test_public_files_are_found_with_underscores_and_without_their_compression(
-    public: Path, tmp_path: Path
-) -> None:
+def test_public_files_are_found_with_underscores_and_without_their_compression(public: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data" / "fashion_mnist"
     folder.mkdir(parents=True)
     for name in NAMES:
@@ -235,10 +226,7 @@ def test_a_file_without_a_public_address_is_read_from_the_folder_that_has_it(div
     dataset = load("rcv1-subset", folders)
     assert dataset.test is not None
     assert sp.csr_array(dataset.train.features).toarray().tolist() == np.diag(np.arange(1.0, 8))[:3].tolist()
-    assert sp.csr_array(dataset.test.features).toarray().tolist() == [
-        [0, 0, 0, 4, 0, 0, 0],
-        [0, 0, 0, 0, 5, 0, 0],
-    ]
+    assert sp.csr_array(dataset.test.features).toarray().tolist() == [[0, 0, 0, 4, 0, 0, 0], [0, 0, 0, 0, 5, 0, 0]]
     assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([1, -1, 1], [-1, 1])
     assert locate("rcv1", folders) is None, "it is not what its publisher calls rcv1.binary"
 
@@ -293,9 +281,7 @@ def test_every_public_file_has_an_https_address_or_a_checksum() -> None:
 
 def test_adult_is_one_hot_encoded_in_a_stable_order(tmp_path: Path) -> None:
     row = "39, {}, 77516, Bachelors, 13, Single, Clerk, Husband, White, Male, 2174, 0, 40, Cuba, {}\n"
-    (tmp_path / "adult.data").write_text(
-        row.format("State-gov", "<=50K") + row.format("Private", ">50K") + "\n"
-    )
+    (tmp_path / "adult.data").write_text(row.format("State-gov", "<=50K") + row.format("Private", ">50K") + "\n")
     (tmp_path / "adult.test").write_text("|1x3 Cross validator\n" + row.format("Never-seen", ">50K."))
     dataset = CATALOGUE["adult"].read({name: tmp_path / name for name in ("adult.data", "adult.test")})
     assert dataset.test is not None

@@ -25,9 +25,7 @@ def source(**keys: Any) -> DataSource:
 
 
 @pytest.mark.parametrize(("exponent", "alpha"), [(0, 0.5), (0.7, 0.1), (0.3, None)])
-def test_sizes_and_classes_follow_those_that_the_client_trains_on(
-    exponent: float, alpha: float | None
-) -> None:
+def test_sizes_and_classes_follow_those_that_the_client_trains_on(exponent: float, alpha: float | None) -> None:
     data = source(partition={"kind": "zipf", "exponent": exponent, "alpha": alpha})
     test = data.test()
     assert test is not None

@@ -46,9 +46,7 @@ class Block(nn.Module):  # type: ignore[name-defined, misc]
         self.bn2 = nn.BatchNorm2d(outputs)
         self.downsample = None
         if stride != 1:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Any) -> Any:
         past = x if self.downsample is None else self.downsample(x)
@@ -153,9 +151,7 @@ def test_pixels_give_way_to_features_of_the_same_samples(weights: Path) -> None:
     assert data.training().samples == 40
 
 
-def test_nothing_is_computed_twice_on_one_machine(
-    weights: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_computed_twice_on_one_machine(weights: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
     compute = Extractor.compute
 
@@ -301,9 +297,7 @@ def test_settings_that_do_not_go_with_an_extractor_are_refused(
         make_settings(data=basis | keys, algorithm={"name": "hybrid-fedavg"})
 
 
-def test_a_clients_own_images_become_features(
-    weights: Path, tmp_path: Path, make_settings: MakeSettings
-) -> None:
+def test_a_clients_own_images_become_features(weights: Path, tmp_path: Path, make_settings: MakeSettings) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (12, 100), dtype=np.uint8)
     write_npz(tmp_path / "x.npz", DataSet(Samples(pixels, np.arange(12) % 2), image=(1, 10, 10)))
     data = {"name": "own", "holdout": 0.25, "extractor": {"file": str(weights), "size": 32}}

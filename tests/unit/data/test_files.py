@@ -44,9 +44,7 @@ def dense(part: Samples) -> Any:
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_a_libsvm_file_is_read_as_scikit_learn_wrote_it_however_compressed(
-    tmp_path: Path, suffix: str
-) -> None:
+def test_a_libsvm_file_is_read_as_scikit_learn_wrote_it_however_compressed(tmp_path: Path, suffix: str) -> None:
     rng = np.random.default_rng(0)
     features = sp.csr_array(rng.random((30, 12)) * (rng.random((30, 12)) < 0.3))
     labels = rng.integers(-1, 2, 30).astype(float)
@@ -245,9 +243,7 @@ def test_an_archive_that_is_no_data_set_is_refused(
 
 
 def idx(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
-    return (
-        bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
-    )
+    return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
 
 
 def test_idx_images_and_labels_are_paired_and_the_test_files_found_by_name(tmp_path: Path) -> None:
@@ -266,9 +262,7 @@ def test_idx_images_and_labels_are_paired_and_the_test_files_found_by_name(tmp_p
     assert dataset.test.labels.tolist() == [2, 0]
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\0\0\x08", b"\0\0\x08\x01\0\0\0\x05abc", b"\0\0\x07\x01\0\0\0\x01a"]
-)
+@pytest.mark.parametrize("content", [b"", b"\0\0\x08", b"\0\0\x08\x01\0\0\0\x05abc", b"\0\0\x07\x01\0\0\0\x01a"])
 def test_a_damaged_idx_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = written(tmp_path, "x-ubyte", content)
     with raises(DataError, source=path):

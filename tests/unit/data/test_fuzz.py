@@ -43,20 +43,7 @@ LIBSVM_LINES = st.lists(
     st.lists(
         st.one_of(
             st.sampled_from(
-                [
-                    b"1",
-                    b"-1",
-                    b"3:1",
-                    b"7:0.5",
-                    b"0:1",
-                    b"x",
-                    b":",
-                    b"1:",
-                    b"1:2:3",
-                    b"9:1e999",
-                    b"#",
-                    b"1_0:1",
-                ]
+                [b"1", b"-1", b"3:1", b"7:0.5", b"0:1", b"x", b":", b"1:", b"1:2:3", b"9:1e999", b"#", b"1_0:1"]
             ),
             st.binary(max_size=6),
         ),
@@ -109,9 +96,7 @@ def test_however_an_archive_is_damaged_only_a_data_error_escapes(tmp_path: Path,
 
 
 @fuzz
-@given(
-    header=st.text("{}()[]'<>:,0123456789 descrfotan_shpFlTu|iO-\n", max_size=90), body=st.binary(max_size=40)
-)
+@given(header=st.text("{}()[]'<>:,0123456789 descrfotan_shpFlTu|iO-\n", max_size=90), body=st.binary(max_size=40))
 def test_whatever_the_header_of_an_array_says_only_a_data_error_escapes(
     tmp_path: Path, header: str, body: bytes
 ) -> None:

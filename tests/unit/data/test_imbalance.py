@@ -92,9 +92,7 @@ def test_which_positives_go_depends_on_the_seed_only() -> None:
 
 
 @given(labels=LABELS, seed=st.integers(0, 3), percent=st.integers(1, 60))
-def test_of_the_whole_the_positive_classes_lose_in_proportion(
-    labels: Labels, seed: int, percent: int
-) -> None:
+def test_of_the_whole_the_positive_classes_lose_in_proportion(labels: Labels, seed: int, percent: int) -> None:
     positive = np.isin(labels, POSITIVE)
     try:
         rows = imbalanced_whole(labels, positive, percent / 100, seed)
@@ -125,10 +123,7 @@ def test_a_rate_that_changes_nothing_is_refused() -> None:
 
 
 @given(
-    labels=LABELS,
-    clients=st.integers(1, 20),
-    seed=st.integers(0, 3),
-    order=st.sampled_from(["shuffled", "in-order"]),
+    labels=LABELS, clients=st.integers(1, 20), seed=st.integers(0, 3), order=st.sampled_from(["shuffled", "in-order"])
 )
 def test_every_client_has_a_group_of_either_side_and_no_class_is_on_two_while_there_are_enough(
     labels: Labels, clients: int, seed: int, order: str
@@ -166,9 +161,7 @@ def test_fifty_classes_of_a_side_are_dealt_as_in_the_authors_program(clients: in
     found = [np.unique(labels[part.samples]) for part in parts]
     assert [int((classes < 50).sum()) for classes in found] == groups
     assert [int((classes >= 50).sum()) for classes in found] == groups
-    assert found[1].tolist() == list(range(1, 100, clients))[: groups[1]] + [
-        50 + c for c in range(1, 50, clients)
-    ]
+    assert found[1].tolist() == list(range(1, 100, clients))[: groups[1]] + [50 + c for c in range(1, 50, clients)]
     for part in imbalanced(parts, labels >= 50, 0.1, 0):
         rate = (labels[part.samples] >= 50).mean()
         assert 0.1 - 1 / len(part.samples) < rate <= 0.1
@@ -307,9 +300,7 @@ def test_any_partition_can_be_made_imbalanced_and_the_test_set_stays() -> None:
 
 def test_of_the_whole_clients_differ_and_the_training_set_has_the_rate() -> None:
     data = source(
-        [5, 6, 7, 8, 9],
-        partition={"kind": "dirichlet", "alpha": 0.05},
-        imbalance={"imratio": 0.1, "of": "whole"},
+        [5, 6, 7, 8, 9], partition={"kind": "dirichlet", "alpha": 0.05}, imbalance={"imratio": 0.1, "of": "whole"}
     )
     labels = data.training().labels.astype(np.int64)
     assert len(labels) == data.problem.samples
@@ -326,9 +317,7 @@ def test_the_table_marks_positive_classes_and_counts_what_is_left_out(tmp_path: 
     table = partition_table(data, 5)
     assert table.marked_names == (*"01234", *(f"{c} +" for c in range(5, 10)))
     assert table.positives is not None
-    assert table.positives.tolist() == [
-        np.isin(data.shard(k, 5).labels, range(5, 10)).sum() for k in range(5)
-    ]
+    assert table.positives.tolist() == [np.isin(data.shard(k, 5).labels, range(5, 10)).sum() for k in range(5)]
     assert table.left_out == data.problem.samples - table.counts.sum() > 0
     draw(table, tmp_path / "table.png")
     assert (tmp_path / "table.png").stat().st_size > 10_000
@@ -338,9 +327,7 @@ def test_the_table_marks_positive_classes_and_counts_what_is_left_out(tmp_path: 
 def test_the_table_counts_classes_on_several_clients() -> None:
     data = source([5, 6, 7], partition={"kind": "class-groups"})
     assert partition_table(data, 3).shared_classes == 0
-    assert (
-        partition_table(data, 5).shared_classes == 2
-    )  # clients 3 and 4 share classes of three positive ones
+    assert partition_table(data, 5).shared_classes == 2  # clients 3 and 4 share classes of three positive ones
 
 
 def test_who_is_positive_must_be_known() -> None:
@@ -371,17 +358,11 @@ def test_who_is_positive_must_be_known() -> None:
         ({"partition": {"kind": "sites", "sites": []}}, "sites"),
         ({"partition": {"kind": "sites", "sites": [{"size": 0, "imratio": 0.1}]}}, "size"),
         (
-            {
-                "partition": {"kind": "sites", "sites": [{"size": 1, "imratio": 0.1}]},
-                "imbalance": {"imratio": 0.1},
-            },
+            {"partition": {"kind": "sites", "sites": [{"size": 1, "imratio": 0.1}]}, "imbalance": {"imratio": 0.1}},
             "imratio of its own",
         ),
         (
-            {
-                "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 1},
-                "imbalance": {"imratio": 0.1},
-            },
+            {"partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 1}, "imbalance": {"imratio": 0.1}},
             "imbalance.of",
         ),
         ({"name": "own", "imbalance": {"imratio": 0.1}}, "imbalance: with name: own"),
@@ -414,9 +395,7 @@ def test_the_server_may_not_evaluate_on_samples_that_nobody_trains_on() -> None:
 
 
 @pytest.mark.parametrize("form", ["csv", "npz"])
-def test_a_column_of_the_file_says_who_holds_what_also_after_the_test_set_was_drawn(
-    tmp_path: Path, form: str
-) -> None:
+def test_a_column_of_the_file_says_who_holds_what_also_after_the_test_set_was_drawn(tmp_path: Path, form: str) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.random((90, 2)), np.arange(90) % 2
     wards = np.array(["north", "east", "south"])[(x[:, 0] * 3).astype(int)]
@@ -437,9 +416,7 @@ def test_a_column_of_the_file_says_who_holds_what_also_after_the_test_set_was_dr
     assert sum(data.shard(client, 3).samples for client in range(3)) == 60
     with raises(DataError, key="data.partition.column", column="ward"):
         data.shard(0, 2)
-    other = settings.model_copy(
-        update={"partition": settings.partition.model_copy(update={"column": "room"})}
-    )
+    other = settings.model_copy(update={"partition": settings.partition.model_copy(update={"column": "room"})})
     named: dict[str, Any] = {"array" if form == "npz" else "column": "room"}
     with raises(DataError, source=path, **named):
         DataSource.open(other, 4)

@@ -44,9 +44,7 @@ def need(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "folder"), [("mnist", "mnist"), ("fashion-mnist", "fashion_mnist")])
-def test_the_original_files_of_mnist_and_fashion_mnist_work_in_place(
-    real: Path, name: str, folder: str
-) -> None:
+def test_the_original_files_of_mnist_and_fashion_mnist_work_in_place(real: Path, name: str, folder: str) -> None:
     need(real / folder)
     dataset = load(name, (real,))
     assert dataset.test is not None

@@ -53,9 +53,7 @@ def test_without_identifiers_samples_are_known_by_their_row(laboratory: Path) ->
     assert shard.identifiers == ("0", "1")
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.int64(), pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]
-)
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
 def test_identifiers_of_a_parquet_file(tmp_path: Path, kind: Any) -> None:
     path = tmp_path / "x.parquet"
     names = pa.array([3, 1, 2]) if kind == pa.int64() else pa.array(["3", "1", "2"]).cast(kind)
@@ -73,9 +71,7 @@ def test_identifiers_of_a_parquet_file(tmp_path: Path, kind: Any) -> None:
         ("name,a,y\np,1,0\n", None),
     ],
 )
-def test_identifiers_that_cannot_be_used_are_refused_by_row(
-    tmp_path: Path, table: str, row: int | None
-) -> None:
+def test_identifiers_that_cannot_be_used_are_refused_by_row(tmp_path: Path, table: str, row: int | None) -> None:
     path = written(tmp_path, "x.csv", table)
     with raises(DataError, source=path, column="id", key="--id", row=row) as refusal:
         load_own(path, "y", identifier="id")
@@ -98,9 +94,7 @@ SPARSE = "1 1:1 3:2\n0 2:5\n\n1 # no value\n"
 
 @pytest.mark.parametrize("name", ["x.libsvm", "x.libsvm.gz", "x.txt"])
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-def test_identifiers_of_a_libsvm_file_are_the_lines_of_a_file_beside_it(
-    tmp_path: Path, name: str, end: str
-) -> None:
+def test_identifiers_of_a_libsvm_file_are_the_lines_of_a_file_beside_it(tmp_path: Path, name: str, end: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(SPARSE.encode()) if name.endswith(".gz") else SPARSE.encode())
     beside = tmp_path / "x.ids"
@@ -122,9 +116,7 @@ def test_identifiers_of_a_libsvm_file_are_the_lines_of_a_file_beside_it(
         (b"anna\n\xff\nc", None),
     ],
 )
-def test_a_file_of_identifiers_that_cannot_be_used_is_refused(
-    tmp_path: Path, lines: bytes, row: int | None
-) -> None:
+def test_a_file_of_identifiers_that_cannot_be_used_is_refused(tmp_path: Path, lines: bytes, row: int | None) -> None:
     path, beside = written(tmp_path, "x.libsvm", SPARSE), tmp_path / "x.ids"
     beside.write_bytes(lines)
     with raises(DataError, source=beside, key="--id", row=row) as refusal:
@@ -239,9 +231,7 @@ def test_columns_of_an_archive_go_by_number(tmp_path: Path) -> None:
             load_own(tmp_path / "x.npz", columns=number)
 
 
-def test_names_are_for_files_with_names_and_a_number_for_those_without(
-    tmp_path: Path, laboratory: Path
-) -> None:
+def test_names_are_for_files_with_names_and_a_number_for_those_without(tmp_path: Path, laboratory: Path) -> None:
     with raises(DataError, source=laboratory, key="data.columns"):
         load_own(laboratory, "outcome", identifier="patient", columns=4)
     with raises(DataError, source=tmp_path / "x.svm", key="data.columns"):

@@ -40,9 +40,7 @@ KINDS = st.one_of(
 )
 
 
-def divide(
-    labels: NDArray[Any], clients: int, seed: int = 0, features: int = 7, **kind: Any
-) -> list[ClientBlock]:
+def divide(labels: NDArray[Any], clients: int, seed: int = 0, features: int = 7, **kind: Any) -> list[ClientBlock]:
     return partition(labels, clients, seed, ADAPTER.validate_python(kind), features=features)
 
 
@@ -70,9 +68,7 @@ def test_every_sample_has_one_holder_and_every_client_a_sample_or_the_numbers_ar
 
 
 @given(labels=LABELS, clients=st.integers(1, 10), kind=KINDS)
-def test_the_same_arguments_give_the_same_parts(
-    labels: NDArray[np.int64], clients: int, kind: dict[str, Any]
-) -> None:
+def test_the_same_arguments_give_the_same_parts(labels: NDArray[np.int64], clients: int, kind: dict[str, Any]) -> None:
     try:
         first = divide(labels, clients, **kind)
     except DataError:
@@ -210,9 +206,7 @@ def test_dirichlet_keeps_its_minimum() -> None:
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 0.7])
 def test_zipf_sizes_follow_the_law_by_largest_remainder(exponent: float, alpha: float | None) -> None:
     labels = np.arange(60_000) % 10
-    sizes = np.array(
-        [len(p.samples) for p in divide(labels, 30, kind="zipf", exponent=exponent, alpha=alpha)]
-    )
+    sizes = np.array([len(p.samples) for p in divide(labels, 30, kind="zipf", exponent=exponent, alpha=alpha)])
     law = np.arange(1, 31) ** -exponent
     assert (np.abs(sizes - 60_000 * law / law.sum()) < 1).all()
     assert sizes[0] / sizes[-1] == pytest.approx(30**exponent, rel=0.01)
@@ -247,12 +241,7 @@ def test_more_clients_than_samples_are_refused_with_both_numbers() -> None:
         divide(np.arange(9), 10, kind="iid")
 
 
-@given(
-    samples=st.integers(1, 40),
-    features=st.integers(1, 30),
-    groups=st.integers(1, 6),
-    blocks=st.integers(1, 6),
-)
+@given(samples=st.integers(1, 40), features=st.integers(1, 30), groups=st.integers(1, 6), blocks=st.integers(1, 6))
 def test_a_grid_gives_every_cell_one_holder(samples: int, features: int, groups: int, blocks: int) -> None:
     kind: dict[str, Any] = {"kind": "grid", "sample_groups": groups, "feature_groups": blocks}
     held = np.zeros((samples, features), int)
@@ -271,9 +260,7 @@ def test_a_grid_gives_every_cell_one_holder(samples: int, features: int, groups:
 
 def test_the_first_clients_of_a_grid_hold_the_first_feature_group() -> None:
     parts = divide(np.zeros(10, np.int64), 6, features=4, kind="grid", sample_groups=3, feature_groups=2)
-    assert [part.features.tolist() for part in parts if part.features is not None] == [[0, 1]] * 3 + [
-        [2, 3]
-    ] * 3
+    assert [part.features.tolist() for part in parts if part.features is not None] == [[0, 1]] * 3 + [[2, 3]] * 3
     np.testing.assert_array_equal(parts[0].samples, parts[3].samples)
 
 
@@ -305,9 +292,7 @@ def ragged(dense: NDArray[Any], groups: int, blocks: int, seed: int = 0) -> list
 
 
 @given(seed=st.integers(0, 50), groups=st.integers(1, 3), blocks=st.integers(1, 4))
-def test_ragged_gives_every_value_one_holder_in_shares_that_differ_by_one(
-    seed: int, groups: int, blocks: int
-) -> None:
+def test_ragged_gives_every_value_one_holder_in_shares_that_differ_by_one(seed: int, groups: int, blocks: int) -> None:
     dense = np.random.default_rng(seed).integers(0, 3, size=(12, 9))
     matrix = sp.csr_array(dense)
     try:

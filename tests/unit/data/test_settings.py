@@ -22,11 +22,7 @@ def test_a_name_alone_is_a_complete_section_with_an_iid_partition() -> None:
 
 @pytest.mark.parametrize(
     ("scale", "steps"),
-    [
-        ("none", ()),
-        ("standard", ("standard",)),
-        (["standard", "unit-rows"], ("standard", "unit-rows")),
-    ],
+    [("none", ()), ("standard", ("standard",)), (["standard", "unit-rows"], ("standard", "unit-rows"))],
 )
 def test_scale_is_one_step_or_a_list_in_order(scale: object, steps: tuple[str, ...]) -> None:
     assert settings(name="digits", scale=scale).scalings == steps
@@ -44,10 +40,7 @@ def test_scale_is_one_step_or_a_list_in_order(scale: object, steps: tuple[str, .
         ({"name": "digits", "bias": 0}, "bias: 0"),
         ({"name": "digits", "task": "regression", "binarise": {"positive": [1]}}, "binarise: not allowed"),
         ({"name": "digits", "task": "regression", "classes": ["a", "b"]}, "classes: not allowed"),
-        (
-            {"name": "digits", "task": "regression", "partition": {"kind": "dirichlet", "alpha": 1}},
-            "dirichlet",
-        ),
+        ({"name": "digits", "task": "regression", "partition": {"kind": "dirichlet", "alpha": 1}}, "dirichlet"),
         ({"name": "digits", "classes": [1, "1"]}, "only once"),
         ({"name": "digits", "binarise": {"positive": []}}, "positive"),
         ({"name": "digits", "test_fraction": 1.0}, "test_fraction"),
@@ -65,18 +58,11 @@ def test_scale_is_one_step_or_a_list_in_order(scale: object, steps: tuple[str, .
             "needs exactly 4",
         ),
         (
-            {
-                "name": "digits",
-                "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 4, "image": [8, 8]},
-            },
+            {"name": "digits", "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 4, "image": [8, 8]}},
             "only allowed with layout: quadrants",
         ),
         (
-            {
-                "name": "digits",
-                "holdout": 0.1,
-                "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 3},
-            },
+            {"name": "digits", "holdout": 0.1, "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 3}},
             "holdout: 0.1 given",
         ),
     ],

@@ -75,9 +75,7 @@ def test_a_seed_of_its_own_fixes_the_test_set_of_runs_with_different_seeds() -> 
         np.testing.assert_array_equal(array(source(1, **keys).test()), array(source(2, **keys).test()))
         del keys["test_seed"]
         assert not np.array_equal(array(source(1, **keys).test()), array(source(2, **keys).test()))
-        np.testing.assert_array_equal(
-            array(source(5, **keys).test()), array(source(1, **keys, test_seed=5).test())
-        )
+        np.testing.assert_array_equal(array(source(5, **keys).test()), array(source(1, **keys, test_seed=5).test()))
 
 
 def test_scikit_learn_draws_real_labels_without_regard_to_them(tmp_path: Path) -> None:
@@ -97,9 +95,7 @@ def test_a_test_set_that_scikit_learn_cannot_draw_is_refused(tmp_path: Path) -> 
         source(1 << 32, **AS_SCIKIT_LEARN)
 
 
-@pytest.mark.parametrize(
-    "keys", [{"test_fraction": 0.5}, {"test_split": "scikit-learn"}, {"test_seed": 0}], ids=str
-)
+@pytest.mark.parametrize("keys", [{"test_fraction": 0.5}, {"test_split": "scikit-learn"}, {"test_seed": 0}], ids=str)
 def test_a_published_test_set_is_not_drawn_again(tmp_path: Path, keys: dict[str, Any]) -> None:
     part = Samples(np.ones((4, 1)), np.array([0, 1, 0, 1]))
     write_npz(tmp_path / "x.npz", DataSet(part, part))
@@ -169,10 +165,7 @@ def test_binarise_makes_even_against_odd() -> None:
 
 
 def test_a_held_out_part_and_the_shard_share_nothing_and_miss_nothing() -> None:
-    keys: dict[str, Any] = {
-        "name": "digits",
-        "partition": {"kind": "dirichlet", "alpha": 0.1, "min_samples": 40},
-    }
+    keys: dict[str, Any] = {"name": "digits", "partition": {"kind": "dirichlet", "alpha": 0.1, "min_samples": 40}}
     whole, divided = source(**keys), source(**keys, holdout=0.25)
     for client in range(10):
         kept, held_out = divided.shard(client, 10), divided.holdout(client, 10)

@@ -43,16 +43,12 @@ def test_an_address_that_is_none_is_refused_by_the_name_of_its_option(words: str
 def test_addresses_are_read_and_known_as_private_or_not() -> None:
     assert Address.parse("[::1]:80", "--metrics") == Address("::1", 80)
     assert str(Address("::1", 80)) == "[::1]:80"
-    private = [
-        host for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost") if Address(host, 1).is_loopback
-    ]
+    private = [host for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost") if Address(host, 1).is_loopback]
     assert private == ["127.0.0.1", "127.8.8.8", "::1", "localhost"]
     assert not any(Address(host, 1).is_loopback for host in ("0.0.0.0", "::", "192.0.2.1", "server"))
 
 
-@pytest.mark.parametrize(
-    ("words", "host", "port"), [("localhost:7443", "localhost", 7443), ("[::1]:80", "::1", 80)]
-)
+@pytest.mark.parametrize(("words", "host", "port"), [("localhost:7443", "localhost", 7443), ("[::1]:80", "::1", 80)])
 def test_an_address_is_host_and_port(words: str, host: str, port: int) -> None:
     assert Address.parse(words, "--to") == Address(host, port)
 

@@ -80,9 +80,7 @@ async def answer(server: Credentials, channel: grpc.ChannelCredentials, name: st
 # What is made
 
 
-def test_one_call_lays_out_a_folder_for_each_side_and_the_authoritys_key_is_in_one_of_them_only(
-    made: Path,
-) -> None:
+def test_one_call_lays_out_a_folder_for_each_side_and_the_authoritys_key_is_in_one_of_them_only(made: Path) -> None:
     leaf = ("authority.pem", "certificate.pem", "key.pem")
     expected = {f"{who}/{name}" for who in ("server", "north", "south") for name in leaf}
     assert files(made) == expected | {
@@ -91,9 +89,7 @@ def test_one_call_lays_out_a_folder_for_each_side_and_the_authoritys_key_is_in_o
         "authority/issued.jsonl",
     }
     key = (made / "authority" / AUTHORITY_KEY).read_bytes()
-    assert [path for path in made.rglob("*.pem") if path.read_bytes() == key] == [
-        made / "authority" / AUTHORITY_KEY
-    ]
+    assert [path for path in made.rglob("*.pem") if path.read_bytes() == key] == [made / "authority" / AUTHORITY_KEY]
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -132,11 +128,7 @@ def test_a_description_names_subject_hosts_expiry_and_the_authority_on_which_bot
     server, client = describe(made / "server"), describe(made / "north")
     assert server["hosts"] == [HOST, "192.0.2.7", "localhost", "127.0.0.1", "::1"]
     assert (server["role"], client["role"], client["subject"]) == ("server", "client", "north")
-    assert (
-        server["authority_sha256"]
-        == client["authority_sha256"]
-        != describe(foreign / "north")["authority_sha256"]
-    )
+    assert server["authority_sha256"] == client["authority_sha256"] != describe(foreign / "north")["authority_sha256"]
     assert client["expires"] > client["starts"]
     authority = describe(made / "authority")
     assert (authority["role"], authority["subject"]) == ("authority", "Fenchel authority")
@@ -184,9 +176,7 @@ def test_a_second_call_that_keeps_what_is_there_makes_only_what_is_missing(tmp_p
     check_pair(Credentials.load(tmp_path / "south"))
 
 
-@pytest.mark.parametrize(
-    "host", ["", "http://a", "a:7443", "a b", "-a.org", "a..b", "*", "a.*.org", "x" * 300]
-)
+@pytest.mark.parametrize("host", ["", "http://a", "a:7443", "a b", "-a.org", "a..b", "*", "a.*.org", "x" * 300])
 def test_a_host_that_is_neither_a_name_nor_an_address_is_refused(tmp_path: Path, host: str) -> None:
     make_authority(tmp_path / "authority", "a")
     with raises(SettingsError):
@@ -194,9 +184,7 @@ def test_a_host_that_is_neither_a_name_nor_an_address_is_refused(tmp_path: Path,
     assert not (tmp_path / "server").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "../a", "a b", "x" * 65, "ü", "-a", "authority", "server"]
-)
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "a b", "x" * 65, "ü", "-a", "authority", "server"])
 def test_a_client_name_that_cannot_be_a_folder_or_a_common_name_is_refused_before_anything_is_made(
     tmp_path: Path, name: str
 ) -> None:

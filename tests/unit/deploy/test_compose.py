@@ -105,9 +105,7 @@ def test_an_overlay_without_its_file_says_what_is_missing() -> None:
 LINK_OVERLAY = "deploy/compose.links.yml"
 
 
-def test_with_links_clients_reach_the_server_through_the_relay_alone_and_by_the_name_in_its_certificate() -> (
-    None
-):
+def test_with_links_clients_reach_the_server_through_the_relay_alone_and_by_the_name_in_its_certificate() -> None:
     services = config("docker-compose.yml", LINK_OVERLAY)["services"]
     networks = {name: set(service.get("networks", {})) for name, service in services.items()}
     assert not networks["client"] & networks["server"]
@@ -129,9 +127,7 @@ def test_a_relay_has_no_keys_and_no_files() -> None:
 
 
 def test_the_words_that_compose_gives_a_relay_are_those_of_the_command() -> None:
-    found = composed(
-        "docker-compose.yml", LINK_OVERLAY, FENCHEL_LINK="lte", FENCHEL_LINK_OPTIONS="--cut-every 60s"
-    )
+    found = composed("docker-compose.yml", LINK_OVERLAY, FENCHEL_LINK="lte", FENCHEL_LINK_OPTIONS="--cut-every 60s")
     words = shlex.split(yaml.safe_load(found.stdout)["services"]["relay"]["command"])
     if not main.app.registered_commands:
         main.register()

@@ -22,9 +22,7 @@ def make_certificates(folder: Path) -> None:
     """Run the command of the container ``certs`` in a folder."""
     service = yaml.safe_load(COMPOSE.read_text())["services"]["certs"]
     (script,) = service["command"]
-    script = (
-        script.replace("$$", "$").replace("/certs", str(folder)).replace("${FENCHEL_IDENTITIES:-64}", "2")
-    )
+    script = script.replace("$$", "$").replace("/certs", str(folder)).replace("${FENCHEL_IDENTITIES:-64}", "2")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run([*service["entrypoint"], script], check=True, env=os.environ | {"PATH": path})
 

@@ -64,9 +64,7 @@ def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path) -
             await run_in_process(
                 settings,
                 folder,
-                observer=dashboard.observer().beside(
-                    RunObserver(begins=begins, conducting=conducting.append)
-                ),
+                observer=dashboard.observer().beside(RunObserver(begins=begins, conducting=conducting.append)),
             )
 
         asyncio.run(run())
@@ -96,10 +94,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_everything_that_it_names_is_t
     with opened(folder, settings) as dashboard:
         whole = got(dashboard).decode()
         named = re.findall(r'(?:src|href)="([^"]*)"', whole)
-        assert set(named) == {
-            *("/page.css", "/dashboard.css", "/plotly.js", "/page.js", "/dashboard.js"),
-            "data:,",
-        }
+        assert set(named) == {*("/page.css", "/dashboard.css", "/plotly.js", "/page.js", "/dashboard.js"), "data:,"}
         for path in named:
             if path.startswith("/"):
                 assert got(dashboard, path[1:])

@@ -53,9 +53,7 @@ def test_gap_and_encryption_are_shown_where_there_are_some(terminal: bool) -> No
     assert "0.750" in text
 
 
-@pytest.mark.parametrize(
-    ("said", "stands"), [(["waiting for 1 more"], True), (["waiting for 1 more", ""], False)]
-)
+@pytest.mark.parametrize(("said", "stands"), [(["waiting for 1 more"], True), (["waiting for 1 more", ""], False)])
 def test_what_a_run_waits_for_stands_below_the_table_until_it_goes_on(said: list[str], stands: bool) -> None:
     output = StringIO()
     console = Console(file=output, width=140, force_terminal=True, color_system=None)

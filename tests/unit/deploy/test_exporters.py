@@ -36,9 +36,7 @@ class Told:
 
 def test_nothing_is_opened_unless_it_is_asked_for(tmp_path: Path) -> None:
     told = Told()
-    with told.watching(
-        tmp_path, Exporters.parse(dashboard=False, dashboard_at=None, metrics=None)
-    ) as observer:
+    with told.watching(tmp_path, Exporters.parse(dashboard=False, dashboard_at=None, metrics=None)) as observer:
         assert observer == RunObserver()
     assert told.said == told.warned == []
 
@@ -84,10 +82,7 @@ def test_words_that_are_no_address_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("library", "environment"),
-    [
-        ("prometheus_client", {}),
-        ("opentelemetry.sdk.trace", {"OTEL_TRACES_EXPORTER": "otlp"}),
-    ],
+    [("prometheus_client", {}), ("opentelemetry.sdk.trace", {"OTEL_TRACES_EXPORTER": "otlp"})],
 )
 def test_a_library_that_is_missing_is_named_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, environment: dict[str, Any]
@@ -96,8 +91,5 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     exporters = Exporters(metrics_at=Address("127.0.0.1", 0))
-    with (
-        raises(MissingDependencyError),
-        Told().watching(tmp_path, exporters),
-    ):
+    with raises(MissingDependencyError), Told().watching(tmp_path, exporters):
         pytest.fail("there is no library")

@@ -21,13 +21,7 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 """
 
-_SET = (
-    grpc_engine.VARIABLE,
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "KMP_DUPLICATE_LIB_OK",
-)
+_SET = (grpc_engine.VARIABLE, "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_DUPLICATE_LIB_OK")
 
 _SERVE = """
 import asyncio, grpc
@@ -85,20 +79,14 @@ def test_the_engine_is_chosen_before_grpc_is_imported(entry: str) -> None:
 def test_an_import_leaves_the_environment_as_it_was(module: str) -> None:
     compare = f"import os; before = dict(os.environ); import {module}; print(dict(os.environ) == before)"
     bare = {name: value for name, value in os.environ.items() if name not in _SET}
-    done = subprocess.run(
-        [sys.executable, "-c", compare], env=bare, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", compare], env=bare, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
 
 
 def test_a_process_of_the_command_line_computes_on_one_thread() -> None:
-    watched = (
-        "import atexit, os; atexit.register(lambda: print(os.environ.get('OMP_NUM_THREADS')))\n" + _COMMAND
-    )
+    watched = "import atexit, os; atexit.register(lambda: print(os.environ.get('OMP_NUM_THREADS')))\n" + _COMMAND
     bare = {name: value for name, value in os.environ.items() if name not in _SET}
-    done = subprocess.run(
-        [sys.executable, "-c", watched], env=bare, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", watched], env=bare, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("\n1\n")
 
 

@@ -41,9 +41,7 @@ def test_an_image_without_a_digest_is_an_error(tmp_path: Path) -> None:
 
 def test_all_images_are_those_of_the_compose_files(tmp_path: Path) -> None:
     named = [line.partition("=")[0] for line in pinned(tmp_path, DIGEST).stdout.splitlines()]
-    texts = [
-        path.read_text() for path in (ROOT / "docker-compose.yml", *(ROOT / "deploy").glob("compose.*.yml"))
-    ]
+    texts = [path.read_text() for path in (ROOT / "docker-compose.yml", *(ROOT / "deploy").glob("compose.*.yml"))]
     script = (ROOT / "deploy" / "pin-images").read_text()
     assert len(named) == 3
     for variable in named:
@@ -53,9 +51,7 @@ def test_all_images_are_those_of_the_compose_files(tmp_path: Path) -> None:
         assert any(f"${{{variable}:-{default}}}" in text for text in texts)
 
 
-@pytest.mark.parametrize(
-    "file", ["docker-compose.yml", "deploy/compose.client.yml", "deploy/compose.server.yml"]
-)
+@pytest.mark.parametrize("file", ["docker-compose.yml", "deploy/compose.client.yml", "deploy/compose.server.yml"])
 def test_the_base_image_can_be_chosen(file: str) -> None:
     services = yaml.safe_load((ROOT / file).read_text())["services"].values()
     (build,) = [service["build"] for service in services if "build" in service]

@@ -86,9 +86,7 @@ def secret_words(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_no_command_prints_a_secret(
-    folder: Path, capfd: pytest.CaptureFixture[str], options: list[str]
-) -> None:
+def test_no_command_prints_a_secret(folder: Path, capfd: pytest.CaptureFixture[str], options: list[str]) -> None:
     secrets = Secrets.load(folder / CLIENTS)
     fenchel("keys", "show", str(folder / CLIENTS), *options)
     of_clients = capfd.readouterr()
@@ -103,9 +101,7 @@ def test_no_command_prints_a_secret(
         assert secrets.private_key.public.fingerprint in shown
 
 
-def test_the_command_makes_keys_and_says_what_goes_where(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_makes_keys_and_says_what_goes_where(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     fenchel("keys", str(tmp_path / "keys"), "--bits", "2048")
     said = capfd.readouterr().out
     assert read_public(tmp_path / "keys" / SERVER).fingerprint in said
@@ -142,17 +138,13 @@ def test_a_server_takes_no_private_key_for_the_public_one(folder: Path, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_refuses_to_start_with_the_clients_file_among_its_certificates(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_server_refuses_to_start_with_the_clients_file_among_its_certificates(folder: Path, tmp_path: Path) -> None:
     make_all(tmp_path / "certs", ["localhost"], [])
     certs = tmp_path / "certs/server"
     refuse_private_keys(certs, {})
     (certs / "renamed").write_text((folder / CLIENTS).read_text())
     with raises(CredentialError):
-        fenchel(
-            "server", "experiments/quickstart.yaml", "--certs", str(certs), "--runs", str(tmp_path / "runs")
-        )
+        fenchel("server", "experiments/quickstart.yaml", "--certs", str(certs), "--runs", str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
 
 

@@ -120,9 +120,7 @@ def test_cuts_come_when_they_are_planned_but_not_while_the_link_is_down_anyway()
     assert cuts({}, 5) == []
 
 
-def test_the_mean_time_until_a_cut_is_what_was_asked_for_and_the_time_that_it_is_down_does_not_count() -> (
-    None
-):
+def test_the_mean_time_until_a_cut_is_what_was_asked_for_and_the_time_that_it_is_down_does_not_count() -> None:
     found = cuts({"cut_every": 10, "cut_for": 4}, 4000)
     up = np.diff([-4.0, *found]) - 4.0
     assert up.min() >= 0

@@ -59,9 +59,7 @@ def fenchels() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("fenchels")
-def test_words_of_others_move_no_cursor_and_forge_no_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_words_of_others_move_no_cursor_and_forge_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log_to_terminal(logging.WARNING)
     with log_to_file(tmp_path / "log.jsonl"):
         log.warning("client a (%s) is refused", FORGED)

@@ -74,11 +74,7 @@ def named(query: str) -> set[str]:
 
 
 def test_there_are_metrics_of_both_roles(names: set[str]) -> None:
-    assert {
-        "fenchel_rounds_total",
-        "fenchel_call_seconds_bucket",
-        "fenchel_client_part_seconds_total",
-    } <= names
+    assert {"fenchel_rounds_total", "fenchel_call_seconds_bucket", "fenchel_client_part_seconds_total"} <= names
     assert len(names) > 25
 
 
@@ -164,8 +160,7 @@ def sources() -> dict[str, Any]:
 def test_prometheus_asks_the_ports_at_which_the_containers_answer() -> None:
     services = config()["services"]
     jobs = {
-        job["job_name"]: job
-        for job in yaml.safe_load((MONITORING / "prometheus.yml").read_text())["scrape_configs"]
+        job["job_name"]: job for job in yaml.safe_load((MONITORING / "prometheus.yml").read_text())["scrape_configs"]
     }
     (target,) = jobs["fenchel-server"]["static_configs"][0]["targets"]
     assert target == "server:9464"

@@ -208,16 +208,8 @@ def test_check_and_up_refuse_it_before_a_process_starts(case: str, tmp_path: Pat
     "values",
     [
         of("fedavg", clients=456),  # 455 training samples
-        of(
-            "fedavg",
-            clients=456,
-            data={"name": "breast_cancer", "partition": {"kind": "dirichlet", "alpha": 1}},
-        ),
-        of(
-            "codasca",
-            objective=_BINARY,
-            data={"name": "breast_cancer", "classes": ["benign", "malignant", "neither"]},
-        )
+        of("fedavg", clients=456, data={"name": "breast_cancer", "partition": {"kind": "dirichlet", "alpha": 1}}),
+        of("codasca", objective=_BINARY, data={"name": "breast_cancer", "classes": ["benign", "malignant", "neither"]})
         | {"objective": _BINARY | {"positive": [2]}},
     ],
     ids=["more clients than samples", "more clients than samples, skewed", "nobody is positive"],

@@ -55,11 +55,7 @@ def file(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("l2", "optimum", "train", "test"),
-    [
-        (0.1, 0.35448369, 0.960, 0.921),
-        (0.01, 0.15444684, 0.985, 0.956),
-        (0.001, 0.07302129, 0.987, 0.982),
-    ],
+    [(0.1, 0.35448369, 0.960, 0.921), (0.01, 0.15444684, 0.985, 0.956), (0.001, 0.07302129, 0.987, 0.982)],
 )
 def test_the_optima_and_accuracies_are_those_of_the_specification(
     file: str, l2: float, optimum: float, train: float, test: float
@@ -163,9 +159,7 @@ def test_the_other_problem_is_solved_if_that_is_wanted(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(UNEVEN))
     figures = json.loads(fenchel(str(path), "--json", "--weighting", "uniform"))
     assert figures["objective"] == pytest.approx(optimum(validate(UNEVEN), "uniform"), abs=1e-8)
-    assert "This is not the run's problem, in which each sample does" in fenchel(
-        str(path), "--weighting", "uniform"
-    )
+    assert "This is not the run's problem, in which each sample does" in fenchel(str(path), "--weighting", "uniform")
 
 
 def test_who_draws_large_clients_more_often_counts_by_samples() -> None:
@@ -179,9 +173,7 @@ def test_what_minimises_another_problem_is_said(tmp_path: Path) -> None:
     path = tmp_path / "solve.yaml"
     path.write_text(yaml.safe_dump(UNEVEN | {"algorithm": {"name": "drdm"}}))
     shown = fenchel(str(path))
-    assert "not the run's problem: drdm minimises the largest of the clients' losses" in " ".join(
-        shown.split()
-    )
+    assert "not the run's problem: drdm minimises the largest of the clients' losses" in " ".join(shown.split())
 
 
 def test_where_features_are_split_no_client_has_a_loss_to_count(tmp_path: Path) -> None:

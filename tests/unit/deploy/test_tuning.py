@@ -268,9 +268,7 @@ def fenchel(*words: str) -> tuple[int, str]:
 def test_the_command_searches_and_goes_on(tmp_path: Path) -> None:
     written(tmp_path)
     file, runs = str(tmp_path / "tune.yaml"), str(tmp_path / "runs")
-    code, output = fenchel(
-        "tune", file, "--in-process", "--trials", "2", "--set", "rounds=3", "--runs", runs, "--json"
-    )
+    code, output = fenchel("tune", file, "--in-process", "--trials", "2", "--set", "rounds=3", "--runs", runs, "--json")
     assert code == 0
     values = json.loads(output)
     assert len(values["trials"]) == 2

@@ -27,18 +27,12 @@ def defective() -> HttpResponse:
 
 @pytest.fixture
 def server() -> Iterator[WebServer]:
-    routes = {
-        "/": lambda: HttpResponse("text/html; charset=utf-8", BODY),
-        "/later": not_ready,
-        "/broken": defective,
-    }
+    routes = {"/": lambda: HttpResponse("text/html; charset=utf-8", BODY), "/later": not_ready, "/broken": defective}
     with WebServer(Address("127.0.0.1", 0), routes) as opened:
         yield opened
 
 
-def asked(
-    server: WebServer, method: str = "GET", path: str = "/", **headers: str
-) -> tuple[int, dict[str, str], bytes]:
+def asked(server: WebServer, method: str = "GET", path: str = "/", **headers: str) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection(server.address.host, server.address.port, timeout=10)
     try:
         connection.request(method, path, headers=headers)
@@ -86,18 +80,9 @@ def test_what_has_not_changed_is_not_sent_again(server: WebServer) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    [
-        "evil.example.org",
-        "evil.example.org:7444",
-        "127.0.0.1.evil.example.org",
-        "",
-        "user@evil.example.org",
-        "[::1",
-    ],
+    ["evil.example.org", "evil.example.org:7444", "127.0.0.1.evil.example.org", "", "user@evil.example.org", "[::1"],
 )
-def test_a_request_for_another_name_is_refused_whatever_address_that_name_has(
-    server: WebServer, host: str
-) -> None:
+def test_a_request_for_another_name_is_refused_whatever_address_that_name_has(server: WebServer, host: str) -> None:
     status, _, body = asked(server, Host=host)
     assert status == 421
     assert BODY not in body
@@ -138,13 +123,9 @@ def test_readers_beyond_the_limit_are_turned_away_and_places_come_back() -> None
         let_go.wait(20)
         return HttpResponse("text/plain", b"at last")
 
-    with WebServer(
-        Address("127.0.0.1", 0), {"/": lambda: HttpResponse("text/plain", b"x"), "/slow": slow}
-    ) as server:
+    with WebServer(Address("127.0.0.1", 0), {"/": lambda: HttpResponse("text/plain", b"x"), "/slow": slow}) as server:
         found: list[int] = []
-        readers = [
-            threading.Thread(target=lambda: found.append(asked(server, path="/slow")[0])) for _ in range(16)
-        ]
+        readers = [threading.Thread(target=lambda: found.append(asked(server, path="/slow")[0])) for _ in range(16)]
         for reader in readers:
             reader.start()
         for _ in readers:
@@ -159,11 +140,7 @@ def test_readers_beyond_the_limit_are_turned_away_and_places_come_back() -> None
 
 
 def test_rubbish_does_not_bring_the_server_down(server: WebServer) -> None:
-    for rubbish in (
-        b"\x00\xff" * 100 + b"\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"GET " + b"a" * 70_000 + b"\r\n",
-    ):
+    for rubbish in (b"\x00\xff" * 100 + b"\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET " + b"a" * 70_000 + b"\r\n"):
         with socket.create_connection((server.address.host, server.address.port), 10) as raw:
             raw.sendall(rubbish)
             raw.shutdown(socket.SHUT_WR)

@@ -71,9 +71,7 @@ def test_some_samples_are_clipped_and_others_are_not(
     whole = make_objective(shard, l2=0.3, **section)
     bare = make_objective(shard, **{**section, "nonconvex": 0})
     w = np.random.default_rng(1).standard_normal(whole.dimension)
-    bound = (
-        float(np.median([np.linalg.norm(bare.batch_gradient(w, np.array([row]))) for row in range(40)])) + 0.1
-    )
+    bound = float(np.median([np.linalg.norm(bare.batch_gradient(w, np.array([row]))) for row in range(40)])) + 0.1
     wanted, clipped = looped(bare, whole, w, whole.all_rows, bound)
     assert 0 < clipped < 40
     found = whole.clipped_gradient(w, whole.all_rows, bound)
@@ -87,9 +85,7 @@ def test_a_bound_that_nobody_reaches_changes_no_bit(
 ) -> None:
     objective = make_objective(make_shard(classes=classes), l2=0.3, **section)
     w = np.random.default_rng(2).standard_normal(objective.dimension)
-    np.testing.assert_array_equal(
-        objective.clipped_gradient(w, objective.all_rows, 1e6), objective.gradient(w)
-    )
+    np.testing.assert_array_equal(objective.clipped_gradient(w, objective.all_rows, 1e6), objective.gradient(w))
 
 
 def test_float32_stays_float32(make_shard: MakeShard, make_objective: MakeObjective) -> None:
@@ -112,9 +108,7 @@ def test_networks_clip_as_a_loop_over_samples_does(
     shard = make_shard(9, 64, 3, seed=1)
     whole = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
     bare = make_objective(shard, kind=kind, dtype="float64")
-    monkeypatch.setattr(
-        "fenchel.common.objectives.networks.objective.GRADIENTS", 2 * whole.dimension
-    )  # chunks of two
+    monkeypatch.setattr("fenchel.common.objectives.networks.objective.GRADIENTS", 2 * whole.dimension)  # chunks of two
     w, rows = whole.initial(2), np.arange(9)
     bound = float(np.median([np.linalg.norm(bare.batch_gradient(w, np.array([row]))) for row in rows]))
     wanted, clipped = looped(bare, whole, w, rows, bound)

@@ -12,24 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.common.arrays import Vector
-from fenchel.common.objectives.coordinate import (
-    dual_step,
-    dual_values,
-    feasible,
-    line_terms,
-    scalar_step,
-    theory_step,
-)
+from fenchel.common.objectives.coordinate import dual_step, dual_values, feasible, line_terms, scalar_step, theory_step
 from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge
 
-LOSSES: list[MarginLoss] = [
-    Hinge(),
-    SmoothedHinge(1.0),
-    SmoothedHinge(0.3),
-    SquaredHinge(),
-    Logistic(),
-    Squared(),
-]
+LOSSES: list[MarginLoss] = [Hinge(), SmoothedHinge(1.0), SmoothedHinge(0.3), SquaredHinge(), Logistic(), Squared()]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 shares = st.floats(0, 1)
 scores = st.floats(-6, 6)
@@ -71,9 +57,7 @@ def grid_maximum(low: float, high: float, function: Callable[[Vector], Vector]) 
 
 @every_loss
 @given(share=shares, z=scores, y=signs, q=curvatures)
-def test_a_step_is_the_maximum_by_brute_force(
-    loss: MarginLoss, share: float, z: float, y: float, q: float
-) -> None:
+def test_a_step_is_the_maximum_by_brute_force(loss: MarginLoss, share: float, z: float, y: float, q: float) -> None:
     alpha = dual_of(loss, share, y)
     step = one(dual_step(loss, at(alpha), at(z), at(y), q))
     ends = [y * min(max(end, -60.0), 60.0) - alpha for end in loss.domain]
@@ -85,9 +69,7 @@ def test_a_step_is_the_maximum_by_brute_force(
 
 @every_loss
 @given(share=shares, z=st.floats(-1e5, 1e5), y=signs, q=st.floats(0, 1e9))
-def test_a_step_ends_in_the_domain_exactly(
-    loss: MarginLoss, share: float, z: float, y: float, q: float
-) -> None:
+def test_a_step_ends_in_the_domain_exactly(loss: MarginLoss, share: float, z: float, y: float, q: float) -> None:
     alpha = dual_of(loss, share, y)
     moved = at(alpha) + dual_step(loss, at(alpha), at(z), at(y), q)
     assert np.isfinite(loss.conjugate(moved, at(y)))
@@ -129,9 +111,7 @@ def test_a_step_is_continuous_in_the_score(
 
 @every_loss
 @given(share=shares, z=scores, y=signs, q=curvatures)
-def test_a_step_turns_its_sign_with_the_sample(
-    loss: MarginLoss, share: float, z: float, y: float, q: float
-) -> None:
+def test_a_step_turns_its_sign_with_the_sample(loss: MarginLoss, share: float, z: float, y: float, q: float) -> None:
     alpha = dual_of(loss, share, y)
     step = one(dual_step(loss, at(alpha), at(z), at(y), q))
     assert one(dual_step(loss, at(-alpha), at(-z), at(-y), q)) == -step
@@ -150,9 +130,7 @@ def test_the_hinge_step_is_not_the_printed_formula_for_negative_labels() -> None
 
 
 @given(share=shares, z=scores, y=signs, q=curvatures, s=st.floats(0.1, 3))
-def test_closed_forms_are_those_of_the_specification(
-    share: float, z: float, y: float, q: float, s: float
-) -> None:
+def test_closed_forms_are_those_of_the_specification(share: float, z: float, y: float, q: float, s: float) -> None:
     m = y * z
     expected: dict[MarginLoss, Callable[[float], float]] = {
         Hinge(): lambda b: np.clip(b + (1 - m) / q, 0, 1),

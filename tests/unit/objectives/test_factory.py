@@ -29,12 +29,8 @@ def section(**keys: Any) -> ObjectiveSettings:
 
 
 def test_every_setting_has_a_description() -> None:
-    sections = [
-        part["properties"] for part in ADAPTER.json_schema()["$defs"].values() if "properties" in part
-    ]
-    assert len(sections) == 6 + 5 + 8 + 1, (
-        "kinds of objectives, of scorers and of regularizers, and the model of a run"
-    )
+    sections = [part["properties"] for part in ADAPTER.json_schema()["$defs"].values() if "properties" in part]
+    assert len(sections) == 6 + 5 + 8 + 1, "kinds of objectives, of scorers and of regularizers, and the model of a run"
     assert all(field.get("description") for fields in sections for field in fields.values())
 
 
@@ -99,14 +95,7 @@ def test_an_objective_of_ones_own_is_built_by_its_name_with_its_parameters(
     assert dimension_of(own, 5, 2) == 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "{}:Mean",
-        "{}.deeper:Median",
-        "math:sqrt",
-    ],
-)
+@pytest.mark.parametrize("name", ["{}:Mean", "{}.deeper:Median", "math:sqrt"])
 def test_a_name_that_is_no_objective_is_refused(outside: str, name: str) -> None:
     with raises(SettingsError, key="objective.name"):
         dimension_of(section(kind="own", name=name.format(outside)), 5, 2)

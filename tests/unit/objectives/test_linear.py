@@ -46,12 +46,7 @@ seeds = st.integers(0, 2**32 - 1)
 @dense_and_sparse
 @given(seed=seeds)
 def test_the_gradient_equals_finite_differences(
-    make_shard: MakeShard,
-    make_objective: MakeObjective,
-    section: dict[str, Any],
-    classes: int,
-    sparse: bool,
-    seed: int,
+    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool, seed: int
 ) -> None:
     objective = make_objective(make_shard(classes=classes, seed=seed, sparse=sparse), l2=0.3, **section)
     w, u = np.random.default_rng(seed).standard_normal((2, objective.dimension))
@@ -119,12 +114,7 @@ def test_a_row_that_occurs_twice_counts_twice(
 @smooth
 @given(seed=seeds, reach=st.floats(1e-3, 10))
 def test_smoothness_and_strong_convexity_bound_how_the_gradient_turns(
-    make_shard: MakeShard,
-    make_objective: MakeObjective,
-    section: dict[str, Any],
-    classes: int,
-    seed: int,
-    reach: float,
+    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, seed: int, reach: float
 ) -> None:
     objective = make_objective(make_shard(classes=classes, seed=seed), l2=0.1, **section)
     w, step = np.random.default_rng(seed).standard_normal((2, objective.dimension))
@@ -158,12 +148,8 @@ def test_the_constants_of_the_term_that_is_not_convex_are_reached(
     assert objective.strong_convexity == pytest.approx(-0.2)
 
 
-def test_the_term_that_is_not_convex_has_its_closed_form(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
-    objective = make_objective(
-        make_shard(arrays=(np.zeros((2, 2)), [0, 1]), classes=2), kind="logistic", nonconvex=2
-    )
+def test_the_term_that_is_not_convex_has_its_closed_form(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+    objective = make_objective(make_shard(arrays=(np.zeros((2, 2)), [0, 1]), classes=2), kind="logistic", nonconvex=2)
     w = np.array([1.0, -3.0])
     assert objective.penalty(w) == pytest.approx(2 * (1 / 2 + 9 / 10))
     np.testing.assert_allclose(objective.gradient(w), [2 * 2 / 4, 2 * -6 / 100], atol=1e-15)
@@ -178,9 +164,7 @@ def test_the_constant_for_single_samples_bounds_how_their_gradients_turn(
     objective = make_objective(make_shard(classes=classes, seed=seed), l2=0.1, **section)
     assert isinstance(objective, LinearObjective)
     w, step = np.random.default_rng(seed).standard_normal((2, objective.dimension))
-    assert objective.largest_row_norm == pytest.approx(
-        np.linalg.norm(np.asarray(objective.features), axis=1).max()
-    )
+    assert objective.largest_row_norm == pytest.approx(np.linalg.norm(np.asarray(objective.features), axis=1).max())
     bound = objective.sample_smoothness(objective.largest_row_norm)
     for row in range(objective.samples):
         one = np.array([row])
@@ -278,9 +262,7 @@ def test_an_objective_without_samples_evaluates_other_shards_but_has_no_gradient
     make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
 ) -> None:
     full = make_shard(classes=classes)
-    empty = replace(
-        full, features=full.features[:0], labels=full.labels[:0], samples_held=full.samples_held[:0]
-    )
+    empty = replace(full, features=full.features[:0], labels=full.labels[:0], samples_held=full.samples_held[:0])
     objective = make_objective(empty, l2=0.1, **section)
     w = np.ones(objective.dimension)
     assert objective.evaluate(w).samples == 0

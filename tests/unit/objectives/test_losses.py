@@ -22,14 +22,7 @@ from fenchel.common.objectives.losses import (
     SquaredHinge,
 )
 
-LOSSES: list[MarginLoss] = [
-    Hinge(),
-    SmoothedHinge(1.0),
-    SmoothedHinge(0.3),
-    SquaredHinge(),
-    Logistic(),
-    Squared(),
-]
+LOSSES: list[MarginLoss] = [Hinge(), SmoothedHinge(1.0), SmoothedHinge(0.3), SquaredHinge(), Logistic(), Squared()]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 scores = st.floats(-8, 8)
 signs = st.sampled_from([-1.0, 1.0])

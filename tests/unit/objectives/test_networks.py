@@ -150,9 +150,7 @@ def test_dense_and_sparse_shards_give_the_same_bits(
 
 
 @both
-def test_gradient_steps_reduce_the_loss(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_gradient_steps_reduce_the_loss(make_shard: MakeShard, make_objective: MakeObjective, kind: str) -> None:
     objective = make_objective(make_shard(30, 64, 3, seed=12), kind=kind)
     w = objective.initial(13)
     before = objective.evaluate(w)
@@ -168,9 +166,7 @@ def test_a_network_without_samples_evaluates_other_shards_but_has_no_gradient(
     make_shard: MakeShard, make_objective: MakeObjective, kind: str
 ) -> None:
     full = make_shard(5, 64, 3)
-    empty = replace(
-        full, features=full.features[:0], labels=full.labels[:0], samples_held=full.samples_held[:0]
-    )
+    empty = replace(full, features=full.features[:0], labels=full.labels[:0], samples_held=full.samples_held[:0])
     objective = make_objective(empty, kind=kind)
     w = objective.initial(1)
     assert objective.evaluate(w) == Metrics(0.0, 0, 0)

@@ -66,8 +66,7 @@ def test_the_logistic_optimum_on_breast_cancer_is_the_one_of_the_specification(
 
 
 @pytest.mark.parametrize(
-    ("l2", "optimum", "accuracy"),
-    [(0.1, 0.35448369, 0.960), (0.01, 0.15444684, 0.985), (0.001, 0.07302129, 0.987)],
+    ("l2", "optimum", "accuracy"), [(0.1, 0.35448369, 0.960), (0.01, 0.15444684, 0.985), (0.001, 0.07302129, 0.987)]
 )
 def test_the_hinge_optimum_on_breast_cancer_is_the_one_of_the_specification(
     breast_cancer: Shard, make_objective: MakeObjective, l2: float, optimum: float, accuracy: float
@@ -103,11 +102,7 @@ def test_the_softmax_example_of_the_feddcd_specification_has_its_values_and_cons
 
     assert total(np.zeros(9)) == pytest.approx(4.394449154672, abs=1e-12)
     best = minimize(
-        total,
-        objectives[0].initial(0),
-        jac=slope,
-        method="L-BFGS-B",
-        options={"ftol": 1e-16, "gtol": 1e-9},
+        total, objectives[0].initial(0), jac=slope, method="L-BFGS-B", options={"ftol": 1e-16, "gtol": 1e-9}
     )
     assert best.fun == pytest.approx(3.723066979916, abs=1e-11)
     assert best.x[:3] == pytest.approx([0.67390466, -0.28688123, -0.31487257], abs=1e-7)
@@ -127,11 +122,7 @@ def test_the_softmax_example_of_the_feddcd_specification_has_its_values_and_cons
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_no_dual_value_exceeds_a_primal_value(
-    make_shard: MakeShard,
-    make_objective: MakeObjective,
-    loss: MarginLoss,
-    section: dict[str, str | float],
-    seed: int,
+    make_shard: MakeShard, make_objective: MakeObjective, loss: MarginLoss, section: dict[str, str | float], seed: int
 ) -> None:
     shard, l2 = make_shard(classes=2, seed=seed), 0.2
     draw = np.random.default_rng(seed)

@@ -57,9 +57,7 @@ def test_the_auc_is_the_share_of_pairs_in_order(ranking: Ranking) -> None:
 
 @given(rankings(), st.floats(1e-3, 1) | st.sampled_from([1 / 2, 1 / 3, 1 / 10]))
 def test_the_partial_auc_is_that_of_scikit_learn(ranking: Ranking, max_fpr: float) -> None:
-    assert ranking.partial_auc(max_fpr) == pytest.approx(
-        theirs(roc_auc_score, ranking, max_fpr=max_fpr), **EXACT
-    )
+    assert ranking.partial_auc(max_fpr) == pytest.approx(theirs(roc_auc_score, ranking, max_fpr=max_fpr), **EXACT)
 
 
 @given(rankings())
@@ -120,9 +118,7 @@ def test_objectives_of_two_classes_rank_samples_and_evaluate_them_in_one_pass(
     assert of_one.scores == pytest.approx(of_all.scores[:5], rel=1e-12, abs=1e-12)
 
 
-def test_a_high_score_speaks_for_the_second_class(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_a_high_score_speaks_for_the_second_class(make_shard: MakeShard, make_objective: MakeObjective) -> None:
     x = np.linspace(-1, 1, 10)[:, None]
     shard = make_shard(arrays=(x, (x[:, 0] > 0).astype(np.int64)))
     for kind, w in (("logistic", [1.0]), ("softmax", [-1.0, 1.0]), ("binary", [1.0])):

@@ -75,9 +75,7 @@ def test_the_operator_is_as_good_as_the_best_point_of_a_grid(
 
 @every
 @given(u=models, penalty=penalties, draw=st.integers(0, 2**32 - 1))
-def test_no_point_nearby_or_far_away_is_better(
-    section: dict[str, Any], u: Vector, penalty: float, draw: int
-) -> None:
+def test_no_point_nearby_or_far_away_is_better(section: dict[str, Any], u: Vector, penalty: float, draw: int) -> None:
     h, random = made(section), np.random.default_rng(draw)
     found = h.prox(u, penalty)
     least = merit(h, found, u, penalty)
@@ -96,17 +94,12 @@ def test_convex_terms_have_operators_that_never_expand(
     h = made(section)
     assert h.convex
     apart = np.linalg.norm(h.prox(u, penalty) - h.prox(v, penalty))
-    rounding = 1e-14 * (
-        np.linalg.norm(u) + np.linalg.norm(v)
-    )  # for points that are as near as numbers can be
+    rounding = 1e-14 * (np.linalg.norm(u) + np.linalg.norm(v))  # for points that are as near as numbers can be
     assert apart <= np.linalg.norm(u - v) * (1 + 1e-12) + rounding
 
 
 def test_the_terms_that_are_not_convex_have_operators_that_do() -> None:
-    for section, pair in (
-        ({"kind": "mcp", "weight": 1.0, "theta": 1.0}, (1.0, 0.8)),
-        (KINDS[-1], (0.85, 0.83)),
-    ):
+    for section, pair in (({"kind": "mcp", "weight": 1.0, "theta": 1.0}, (1.0, 0.8)), (KINDS[-1], (0.85, 0.83))):
         h = made(section)
         assert not h.convex
         u, v = (np.full(6, x) for x in pair)
@@ -115,9 +108,7 @@ def test_the_terms_that_are_not_convex_have_operators_that_do() -> None:
 
 @with_subgradients
 @given(x=models, y=models)
-def test_a_subgradient_supports_the_graph_of_a_convex_term(
-    section: dict[str, Any], x: Vector, y: Vector
-) -> None:
+def test_a_subgradient_supports_the_graph_of_a_convex_term(section: dict[str, Any], x: Vector, y: Vector) -> None:
     h = made(section)
     assert h.value(y) >= h.value(x) + h.subgradient(x) @ (y - x) - 1e-9
 
@@ -196,9 +187,7 @@ def test_impossible_terms_are_refused(section: dict[str, Any]) -> None:
         ADAPTER.validate_python(section)
 
 
-def test_the_factory_gives_every_objective_its_term(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_the_factory_gives_every_objective_its_term(make_shard: MakeShard, make_objective: MakeObjective) -> None:
     objective = make_objective(make_shard(features=3, classes=2), kind="softmax", regularizer=KINDS[4])
     plain = make_objective(make_shard(features=3, classes=2), kind="softmax")
     x = np.array([3.0, 0.0, 0.0, 4.0, 0.0, 0.0])

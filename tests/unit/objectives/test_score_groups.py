@@ -44,9 +44,7 @@ def groups(*rows: tuple[int, int, int]) -> Groups:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-def bounded(
-    positives: Sequence[Vector], negatives: Sequence[Vector], bins: int, least: int
-) -> tuple[float, float]:
+def bounded(positives: Sequence[Vector], negatives: Sequence[Vector], bins: int, least: int) -> tuple[float, float]:
     """AUC and error from the scores of each client."""
     high, low = ([score_groups(scores, bins, least) for scores in each] for each in (positives, negatives))
     return grouped_auc(high, low, bins)
@@ -87,9 +85,7 @@ def test_samples_that_are_fewer_than_a_group_needs_are_told_by_their_number_alon
 ) -> None:
     few = scores[: least - 1]
     others = data.draw(st.lists(st.floats(-8, 8), min_size=len(few), max_size=len(few)))
-    assert np.array_equal(
-        score_groups(np.array(few), bins, least), score_groups(np.array(others), bins, least)
-    )
+    assert np.array_equal(score_groups(np.array(few), bins, least), score_groups(np.array(others), bins, least))
 
 
 def centres(bins: int) -> Vector:
@@ -131,9 +127,7 @@ def test_where_groups_are_cut_tells_no_more_of_few_samples_than_their_parts_of_t
 
 
 @given(PLACES, BINS, st.integers(2, 6))
-def test_groups_end_only_at_places_that_no_sample_has_chosen(
-    bins: list[int], all_bins: int, least: int
-) -> None:
+def test_groups_end_only_at_places_that_no_sample_has_chosen(bins: list[int], all_bins: int, least: int) -> None:
     coarse = {k * all_bins // 32 for k in range(33)}
     found = score_groups(centres(1024)[bins], all_bins, least)
     for start, stop, _ in found.tolist():
@@ -187,9 +181,7 @@ def test_the_error_is_half_the_share_of_pairs_in_the_same_bin() -> None:
     bins = {y: np.minimum((64 * expit(each)).astype(int), 63) for y, each in scores.items()}
     same = np.mean(bins[True][:, None] == bins[False])
     auc, error = bounded([scores[True]], [scores[False]], 64, 1)
-    pooled = Ranking(
-        np.concatenate([bins[True], bins[False]]).astype(float), np.repeat([True, False], [400, 700])
-    )
+    pooled = Ranking(np.concatenate([bins[True], bins[False]]).astype(float), np.repeat([True, False], [400, 700]))
     assert error == pytest.approx(same / 2, abs=ROUNDING)
     assert auc == pytest.approx(pooled.auc, abs=ROUNDING)
 
@@ -240,9 +232,7 @@ def test_counts_do_not_overflow() -> None:
     assert (auc, error) == pytest.approx((0.5, 1 / 6))
 
 
-def divided(
-    positives: Sequence[Vector], negatives: Sequence[Vector], least: int = 5
-) -> list[tuple[float, float]]:
+def divided(positives: Sequence[Vector], negatives: Sequence[Vector], least: int = 5) -> list[tuple[float, float]]:
     """AUC and error by the line as it is, and then each time after it was divided further."""
     places, found = NO_PLACES, []
     while True:
@@ -290,9 +280,9 @@ def test_a_line_on_which_scores_are_spread_is_not_divided_further() -> None:
 
 
 PLACE = st.one_of(st.floats(-8, 8), st.sampled_from([-0.5, 0.0, 2.0**-52, 40.0, 1e300]))
-FURTHER = st.lists(
-    st.lists(PLACE, min_size=PARTS - 1, max_size=PARTS - 1).map(sorted), min_size=1, max_size=3
-).map(np.array)
+FURTHER = st.lists(st.lists(PLACE, min_size=PARTS - 1, max_size=PARTS - 1).map(sorted), min_size=1, max_size=3).map(
+    np.array
+)
 
 
 @given(SCORES, BINS, st.integers(1, 7), FURTHER)
@@ -306,8 +296,7 @@ def test_groups_of_a_line_that_is_divided_further_lie_in_those_of_the_line_as_it
     before = edges_of(bins, places[:-1])
     index = [0, *(np.searchsorted(finer, before) + 1).tolist(), finer.size + 1]
     inside = [
-        fine[(index[start] <= fine[:, 0]) & (fine[:, 1] <= index[stop]), 2].sum()
-        for start, stop, _ in coarse.tolist()
+        fine[(index[start] <= fine[:, 0]) & (fine[:, 1] <= index[stop]), 2].sum() for start, stop, _ in coarse.tolist()
     ]
     assert inside == coarse[:, 2].tolist()
     assert samples_in(fine) == len(scores)

@@ -21,14 +21,7 @@ from fenchel.common.randomness import generator
 from tests.messages import raises
 
 MakeShard = Callable[..., Shard]
-LOSSES: list[MarginLoss] = [
-    Hinge(),
-    SmoothedHinge(1.0),
-    SmoothedHinge(0.1),
-    SquaredHinge(),
-    Logistic(),
-    Squared(),
-]
+LOSSES: list[MarginLoss] = [Hinge(), SmoothedHinge(1.0), SmoothedHinge(0.1), SquaredHinge(), Logistic(), Squared()]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 
 
@@ -37,8 +30,7 @@ def accuracy(shard: Shard, w: Vector) -> float:
 
 
 @pytest.mark.parametrize(
-    ("l2", "optimum", "train"),
-    [(0.1, 0.35448369, 0.960), (0.01, 0.15444684, 0.985), (0.001, 0.07302129, 0.987)],
+    ("l2", "optimum", "train"), [(0.1, 0.35448369, 0.960), (0.01, 0.15444684, 0.985), (0.001, 0.07302129, 0.987)]
 )
 def test_the_hinge_optimum_is_that_of_the_specification(
     breast_cancer: Shard, l2: float, optimum: float, train: float
@@ -57,9 +49,7 @@ def test_the_logistic_optimum_is_that_of_the_specification(breast_cancer: Shard)
 
 @every_loss
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_a_sample_of_weight_two_counts_like_two_samples(
-    make_shard: MakeShard, loss: MarginLoss, sparse: bool
-) -> None:
+def test_a_sample_of_weight_two_counts_like_two_samples(make_shard: MakeShard, loss: MarginLoss, sparse: bool) -> None:
     shard = make_shard(60, 5, 2, seed=4, sparse=sparse)
     twice = np.arange(60) < 20
     rows = np.concatenate([np.arange(60), np.flatnonzero(twice)])
@@ -189,9 +179,7 @@ def test_every_step_keeps_the_dual_feasible_and_never_lowers_it(
 
 @every_loss
 @given(seed=st.integers(0, 2**32 - 1))
-def test_the_gap_is_the_sum_of_what_each_sample_lacks(
-    make_shard: MakeShard, loss: MarginLoss, seed: int
-) -> None:
+def test_the_gap_is_the_sum_of_what_each_sample_lacks(make_shard: MakeShard, loss: MarginLoss, seed: int) -> None:
     """Specification, 1.2: true where w is that of alpha, and every term is at least 0."""
     problem = DualProblem.of(loss, make_shard(seed=seed), 0.2)
     dual = problem.targets * np.random.default_rng(seed).random(problem.samples)

@@ -12,14 +12,7 @@ from scipy.optimize import root
 from fenchel.common.arrays import Dense, Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.linear import LinearObjective
-from fenchel.common.objectives.losses import (
-    Logistic,
-    ScoreLoss,
-    SmoothedHinge,
-    Softmax,
-    Squared,
-    SquaredHinge,
-)
+from fenchel.common.objectives.losses import Logistic, ScoreLoss, SmoothedHinge, Softmax, Squared, SquaredHinge
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.optim import Solved, Tilted, solve

@@ -172,9 +172,7 @@ def test_a_solver_that_is_not_one_is_refused(text: str) -> None:
 
 def test_a_choice_of_ones_own_takes_over_when_the_run_stops() -> None:
     run_wide = NewtonCgSolver(stop=Stopping(accuracy=0.01))
-    assert LbfgsSolver(memory=5).stopping_like(run_wide) == LbfgsSolver(
-        memory=5, stop=Stopping(accuracy=0.01)
-    )
+    assert LbfgsSolver(memory=5).stopping_like(run_wide) == LbfgsSolver(memory=5, stop=Stopping(accuracy=0.01))
     own = SgdSolver(stop=Stopping(epochs=3))
     assert own.stopping_like(run_wide) is own
 

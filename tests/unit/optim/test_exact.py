@@ -285,8 +285,7 @@ def test_finite_sums_converge_linearly(kind: str, batch_size: int, loss: str) ->
     solver = f"{{kind: {kind}, batch_size: {batch_size}}}"
     passes = run(problem, solver, gradient=1e-10).iterations
     distances = [
-        np.linalg.norm(run(problem, solver, epochs=max(passes * part // 4, 1)).w - best)
-        for part in range(1, 5)
+        np.linalg.norm(run(problem, solver, epochs=max(passes * part // 4, 1)).w - best) for part in range(1, 5)
     ]
     whole = np.log(np.linalg.norm(best) / distances[-1])
     assert distances[-1] < 1e-8

@@ -16,10 +16,7 @@ ORIGIN: Vector = np.zeros(CLASSES * FEATURES)
 
 
 def features_of(i: int) -> list[list[float]]:
-    return [
-        [((7 * i + 5 * j + 3 * k * k + i * j * k) % 11) / 5 - 1 for k in range(FEATURES)]
-        for j in range(4 + i)
-    ]
+    return [[((7 * i + 5 * j + 3 * k * k + i * j * k) % 11) / 5 - 1 for k in range(FEATURES)] for j in range(4 + i)]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +78,6 @@ def test_five_plain_steps_are_the_first_round_of_fedavg_and_fedprox(clients: lis
     tied = np.mean([run(Tilted(clients[i], ORIGIN, 0.5, ORIGIN), solver, steps=5).w for i in (0, 1)], axis=0)
     assert total(clients, tied) == pytest.approx(4.2127542721, abs=5e-11)
     epochs = [
-        run(Tilted(clients[i], ORIGIN), "{kind: sgd, batch_size: null, step_size: 0.2}", epochs=5).w
-        for i in (0, 1)
+        run(Tilted(clients[i], ORIGIN), "{kind: sgd, batch_size: null, step_size: 0.2}", epochs=5).w for i in (0, 1)
     ]
     np.testing.assert_allclose(np.mean(epochs, axis=0), average, atol=1e-15)

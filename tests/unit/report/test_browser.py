@@ -36,27 +36,12 @@ def look(page: Path, width: int, profile: Path) -> tuple[str, list[str]]:
     frame = page.with_name(f"frame-{width}.html")
     frame.write_text(FRAME.format(page=page.name, width=width))
     flags = [
-        *(
-            "headless",
-            "no-sandbox",
-            "disable-gpu",
-            "disable-background-networking",
-            "disable-component-update",
-        ),
-        *(
-            "disable-sync",
-            "no-first-run",
-            "allow-file-access-from-files",
-            "enable-logging=stderr",
-            "dump-dom",
-        ),
+        *("headless", "no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update"),
+        *("disable-sync", "no-first-run", "allow-file-access-from-files", "enable-logging=stderr", "dump-dom"),
         *(f"user-data-dir={profile}", "window-size=1920,1080", "virtual-time-budget=10000"),
     ]
     done = subprocess.run(
-        [BROWSER, *(f"--{flag}" for flag in flags), frame.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [BROWSER, *(f"--{flag}" for flag in flags), frame.as_uri()], capture_output=True, text=True, timeout=120
     )
     measures = re.search(r'data-measures="([^"]*)"', done.stdout)
     assert measures is not None, done.stderr[-2000:]
@@ -74,9 +59,7 @@ def test_one_run_is_drawn_within_the_window(tmp_path: Path, finished: Run, width
 def test_several_runs_with_long_names_are_drawn_on_a_phone(
     tmp_path: Path, finished: Run, killed: Run, altered: Callable[..., Run]
 ) -> None:
-    other = altered(
-        "x" * 120, settings=lambda text: text.replace("seed: 7", "seed: 8").replace("tiny", "y" * 90)
-    )
+    other = altered("x" * 120, settings=lambda text: text.replace("seed: 7", "seed: 8").replace("tiny", "y" * 90))
     page = write_report([finished, killed, other], tmp_path / "report.html", optima=[0.1, 0.1, 0.1])
     measures, complaints = look(page, 390, tmp_path / "profile")
     assert re.fullmatch(r"overflow 0 drawn true charts \d+ empty 0", measures), measures

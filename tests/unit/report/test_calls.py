@@ -67,9 +67,7 @@ def test_a_silent_client_is_missed_and_the_slowest_of_all(altered: Callable[...,
 
 
 def test_tables_of_older_versions_say_what_they_know(altered: Callable[..., Run], finished: Run) -> None:
-    older = finished.calls_table.drop_columns(
-        ["waiting_s", "take_s", "serialisation_s", "socket_down", "socket_up"]
-    )
+    older = finished.calls_table.drop_columns(["waiting_s", "take_s", "serialisation_s", "socket_down", "socket_up"])
     run = altered(calls=older)
     assert np.isfinite(waiting_of(run.calls_table).took).all()
     assert np.isnan(waiting_of(run.calls_table).waited).all()
@@ -98,11 +96,7 @@ def test_a_thinned_map_keeps_counts_and_means(rows: int, columns: int, clients: 
             assert small.took[i, j] == pytest.approx(full.took[np.ix_(few, some)].mean())
             known = full.waited[np.ix_(few, some)]
             known = known[np.isfinite(known)]
-            assert (
-                np.isnan(small.waited[i, j])
-                if not known.size
-                else small.waited[i, j] == pytest.approx(known.mean())
-            )
+            assert np.isnan(small.waited[i, j]) if not known.size else small.waited[i, j] == pytest.approx(known.mean())
 
 
 def test_the_stages_of_a_call_and_the_remainder_are_the_whole(finished: Run) -> None:
@@ -111,9 +105,7 @@ def test_the_stages_of_a_call_and_the_remainder_are_the_whole(finished: Run) -> 
         zip(finished.calls["client"], finished.calls["phase"], strict=True)
     )
     for one in found:
-        mine = finished.calls[
-            (finished.calls["client"] == one.client) & (finished.calls["phase"] == one.phase)
-        ]
+        mine = finished.calls[(finished.calls["client"] == one.client) & (finished.calls["phase"] == one.phase)]
         whole = (mine["total_s"] + mine["take_s"] + mine["waiting_s"]).mean()
         assert one.whole == pytest.approx(whole)
         assert one.seconds["compute_s"] == pytest.approx(mine["compute_s"].mean())

@@ -72,11 +72,7 @@ def test_only_counted_answers_of_the_rounds_themselves_are_round_trips() -> None
     assert round_trips(table, np.array([1.0, 2.0])).tolist() == [1.0, 0.0]
 
 
-@given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=6),
-    st.floats(1e-4, 100.0),
-    st.integers(0, 1000),
-)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.floats(1e-4, 100.0), st.integers(0, 1000))
 def test_so_many_phases_are_so_many_round_trips(cohorts: list[int], slowest: float, seed: int) -> None:
     """Each phase asks its clients at once, and the next begins when the last of them has answered."""
     random = np.random.default_rng(seed)
@@ -122,13 +118,7 @@ def test_rounds_that_were_not_evaluated_are_passed_over(altered: Alter) -> None:
 
 @pytest.mark.parametrize(
     ("losses", "reached"),
-    [
-        ([10.0, 5.0, 1.0, 0.0], 3),
-        ([10.0, 0.0, 9.0, 5.0], 2),
-        ([1.0, 1.0, 2.0], 3),
-        ([5.0], 1),
-        ([0.0, -1.0], 2),
-    ],
+    [([10.0, 5.0, 1.0, 0.0], 3), ([10.0, 0.0, 9.0, 5.0], 2), ([1.0, 1.0, 2.0], 3), ([5.0], 1), ([0.0, -1.0], 2)],
 )
 def test_rounds_to_reach_ninety_per_cent_of_the_reduction(losses: list[float], reached: int) -> None:
     assert rounds_to_reach(np.arange(1, len(losses) + 1, dtype=np.float64), np.array(losses), 0.9) == reached

@@ -19,9 +19,7 @@ def test_costs_are_those_of_all_rounds_so_far(finished: Run) -> None:
     np.testing.assert_allclose(costs["bytes"], (metrics["wire_down"] + metrics["wire_up"]).cumsum())
 
 
-def test_bytes_of_sockets_are_an_axis_only_where_every_round_counted_them(
-    altered: Callable[..., Run],
-) -> None:
+def test_bytes_of_sockets_are_an_axis_only_where_every_round_counted_them(altered: Callable[..., Run]) -> None:
     known = altered("known", metrics={"socket_down": [1.0, 2.0, 3.0], "socket_up": [10.0, 20.0, 30.0]})
     assert curves_of(known).costs["socket"].tolist() == [11.0, 33.0, 66.0]
     partly = altered("partly", metrics={"socket_down": [1.0, math.nan, 3.0], "socket_up": [1.0, 1.0, 1.0]})

@@ -47,16 +47,7 @@ def test_every_phase_says_how_many_ciphertexts_it_made_and_opened(encrypted: Run
 def test_encryption_is_no_computation_and_the_parts_add_up_to_the_round(encrypted: Run) -> None:
     metrics, calls = encrypted.metrics, encrypted.calls
     assert (metrics["encryption_s"] > 0).all()
-    parts = [
-        "compute_s",
-        "encryption_s",
-        "coding_s",
-        "network_s",
-        "queueing_s",
-        "away_s",
-        "waiting_s",
-        "server_s",
-    ]
+    parts = ["compute_s", "encryption_s", "coding_s", "network_s", "queueing_s", "away_s", "waiting_s", "server_s"]
     parts += ["unaccounted_s"]
     np.testing.assert_allclose(metrics[parts].sum(axis=1), metrics["seconds"], rtol=1e-9)
     client = ["client_decode_s", "compute_s", "encrypt_s", "decrypt_s", "journal_s", "client_encode_s"]

@@ -48,9 +48,7 @@ def objective(**values: Any) -> ObjectiveSettings:
     return adapter.validate_python(values)
 
 
-@pytest.mark.parametrize(
-    ("snr", "rate"), [(0, 1.000e6), (5, 2.057e6), (10, 3.459e6), (15, 5.028e6), (20, 6.658e6)]
-)
+@pytest.mark.parametrize(("snr", "rate"), [(0, 1.000e6), (5, 2.057e6), (10, 3.459e6), (15, 5.028e6), (20, 6.658e6)])
 def test_the_rate_is_shannons_capacity(snr: float, rate: float) -> None:
     assert Channel(snr, 1e6).rate == pytest.approx(rate, rel=5e-4)
     assert Channel(snr, 7e6).rate == pytest.approx(7 * Channel(snr, 1e6).rate)
@@ -117,10 +115,7 @@ def test_the_best_of_the_papers_four_points_changes_once() -> None:
 def test_the_map_of_the_cnn_is_the_specifications() -> None:
     step = computing(DEVICE, BACKWARD * 32 * CNN).energy
     table = [
-        [
-            best(PAPER, step, sending(DEVICE, Channel(snr, width), bits_of(2, 794_310)).energy)
-            for snr in RATIOS
-        ]
+        [best(PAPER, step, sending(DEVICE, Channel(snr, width), bits_of(2, 794_310)).energy) for snr in RATIOS]
         for width in BANDWIDTHS
     ]
     assert table == [[30, 30, 30, 30, 30], [30, 30, 30, 30, 5], [30, 30, 5, 5, 5], [30, 5, 5, 5, 5]]
@@ -140,21 +135,13 @@ def test_only_the_ratio_of_the_two_energies_matters(
 
 
 @given(tables, joules, joules)
-def test_the_best_number_is_one_that_was_measured(
-    rounds: dict[int, float], step: float, upload: float
-) -> None:
+def test_the_best_number_is_one_that_was_measured(rounds: dict[int, float], step: float, upload: float) -> None:
     found = best(rounds, step, upload)
     cost = between(rounds, found) * (found * step + upload)
-    assert cost == pytest.approx(
-        min(count * (tau * step + upload) for tau, count in rounds.items()), rel=1e-12
-    )
+    assert cost == pytest.approx(min(count * (tau * step + upload) for tau, count in rounds.items()), rel=1e-12)
 
 
-@given(
-    joules,
-    st.tuples(st.floats(-20, 40), st.floats(-20, 40)),
-    st.tuples(st.floats(1e3, 1e9), st.floats(1e3, 1e9)),
-)
+@given(joules, st.tuples(st.floats(-20, 40), st.floats(-20, 40)), st.tuples(st.floats(1e3, 1e9), st.floats(1e3, 1e9)))
 def test_a_better_channel_costs_less_and_never_asks_for_more_local_steps(
     step: float, snrs: tuple[float, float], widths: tuple[float, float]
 ) -> None:
@@ -315,9 +302,7 @@ def test_runs_are_compared_by_what_they_take_to_the_target(drdm: Callable[[int],
     assert twice == once
 
 
-def test_the_map_is_of_the_best_steps_or_of_one_runs_energy(
-    drdm: Callable[[int], Run], tmp_path: Path
-) -> None:
+def test_the_map_is_of_the_best_steps_or_of_one_runs_energy(drdm: Callable[[int], Run], tmp_path: Path) -> None:
     several = [Measured.of(drdm(steps), 3.0, "worst_client_loss") for steps in (1, 8)]
     title, steps = over_channels(several, Devices(), Channel(0, 1), RATIOS, BANDWIDTHS)
     assert (title, steps.shape) == ("Local steps that take the least energy", (4, 5))
@@ -329,23 +314,14 @@ def test_the_map_is_of_the_best_steps_or_of_one_runs_energy(
     missed = Measured.of(drdm(1), 1e-9, "worst_client_loss")
     with raises(SettingsError):
         over_channels([several[0], missed], Devices(), Channel(0, 1), RATIOS, BANDWIDTHS)
-    plain = draw_map(
-        np.full((4, 5), 30.0), RATIOS, BANDWIDTHS, title="x", path=tmp_path / "maps" / "plain.png"
-    )
+    plain = draw_map(np.full((4, 5), 30.0), RATIOS, BANDWIDTHS, title="x", path=tmp_path / "maps" / "plain.png")
     coloured = draw_map(energy, RATIOS, BANDWIDTHS, title="x", path=tmp_path / "energy.png")
     shades = [len(np.unique(imread(path)[..., :3].reshape(-1, 3), axis=0)) for path in (plain, coloured)]
     assert shades[1] > shades[0] + 10
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"kappa": 1},
-        {"frequency": 0},
-        {"clients": {"a": {"frequency": "fast"}}},
-        {"clients": [1]},
-    ],
-    ids=str,
+    "values", [{"kappa": 1}, {"frequency": 0}, {"clients": {"a": {"frequency": "fast"}}}, {"clients": [1]}], ids=str
 )
 def test_constants_that_cannot_be_are_refused(values: dict[str, Any]) -> None:
     with raises(SettingsError):

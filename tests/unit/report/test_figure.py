@@ -45,23 +45,17 @@ def test_a_cost_of_ones_choice_is_the_horizontal_axis(tmp_path: Path, finished: 
 
 def test_every_chart_of_the_page_has_a_picture(tmp_path: Path, finished: Run, killed: Run) -> None:
     kinds = ["time-by-round", "time-by-client", "latency", "waiting", "bytes-by-client"]
-    curves = [
-        f"curves-{axis}" for axis in ("round", "seconds", "bytes")
-    ]  # in one process there are no sockets
+    curves = [f"curves-{axis}" for axis in ("round", "seconds", "bytes")]  # in one process there are no sockets
     one = write_pictures([finished], tmp_path / "one")
     assert [path.stem for path in one] == curves + kinds
     assert min(colors(path) for path in one) > 10
     several = write_pictures([finished, killed], tmp_path / "several")
     assert len(several) == len({path.name for path in several}) == len(curves) + 2 * len(kinds)
-    assert [path.stem for path in write_pictures([Run(_empty(tmp_path))], tmp_path / "none")] == [
-        "curves-round"
-    ]
+    assert [path.stem for path in write_pictures([Run(_empty(tmp_path))], tmp_path / "none")] == ["curves-round"]
 
 
 def test_the_same_runs_give_the_same_picture(tmp_path: Path, finished: Run) -> None:
-    assert (
-        draw([finished], tmp_path / "a.png").read_bytes() == draw([finished], tmp_path / "b.png").read_bytes()
-    )
+    assert draw([finished], tmp_path / "a.png").read_bytes() == draw([finished], tmp_path / "b.png").read_bytes()
 
 
 def test_the_legend_of_latencies_has_few_phases_and_lies_within_the_picture(
@@ -77,10 +71,7 @@ def test_the_legend_of_latencies_has_few_phases_and_lies_within_the_picture(
     monkeypatch.setattr(Figure, "savefig", saved)
     rows = finished.calls_table.num_rows
     for prefix in ("phase", "a_phase_with_a_very_long_name"):
-        calls = {
-            "phase": [f"{prefix}_{i % 10}" for i in range(rows)],
-            "total_s": [1.0 + i % 10 for i in range(rows)],
-        }
+        calls = {"phase": [f"{prefix}_{i % 10}" for i in range(rows)], "total_s": [1.0 + i % 10 for i in range(rows)]}
         run = altered(prefix, calls=calls)
         plots._draw(run, "x", plots._latency, tmp_path / f"{prefix}.png")
         (legend,) = kept[-1].legends

@@ -80,15 +80,7 @@ def test_the_command_takes_one_for_each_run_and_refuses_one_for_several_problems
     other = changed("other", objective={"l2": 0.5})
     app = typer.Typer()
     register(app)
-    words = [
-        "report",
-        str(finished.path),
-        str(other.path),
-        "-o",
-        str(tmp_path / "a.html"),
-        "--csv",
-        str(tmp_path),
-    ]
+    words = ["report", str(finished.path), str(other.path), "-o", str(tmp_path / "a.html"), "--csv", str(tmp_path)]
     refused = CliRunner().invoke(app, [*words, "--optimum", "0.25"])
     assert isinstance(refused.exception, SettingsError)
     assert not (tmp_path / "a.html").exists()
@@ -101,9 +93,7 @@ def test_the_command_takes_one_for_each_run_and_refuses_one_for_several_problems
 def test_who_holds_what_does_not_matter_where_everybody_trains_on_all(changed: Callable[..., Run]) -> None:
     mnist = {"name": "mnist", "holdout": 0.0}  # its test set is published
     one = changed("one", data=mnist)
-    other = changed(
-        "other", data=mnist | {"partition": {"kind": "classes", "per_client": 2}}, clients=9, seed=3
-    )
+    other = changed("other", data=mnist | {"partition": {"kind": "classes", "per_client": 2}}, clients=9, seed=3)
     assert optima_of([one, other], [0.25]) == [0.25, 0.25]
     drawn = {"name": "digits", "holdout": 0.0}  # its test set is drawn by the seed
     with raises(SettingsError, key="--optimum"):

@@ -72,10 +72,7 @@ def written(tmp_path: Path) -> Any:
 def test_the_page_refers_to_nothing_outside_itself(written: Any, finished: Run, killed: Run) -> None:
     for page in (written(finished), written(finished, killed)):
         references = [
-            (tag, name)
-            for tag, given in page.elements
-            for name in given
-            if name in ("src", "href", "action", "data")
+            (tag, name) for tag, given in page.elements for name in given if name in ("src", "href", "action", "data")
         ]
         assert references == []
         assert "link" not in page.tags
@@ -115,10 +112,7 @@ def test_the_page_says_what_was_computed_with_and_by_whom_where_it_differs(
     record.update(HOSTILE, replace(environment, kernel="Another"), 1)
     record.save(other.path / "environments.json", other.id)
     page = written(other)
-    assert (
-        f"the computing environments of this run differ: kernel: {environment.kernel} (the server"
-        in page.text
-    )
+    assert f"the computing environments of this run differ: kernel: {environment.kernel} (the server" in page.text
     assert f"Another ({HOSTILE})" in page.text
     assert "img" not in page.tags
     (other.path / "environments.json").unlink()
@@ -183,9 +177,7 @@ def test_the_page_of_a_killed_run_says_that_it_is_not_finished(written: Any, kil
     assert "2 of 3 rounds" in page.text
 
 
-def test_figures_that_are_nowhere_known_are_left_out(
-    written: Any, altered: Callable[..., Run], finished: Run
-) -> None:
+def test_figures_that_are_nowhere_known_are_left_out(written: Any, altered: Callable[..., Run], finished: Run) -> None:
     missing = ["uniform_objective", "holdout_loss", "holdout_accuracy", "train_accuracy", "network_s"]
     missing += [name for name in FIGURES if "client" in name]
     metrics = finished.metrics_table.drop_columns([*missing, "test_accuracy"])
@@ -240,15 +232,11 @@ def test_a_run_of_hardly_any_rounds_has_a_page(
     assert ("No round has been evaluated yet." in page.text) == (rounds == 0)
 
 
-def test_long_runs_of_many_clients_are_aggregated(
-    written: Any, altered: Callable[..., Run], finished: Run
-) -> None:
+def test_long_runs_of_many_clients_are_aggregated(written: Any, altered: Callable[..., Run], finished: Run) -> None:
     metrics = pa.concat_tables([finished.metrics_table.drop_columns(["round"])] * 2000)
     metrics = metrics.append_column("round", pa.array(range(1, 6001)))
     calls = pa.concat_tables([finished.calls_table.drop_columns(["client"])] * 200)
-    calls = calls.append_column(
-        "client", pa.array([f"client-{row % 1000:04}" for row in range(calls.num_rows)])
-    )
+    calls = calls.append_column("client", pa.array([f"client-{row % 1000:04}" for row in range(calls.num_rows)]))
     page = written(altered(metrics=metrics, calls=calls))
     (run,) = page.data["runs"]
     assert run["curves"]["objective"]["round"][:: len(run["curves"]["objective"]["round"]) - 1] == [1, 6000]

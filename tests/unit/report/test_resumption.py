@@ -72,9 +72,7 @@ def test_where_all_are_back_at_once_the_tables_are_those_of_a_run_without_a_brea
 
 @given(st.lists(st.floats(0.0, 1e4), min_size=3, max_size=3))
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_a_round_is_shorter_by_what_its_last_answer_waited_for_its_client(
-    finished: Run, away: list[float]
-) -> None:
+def test_a_round_is_shorter_by_what_its_last_answer_waited_for_its_client(finished: Run, away: list[float]) -> None:
     metrics, calls = resumed(finished, dict(zip(NAMES, away, strict=True)))
     found = steady(metrics, calls)
     frame = calls.to_pandas()
@@ -103,11 +101,7 @@ def test_an_evaluation_that_asks_first_is_shorter_too(finished: Run) -> None:
 
 def test_what_waits_for_a_client_beside_a_promise_waits_for_as_long(finished: Run) -> None:
     calls = finished.calls_table.to_pandas().head(4)
-    calls["client"], calls["sequence"], calls["kind"] = (
-        "a",
-        (1 << 32) + np.arange(4),
-        ["tell", "ask", "ask", "ask"],
-    )
+    calls["client"], calls["sequence"], calls["kind"] = ("a", (1 << 32) + np.arange(4), ["tell", "ask", "ask", "ask"])
     calls["queued_unix"] = 1e9 + np.array([0.0, 2.0, 9.0, 12.0])
     calls["away_s"], calls["queue_s"] = [8.0, 6.5, 0.25, 0.0], [0.1, 0.2, 0.3, np.nan]
     assert away_of(pa.Table.from_pandas(calls)).tolist() == [8.0, 6.0, 0.0, 0.0]

@@ -51,18 +51,14 @@ def test_tables_are_data_frames_where_pandas_is_installed(finished: Run) -> None
     assert finished.calls.groupby("phase").size()["train"] == 9
 
 
-def test_tables_are_arrow_tables_where_pandas_is_not_installed(
-    finished: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_are_arrow_tables_where_pandas_is_not_installed(finished: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert importlib.util.find_spec("pandas") is None
     assert isinstance(finished.metrics, pa.Table)
     assert isinstance(finished.calls, pa.Table)
 
 
-def test_a_killed_run_keeps_every_round_but_the_one_that_was_being_written(
-    killed: Run, finished: Run
-) -> None:
+def test_a_killed_run_keeps_every_round_but_the_one_that_was_being_written(killed: Run, finished: Run) -> None:
     assert (killed.summary, killed.completed, killed.state, killed.rounds) == (None, False, "unfinished", 2)
     # Not all figures are known, and nan is not equal to itself.
     assert str(killed.metrics_table.to_pylist()) == str(finished.metrics_table.slice(0, 2).to_pylist())
@@ -143,8 +139,7 @@ def test_a_report_that_cannot_be_written_says_where(finished: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["{", "[]", '{"seconds": {}}', '{"figures": {"gap": "x"}}', '{"completed": 1}', '{"figures": [1]}'],
+    "text", ["{", "[]", '{"seconds": {}}', '{"figures": {"gap": "x"}}', '{"completed": 1}', '{"figures": [1]}']
 )
 def test_a_damaged_summary_is_refused(altered: Callable[..., Run], text: str) -> None:
     run = altered()
@@ -187,14 +182,10 @@ def test_what_the_end_of_the_run_adds_to_the_figures_counts(altered: Callable[..
 
 def test_a_run_repeats_what_it_warned_of(altered: Callable[..., Run], finished: Run) -> None:
     assert finished.warnings == ()
-    plaintext = altered(
-        settings=lambda text: yaml.safe_dump(yaml.safe_load(text) | {"algorithm": UNPROTECTED})
-    )
+    plaintext = altered(settings=lambda text: yaml.safe_dump(yaml.safe_load(text) | {"algorithm": UNPROTECTED}))
     (warning,) = plaintext.warnings
     assert "the server sees" in warning
-    unknown = altered(
-        "unknown", settings=lambda text: text.replace("fedavg", "not_installed.anywhere:Method")
-    )
+    unknown = altered("unknown", settings=lambda text: text.replace("fedavg", "not_installed.anywhere:Method"))
     assert unknown.warnings == ()
 
 

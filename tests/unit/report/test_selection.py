@@ -113,6 +113,4 @@ def test_who_is_best_in_everything_is_chosen_with_grade_one(costs: Floats) -> No
 def test_units_do_not_matter(costs: Floats, exponent: int, shift: int) -> None:
     whole = np.rint(costs)
     grades = choose(whole, 0.5).grades
-    np.testing.assert_allclose(
-        choose(whole * 2.0**exponent + shift * 2.0**exponent, 0.5).grades, grades, rtol=1e-9
-    )
+    np.testing.assert_allclose(choose(whole * 2.0**exponent + shift * 2.0**exponent, 0.5).grades, grades, rtol=1e-9)

@@ -44,9 +44,7 @@ def test_the_network_is_serialisation_and_propagation(finished: Run) -> None:
     assert all(math.isnan(part) for part in summary.network_split(old))
 
 
-def test_time_that_a_client_invents_does_not_make_the_bars_negative(
-    altered: Callable[..., Run], finished: Run
-) -> None:
+def test_time_that_a_client_invents_does_not_make_the_bars_negative(altered: Callable[..., Run], finished: Run) -> None:
     run = altered(metrics={"unaccounted_s": [-5.0, 0.25, 0.0]})
     assert summary.time_columns(run.metrics_table)["unaccounted"].tolist() == [0.0, 0.25, 0.0]
 
@@ -70,9 +68,7 @@ def test_costs_of_clients_leave_out_the_evaluation(finished: Run) -> None:
     assert {one.kind for one in costs} == {"ask"}
 
 
-def test_a_client_that_never_answers_is_counted_and_comes_first(
-    altered: Callable[..., Run], finished: Run
-) -> None:
+def test_a_client_that_never_answers_is_counted_and_comes_first(altered: Callable[..., Run], finished: Run) -> None:
     silent = finished.calls["client"] == "client-001"
     outcomes = np.where(silent, "unanswered", "counted").tolist()
     seconds = np.where(silent, math.nan, 0.5).tolist()
@@ -85,12 +81,7 @@ def test_a_client_that_never_answers_is_counted_and_comes_first(
 
 def test_late_and_failed_answers_do_not_enter_the_times() -> None:
     outcomes = ["counted", "late", "failed", "told"]
-    calls = {
-        "client": ["a"] * 4,
-        "kind": ["ask"] * 4,
-        "outcome": outcomes,
-        "total_s": [1.0, 100.0, 100.0, 3.0],
-    }
+    calls = {"client": ["a"] * 4, "kind": ["ask"] * 4, "outcome": outcomes, "total_s": [1.0, 100.0, 100.0, 3.0]}
     (costs,) = summary.costs_by(pa.table(calls), "client")
     assert (costs.answered, costs.late, costs.failed, costs.total_p50) == (2, 1, 1, 2.0)
 
@@ -101,9 +92,7 @@ def test_a_table_without_a_column_gives_nan_and_without_rows_no_costs() -> None:
 
 
 def test_only_settings_that_differ_are_named(altered: Callable[..., Run], finished: Run) -> None:
-    other = altered(
-        settings=lambda text: text.replace("seed: 7", "seed: 8").replace("name: tiny", "name: other")
-    )
+    other = altered(settings=lambda text: text.replace("seed: 7", "seed: 8").replace("name: tiny", "name: other"))
     assert summary.differing_settings([finished, other]) == {"seed": [7, 8]}
     assert summary.differing_settings([finished]) == {}
 
@@ -115,9 +104,7 @@ def test_a_setting_that_a_run_does_not_have_is_none_there(altered: Callable[...,
 
 def test_runs_are_called_by_the_shortest_name_that_tells_them_apart(altered: Callable[..., Run]) -> None:
     first, second = altered("20260101-000000-tiny-aaaa"), altered("20260102-000000-tiny-bbbb")
-    other = altered(
-        "20260103-000000-other-cccc", settings=lambda text: text.replace("name: tiny", "name: other")
-    )
+    other = altered("20260103-000000-other-cccc", settings=lambda text: text.replace("name: tiny", "name: other"))
     assert summary.labels([first, second, other]) == ["tiny-aaaa", "tiny-bbbb", "other"]
     again = altered("20260104-000000-tiny-aaaa")
     assert summary.labels([first, again]) == [first.id, again.id]

@@ -16,9 +16,7 @@ from fenchel.report.run import Run
 
 @pytest.fixture
 def read(tmp_path: Path, finished: Run, altered: Callable[..., Run]) -> Callable[[str], Any]:
-    other = altered(
-        "other", settings=lambda text: text.replace("seed: 7", "seed: 8").replace("tiny", "=other")
-    )
+    other = altered("other", settings=lambda text: text.replace("seed: 7", "seed: 8").replace("tiny", "=other"))
     files = {path.stem: path for path in write_tables([finished, other], tmp_path / "csv", optima=[0.1, 0.1])}
     return lambda name: pyarrow.csv.read_csv(files[name]).to_pandas()
 
@@ -40,17 +38,13 @@ def test_the_parts_of_the_time_add_up(read: Callable[[str], Any]) -> None:
     runs = read("time-by-run")
     named = ["setup_s", "rounds_s", "evaluation_s", "rest_s", "paused_s"]
     np.testing.assert_allclose(runs[named].sum(axis=1), runs["wall_s"], rtol=1e-6)
-    np.testing.assert_allclose(
-        runs["rounds_s"], times.groupby("run", sort=False)["seconds_s"].sum(), rtol=1e-6
-    )
+    np.testing.assert_allclose(runs["rounds_s"], times.groupby("run", sort=False)["seconds_s"].sum(), rtol=1e-6)
     stages = read("time-by-client")
     parts = stages.drop(columns=["run", "client", "phase", "answered_calls", "mean_whole_s"])
     np.testing.assert_allclose(parts.sum(axis=1), stages["mean_whole_s"], rtol=1e-6)
 
 
-def test_nothing_is_lost_on_the_way_to_histograms_maps_and_bytes(
-    read: Callable[[str], Any], finished: Run
-) -> None:
+def test_nothing_is_lost_on_the_way_to_histograms_maps_and_bytes(read: Callable[[str], Any], finished: Run) -> None:
     number = len(finished.calls)
     latency = read("latency")
     assert latency.groupby(["run", "latency"])["calls"].sum().tolist() == [number] * 4
@@ -65,9 +59,7 @@ def test_the_settings_that_differ_have_a_column_for_each_run(read: Callable[[str
     assert settings.to_dict("records") == [{"setting": "seed", "tiny": 7, "=other": 8}]
 
 
-def test_one_run_and_an_empty_one_have_tables_too(
-    tmp_path: Path, finished: Run, altered: Callable[..., Run]
-) -> None:
+def test_one_run_and_an_empty_one_have_tables_too(tmp_path: Path, finished: Run, altered: Callable[..., Run]) -> None:
     files = write_tables([finished], tmp_path / "one")
     assert "settings.csv" not in [path.name for path in files]
     empty = altered(metrics=finished.metrics_table.slice(0, 0), calls=finished.calls_table.slice(0, 0))

@@ -40,9 +40,7 @@ def test_one_run_is_shown_with_its_settings_its_figures_and_its_phases(finished:
         assert part in text
 
 
-def test_the_environment_is_shown_and_a_difference_is_a_warning(
-    finished: Run, altered: Callable[..., Run]
-) -> None:
+def test_the_environment_is_shown_and_a_difference_is_a_warning(finished: Run, altered: Callable[..., Run]) -> None:
     (environment,) = set(finished.environments.latest.values())
     text = " ".join(shown(finished, width=400).split())
     assert f"numpy {environment.numpy}" in text
@@ -81,15 +79,11 @@ def test_runs_are_compared_by_their_worst_client_where_clients_test_on_samples_o
 
 def test_the_wall_time_is_an_equation_and_who_waited_is_said(finished: Run) -> None:
     text = " ".join(shown(finished, width=80).replace("\N{NO-BREAK SPACE}", " ").split())
-    terms = re.search(
-        r"wall time (.+?) = set-up (.+?) \+ rounds (.+?) \+ evaluation (.+?) \+ rest (.+?) time in", text
-    )
+    terms = re.search(r"wall time (.+?) = set-up (.+?) \+ rounds (.+?) \+ evaluation (.+?) \+ rest (.+?) time in", text)
     assert terms is not None
     wall, *others = map(seconds_of, terms.groups())
     assert wall == pytest.approx(sum(others), rel=0.03)  # three digits of each are shown
-    assert re.search(
-        r"waiting for the slowest \S+ \S+ for the average client \(\d+% of the time in rounds\)", text
-    )
+    assert re.search(r"waiting for the slowest \S+ \S+ for the average client \(\d+% of the time in rounds\)", text)
     seconds = terminal.as_json([finished])["runs"][0]["seconds"]
     parts = ("setup", "rounds", "evaluation", "rest", "paused")
     assert seconds["wall"] == pytest.approx(sum(seconds[part] for part in parts))

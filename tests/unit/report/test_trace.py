@@ -102,9 +102,7 @@ def test_an_instruction_waits_first_for_its_client_and_then_for_its_turn(
     begins = {event["id"]: event for event in found if event["ph"] == "b"}
     waits = {
         name: [
-            (begins[event["id"]]["ts"], event["ts"])
-            for event in found
-            if event["ph"] == "e" and event["name"] == name
+            (begins[event["id"]]["ts"], event["ts"]) for event in found if event["ph"] == "e" and event["name"] == name
         ]
         for name in ("client away", "queued on the server")
     }
@@ -116,9 +114,7 @@ def test_an_instruction_waits_first_for_its_client_and_then_for_its_turn(
     np.testing.assert_allclose(lasted, 1e6 * queue, atol=2 * SLACK)
 
 
-def test_rows_of_an_earlier_version_in_a_run_that_went_on_are_drawn(
-    altered: Callable[..., Run], finished: Run
-) -> None:
+def test_rows_of_an_earlier_version_in_a_run_that_went_on_are_drawn(altered: Callable[..., Run], finished: Run) -> None:
     whole = list(events(finished))
     assert len(list(events(altered(calls={"away_s": [None] * len(finished.calls)})))) == len(whole)
 
@@ -136,9 +132,7 @@ def test_every_arrow_leads_forward_from_one_slice_into_another(run: Run) -> None
         assert start["ts"] <= stop["ts"] + 2 * SLACK
         for event in (start, stop):
             around = tracks[event["pid"], event["tid"]]
-            assert any(
-                each["ts"] - SLACK <= event["ts"] <= each["ts"] + each["dur"] + SLACK for each in around
-            )
+            assert any(each["ts"] - SLACK <= event["ts"] <= each["ts"] + each["dur"] + SLACK for each in around)
 
 
 def test_the_servers_track_has_the_rounds_the_evaluations_and_the_checkpoints(run: Run) -> None:

@@ -16,9 +16,7 @@ MakeRun = Callable[..., Run]
 
 
 def log(run: Run, *begins: float) -> None:
-    entries = [
-        {"unix": unix, "level": "info", "logger": "fenchel.server", "message": BEGINS} for unix in begins
-    ]
+    entries = [{"unix": unix, "level": "info", "logger": "fenchel.server", "message": BEGINS} for unix in begins]
     noise = {"unix": 1.0, "message": f"client a says: {BEGINS}"}
     lines = [json.dumps(entry) for entry in (*entries[:1], noise, *entries[1:])]
     (run.path / "log.jsonl").write_text("\n".join([*lines, f'{{"unix": 2.0, "message": "{BEGINS}']))
@@ -94,8 +92,6 @@ def test_a_run_that_was_killed_is_known_until_its_last_round(killed: Run, finish
 
 def test_without_a_round_all_is_set_up(tmp_path: Path, altered: MakeRun, finished: Run) -> None:
     run = altered(
-        metrics=finished.metrics_table.slice(0, 0),
-        calls=finished.calls_table.slice(0, 0),
-        summary={"seconds": 7.0},
+        metrics=finished.metrics_table.slice(0, 0), calls=finished.calls_table.slice(0, 0), summary={"seconds": 7.0}
     )
     assert wall_of(run) == WallTime(7.0, 0.0, 0.0, 0.0, 0.0)

@@ -98,9 +98,7 @@ def test_sums_over_clients_are_the_same(hybrid: Layouts, block: int, seed: int) 
     np.testing.assert_allclose(total, expected, rtol=0, atol=1e-12)
     for client in own:  # each gets its own part of it, and can read it
         part = encrypted.part(encrypted.total(envelopes), client)
-        np.testing.assert_array_equal(
-            envelope(alignment, client, block).open(part), clear.part(total, client)
-        )
+        np.testing.assert_array_equal(envelope(alignment, client, block).open(part), clear.part(total, client))
 
 
 @hypothesis_settings(max_examples=40)
@@ -123,11 +121,7 @@ def test_blocks_are_added_and_replaced_alike(hybrid: Layouts, block: int, seed: 
             check({"x": own[client]}, {"x": clear.expected(client, blocks[client])}, client=client)
             check({"x": sent[client]}, {"x": encrypted.expected(client, blocks[client])}, client=client)
         before = decrypted(alignment, number, block).copy()
-        number, cipher, earlier = (
-            clear.added(number, own, blocks),
-            encrypted.added(cipher, sent, blocks),
-            number,
-        )
+        number, cipher, earlier = (clear.added(number, own, blocks), encrypted.added(cipher, sent, blocks), number)
         np.testing.assert_array_equal(decrypted(alignment, earlier, block), before)  # a new array
         np.testing.assert_array_equal(decrypted(alignment, cipher, block), number)
         for client, chosen in blocks.items():
@@ -172,10 +166,7 @@ def test_a_sum_that_slots_have_no_room_for_is_refused() -> None:
     assert narrow.max_additions == 2
     encrypted = EncryptedVectors(alignment, paillier().key.public, narrow)
     sizes = alignment.slices["client-000"].sizes
-    shares = {
-        client: ciphertexts(Encrypted(sizes, narrow, paillier()).seal(np.ones(5)))
-        for client in alignment.slices
-    }
+    shares = {client: ciphertexts(Encrypted(sizes, narrow, paillier()).seal(np.ones(5))) for client in alignment.slices}
     with raises(EncryptionError):
         encrypted.total(shares)
     del shares["client-002"], shares["client-003"]
@@ -185,7 +176,5 @@ def test_a_sum_that_slots_have_no_room_for_is_refused() -> None:
 def test_a_few_numbers_are_summed_over_clients() -> None:
     layout = layout_of(2)
     public = paillier().key.public
-    shares = [
-        Encrypted(np.array([2]), layout, paillier()).seal(np.array([k, -k / 2])) for k in (1.0, 2.0, 4.0)
-    ]
+    shares = [Encrypted(np.array([2]), layout, paillier()).seal(np.array([k, -k / 2])) for k in (1.0, 2.0, 4.0)]
     assert paillier().decrypt(cipher_sum(shares, public)).tolist() == [7.0, -3.5]

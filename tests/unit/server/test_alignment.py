@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fenchel.algorithms.hyfdca.alignment import (
-    Alignment,
-    Arrangement,
-    HeldEntries,
-    align,
-    align_features,
-    check_cells,
-)
+from fenchel.algorithms.hyfdca.alignment import Alignment, Arrangement, HeldEntries, align, align_features, check_cells
 from fenchel.common.arrays import Indices
 from fenchel.common.errors import DataError, PayloadError
 from tests.messages import raises
@@ -32,9 +25,7 @@ def held_by(rows: Indices, columns: Indices, key: int = 0, samples: int = 1000) 
     return HeldEntries(names_of(samples, key)[rows], np.asarray(columns, np.int64))
 
 
-def grid(
-    sample_groups: int, feature_groups: int, samples: int, features: int, key: int = 0
-) -> dict[str, HeldEntries]:
+def grid(sample_groups: int, feature_groups: int, samples: int, features: int, key: int = 0) -> dict[str, HeldEntries]:
     """Clients as ``data.partition: grid`` numbers them: group k, feature block q is client q K + k."""
     rows = np.array_split(np.random.default_rng(7).permutation(samples), sample_groups)
     columns = np.array_split(np.arange(features), feature_groups)
@@ -126,9 +117,7 @@ def check_arrangement(found: Arrangement, keys: dict[str, list[bytes]], block: i
 
 
 @given(hybrids(), st.integers(1, 9))
-def test_slices_of_any_hybrid_data_fit_each_other(
-    layout: tuple[dict[str, HeldEntries], int], block: int
-) -> None:
+def test_slices_of_any_hybrid_data_fit_each_other(layout: tuple[dict[str, HeldEntries], int], block: int) -> None:
     local_data, features = layout
     found = aligned(local_data, features, block)
     check_arrangement(found, {c: [row.tobytes() for row in h.samples] for c, h in local_data.items()}, block)
@@ -175,13 +164,7 @@ def test_a_missing_cell_and_one_two_or_three_holders() -> None:
         "d": held_by(np.array([2, 3]), np.array([3])),
     }
     found = aligned(local_data, 4, block=1)
-    assert [group.clients for group in found.groups] == [
-        ("a",),
-        ("a", "c"),
-        ("a", "c", "d"),
-        ("b",),
-        ("b", "c", "d"),
-    ]
+    assert [group.clients for group in found.groups] == [("a",), ("a", "c"), ("a", "c", "d"), ("b",), ("b", "c", "d")]
     np.testing.assert_array_equal(found.sample_holders, [1, 2, 3, 1, 1, 3])
     np.testing.assert_array_equal(found.slices["c"].order, [2, 1, 0])
     np.testing.assert_array_equal(found.slices["c"].positions, [1, 2, 5])
@@ -285,11 +268,7 @@ def test_common_cells_are_refused_exactly_where_there_are_some(data: st.DataObje
     try:
         aligned(local_data, 10)
     except DataError as refusal:
-        found = [
-            (f"clients {a} and {b} both hold {n} values") in str(refusal)
-            for (a, b), n in overlaps.items()
-            if n
-        ]
+        found = [(f"clients {a} and {b} both hold {n} values") in str(refusal) for (a, b), n in overlaps.items() if n]
         assert sum(found) == 1
     else:
         assert not any(overlaps.values())
@@ -316,15 +295,7 @@ def test_a_sample_twice_in_one_client_is_refused_by_rows() -> None:
         aligned(local_data, 2)
 
 
-@pytest.mark.parametrize(
-    "features",
-    [
-        [0, 2, 2],
-        [3, 1],
-        [-1, 1],
-        [1, 4],
-    ],
-)
+@pytest.mark.parametrize("features", [[0, 2, 2], [3, 1], [-1, 1], [1, 4]])
 def test_features_out_of_order_or_range_are_refused(features: list[int]) -> None:
     local_data = {"north": held_by(np.arange(3), np.array(features))}
     with raises(PayloadError):
@@ -351,9 +322,7 @@ def test_arrays_of_another_form_are_refused(wrong: HeldEntries) -> None:
 def test_pseudonyms_that_differ_in_one_byte_are_different_samples() -> None:
     one = names_of(1).repeat(33, axis=0)
     one[np.arange(32), np.arange(32)] ^= 1
-    found = aligned(
-        {"a": HeldEntries(one, np.array([0])), "b": HeldEntries(one[::-1].copy(), np.array([1]))}, 2
-    )
+    found = aligned({"a": HeldEntries(one, np.array([0])), "b": HeldEntries(one[::-1].copy(), np.array([1]))}, 2)
     assert found.samples == 33
     assert (found.sample_holders == 2).all()
 

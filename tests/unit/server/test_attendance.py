@@ -46,9 +46,7 @@ def asked(t: int, outcomes: Mapping[str, Outcome], phase: str = "train") -> list
     return calls
 
 
-def course(
-    fleet: Fleet, away: Callable[[str, int], bool], first: int = 1, last: int = ROUNDS
-) -> list[tuple[str, ...]]:
+def course(fleet: Fleet, away: Callable[[str, int], bool], first: int = 1, last: int = ROUNDS) -> list[tuple[str, ...]]:
     """Go through rounds in which some are away; return the cohorts."""
     cohorts = []
     for t in range(first, last + 1):
@@ -145,6 +143,4 @@ def test_people_are_told_once_when_it_begins(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING, "fenchel.server"):
         course(fleet_of(), lambda name, t: name == "a")
     (said,) = caplog.messages
-    assert said.startswith(
-        "client a has not answered in 3 rounds in a row that asked it (participation.patience)"
-    )
+    assert said.startswith("client a has not answered in 3 rounds in a row that asked it (participation.patience)")

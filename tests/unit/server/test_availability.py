@@ -17,9 +17,7 @@ from fenchel.server.fleet.availability import ANY, OFTEN, Availability
 Event: TypeAlias = tuple[Literal["missed", "kept", "returned"], str]
 
 PHASES = ("loss", "train")
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(["missed", "kept", "returned"]), st.sampled_from(PHASES)), max_size=25
-)
+EVENTS = st.lists(st.tuples(st.sampled_from(["missed", "kept", "returned"]), st.sampled_from(PHASES)), max_size=25)
 
 
 def in_a_row(history: list[Event], phase: str, patience: int | None) -> int:
@@ -81,9 +79,7 @@ def test_who_is_slow_in_one_phase_alone_is_awaited_in_the_others() -> None:
     assert client.awaited("loss")
 
 
-def test_coming_back_speaks_for_a_client_once_until_it_has_answered_in_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_coming_back_speaks_for_a_client_once_until_it_has_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("fenchel.server.fleet.availability.time.monotonic", lambda: now)
     client = Availability()
@@ -107,9 +103,7 @@ def test_coming_back_between_two_misses_does_not_hide_them() -> None:
     assert [client.miss("train", stream, 3, 60.0) for stream in (1, 2, 3)] == [[], [], [ANY, "train"]]
 
 
-def test_it_gets_another_chance_when_a_deadline_is_a_twentieth_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_gets_another_chance_when_a_deadline_is_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("fenchel.server.fleet.availability.time.monotonic", lambda: now)
     client = Availability()

@@ -270,9 +270,7 @@ def test_a_run_that_never_saved_has_nothing_to_go_on_from(tmp_path: Path) -> Non
         newest(RunFolder.create(tmp_path, "run"))
 
 
-def test_without_another_one_a_damaged_checkpoint_is_refused(
-    members: dict[str, ClientRecord], tmp_path: Path
-) -> None:
+def test_without_another_one_a_damaged_checkpoint_is_refused(members: dict[str, ClientRecord], tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     save(folder, take("run-1", 4, 0, state(), members), sync=False)
     spoil(folder.checkpoint)
@@ -294,9 +292,7 @@ def test_a_resumed_run_keeps_the_checkpoint_before_the_one_it_began_with(
     assert found.restore()["a"].next_sequence >= numbers
 
 
-def test_a_run_that_has_one_checkpoint_can_be_resumed(
-    members: dict[str, ClientRecord], tmp_path: Path
-) -> None:
+def test_a_run_that_has_one_checkpoint_can_be_resumed(members: dict[str, ClientRecord], tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     save(folder, take("run-1", 0, 0, state(), members), sync=False)
     renew(folder, take("run-1", 0, 1, state(), members), sync=False)

@@ -145,8 +145,7 @@ def hello(*snapshots: int, stateless: bool = False) -> pb.Hello:
 
 
 @pytest.mark.parametrize(
-    ("snapshots", "possible"),
-    [((), False), ((1,), False), ((2,), True), ((1, 2), True), ((2, 3), True), ((3,), False)],
+    ("snapshots", "possible"), [((), False), ((1,), False), ((2,), True), ((1, 2), True), ((2, 3), True), ((3,), False)]
 )
 def test_a_client_must_still_have_the_state_that_counts(
     member: ClientRecord, snapshots: tuple[int, ...], possible: bool
@@ -191,9 +190,7 @@ def test_an_answer_that_counts_proves_the_promises_before_it_kept(member: Client
     assert list(member.tells()) == [later]
 
 
-def test_an_answer_proves_also_what_was_promised_before_the_server_was_restarted(
-    member: ClientRecord,
-) -> None:
+def test_an_answer_proves_also_what_was_promised_before_the_server_was_restarted(member: ClientRecord) -> None:
     answered(member, ask(member))
     told = [tell(member), tell(member)]
     again = take("run", 1, 0, Nothing(), {member.name: member}).restore()[member.name]

@@ -110,18 +110,14 @@ async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(
     entries[5] = np.nan
     request = asked(member)
     old, serving, _ = await connected(member)
-    first, second, *_ = frames(
-        pb.Reply(sequence=1), Body(encode({"x": entries.view(np.int64), "y": np.ones(8)}))
-    )
+    first, second, *_ = frames(pb.Reply(sequence=1), Body(encode({"x": entries.view(np.int64), "y": np.ones(8)})))
     for frame in (first, second):
         await old.write(frame)
     old.outgoing.put_nowait(None)
     await serving
     new, serving, welcome = await connected(member)
     assert isinstance(welcome, pb.Welcome)
-    for frame in frames(
-        pb.Reply(sequence=1), Body(encode({"x": entries, "y": np.ones(8)})), welcome.partial.received
-    ):
+    for frame in frames(pb.Reply(sequence=1), Body(encode({"x": entries, "y": np.ones(8)})), welcome.partial.received):
         await new.write(frame)
     with raises(WireError):
         await serving
@@ -170,9 +166,7 @@ async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_
     request = Request("train", 1, Gathered(), accept, 0.2)
     request.expect(member, member.post("train", 1, pb.ASK, body(), request))
     client, serving, _ = await connected(member)
-    first, second, *rest = frames(
-        pb.Reply(sequence=1), Body(encode({"x": np.zeros(20 * CHUNK_BYTES, np.uint8)}))
-    )
+    first, second, *rest = frames(pb.Reply(sequence=1), Body(encode({"x": np.zeros(20 * CHUNK_BYTES, np.uint8)})))
     for frame in (first, second):
         await client.write(frame)
     while member.partial is None or not member.partial[1].received:
@@ -293,9 +287,7 @@ async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_
     await ended(serving)
 
 
-async def test_a_client_that_was_told_has_no_values_to_return(
-    member: ClientRecord, parsed: list[str]
-) -> None:
+async def test_a_client_that_was_told_has_no_values_to_return(member: ClientRecord, parsed: list[str]) -> None:
     member.post("shift", 1, pb.TELL, body())
     client, serving, _ = await connected(member)
     await client.write(of_many_values(1, 1))

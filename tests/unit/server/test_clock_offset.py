@@ -17,9 +17,7 @@ START = 1_800_000_000 * SECOND
 class Simulation:
     """A client whose clock is off and runs at its own speed, and a network of unlike directions."""
 
-    def __init__(
-        self, *, offset: float, drift: float, down: float, up: float, jitter: float, seed: int
-    ) -> None:
+    def __init__(self, *, offset: float, drift: float, down: float, up: float, jitter: float, seed: int) -> None:
         self.offset, self.drift = offset, drift
         self.delays = down, up
         self.jitter = jitter

@@ -14,13 +14,7 @@ from typing import Any, cast
 import pytest
 
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.common.errors import (
-    CheckpointError,
-    FenchelError,
-    RunStoppedError,
-    StorageError,
-    TooFewRepliesError,
-)
+from fenchel.common.errors import CheckpointError, FenchelError, RunStoppedError, StorageError, TooFewRepliesError
 from fenchel.common.settings.participation import Participation
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
@@ -43,9 +37,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def coordinator(
-    folder: Path, data: dict[str, Any], first: pb.ShardDescription
-) -> tuple[Coordinator, ClientRecord]:
+def coordinator(folder: Path, data: dict[str, Any], first: pb.ShardDescription) -> tuple[Coordinator, ClientRecord]:
     """Return a run to which one client has described its data, and the other client."""
     made = Coordinator(validate(SETTINGS | {"data": data}), RunFolder.create(folder, "run"))
     made.admission.members = {"a": ClientRecord("a", 0, first), "b": ClientRecord("b", 1)}
@@ -53,17 +45,13 @@ def coordinator(
 
 
 def shard(**changes: Any) -> pb.ShardDescription:
-    return pb.ShardDescription(
-        **({"samples": 40, "features": 64, "classes": 10, "features_held": 64} | changes)
-    )
+    return pb.ShardDescription(**({"samples": 40, "features": 64, "classes": 10, "features_held": 64} | changes))
 
 
 def test_who_comes_first_does_not_decide_what_a_named_data_set_is_like(tmp_path: Path) -> None:
     made, member = coordinator(tmp_path, {"name": "digits"}, shard(features=65, class_names=["x"]))
     assert made.admission._misfit(member, shard()) == ""
-    assert "features 65, but the data of this run have 64" in made.admission._misfit(
-        member, shard(features=65)
-    )
+    assert "features 65, but the data of this run have 64" in made.admission._misfit(member, shard(features=65))
     assert "classes 2, but the data of this run have 10" in made.admission._misfit(member, shard(classes=2))
 
 
@@ -99,22 +87,17 @@ class Waits:
             raise TooFewRepliesError("0 of 1 clients answered")
 
 
-async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_must_wait(
-    tmp_path: Path,
-) -> None:
+async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_must_wait(tmp_path: Path) -> None:
     late = {"late_joiners": "admit"}
     made = Coordinator(
-        validate(SETTINGS | {"data": {"name": "own"}, "participation": late}),
-        RunFolder.create(tmp_path, "run"),
+        validate(SETTINGS | {"data": {"name": "own"}, "participation": late}), RunFolder.create(tmp_path, "run")
     )
     made.admission.members = {"a": ClientRecord("a", 0, shard())}
     fleet = Fleet(made.admission.members, 0, Participation(), 1 << 20)
     tasks = []
     for name in ("b", "c", "d"):
         made.admission.enrolment.instances[name] = name.encode()
-        tasks.append(
-            asyncio.create_task(made.admission._newcomers.wait(made.admission._newcomers.member(name)))
-        )
+        tasks.append(asyncio.create_task(made.admission._newcomers.wait(made.admission._newcomers.member(name))))
     await asyncio.sleep(0)
     waits = Waits({"b", "c"})
     grown = []

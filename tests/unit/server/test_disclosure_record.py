@@ -101,11 +101,7 @@ def test_what_goes_on_where_it_broke_off_counts_once(account: DisclosureRecord) 
     receive(account, "north", again, asked(model="noisy"))
     found = account.to_json()
     assert [(each["form"], each["times"]) for each in found["messages"]] == [("clear", 1), ("noisy", 1)]
-    assert {each["message"]: each["times"] for each in found["heads"]} == {
-        "Work": 2,
-        "Instruction": 2,
-        "Reply": 2,
-    }
+    assert {each["message"]: each["times"] for each in found["heads"]} == {"Work": 2, "Instruction": 2, "Reply": 2}
 
 
 def test_a_box_that_the_server_passes_on_is_not_called_clear(account: DisclosureRecord) -> None:
@@ -200,15 +196,10 @@ def test_the_file_holds_what_was_there_after_a_restart(account: DisclosureRecord
     assert [each["times"] for each in again.to_json()["messages"]] == [2]
 
 
-def test_where_a_run_could_be_watched_is_told_once_and_kept(
-    account: DisclosureRecord, tmp_path: Path
-) -> None:
+def test_where_a_run_could_be_watched_is_told_once_and_kept(account: DisclosureRecord, tmp_path: Path) -> None:
     assert account.to_json()["outlets"] == []
     account.save()
-    page, metrics = (
-        Exporter("live page", "http://127.0.0.1:7444/"),
-        Exporter("metrics", "http://x:9464/metrics"),
-    )
+    page, metrics = (Exporter("live page", "http://127.0.0.1:7444/"), Exporter("metrics", "http://x:9464/metrics"))
     account.shown(page, metrics)
     account.save_news()
     again = DisclosureRecord(account.path, "run")
@@ -293,9 +284,7 @@ def test_an_account_that_a_hand_has_changed_is_refused(
         load_disclosures(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "settings", [b"\xa8", b"[1]", b"rounds: " + b"9" * 5000, b"a: &a [*a]", None], ids=str
-)
+@pytest.mark.parametrize("settings", [b"\xa8", b"[1]", b"rounds: " + b"9" * 5000, b"a: &a [*a]", None], ids=str)
 def test_the_command_says_which_settings_it_cannot_read(tmp_path: Path, settings: bytes | None) -> None:
     folder = RunFolder(tmp_path)
     DisclosureRecord(folder.disclosures, "run").save()

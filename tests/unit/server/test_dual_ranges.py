@@ -20,16 +20,12 @@ LOSSES = [Hinge(), SmoothedHinge(1.0), SmoothedHinge(20.0), SquaredHinge(), Squa
 def ranges(loss: MarginLoss, l2: float, target: float, **settings: object) -> DualRanges:
     encryption = Encryption(largest_dual=8.0)
     chosen = HyFDCASettings.model_validate({"encryption": encryption, **settings})
-    return DualRanges(
-        chosen, 3072, loss, l2, samples=50, clients=3, holders=2, longest_part=0.5, largest_target=target
-    )
+    return DualRanges(chosen, 3072, loss, l2, samples=50, clients=3, holders=2, longest_part=0.5, largest_target=target)
 
 
 @given(st.data())
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.kind}")
-def test_losses_conjugates_and_terms_of_the_line_search_are_in_range(
-    loss: MarginLoss, data: st.DataObject
-) -> None:
+def test_losses_conjugates_and_terms_of_the_line_search_are_in_range(loss: MarginLoss, data: st.DataObject) -> None:
     l2 = data.draw(st.sampled_from([1e-3, 1.0, 100.0, 1e5]))
     target = data.draw(st.sampled_from([1.0, 32.0, 4096.0])) if isinstance(loss, Squared) else 1.0
     found = ranges(loss, l2, target)
@@ -42,9 +38,7 @@ def test_losses_conjugates_and_terms_of_the_line_search_are_in_range(
     scores = found.layouts["score"].largest / 2 * part[3:]  # a layout has room for up to twice its bound
     shared = [loss.value(scores, targets), loss.conjugate(dual, targets)]
     terms = line_terms(loss, dual, after - dual, targets)
-    shared += (
-        [dual_values(loss, dual, after - dual, targets, np.array([0.5, 1.0]))] if terms is None else [*terms]
-    )
+    shared += [dual_values(loss, dual, after - dual, targets, np.array([0.5, 1.0]))] if terms is None else [*terms]
     assert max(float(np.abs(each).max()) for each in shared) <= found.layouts["figure"].largest
 
 

@@ -52,9 +52,7 @@ def test_equal_environments_are_recorded_without_a_word(
     assert not warned(caplog)
 
 
-def test_one_line_names_what_differs_and_whose_it_is(
-    supervised: Supervised, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_line_names_what_differs_and_whose_it_is(supervised: Supervised, caplog: pytest.LogCaptureFixture) -> None:
     run = supervised()
     run.joined("north", hello(HERE))
     run.joined("south", hello(OTHER))
@@ -66,9 +64,7 @@ def test_one_line_names_what_differs_and_whose_it_is(
     assert "numpy" not in line
 
 
-def test_late_joiners_are_compared_with_the_server(
-    supervised: Supervised, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_late_joiners_are_compared_with_the_server(supervised: Supervised, caplog: pytest.LogCaptureFixture) -> None:
     run = supervised()
     run.joined("north", hello(HERE))
     run.compare()
@@ -88,9 +84,7 @@ def test_a_client_that_comes_back_with_another_kernel_is_reported_with_the_round
     run.begins(7)
     run.joined("north", hello(replace(HERE, kernel="Another")))
     (line,) = warned(caplog)
-    assert (
-        f"client north computes with kernel Another from round 7 on, and computed with {HERE.kernel}" in line
-    )
+    assert f"client north computes with kernel Another from round 7 on, and computed with {HERE.kernel}" in line
     assert not record(tmp_path).changes, "written as the next round begins"
     run.begins(8)
     (change,) = record(tmp_path).changes
@@ -110,9 +104,7 @@ def test_a_resumed_server_with_another_kernel_is_reported(
     again.joined("north", hello(HERE))
     again.compare()
     change, difference = warned(caplog)
-    assert (
-        f"the server computes with kernel Another from round 5 on, and computed with {HERE.kernel}" in change
-    )
+    assert f"the server computes with kernel Another from round 5 on, and computed with {HERE.kernel}" in change
     assert f"kernel: Another (the server), {HERE.kernel} (north)" in difference
     assert [each.round for each in record(tmp_path).changes] == [5]
 

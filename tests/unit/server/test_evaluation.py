@@ -140,9 +140,7 @@ def test_where_features_are_split_the_server_computes_the_training_objective_its
     assert not any(math.isnan(value) for value in pq.read_table(folder.metrics)["objective"].to_pylist())
 
 
-def test_where_features_are_split_nobody_else_is_asked_for_it(
-    make_settings: MakeSettings, tmp_path: Path
-) -> None:
+def test_where_features_are_split_nobody_else_is_asked_for_it(make_settings: MakeSettings, tmp_path: Path) -> None:
     settings = make_settings(**SPLIT, evaluation={"training": False})
     figures, asked, folder = run(settings, tmp_path)
     assert asked == 0
@@ -188,9 +186,7 @@ TWO_CLASSES = {
 
 def test_scores_are_grouped_as_the_settings_say(make_settings: MakeSettings, tmp_path: Path) -> None:
     errors = []
-    for number, histograms in enumerate(
-        ({"least": 1, "bins": 1 << 14}, {"least": 1, "bins": 64}, {"least": 9})
-    ):
+    for number, histograms in enumerate(({"least": 1, "bins": 1 << 14}, {"least": 1, "bins": 64}, {"least": 9})):
         settings = make_settings(**TWO_CLASSES, evaluation={"histograms": histograms})
         figures, _, folder = run(settings, tmp_path / str(number))
         errors.append([figures["train_auc_error"], figures["holdout_auc_error"]])
@@ -244,27 +240,11 @@ def moved(groups: Groups, column: int, by: int) -> Groups:
 
 
 LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
-    "a sample more": (
-        "positives",
-        lambda groups: moved(groups, 2, 1),
-        "samples, expected 106, as many as it has told",
-    ),
-    "a sample less": (
-        "holdout_negatives",
-        lambda groups: moved(groups, 2, -1),
-        "samples, expected 46, as many",
-    ),
-    "a range too far": (
-        "negatives",
-        lambda groups: moved(groups, 1, 5000),
-        "not ordered parts of the bins 0 to 1023",
-    ),
+    "a sample more": ("positives", lambda groups: moved(groups, 2, 1), "samples, expected 106, as many as it has told"),
+    "a sample less": ("holdout_negatives", lambda groups: moved(groups, 2, -1), "samples, expected 46, as many"),
+    "a range too far": ("negatives", lambda groups: moved(groups, 1, 5000), "not ordered parts of the bins 0 to 1023"),
     "no groups": ("negatives", lambda groups: groups[:0], "as many as it has told"),
-    "a smaller group": (
-        "positives",
-        lambda groups: moved(groups, 2, 4 - groups[:, 2].max()),
-        "of 4 samples",
-    ),
+    "a smaller group": ("positives", lambda groups: moved(groups, 2, 4 - groups[:, 2].max()), "of 4 samples"),
     "fractions": ("positives", lambda groups: groups.astype(float), "has dtype float64"),
     "another shape": ("holdout_positives", lambda groups: groups[:, :2], "has shape"),
     "more groups than bins": (
@@ -277,11 +257,7 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         lambda groups: np.concatenate([groups] * (CHUNK_BYTES // 24)),
         "bytes, and what was asked for has 98,304 at most",
     ),
-    "fewer samples held out": (
-        "holdout_samples",
-        lambda samples: samples - 1,
-        "hold 46 samples, expected 45",
-    ),
+    "fewer samples held out": ("holdout_samples", lambda samples: samples - 1, "hold 46 samples, expected 45"),
 }
 
 
@@ -310,10 +286,7 @@ def test_a_client_whose_groups_cannot_be_true_is_refused_and_the_others_count(
     assert reason in caplog.text
 
 
-@pytest.mark.parametrize(
-    "data",
-    [{"name": "own"}, {"name": "digits", "holdout": 0.1}],
-)
+@pytest.mark.parametrize("data", [{"name": "own"}, {"name": "digits", "holdout": 0.1}])
 def test_the_server_cannot_evaluate_on_training_data_that_it_lacks(
     data: dict[str, Any], make_settings: MakeSettings
 ) -> None:

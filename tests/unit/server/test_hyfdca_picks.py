@@ -70,8 +70,7 @@ def test_changes_are_divided_by_holders_active_holders_or_pickers() -> None:
         picked = {client: picks.of(client, 1) for client in cohort}
         divisors = picks.divisors(cohort, picked)
         found[averaging] = {
-            int(row): int(count)
-            for row, count in zip(alignment.slices["a"].order, divisors["a"], strict=True)
+            int(row): int(count) for row, count in zip(alignment.slices["a"].order, divisors["a"], strict=True)
         }
         sigma = sum((1 / divisors[client][picked[client].entries]).sum() for client in cohort)
         assert picks.damping(cohort, picked, divisors, 0.5) == max(1.0, sigma / 4)
@@ -102,9 +101,7 @@ def test_the_best_step_on_a_parabola_is_the_best(a: float, c: float, wv: float, 
     assert all(rise(g) >= rise(other) - 1e-12 for other in np.linspace(0, 1, 41))
 
 
-@given(
-    st.lists(numbers, min_size=1 + len(LINE_STEPS), max_size=1 + len(LINE_STEPS)), numbers, st.floats(0, 3)
-)
+@given(st.lists(numbers, min_size=1 + len(LINE_STEPS), max_size=1 + len(LINE_STEPS)), numbers, st.floats(0, 3))
 def test_the_best_of_several_steps_is_the_best(values: list[float], wv: float, vv: float) -> None:
     g = best_step(wv, vv, np.array(values), 0.5)
     steps = [0.0, *LINE_STEPS]

@@ -14,11 +14,7 @@ from fenchel.common.errors import ContradictingLabelsError, DataError
 from tests.messages import raises
 
 KEY = bytes(range(32))
-ROWS: dict[str, Indices] = {
-    "a": np.array([4, 0, 1, 2]),
-    "b": np.array([0, 1, 2, 3]),
-    "c": np.array([3, 2]),
-}
+ROWS: dict[str, Indices] = {"a": np.array([4, 0, 1, 2]), "b": np.array([0, 1, 2, 3]), "c": np.array([3, 2])}
 """Which samples each client has, in the order of its rows; 4 is with one client only."""
 
 
@@ -38,9 +34,7 @@ def labels(**changed: dict[int, float]) -> dict[str, NDArray[np.uint8]]:
     """Pseudonyms of the labels 0, 1, 4, 9, ..., of which clients may have changed some, by sample."""
     return {
         client: label_pseudonyms(
-            KEY,
-            names(client),
-            np.array([changed.get(client, {}).get(sample, sample**2.0) for sample in rows.tolist()]),
+            KEY, names(client), np.array([changed.get(client, {}).get(sample, sample**2.0) for sample in rows.tolist()])
         )
         for client, rows in ROWS.items()
     }
@@ -62,10 +56,7 @@ def test_holders_that_agree_pass() -> None:
     ],
 )
 def test_samples_with_two_labels_are_refused_with_their_number(
-    changed: dict[str, dict[int, float]],
-    contradictions: int,
-    clients: tuple[str, str],
-    rows: tuple[int, int],
+    changed: dict[str, dict[int, float]], contradictions: int, clients: tuple[str, str], rows: tuple[int, int]
 ) -> None:
     with raises(ContradictingLabelsError) as caught:
         check_labels(alignment(), labels(**changed))

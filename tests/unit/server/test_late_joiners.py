@@ -149,9 +149,7 @@ def test_algorithms_that_align_the_clients_at_the_start_refuse_and_the_others_do
         check_late_joiners(settings(name), server_half(name))
 
 
-def test_a_data_set_that_is_divided_at_the_start_has_nothing_left_before_anything_starts(
-    tmp_path: Path,
-) -> None:
+def test_a_data_set_that_is_divided_at_the_start_has_nothing_left_before_anything_starts(tmp_path: Path) -> None:
     with raises(SettingsError, key="participation.late_joiners"):
         Coordinator(settings("fedavg", "breast_cancer"), RunFolder.create(tmp_path, "run"))
 

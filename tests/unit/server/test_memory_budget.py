@@ -80,10 +80,7 @@ def test_what_is_open_is_cut_for_all_alike() -> None:
 def test_all_that_a_room_lets_come_fits_the_limit(
     bounds: Mapping[str, tuple[int, int | None]], limit: int, buffer: int | None
 ) -> None:
-    sizes = {
-        client: Size(least, None if more is None else least + more)
-        for client, (least, more) in bounds.items()
-    }
+    sizes = {client: Size(least, None if more is None else least + more) for client, (least, more) in bounds.items()}
     try:
         room = MemoryBudget(limit, largest_message=80).room("any", sizes, buffer)
     except SettingsError:
@@ -119,9 +116,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
                 await asyncio.sleep(0)
             if chance.random() < 0.3:  # it says another size, breaks off, and comes back
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(
-                        collector.admit(client, chance.randint(1, sizes[client] // MIB) * MIB), 1e-4
-                    )
+                    await asyncio.wait_for(collector.admit(client, chance.randint(1, sizes[client] // MIB) * MIB), 1e-4)
             await collector.admit(client, sizes[client])
             assert shared.held <= limit
             assert shared.held == sum(open_room.held for open_room in shared.rooms)
@@ -149,10 +144,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
 
 async def test_a_younger_phase_waits_for_what_the_older_one_may_still_need() -> None:
     shared = MemoryBudget(10 * MIB)
-    older, younger = (
-        shared.room("older", exactly(MIB, CLIENTS)),
-        shared.room("younger", exactly(3 * MIB, ["a", "b"])),
-    )
+    older, younger = (shared.room("older", exactly(MIB, CLIENTS)), shared.room("younger", exactly(3 * MIB, ["a", "b"])))
     with younger:
         with older:
             pass  # it was not the older one then
@@ -265,9 +257,7 @@ def test_sizes_are_those_of_what_is_expected() -> None:
     assert Size.of({"model": ArraySpec(np.float64, (800,), sparse=True)}) == Size(0, 6504)
 
 
-def test_a_container_with_less_memory_than_its_machine_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_with_less_memory_than_its_machine_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = half_of_memory()
     assert 1 << 28 < whole < 1 << 45
     told = tmp_path / "memory.max"
@@ -312,10 +302,7 @@ def test_a_run_with_room_for_what_it_needs_has_the_bits_of_one_without_a_limit_a
     ids=["folded", "held together"],
 )
 def test_what_a_run_holds_of_large_replies_stays_below_its_limit(
-    algorithm: dict[str, object],
-    make_settings: MakeSettings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    algorithm: dict[str, object], make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance, features = np.random.default_rng(0), 200_000
     file = tmp_path / "wide.npz"

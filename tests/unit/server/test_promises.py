@@ -33,9 +33,7 @@ def tell(fleet: Fleet, times: int) -> None:
     asyncio.run(rounds())
 
 
-def test_a_client_that_is_away_is_given_up_when_too_much_waits_for_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_client_that_is_away_is_given_up_when_too_much_waits_for_it(caplog: pytest.LogCaptureFixture) -> None:
     fleet = fleet_of(limit=10 * MODEL.nbytes)
     tell(fleet, 9)
     assert fleet.members["a"].lost is None

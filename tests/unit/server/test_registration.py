@@ -31,9 +31,7 @@ async def test_places_follow_the_order_of_ids_whatever_the_order_of_joining() ->
     assert await enrolment.completed(1.0) == ["a", "b", "c"]
 
 
-async def test_a_client_whose_fleet_is_not_complete_is_told_to_ask_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_client_whose_fleet_is_not_complete_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
     enrolment = Registration(2, SETTLE)
     assert await joined(enrolment, "a") == [None]
@@ -106,9 +104,7 @@ async def test_a_resumed_run_knows_its_clients_and_takes_nobody_else() -> None:
         await enrolment.join(request("c"), False)
 
 
-async def test_a_run_that_admits_late_joiners_gives_them_a_place_and_does_not_count_them_as_founders() -> (
-    None
-):
+async def test_a_run_that_admits_late_joiners_gives_them_a_place_and_does_not_count_them_as_founders() -> None:
     enrolment = Registration(2, SETTLE, late_joiners="admit")
     assert not enrolment.is_late("c")
     await joined(enrolment, "c", "a")

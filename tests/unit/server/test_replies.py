@@ -60,9 +60,7 @@ def test_a_blockwise_sum_is_the_plain_sum(dtype: str, entries: int) -> None:
     np.testing.assert_array_equal(total, plain)
 
 
-@pytest.mark.parametrize(
-    "weights", [(0.1, 0.1, 0.1), (3.0, 3.0, 0.1), (0.1, 3.0, 1.0), (0.0, 0.0, 7.0), (1.0, 1.0)]
-)
+@pytest.mark.parametrize("weights", [(0.1, 0.1, 0.1), (3.0, 3.0, 0.1), (0.1, 3.0, 1.0), (0.0, 0.0, 7.0), (1.0, 1.0)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_total_is_the_weighted_sum_also_where_the_weights_are_equal_at_first(
     dtype: str, weights: tuple[float, ...]
@@ -78,9 +76,7 @@ def test_a_total_is_the_weighted_sum_also_where_the_weights_are_equal_at_first(
     np.testing.assert_allclose(total.mean(), exact / sum(weights), rtol, atol)
     assert total.mean().dtype == dtype
     np.testing.assert_allclose(total.sum(), exact, rtol, atol)
-    np.testing.assert_allclose(
-        total.mean(), exact / sum(weights), rtol, atol
-    )  # and the sum left it as it was
+    np.testing.assert_allclose(total.mean(), exact / sum(weights), rtol, atol)  # and the sum left it as it was
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0, 0.5])
@@ -220,9 +216,7 @@ def test_all_whole_replies_are_admitted_at_once() -> None:
 CLIENTS = [f"client-{i}" for i in range(6)]
 BUFFER = 4 * MIB
 ARRIVALS = st.tuples(
-    st.permutations(CLIENTS),
-    st.lists(st.integers(0, 6), min_size=6, max_size=6),
-    st.sets(st.sampled_from(CLIENTS)),
+    st.permutations(CLIENTS), st.lists(st.integers(0, 6), min_size=6, max_size=6), st.sets(st.sampled_from(CLIENTS))
 )
 
 

@@ -54,13 +54,7 @@ class Asked:
         self.lacks: list[Shortfall] = []
         self.lacking = asyncio.Event()
         self.request = Request(
-            "train",
-            4,
-            self.collector,
-            accept,
-            deadline,
-            patience=2,
-            lacks=self.note if waits else None,
+            "train", 4, self.collector, accept, deadline, patience=2, lacks=self.note if waits else None
         )
         self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
@@ -150,9 +144,7 @@ async def test_a_reply_whose_stream_breaks_after_the_deadline_does_not_count(mak
     assert await finishing == ["client-0"]
 
 
-async def test_a_reply_whose_stream_breaks_before_the_deadline_may_come_again(
-    make_asked: MakeAsked,
-) -> None:
+async def test_a_reply_whose_stream_breaks_before_the_deadline_may_come_again(make_asked: MakeAsked) -> None:
     asked = make_asked()
     await asked.request.arriving(asked.calls["client-2"], 100)
     asked.request.interrupted("client-2")
@@ -232,9 +224,7 @@ async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
 # Waiting for the quorum
 
 
-async def test_nobody_is_given_up_before_the_quorum_is_there_and_then_all_who_miss_are(
-    make_asked: MakeAsked,
-) -> None:
+async def test_nobody_is_given_up_before_the_quorum_is_there_and_then_all_who_miss_are(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01, waits=True)
     finishing = await asked.short(2)
     assert asked.open() == list(NAMES)
@@ -297,9 +287,7 @@ async def test_a_reply_that_breaks_off_while_its_phase_waits_may_come_again(make
     assert await finishing == ["client-2"]
 
 
-async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_quorum(
-    make_member: MakeMember,
-) -> None:
+async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_quorum(make_member: MakeMember) -> None:
     names = [*NAMES, "client-3"]
     collector = Visited(names, 2 << 20, lambda client, values: None)
     request = Request("train", 4, collector, accept, 0.05, lacks=lambda request, shortfall, tell: None)
@@ -367,9 +355,7 @@ def test_people_hear_who_is_missing_what_happens_and_what_they_can_do(make_membe
     )
     assert "The state before round 1 is saved" in shortfall.warning(0)
     assert "nothing is saved yet" in shortfall.warning(None)
-    assert shortfall.status.startswith(
-        "round 4, phase 'train': waiting for 2 more, of client-0 (connected), "
-    )
+    assert shortfall.status.startswith("round 4, phase 'train': waiting for 2 more, of client-0 (connected), ")
 
 
 # Replies that are held back
@@ -439,9 +425,7 @@ class Stalled:
 
 
 @pytest.mark.parametrize("buffer", [1, 5])  # for no reply before its turn, and for two
-async def test_who_stalls_when_it_is_its_turn_does_not_hold_the_run(
-    make_member: MakeMember, buffer: int
-) -> None:
+async def test_who_stalls_when_it_is_its_turn_does_not_hold_the_run(make_member: MakeMember, buffer: int) -> None:
     stalled = Stalled(make_member, 0.1, buffer)
     assert await stalled.finish(4) == stalled.names[1:]
     assert stalled.taken == stalled.names[1:]
@@ -479,9 +463,7 @@ async def test_who_was_held_back_has_a_deadline_from_when_there_is_room(make_mem
     assert slow.late() == []
 
 
-async def test_who_stalls_is_given_up_when_the_phase_closes_and_the_others_are_not(
-    make_member: MakeMember,
-) -> None:
+async def test_who_stalls_is_given_up_when_the_phase_closes_and_the_others_are_not(make_member: MakeMember) -> None:
     stalled = Stalled(make_member, 0.2, buffer=2, link=0.15)
     assert await stalled.finish(0) == stalled.names[1:]
     assert stalled.late() == ["client-0"]
@@ -577,9 +559,7 @@ async def test_who_is_slow_in_one_phase_is_waited_for_in_another_and_people_hear
     assert await asyncio.wait_for(finishing, PATIENCE / 2) == ["client-0", "client-1"]
 
 
-async def test_who_comes_back_is_waited_for_again(
-    make_asked: MakeAsked, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_who_comes_back_is_waited_for_again(make_asked: MakeAsked, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     before = await always_late(make_asked, caplog)
     before.members["client-2"].streams += 1

@@ -115,9 +115,7 @@ def saved(rounds: Rounds) -> tuple[int, float]:
     return found.round, found.state(State).model[0]
 
 
-async def test_a_run_that_waits_saves_what_was_before_the_round(
-    make: MakeRounds, member: ClientRecord
-) -> None:
+async def test_a_run_that_waits_saves_what_was_before_the_round(make: MakeRounds, member: ClientRecord) -> None:
     rounds = make()
     for t in (1, 2, 3):
         rounds._keep_from = 0.0
@@ -208,9 +206,7 @@ async def test_fewer_clients_than_wanted_do_not_make_a_run_save_all_the_time(
     began = time.perf_counter()
     for t in range(1, 100):
         await rounds._round(t)
-    assert saves <= 2 + (time.perf_counter() - began) / 0.19, (
-        "0.19 s between one that takes 10 ms and the next"
-    )
+    assert saves <= 2 + (time.perf_counter() - began) / 0.19, "0.19 s between one that takes 10 ms and the next"
 
 
 async def test_what_was_kept_gives_way_to_a_regular_checkpoint(make: MakeRounds) -> None:
@@ -223,9 +219,7 @@ async def test_what_was_kept_gives_way_to_a_regular_checkpoint(make: MakeRounds)
     assert not rounds.folder.previous_checkpoint.exists()
 
 
-async def test_keeping_takes_a_hundredth_of_the_time_at_most(
-    make: MakeRounds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keeping_takes_a_hundredth_of_the_time_at_most(make: MakeRounds, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 50.0
 
     def take_a_second() -> float:
@@ -233,9 +227,7 @@ async def test_keeping_takes_a_hundredth_of_the_time_at_most(
         now += 1.0
         return now
 
-    monkeypatch.setattr(
-        "fenchel.server.rounds.time.thread_time", take_a_second
-    )  # between two looks there is one
+    monkeypatch.setattr("fenchel.server.rounds.time.thread_time", take_a_second)  # between two looks there is one
     monkeypatch.setattr("fenchel.server.rounds.time.perf_counter", lambda: now)
     rounds = make()
     kept = []

@@ -101,8 +101,7 @@ def test_bernoulli_draws_each_client_independently_and_never_nobody() -> None:
     subsets = [subset for size in range(1, 5) for subset in combinations(range(4), size)]
     assert () not in counted
     assert fits(
-        [counted[subset] for subset in subsets],
-        [p ** len(subset) * (1 - p) ** (4 - len(subset)) for subset in subsets],
+        [counted[subset] for subset in subsets], [p ** len(subset) * (1 - p) ** (4 - len(subset)) for subset in subsets]
     )
 
 
@@ -115,9 +114,7 @@ def test_groups_take_turns_and_differ_by_one_client_at_most() -> None:
 
 
 def test_weighted_draws_with_replacement_are_proportional_to_the_weights() -> None:
-    counted = Counter(
-        client for cohort in many(Weighted(size=1, replacement=True)).elements() for client in cohort
-    )
+    counted = Counter(client for cohort in many(Weighted(size=1, replacement=True)).elements() for client in cohort)
     assert fits([counted[client] for client in range(4)], list(WEIGHTS))
     assert any(len(set(cohort)) < 3 for cohort in many(Weighted(size=3, replacement=True)))
 
@@ -126,9 +123,7 @@ def test_weighted_draws_without_replacement_follow_successive_sampling() -> None
     counted = many(Weighted(size=2))
     share = WEIGHTS / WEIGHTS.sum()
     subsets = list(combinations(range(4), 2))
-    expected = [
-        share[i] * share[j] / (1 - share[i]) + share[j] * share[i] / (1 - share[j]) for i, j in subsets
-    ]
+    expected = [share[i] * share[j] / (1 - share[i]) + share[j] * share[i] / (1 - share[j]) for i, j in subsets]
     assert fits([counted[subset] for subset in subsets], expected)
 
 
@@ -175,9 +170,7 @@ def test_losses_do_not_excuse_more_clients_than_there_ever_were(sampler: Sampler
         draw(sampler, np.ones(3), 1, generator(5, "server", 1, "cohort"), lost=2)
 
 
-def drawn_without(
-    absent: list[int], sampler: Sampler, t: int, weights: np.ndarray = WEIGHTS
-) -> tuple[int, ...]:
+def drawn_without(absent: list[int], sampler: Sampler, t: int, weights: np.ndarray = WEIGHTS) -> tuple[int, ...]:
     return tuple(draw(sampler, weights, t, generator(5, "server", t, "cohort"), absent=absent))
 
 
@@ -234,9 +227,7 @@ def test_one_without_weight_is_not_drawn_for_one_that_is_absent() -> None:
 
 
 def test_people_are_told_once_after_each_loss(caplog: pytest.LogCaptureFixture) -> None:
-    members = {
-        name: ClientRecord(name, index, pb.ShardDescription(samples=2)) for index, name in enumerate("abcd")
-    }
+    members = {name: ClientRecord(name, index, pb.ShardDescription(samples=2)) for index, name in enumerate("abcd")}
     fleet = Fleet(members, 5, Participation(sampler=FixedSize(size=3), on_lost_state="continue"), 1 << 20)
     sizes = []
     with caplog.at_level(logging.WARNING, "fenchel.server"):
@@ -268,9 +259,7 @@ def test_rounds_and_seeds_draw_differently() -> None:
 
 
 def test_a_run_whose_clients_are_all_lost_says_how_it_can_go_on() -> None:
-    members = {
-        name: ClientRecord(name, index, lost="its journal is gone") for index, name in enumerate("abcd")
-    }
+    members = {name: ClientRecord(name, index, lost="its journal is gone") for index, name in enumerate("abcd")}
     fleet = Fleet(members, 5, Participation(on_lost_state="continue"), 1 << 20, round=9)
     with raises(RunStoppedError, round=9):
         fleet.sample()

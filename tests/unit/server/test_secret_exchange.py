@@ -62,13 +62,7 @@ async def test_each_client_gets_its_own_box_from_the_designated_one() -> None:
     fleet = Relayed()
     assert await share_secrets(relay(fleet), "north") == "same"
     phases = [(client, phase) for client, phase, _ in fleet.asked]
-    assert phases == [
-        ("east", OFFER),
-        ("south", OFFER),
-        ("north", SEAL),
-        ("east", ACCEPT),
-        ("south", ACCEPT),
-    ]
+    assert phases == [("east", OFFER), ("south", OFFER), ("north", SEAL), ("east", ACCEPT), ("south", ACCEPT)]
     offered = fleet.asked[2][2]
     assert {name.partition("/")[0] for name in offered} == {"east", "south"}
     for client, _, parcel in fleet.asked[3:]:

@@ -47,9 +47,7 @@ def test_the_series_are_those_of_the_tables(tmp_path: Path) -> None:
         found = series(counted.exposition.text())
         standing.append(found["fenchel_clients", frozenset({("state", "connected")})])
 
-    asyncio.run(
-        run_in_process(SETTINGS, folder, observer=counted.observer().beside(RunObserver(begins=begins)))
-    )
+    asyncio.run(run_in_process(SETTINGS, folder, observer=counted.observer().beside(RunObserver(begins=begins))))
     found = series(counted.exposition.text())
     run = Run(folder.path)
     rounds, calls = run.metrics_table, run.calls_table

@@ -158,15 +158,7 @@ async def test_nobody_waits_for_a_newcomer_that_is_gone_again() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "needed_by_algorithm", "replies"),
-    [
-        (None, None, 2),
-        (3, None, 3),
-        (1, None, 1),
-        (1, 3, 3),
-        (3, 1, 3),
-        (3, 0, 3),
-        (None, 0, 0),
-    ],
+    [(None, None, 2), (3, None, 3), (1, None, 1), (1, 3, 3), (3, 1, 3), (3, 0, 3), (None, 0, 0)],
 )
 async def test_a_phase_of_its_own_terms_may_need_more_than_the_algorithm_not_less(
     wanted: int | None, needed_by_algorithm: int | None, replies: int

@@ -37,16 +37,7 @@ def answered(asked: Request, client: str, sent: int, received: int, told: pb.Tim
     return call
 
 
-WORK = {
-    "queue": 3,
-    "decode": 1,
-    "compute": 40,
-    "encrypt": 6,
-    "decrypt": 4,
-    "encode": 2,
-    "journal": 5,
-    "handover": 2,
-}
+WORK = {"queue": 3, "decode": 1, "compute": 40, "encrypt": 6, "decrypt": 4, "encode": 2, "journal": 5, "handover": 2}
 """63 ms on the client."""
 
 
@@ -101,9 +92,7 @@ def test_an_exchange_without_an_answer_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["late", "failed"])
-def test_answers_that_do_not_count_are_waited_for_but_their_parts_are_not_the_rounds(
-    outcome: Outcome,
-) -> None:
+def test_answers_that_do_not_count_are_waited_for_but_their_parts_are_not_the_rounds(outcome: Outcome) -> None:
     asked = request(0, 0, 100)
     calls = [
         answered(asked, "a", 0, 27, timing(compute=20, answer=20)),

@@ -59,9 +59,7 @@ def vectors_of(clients: int, seed: int, dtype: str = "float64") -> dict[str, Vec
     return {f"client-{i:03d}": draw.standard_normal(D).astype(dtype) for i in range(clients)}
 
 
-def by_hand(
-    settings: Uplink, vectors: Mapping[str, Vector], weighted: bool, around: Vector
-) -> tuple[Vector, Vector]:
+def by_hand(settings: Uplink, vectors: Mapping[str, Vector], weighted: bool, around: Vector) -> tuple[Vector, Vector]:
     """Sum and weight of each coordinate, one value after the other."""
     total, coverage = np.zeros(D), np.zeros(D)
     for weight, (client, vector) in enumerate(sorted(vectors.items()), 1):
@@ -100,9 +98,7 @@ def test_sums_and_means_go_over_those_who_sent_a_coordinate(
 
 @pytest.mark.parametrize("support", [None, *SUPPORTS])
 @pytest.mark.parametrize("dtype", [None, "float32"])
-def test_what_is_expected_is_what_clients_send_and_nothing_else(
-    support: str | None, dtype: str | None
-) -> None:
+def test_what_is_expected_is_what_clients_send_and_nothing_else(support: str | None, dtype: str | None) -> None:
     settings = settings_of(support, dtype=dtype)
     expected = {"model": ServerUplink(settings, SEED).expected(X0), "samples": int}
     (good,) = sent(settings, vectors_of(1, 0)).values()

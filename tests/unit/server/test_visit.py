@@ -30,13 +30,8 @@ def number(client: str) -> dict[str, Value]:
     return {"x": float(CLIENTS.index(client))}
 
 
-@given(
-    order=st.permutations(CLIENTS),
-    skipped=st.sets(st.sampled_from(CLIENTS)),
-)
-def test_replies_are_taken_in_order_and_as_soon_as_it_is_their_turn(
-    order: list[str], skipped: set[str]
-) -> None:
+@given(order=st.permutations(CLIENTS), skipped=st.sets(st.sampled_from(CLIENTS)))
+def test_replies_are_taken_in_order_and_as_soon_as_it_is_their_turn(order: list[str], skipped: set[str]) -> None:
     taken: list[str] = []
     collector = Visited(CLIENTS, 1, lambda client, reply: taken.append(client))
     arrived: set[str] = set()

@@ -49,12 +49,7 @@ TABLE = [
 @pytest.mark.parametrize(("drawn", "samples", "claimed", "law", "values"), TABLE)
 @pytest.mark.parametrize("column", range(len(METHODS)), ids=METHODS)
 def test_the_table_of_the_specification(
-    drawn: int,
-    samples: int,
-    claimed: float,
-    law: paper.Law,
-    values: tuple[float | None, ...],
-    column: int,
+    drawn: int, samples: int, claimed: float, law: paper.Law, values: tuple[float | None, ...], column: int
 ) -> None:
     q, value = drawn / samples, values[column]
     z = paper.noise_multiplier(paper.per_round(claimed, q, UPLOADS, DELTA, law), DELTA)
@@ -90,8 +85,7 @@ def test_the_noise_that_a_budget_needs(
 
 
 @pytest.mark.parametrize(
-    ("q", "budget", "method"),
-    [(50 / 325, 0.5, "pld-wor"), (1.0, 0.5, "rdp-wor"), (50 / 600, 10, "rdp-poisson")],
+    ("q", "budget", "method"), [(50 / 325, 0.5, "pld-wor"), (1.0, 0.5, "rdp-wor"), (50 / 600, 10, "rdp-poisson")]
 )
 def test_the_calibrated_noise_is_the_least_that_is_enough(q: float, budget: float, method: Method) -> None:
     z = calibrate(q, UPLOADS, DELTA, budget, method)
@@ -131,9 +125,7 @@ def test_the_value_of_oracle_16() -> None:
     assert epsilon({Release(5.0, 1.0): 20}, 1e-5) == pytest.approx(3.8486, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("z", "uploads"), [(5.0, 20), (50.0, 60), (1000.0, 100), (0.5, 3), (0.05, 2), (0.004, 10)]
-)
+@pytest.mark.parametrize(("z", "uploads"), [(5.0, 20), (50.0, 60), (1000.0, 100), (0.5, 3), (0.05, 2), (0.004, 10)])
 def test_without_sampling_it_is_the_exact_gaussian(z: float, uploads: int) -> None:
     found = epsilon({Release(z, 1.0): uploads}, 1e-5)
     exact = exact_gaussian(z / np.sqrt(uploads), 1e-5)
@@ -163,16 +155,9 @@ def test_sampling_is_worth_what_a_simulation_says() -> None:
 
 
 @settings(max_examples=8)
-@given(
-    z=st.floats(0.3, 30),
-    q=st.floats(0.01, 1.0),
-    uploads=st.integers(1, 80),
-    method=st.sampled_from(METHODS),
-)
+@given(z=st.floats(0.3, 30), q=st.floats(0.01, 1.0), uploads=st.integers(1, 80), method=st.sampled_from(METHODS))
 @example(z=1.0, q=1.0, uploads=2, method="rdp-wor")
-def test_more_uploads_less_noise_and_more_samples_cost_more(
-    z: float, q: float, uploads: int, method: Method
-) -> None:
+def test_more_uploads_less_noise_and_more_samples_cost_more(z: float, q: float, uploads: int, method: Method) -> None:
     def cost(z: float, q: float, uploads: int) -> float:
         return epsilon({Release(z, q): uploads}, 1e-5, method)
 
@@ -191,9 +176,7 @@ def test_hardly_any_noise_is_a_large_number_and_no_failure(method: Method) -> No
     assert all(np.isfinite(found))
     assert (np.diff(found) > 0).all()
     # At least 6 of 60 uploads draw the sample in most runs, each with a loss around 1 / (2 z^2).
-    assert all(
-        value > 6 / (2 * z * z) for value, z in zip(found, (0.1, 0.03, 0.01, 0.002, 1e-6), strict=True)
-    )
+    assert all(value > 6 / (2 * z * z) for value, z in zip(found, (0.1, 0.03, 0.01, 0.002, 1e-6), strict=True))
 
 
 def test_no_uploads_cost_nothing() -> None:
@@ -262,8 +245,7 @@ def test_whatever_a_release_may_be_has_a_price(method: Method, z: float, q: floa
 
 
 @pytest.mark.parametrize(
-    ("z", "q", "uploads"),
-    [(1.0, 0.45, 10**5), (1.0, 0.45, 10**7), (1.0, 0.45, 10**12), (0.01, 0.5, 10**5)],
+    ("z", "q", "uploads"), [(1.0, 0.45, 10**5), (1.0, 0.45, 10**7), (1.0, 0.45, 10**12), (0.01, 0.5, 10**5)]
 )
 def test_memory_does_not_grow_with_the_number_of_uploads(z: float, q: float, uploads: int) -> None:
     epsilon({Release(1.0, 0.5): 2}, 1e-5)  # imports
@@ -276,9 +258,7 @@ def test_memory_does_not_grow_with_the_number_of_uploads(z: float, q: float, upl
 
 
 @pytest.mark.parametrize("method", ["pld-wor", "pld-poisson"])
-def test_more_uploads_than_are_composed_cost_more_and_at_most_what_they_would_by_renyi(
-    method: Method,
-) -> None:
+def test_more_uploads_than_are_composed_cost_more_and_at_most_what_they_would_by_renyi(method: Method) -> None:
     release, general = Release(100.0, 0.2), method.replace("pld", "rdp")
     composed, more = (epsilon({release: uploads}, 1e-5, method) for uploads in (100_000, 100_001))
     assert composed < more <= 3 * composed
@@ -294,9 +274,7 @@ def test_a_budget_for_a_thousand_million_uploads_has_its_noise() -> None:
 
 def test_what_an_accountant_cannot_tell_is_no_bargain(monkeypatch: pytest.MonkeyPatch) -> None:
     accountant = Accountant("rdp-wor")
-    monkeypatch.setattr(
-        accountant, "_renyi", lambda *_: math.nan
-    )  # as of pld-poisson for much noise, few samples
+    monkeypatch.setattr(accountant, "_renyi", lambda *_: math.nan)  # as of pld-poisson for much noise, few samples
     assert accountant.epsilon({Release(1.0): 1}, 1e-5) == math.inf
 
 

@@ -21,9 +21,7 @@ Array = NDArray[np.float64]
 @given(sensitivity=st.floats(1e-100, 1e100), multiplier=st.floats(1e-3, 1e6), count=st.integers(1, 10**8))
 @example(sensitivity=0.1, multiplier=1e6, count=10**8)
 @example(sensitivity=0.1, multiplier=1e-3, count=1)
-def test_the_noise_covers_the_grid_and_is_hardly_more(
-    sensitivity: float, multiplier: float, count: int
-) -> None:
+def test_the_noise_covers_the_grid_and_is_hardly_more(sensitivity: float, multiplier: float, count: int) -> None:
     grid = GridNoise.covering(sensitivity, multiplier, count)
     assert math.frexp(grid.spacing)[0] == 0.5, "a power of two"
     assert 2.0**10 <= grid.scale <= LARGEST_SCALE
@@ -33,9 +31,7 @@ def test_the_noise_covers_the_grid_and_is_hardly_more(
 
 
 @given(seed=st.integers(0, 2**32 - 1), multiplier=st.floats(0.01, 100), count=st.integers(1, 1000))
-def test_rounding_moves_neighbours_apart_by_no_more_than_is_counted(
-    seed: int, multiplier: float, count: int
-) -> None:
+def test_rounding_moves_neighbours_apart_by_no_more_than_is_counted(seed: int, multiplier: float, count: int) -> None:
     random = np.random.default_rng(seed)
     sensitivity = 0.01
     grid = GridNoise.covering(sensitivity, multiplier, count)
@@ -79,9 +75,7 @@ def test_the_profile_of_the_gaussian_covers_the_discrete_one_for_the_share_that_
 
 
 @pytest.mark.parametrize("deviation", [3, 5])
-def test_a_gaussian_that_is_rounded_at_random_is_the_discrete_gaussian_but_for_a_tiny_factor(
-    deviation: int,
-) -> None:
+def test_a_gaussian_that_is_rounded_at_random_is_the_discrete_gaussian_but_for_a_tiny_factor(deviation: int) -> None:
     """By integration with 60 digits; the rule of equal steps errs by less than exp(-2 pi² 64)."""
     with gmpy2.context(precision=250):
         steps, smoothing = 16, gmpy2.mpfr(SMOOTHING)
@@ -92,12 +86,8 @@ def test_a_gaussian_that_is_rounded_at_random_is_the_discrete_gaussian_but_for_a
         sums = [sum(bell(j - gmpy2.mpfr(i) / steps, smoothing) for j in range(-40, 41)) for i in range(steps)]
 
         def rounded(y: int) -> gmpy2.mpfr:
-            points = [
-                (i, gmpy2.mpfr(i) / steps) for i in range(-30 * deviation * steps, 30 * deviation * steps)
-            ]
-            masses = [
-                bell(x, gmpy2.mpfr(deviation)) * bell(y - x, smoothing) / sums[i % steps] for i, x in points
-            ]
+            points = [(i, gmpy2.mpfr(i) / steps) for i in range(-30 * deviation * steps, 30 * deviation * steps)]
+            masses = [bell(x, gmpy2.mpfr(deviation)) * bell(y - x, smoothing) / sums[i % steps] for i, x in points]
             return sum(masses) / (steps * deviation * gmpy2.sqrt(2 * gmpy2.const_pi()))
 
         scale = gmpy2.sqrt(gmpy2.mpfr(deviation) ** 2 + smoothing**2)

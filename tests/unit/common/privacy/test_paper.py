@@ -36,9 +36,7 @@ def test_the_unstated_constant() -> None:
         (200 / 600, 20, "corrected", 4.53),
     ],
 )
-def test_the_epsilon_of_one_round_in_the_papers_settings(
-    q: float, claimed: float, law: paper.Law, each: float
-) -> None:
+def test_the_epsilon_of_one_round_in_the_papers_settings(q: float, claimed: float, law: paper.Law, each: float) -> None:
     assert paper.per_round(claimed, q, 60, 1e-4, law) == pytest.approx(each, rel=0.004)
 
 

@@ -12,13 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fenchel.common.accounting.sensitivity import (
-    DualDifference,
-    LocalMap,
-    clip_update,
-    contractive,
-    whole_batch,
-)
+from fenchel.common.accounting.sensitivity import DualDifference, LocalMap, clip_update, contractive, whole_batch
 
 Array = NDArray[np.float64]
 Gradient = Callable[[Array, Array], Array]
@@ -65,8 +59,7 @@ class Round:
 
 
 @pytest.mark.parametrize(
-    ("product", "factor"),
-    [(0.5, lambda q: (1 - 0.5**q) / 0.5), (1.0, lambda _: 1.0), (2.0, float)],
+    ("product", "factor"), [(0.5, lambda q: (1 - 0.5**q) / 0.5), (1.0, lambda _: 1.0), (2.0, float)]
 )
 @pytest.mark.parametrize("steps", [1, 2, 5, 20])
 def test_theorem_1_has_the_values_of_the_specification(
@@ -78,8 +71,7 @@ def test_theorem_1_has_the_values_of_the_specification(
 
 
 @pytest.mark.parametrize(
-    ("eta0", "values"),
-    [(0.01, (0.1638, 0.0568, 0.0272, 0.0139)), (0.04, (0.3689, 0.1896, 0.1002, 0.0535))],
+    ("eta0", "values"), [(0.01, (0.1638, 0.0568, 0.0272, 0.0139)), (0.04, (0.3689, 0.1896, 0.1002, 0.0535))]
 )
 def test_theorem_1_for_the_papers_step_sizes(eta0: float, values: tuple[float, ...]) -> None:
     for t, value in zip((0, 10, 50, 199), values, strict=True):

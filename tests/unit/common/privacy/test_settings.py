@@ -85,23 +85,11 @@ REFUSED: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any], str]] 
         {},
         "set amplification to null",
     ),
-    (
-        "private dual",
-        ("contractive", "batch"),
-        {},
-        {"dual": "private"},
-        "mechanism to recursive or clip-update",
-    ),
+    ("private dual", ("contractive", "batch"), {}, {"dual": "private"}, "mechanism to recursive or clip-update"),
     ("no L", ("contractive",), {"feature_norm": None}, {}, "feature_norm must be given"),
     ("unknown L", ("contractive",), {}, {"curvature": None}, "none is known for this objective"),
     ("regulariser", ("recursive",), {}, {"beta": 0.5}, "set beta to 0"),
-    (
-        "a state without penalty",
-        ("recursive",),
-        {},
-        {"penalty": 0.0, "dual": "private"},
-        "a private state without one",
-    ),
+    ("a state without penalty", ("recursive",), {}, {"penalty": 0.0, "dual": "private"}, "a private state without one"),
     ("poisson", EVERY, {"accountant": "pld-poisson"}, {}, "set pld-wor or rdp-wor"),
     ("poisson", EVERY, {"accountant": "rdp-poisson"}, {}, "set pld-wor or rdp-wor"),
 ]
@@ -138,24 +126,12 @@ def test_a_missing_or_useless_clip_of_the_update_is_refused() -> None:
 
 def test_the_papers_mechanism_is_warned_of_and_not_refused() -> None:
     odd = replace(
-        SOUND,
-        support="top-k",
-        fixed_steps=False,
-        batches="independent",
-        dual="private",
-        beta=0.5,
-        fixed_seeds=True,
+        SOUND, support="top-k", fixed_steps=False, batches="independent", dual="private", beta=0.5, fixed_seeds=True
     )
     paper_like = privacy("paper", fixed_seeds=True)
     assert paper_like.problems(odd) == []
     warnings = " ".join(paper_like.warnings(odd))
-    for words in (
-        "claimed by the paper's formula",
-        "top-k",
-        "depends on the data",
-        "private dual",
-        "beta = 0.5",
-    ):
+    for words in ("claimed by the paper's formula", "top-k", "depends on the data", "private dual", "beta = 0.5"):
         assert words in warnings
 
 
