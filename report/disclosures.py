@@ -78,7 +78,7 @@ class _PlainNoise(_Part, extra="forbid"):
 
 
 class _Exporter(_Part):
-    outlet: str
+    exporter: str
     address: str
     shows: str
     readers: str
@@ -149,11 +149,11 @@ def head_rows(account: dict[str, Any]) -> list[tuple[str, str, str, int]]:
     ]
 
 
-def outlet_rows(account: dict[str, Any]) -> list[str]:
+def exporter_rows(account: dict[str, Any]) -> list[str]:
     """Return a sentence for each place where the run could be watched; none where there was none."""
     return [
-        f"{each['outlet']} at {each['address']}: {each['shows']}, for {each['readers']}"
-        for each in account.get("outlets", ())
+        f"{each['exporter']} at {each['address']}: {each['shows']}, for {each['readers']}"
+        for each in account.get("exporters", ())
     ]
 
 

@@ -28,7 +28,7 @@ def disclosures(
 
     The account is kept by the server from what crossed; docs/security.md says how to read it.
     """
-    from fenchel.report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
+    from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
     from fenchel.report.formatting import plain
 
     account = load_disclosures(run)
@@ -53,7 +53,7 @@ def disclosures(
         heads.add_row(Text(plain(message)), way, Text(plain(fields)), f"{times:,}")
     console.print("\nHeads of messages, always in clear between server and client:")
     console.print(heads)
-    if exporters := outlet_rows(account):
+    if exporters := exporter_rows(account):
         console.print("\nWhere else the run could be watched:")
         for sentence in exporters:
             console.print(plain(sentence), soft_wrap=True, markup=False)

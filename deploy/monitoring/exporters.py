@@ -50,7 +50,7 @@ def watching(
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> Iterator[RunObserver]:
-    """Open the outlets of a server for the duration of a ``with`` block.
+    """Open the exporters of a server for the duration of a ``with`` block.
 
     say, warn: told where they are, and who can read them.
     """
@@ -88,7 +88,7 @@ def watching(
 def watching_clients(
     metrics_at: Address | None, say: Callable[[str], None], warn: Callable[[str], None]
 ) -> Iterator[ClientObserver]:
-    """Open the outlets of a process of clients for the duration of a ``with`` block; as :func:`watching`."""
+    """Open the exporters of a process of clients for the duration of a ``with`` block; as :func:`watching`."""
     from fenchel.client.observer import ClientObserver
 
     observer = ClientObserver()

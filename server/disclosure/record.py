@@ -68,7 +68,7 @@ class DisclosureRecord:
     privacy: DifferentialPrivacy | None = None  # privacy, uplink: from the settings: what noise the clients add
     uplink: Uplink = field(default_factory=Uplink)
     privacy_budget: PrivacyBudget | None = None
-    _outlets: list[Exporter] = field(default_factory=list)
+    _exporters: list[Exporter] = field(default_factory=list)
     _kinds: dict[tuple[object, ...], DisclosureEntry] = field(default_factory=dict)
     _heads: dict[str, Head] = field(default_factory=dict)
     _keys: dict[tuple[str, Direction, str], set[str]] = field(default_factory=dict)
@@ -100,9 +100,9 @@ class DisclosureRecord:
 
     def shown(self, *exporters: Exporter) -> None:
         """Note where the run can be watched."""
-        for outlet in exporters:
-            if outlet not in self._outlets:
-                self._outlets.append(outlet)
+        for exporter in exporters:
+            if exporter not in self._exporters:
+                self._exporters.append(exporter)
                 self._news = True
 
     def sent(self, call: Call, head: pb.Instruction, payload: bytes, *, goes_on: bool = False) -> None:
@@ -222,7 +222,7 @@ class DisclosureRecord:
             "messages": [self._told(kind) for kind in self._kinds.values()],
             "heads": [asdict(head) | {"fields": sorted(head.fields)} for head in self._heads.values()],
             "noise": self._noise(),
-            "outlets": [outlet.to_json() for outlet in self._outlets],
+            "exporters": [exporter.to_json() for exporter in self._exporters],
         }
 
     def _told(self, kind: DisclosureEntry) -> dict[str, Any]:
@@ -256,8 +256,8 @@ class DisclosureRecord:
                 self._keys.setdefault((kind.phase, kind.direction, kind.name), set()).add(kind.key)
             for entry in told["heads"]:
                 self._heads[entry["message"]] = Head(**entry | {"fields": set(entry["fields"])})
-            for entry in told.get("outlets", ()):
-                self.shown(Exporter(entry["outlet"], entry["address"]))
+            for entry in told.get("exporters", ()):
+                self.shown(Exporter(entry["exporter"], entry["address"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
                 f"cannot be read ({error}); without it the account of what was disclosed would begin "

@@ -22,7 +22,7 @@ _OUTLETS: Mapping[OutletName, tuple[str, str]] = {
         "the run's id and algorithm, phases, rounds, times, names of clients that trace, too",
     ),
 }
-"""Who can read an outlet of the server, and what it shows (docs/monitoring.md)."""
+"""Who can read an exporter of the server, and what it shows (docs/monitoring.md)."""
 
 
 @dataclass
@@ -35,4 +35,4 @@ class Exporter:
     def to_json(self) -> dict[str, str]:
         """Return its line in the account."""
         readers, shows = _OUTLETS[self.name]
-        return {"outlet": self.name, "address": self.address, "readers": readers, "shows": shows}
+        return {"exporter": self.name, "address": self.address, "readers": readers, "shows": shows}

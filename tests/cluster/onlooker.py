@@ -1,4 +1,4 @@
-"""Whoever watches a run from outside: everything that leaves it by its outlets, as bytes."""
+"""Whoever watches a run from outside: everything that leaves it by its exporters, as bytes."""
 
 from __future__ import annotations
 

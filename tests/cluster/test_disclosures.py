@@ -151,7 +151,7 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
     shown = {"metrics": fetched(metrics, "/metrics"), "live page": fetched(page, "/fleet") + fetched(page, "/")}
     account = account_of(federation.finish())
     shown["traces"] = b"".join(traces.heard)
-    listed = {each["outlet"]: each for each in account["outlets"]}
+    listed = {each["exporter"]: each for each in account["exporters"]}
     assert {name: each["address"] for name, each in listed.items()} == {
         "metrics": f"http://127.0.0.1:{metrics}/metrics",
         "live page": f"http://127.0.0.1:{page}/",

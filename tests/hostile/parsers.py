@@ -101,7 +101,7 @@ from fenchel.deploy.cli.energy import _devices as read_devices
 from fenchel.deploy.launch.tuning import TuningFolder, _recorded
 from fenchel.deploy.monitoring.exporters import Exporters, watching
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
+from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
 from fenchel.report.run import Run
 from fenchel.server import checkpoint
 from fenchel.server.coordinator import Coordinator
@@ -1029,7 +1029,7 @@ def _folders(folder: Path) -> Iterator[Parser]:
     def read_account(data: bytes) -> None:
         run.disclosures.write_bytes(data)
         found = load_disclosures(run.path)
-        void((disclosure_rows(found), head_rows(found), noise_rows(found), outlet_rows(found)))
+        void((disclosure_rows(found), head_rows(found), noise_rows(found), exporter_rows(found)))
         DisclosureRecord(run.disclosures, run.id).resume(["a"])
 
     refusals = (CheckpointError,)

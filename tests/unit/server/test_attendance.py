@@ -94,7 +94,7 @@ def test_without_patience_everybody_is_drawn_as_ever() -> None:
     assert away == course(fleet_of(), lambda name, t: False)
 
 
-@pytest.mark.parametrize("border", [7, 60, 211])
+@pytest.mark.parametrize("snapshot", [7, 60, 211])
 def test_a_server_that_is_resumed_draws_as_it_would_have_drawn(snapshot: int, tmp_path: Path) -> None:
     def away(name: str, t: int) -> bool:
         return name == "a" or (name == "b" and 40 < t < 200)

@@ -27,7 +27,7 @@ from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import ACCEPT
 from fenchel.deploy.cli import main
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.report.disclosures import disclosure_rows, head_rows, load_disclosures, noise_rows, outlet_rows
+from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
 from fenchel.server.disclosure.record import UNASKED, UNDECLARED, DisclosureRecord
 from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.collectors import Gathered
@@ -197,7 +197,7 @@ def test_the_file_holds_what_was_there_after_a_restart(account: DisclosureRecord
 
 
 def test_where_a_run_could_be_watched_is_told_once_and_kept(account: DisclosureRecord, tmp_path: Path) -> None:
-    assert account.to_json()["outlets"] == []
+    assert account.to_json()["exporters"] == []
     account.save()
     page, metrics = (Exporter("live page", "http://127.0.0.1:7444/"), Exporter("metrics", "http://x:9464/metrics"))
     account.shown(page, metrics)
@@ -205,17 +205,17 @@ def test_where_a_run_could_be_watched_is_told_once_and_kept(account: DisclosureR
     again = DisclosureRecord(account.path, "run")
     again.resume([])
     again.shown(metrics)
-    told = again.to_json()["outlets"]
-    assert [each["outlet"] for each in told] == ["live page", "metrics"]
+    told = again.to_json()["exporters"]
+    assert [each["exporter"] for each in told] == ["live page", "metrics"]
     assert "no password" in told[0]["readers"]
-    (first, second) = outlet_rows({"outlets": told})
+    (first, second) = exporter_rows({"exporters": told})
     assert first.startswith("live page at http://127.0.0.1:7444/: the run's id")
     assert "no client's name" in second
     older = json.loads(account.path.read_text())
-    del older["outlets"]
+    del older["exporters"]
     account.path.write_text(json.dumps(older))
     DisclosureRecord(account.path, "run").resume([])
-    assert outlet_rows(older) == []
+    assert exporter_rows(older) == []
 
 
 def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def _set(*path: Any, value: Any) -> Callable[[Any], None]:
         _set("heads", 0, "fields", value=1),
         _set("noise", value={"mechanism": "x", "delta": 0.1, "groups": [{}]}),
         _set("noise", value={"mechanism": "x", "standard_deviation": 10**400}),
-        _set("outlets", value=[{}]),
+        _set("exporters", value=[{}]),
     ],
     ids=lambda found: found if isinstance(found, str) else "",
 )
