@@ -143,7 +143,7 @@ def settings(clients: int, rounds: int) -> RunSettings:
 
 
 def _data(clients: int) -> str:
-    """Return what gives each client a handful of samples: a set that comes with scikit-learn, if it is enough."""
+    """Return what gives each client a handful of samples: an installed set, if it is enough."""
     return "breast_cancer" if clients <= _FEW else "mammography"
 
 

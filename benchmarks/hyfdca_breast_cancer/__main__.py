@@ -3,7 +3,7 @@
 Real server and client processes over TLS. Writes ``docs/results/hyfdca-breast-cancer.md`` and its figures. It
 takes about half an hour on two cores. Runs are kept in ``runs/hyfdca-breast-cancer``, and those that are
 there already are not done again: remove the folder to measure anew. ``--quick`` does four short runs in under
-a minute, and writes and keeps nothing. No data are downloaded: the set comes with scikit-learn.
+a minute, and writes and keeps nothing. No data are downloaded: the set is installed with Fenchel.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Entry:
     test: int
     features: int  # features, classes: number of features, and of classes
     classes: int
-    files: tuple[PublicFile, ...]  # public files; none if scikit-learn brings the data along
+    files: tuple[PublicFile, ...]  # public files; none if the data are installed with Fenchel
     read: Callable[[Mapping[str, Path]], DataSet]  # makes the data set of the files
     folder: str = ""  # where the files lie inside a folder of data sets, if not in one of the data set's own name
 
@@ -68,9 +68,9 @@ _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 _ENTRIES = (
-    Entry("digits", "handwritten digits, 8x8 (scikit-learn)", "CC BY 4.0 (UCI)",
+    Entry("digits", "handwritten digits, 8x8 (installed)", "CC BY 4.0 (UCI)",
           1797, 0, 64, 10, (), readers.read_digits),
-    Entry("breast_cancer", "breast cancer diagnosis (scikit-learn)", "CC BY 4.0 (UCI)",
+    Entry("breast_cancer", "breast cancer diagnosis (installed)", "CC BY 4.0 (UCI)",
           569, 0, 30, 2, (), readers.read_breast_cancer),
     Entry("mnist", "handwritten digits, 28x28", "CC BY-SA 3.0",
           60_000, 10_000, 784, 10, _idx(
@@ -203,7 +203,7 @@ def locate(name: str, folders: tuple[Path, ...] | None = None) -> Mapping[str, P
     folders: where to look; by default ``$FENCHEL_DATA`` and the cache.
 
     Returns: ``data.npz`` of an import or download, or every public file by its name (compressed or not), or nothing
-    at all for what scikit-learn brings along; ``None`` if the data set is not here.
+    at all for what is installed with Fenchel; ``None`` if the data set is not here.
     """
     entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
     for root in data_folders() if folders is None else folders:

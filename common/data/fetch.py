@@ -29,7 +29,7 @@ def fetch(
     cache: folder that holds data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
     timeout: seconds without a byte after which a source counts as unreachable.
 
-    Returns: ``cache/name/data.npz``; ``None`` if scikit-learn brings the data along: there is nothing to do.
+    Returns: ``cache/name/data.npz``; ``None`` if the data are installed with Fenchel: there is nothing to do.
     """
     if not entry.files:
         return None

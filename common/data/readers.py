@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -32,19 +33,21 @@ _RCV1_FEATURES = 47_236
 
 
 def read_digits(_: Files) -> DataSet:
-    """Load scikit-learn's 8x8 digits; a full pixel is 16."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    return DataSet(Samples(pixels.astype(np.uint8), labels), image=(1, 8, 8), peak=16.0)
+    """Load the 8x8 digits that are installed with Fenchel; a full pixel is 16."""
+    return DataSet(_bundled("digits"), image=(1, 8, 8), peak=16.0)
 
 
 def read_breast_cancer(_: Files) -> DataSet:
-    """Load scikit-learn's breast cancer data; labels are the words ``benign`` and ``malignant``."""
-    from sklearn.datasets import load_breast_cancer
+    """Load the breast cancer data that are installed with Fenchel; labels are ``benign`` and ``malignant``."""
+    return DataSet(_bundled("breast_cancer"))
 
-    loaded = load_breast_cancer()
-    return DataSet(Samples(loaded.data, loaded.target_names[loaded.target].astype(str)))
+
+def _bundled(name: str) -> Samples:
+    with (
+        (resources.files("fenchel.common.data") / "bundled" / f"{name}.npz").open("rb") as file,
+        np.load(file) as arrays,
+    ):
+        return Samples(arrays["X"], arrays["y"])
 
 
 def read_idx_images(files: Files) -> DataSet:
