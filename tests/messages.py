@@ -35,7 +35,7 @@ _found: dict[str, set[str]] = {}  # by test, in this process
 _VARYING = (
     (re.compile(re.escape(tempfile.gettempdir()) + r"/[^\s:'\",;)]*/"), "…/"),
     (re.compile(re.escape(tempfile.gettempdir()) + r"/[^\s:'\",;)]*"), "…"),
-    (re.compile(r"(127\.0\.0\.1|localhost|\[::1\]):\d+"), r"\1:PORT"),
+    (re.compile(r"(\d+\.\d+\.\d+\.\d+|localhost|\[::1\])(:|', )\d+"), r"\1\2PORT"),
     (re.compile(r"\b\d{8}-\d{6}-([\w-]+)-[0-9a-f]{4}\b"), r"DATE-\1-HEX"),
     (re.compile(r"0x[0-9a-f]{6,}|\b[0-9a-f]{16,}\b"), "HEX"),
     (re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?"), "DATE"),

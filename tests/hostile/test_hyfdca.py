@@ -85,51 +85,43 @@ def number(n: int) -> np.ndarray:
 STRANGER = Secrets.generate(KEY_BITS, for_tests=True)
 BIG = (1 << 511) + 1234567  # of the right length
 
-SETUP: dict[str, tuple[str, Change, str]] = {
-    "pseudonyms that are too short": ("samples", lambda v: array(v, "samples")[:, :16], "has shape"),
-    "pseudonyms of another type": ("samples", lambda v: array(v, "samples") / 1.0, "has dtype float64"),
-    "a sample twice": (
-        "samples",
-        lambda v: np.concatenate([array(v, "samples")[:1], array(v, "samples")[:-1]]),
-        "are the same sample",
-    ),
+SETUP: dict[str, tuple[str, Change]] = {
+    "pseudonyms that are too short": ("samples", lambda v: array(v, "samples")[:, :16]),
+    "pseudonyms of another type": ("samples", lambda v: array(v, "samples") / 1.0),
+    "a sample twice": ("samples", lambda v: np.concatenate([array(v, "samples")[:1], array(v, "samples")[:-1]])),
     "more samples than it has": (
         "samples",
         lambda v: np.concatenate([array(v, "samples"), array(v, "samples")[:5] ^ 1]),
-        OFFENDER,
     ),
-    "no samples": ("samples", lambda v: array(v, "samples")[:0], "has shape (0, 32), expected (30, 32)"),
-    "no features": ("features", lambda v: array(v, "features")[:0], "has shape (0,), expected (15,)"),
-    "a feature that is none": ("features", lambda v: array(v, "features") + 100, "holds feature"),
-    "a negative feature": ("features", lambda v: array(v, "features") - 100, "holds feature -100"),
-    "a feature twice": (
-        "features",
-        lambda v: np.repeat(array(v, "features")[:8], 2)[:15],
-        "in increasing order, each once",
-    ),
-    "cells of its partner": ("features", lambda v: np.arange(10, 25), "both hold"),
-    "no key": ("key", always(np.empty(0, np.uint8)), "no usable public key"),
-    "zero for a key": ("key", always(number(0)), "no usable public key"),
-    "an even key": ("key", always(number(BIG + 1)), OFFENDER),
-    "a short key": ("key", always(number(15)), "no usable public key"),
-    "a key without end": ("key", always(np.full(40_000, 255, np.uint8)), "expected at most 2048"),
-    "a prime for a key": ("key", always(number((1 << 521) - 1)), OFFENDER),
-    "another key": ("key", always(number(STRANGER.private_key.public.n)), "but the server was given"),
-    "rows of any length": ("norm_bits", always(10**9), OFFENDER),
-    "rows that are too long to count": ("norm_bits", always(1024), OFFENDER),
-    "very long rows": ("norm_bits", always(1000), OFFENDER),
-    "long rows": ("norm_bits", always(300), OFFENDER),
-    "a truth for a length": ("norm_bits", always(True), "is the bool True"),
+    "no samples": ("samples", lambda v: array(v, "samples")[:0]),
+    "no features": ("features", lambda v: array(v, "features")[:0]),
+    "a feature that is none": ("features", lambda v: array(v, "features") + 100),
+    "a negative feature": ("features", lambda v: array(v, "features") - 100),
+    "a feature twice": ("features", lambda v: np.repeat(array(v, "features")[:8], 2)[:15]),
+    "cells of its partner": ("features", lambda v: np.arange(10, 25)),
+    "no key": ("key", always(np.empty(0, np.uint8))),
+    "zero for a key": ("key", always(number(0))),
+    "an even key": ("key", always(number(BIG + 1))),
+    "a short key": ("key", always(number(15))),
+    "a key without end": ("key", always(np.full(40_000, 255, np.uint8))),
+    "a prime for a key": ("key", always(number((1 << 521) - 1))),
+    "another key": ("key", always(number(STRANGER.private_key.public.n))),
+    "rows of any length": ("norm_bits", always(10**9)),
+    "rows that are too long to count": ("norm_bits", always(1024)),
+    "very long rows": ("norm_bits", always(1000)),
+    "long rows": ("norm_bits", always(300)),
+    "a truth for a length": ("norm_bits", always(True)),
 }
-"""What a client may say of itself, and what the server answers."""
+"""What a client may say of itself: name of the value, change of it."""
 
 
 @pytest.mark.parametrize("name", SETUP)
 def test_a_run_that_cannot_begin_says_whose_fault_it_is(name: str, laboratory: Laboratory) -> None:
-    field, change, _ = SETUP[name]
+    field, change = SETUP[name]
     tampers = {OFFENDER: saying("introduce", field, change)}
-    with raises(FenchelError):
+    with raises(FenchelError, snapshot=name != "cells of its partner") as caught:  # which rows they are is random
         laboratory.run(hybrid_settings(1, **EXACT), tampers=tampers)
+    assert OFFENDER in str(caught.value)
 
 
 def flipped(values: dict[str, Value]) -> Value:
