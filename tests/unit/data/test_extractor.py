@@ -250,7 +250,7 @@ def test_nothing_in_a_file_of_weights_is_run(tmp_path: Path, monkeypatch: pytest
     torch.save({"conv1.weight": Trap()}, tmp_path / "trap.pth")
     (tmp_path / "pickle.pth").write_bytes(pickle.dumps(Trap(), protocol=2))
     for name in ("trap.pth", "pickle.pth"):
-        with raises(DataError, source=tmp_path / name):
+        with raises(DataError, source=tmp_path / name, snapshot=False):  # with the words of torch
             source(tmp_path / name).shard(0, 2)
     assert not (tmp_path / "sprung").exists()
 
