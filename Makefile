@@ -48,7 +48,7 @@ fuzz-guided: $(READY)  ## the same parsers by a fuzzer that sees which lines are
 docs: $(READY)  ## write the tables of docs/settings.md anew
 	$(BIN)/python -m docs.settings_tables
 
-messages: $(READY)  ## write the snapshot of error messages anew; look at its diff
+messages: torch  ## write the snapshot of error messages anew; look at its diff
 	rm -f tests/messages.json
 	$(BIN)/python -m pytest -m 'not docker and not faults' --numprocesses 2 --update-messages
 
