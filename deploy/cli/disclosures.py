@@ -16,11 +16,6 @@ from rich.text import Text
 from fenchel.deploy.cli.run import JsonOption
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(disclosures)
-
-
 def disclosures(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder, finished or not")], as_json: JsonOption = False
 ) -> None:

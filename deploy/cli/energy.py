@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 _RATIOS, _BANDWIDTHS = "0,5,10,15,20", "1e6,5e6,1e7,2e7"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(energy)
-
-
 def energy(
     runs: Annotated[
         list[Path],

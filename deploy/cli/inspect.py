@@ -25,14 +25,6 @@ _ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would tak
 _FILE_WIDTH = 160  # columns of a table in a file or a pipe
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(check)
-    app.command()(algorithms)
-    app.command()(report)
-    app.command()(probe)
-
-
 def check(
     settings: Annotated[Path | None, typer.Argument(help="settings file (YAML)")] = None,
     overrides: SetOption = None,

@@ -14,11 +14,6 @@ from fenchel.deploy.certificates.keys import CLIENTS, DEFAULT_BITS, SERVER, make
 from fenchel.deploy.cli.run import JsonOption
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(keys)
-
-
 def keys(
     words: Annotated[
         list[str], typer.Argument(metavar="FOLDER | show FILE", help="folder to write to, or a file to look at")

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,15 +23,6 @@ from fenchel.deploy.launch.logs import log_to_terminal
 
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 INTERRUPTED = 130
-
-app = typer.Typer(
-    name="fenchel",
-    help="Federated primal-dual learning over a real network.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 
 def _set_up_process() -> None:
@@ -50,35 +42,38 @@ def find_own_modules() -> None:
         sys.path.append(here)
 
 
-def register() -> None:
-    """Add the commands to the application."""
-    from fenchel.deploy.cli import (
-        certs,
-        data,
-        disclosures,
-        energy,
-        inspect,
-        keys,
-        project,
-        relay,
-        run,
-        solve,
-        trace,
-        tune,
-    )
+def application() -> typer.Typer:
+    """Return the application, with its commands in the groups in which ``fenchel --help`` lists them."""
+    from fenchel.deploy.cli import certs, data, inspect, keys, run
+    from fenchel.deploy.cli.disclosures import disclosures
+    from fenchel.deploy.cli.energy import energy
+    from fenchel.deploy.cli.project import project
+    from fenchel.deploy.cli.relay import relay
+    from fenchel.deploy.cli.solve import solve
+    from fenchel.deploy.cli.trace import trace
+    from fenchel.deploy.cli.tune import tune
 
-    app.add_typer(certs.app, name="certs")
-    app.add_typer(data.app, name="data")
-    keys.register(app)
-    run.register(app)
-    inspect.register(app)
-    energy.register(app)
-    project.register(app)
-    solve.register(app)
-    trace.register(app)
-    disclosures.register(app)
-    tune.register(app)
-    relay.register(app)
+    app = typer.Typer(
+        name="fenchel",
+        help="Federated primal-dual learning over a real network.",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    everyday = "Every day"
+    groups: dict[str, tuple[Callable[..., None], ...]] = {
+        everyday: (run.up, run.server, run.client, inspect.check, inspect.report),
+        "Setting up": (inspect.algorithms, keys.keys, inspect.probe, relay),
+        "Looking into runs": (trace, project, energy, disclosures),
+        "Searching and solving": (tune, solve),
+    }
+    for panel, commands in groups.items():
+        for command in commands:
+            app.command(rich_help_panel=panel)(command)
+    app.add_typer(certs.app, name="certs", rich_help_panel=everyday)
+    app.add_typer(data.app, name="data", rich_help_panel=everyday)
+    return app
 
 
 def main() -> NoReturn:
@@ -86,10 +81,9 @@ def main() -> NoReturn:
     _set_up_process()
     log_to_terminal(logging.WARNING)
     find_own_modules()
-    register()
     try:
         # Outside of standalone mode typer returns the code of typer.Exit, and raises what went wrong.
-        code = app(standalone_mode=False)
+        code = application()(standalone_mode=False)
     except FenchelError as error:
         _complain(str(error))
         code = error.exit_code

@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 _SOURCE = "fenchel project"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(project)
-
-
 def project(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder")],
     preset: Annotated[

@@ -19,11 +19,6 @@ from fenchel.report.formatting import bytes_text
 _REFRESH_SECONDS = 0.5
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(relay)
-
-
 def relay(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="address that the clients dial")],
     to: Annotated[str, typer.Option(metavar="HOST:PORT", help="address of the server")],

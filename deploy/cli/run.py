@@ -69,13 +69,6 @@ InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS; for te
 JsonOption = Annotated[bool, typer.Option("--json", help="print a JSON object on standard output, and nothing else")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(up)
-    app.command()(server)
-    app.command()(client)
-
-
 def _chosen(
     settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None, previous: bool
 ) -> tuple[RunSettings, RunFolder | None]:

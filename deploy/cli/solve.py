@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from fenchel.common.data.source import DataSource
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(solve)
-
-
 def solve(
     settings: Annotated[Path, typer.Argument(help="settings file (YAML)")],
     overrides: SetOption = None,

@@ -9,11 +9,6 @@ import typer
 from rich.console import Console
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(trace)
-
-
 def trace(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder, finished or not")],
     output: Annotated[

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from fenchel.server.telemetry.observer import RunObserver
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(tune)
-
-
 def tune(
     settings: Annotated[Path | None, typer.Argument(help="tuning file (YAML); see docs/tuning.md")] = None,
     overrides: Annotated[

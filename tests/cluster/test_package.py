@@ -116,7 +116,7 @@ def test_no_module_of_a_checkout_exists_twice() -> None:
     code = (
         "import fenchel, os, pathlib, sys\n"
         "for name in fenchel.__all__: getattr(fenchel, name)\n"
-        "import fenchel.deploy.cli.main as main; main.register()\n"
+        "import fenchel.deploy.cli.main as main; main.application()\n"
         "files = [os.path.realpath(m.__file__) for m in list(sys.modules.values()) if getattr(m, '__file__', None)]\n"
         "own = [f for f in files if f.startswith(sys.argv[1]) and 'site-packages' not in f]\n"
         "assert len(own) == len(set(own)), sorted(f for f in own if own.count(f) > 1)\n"

@@ -32,7 +32,7 @@ from fenchel.common.settings.run import json_schema, load, validate
 from fenchel.common.settings.tuning import load_tuning
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli import main
+from fenchel.deploy.cli.main import INTERRUPTED, application
 from fenchel.deploy.launch.names import client_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,9 +127,7 @@ def test_the_index_of_the_documentation_names_every_page() -> None:
 
 
 def cli() -> Any:
-    if not main.app.registered_commands:
-        main.register()
-    return typer.main.get_command(main.app)
+    return typer.main.get_command(application())
 
 
 def parse_command(words: list[str], *, complete: bool) -> None:
@@ -288,7 +286,7 @@ def test_the_page_of_exit_codes_lists_every_class_with_its_code() -> None:
     listed = {(name, int(row[0])) for row in rows for name in re.findall(r"`(\w+Error)`", row[1])}
     assert listed == {(kind.__name__, kind.exit_code) for kind in error_classes()}
     codes = [int(row[0]) for row in rows]
-    assert codes == sorted({0, 1, 2, main.INTERRUPTED, *(kind.exit_code for kind in error_classes())})
+    assert codes == sorted({0, 1, 2, INTERRUPTED, *(kind.exit_code for kind in error_classes())})
 
 
 # docs/settings.md

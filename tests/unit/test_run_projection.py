@@ -13,14 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from fenchel.common.errors import CheckpointError, SettingsError
 from fenchel.common.settings.link import Link
-from fenchel.deploy.cli.project import register
+from fenchel.deploy.cli.main import application
 from fenchel.report.projection.projection import PARTS, WINDOW_BYTES, Projection, measured, project
 from fenchel.report.run import Run
 from fenchel.report.timeline import Timeline
@@ -324,11 +323,10 @@ def test_a_run_without_a_round_is_refused_in_words(tmp_path: Path) -> None:
 
 @pytest.fixture
 def command() -> Callable[..., Result]:
-    app = typer.Typer()
-    register(app)
+    app = application()
 
     def invoke(*words: str) -> Result:
-        return CliRunner().invoke(app, list(words), catch_exceptions=False)
+        return CliRunner().invoke(app, ["project", *words], catch_exceptions=False)
 
     return invoke
 

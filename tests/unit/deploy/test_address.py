@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.making import make_all
-from fenchel.deploy.cli import inspect, relay, run
+from fenchel.deploy.cli.main import application
 from tests.messages import raises
 
 
@@ -64,9 +63,7 @@ def test_an_address_is_host_and_port(words: str, host: str, port: int) -> None:
     ],
 )
 def test_no_command_begins_with_an_address_that_is_none(words: list[str]) -> None:
-    app = typer.Typer()
-    for commands in (run, inspect, relay):
-        commands.register(app)
+    app = application()
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, SettingsError)
     assert "expected HOST:PORT" in str(result.exception)
@@ -95,8 +92,7 @@ def test_a_server_without_tls_listens_on_this_machine_alone_unless_told_otherwis
     monkeypatch.setattr("fenchel.server.transport.service.serve", serve)
     experiment = str(Path("experiments/fedavg-digits.yaml").resolve())
     monkeypatch.chdir(tmp_path)
-    made = typer.Typer()
-    run.register(made)
+    made = application()
     result = CliRunner().invoke(made, ["server", experiment, *words])
     assert isinstance(result.exception, UnreachableError), result.output
     assert tried == [listened_on]

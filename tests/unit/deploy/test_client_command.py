@@ -11,15 +11,14 @@ from typer.testing import CliRunner
 
 from fenchel.client.local_data import OwnFile
 from fenchel.common.errors import SettingsError
-from fenchel.deploy.cli import run
+from fenchel.deploy.cli.main import application
 
 WORDS = ["client", "localhost:1", "--insecure", "--name", "north"]
 
 
 @pytest.fixture
 def app() -> typer.Typer:
-    made = typer.Typer()
-    run.register(made)
+    made = application()
     return made
 
 

@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 
-from fenchel.deploy.cli import main
+from fenchel.deploy.cli.main import application
 
 ROOT = Path(__file__).parents[3]
 CLIENT_OVERLAY = "deploy/compose.client-secrets.yml"
@@ -129,10 +129,8 @@ def test_a_relay_has_no_keys_and_no_files() -> None:
 def test_the_words_that_compose_gives_a_relay_are_those_of_the_command() -> None:
     found = composed("docker-compose.yml", LINK_OVERLAY, FENCHEL_LINK="lte", FENCHEL_LINK_OPTIONS="--cut-every 60s")
     words = shlex.split(yaml.safe_load(found.stdout)["services"]["relay"]["command"])
-    if not main.app.registered_commands:
-        main.register()
-    application: Any = typer.main.get_command(main.app)
-    context = application.commands[words[0]].make_context("relay", words[1:])
+    commands: Any = typer.main.get_command(application())
+    context = commands.commands[words[0]].make_context("relay", words[1:])
     assert context.params["link"] == "lte"
     assert context.params["cut_every"] == "60s"
     assert context.params["each"] is True

@@ -7,12 +7,11 @@ from io import StringIO
 from typing import Any
 
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fenchel.deploy.cli import run
 from fenchel.deploy.cli.display import Display
+from fenchel.deploy.cli.main import application
 
 ROW = {
     "round": 1,
@@ -100,7 +99,6 @@ def test_a_run_that_hides_nothing_is_warned_of_before_it_begins(command: list[st
         "data: {name: breast_cancer, samples: 3}\nrounds: 1\nclients: 4\nobjective: {kind: hinge, l2: 0.01}\n"
         "algorithm: {name: hyfdca, privacy: none}\nnetwork: {join_timeout: 0.1}\n"
     )
-    app = typer.Typer()
-    run.register(app)
+    app = application()
     result = CliRunner().invoke(app, [*command, str(tmp_path / "runs"), str(settings)])
     assert "the server sees dual variables" in " ".join(result.stderr.replace("│", "").split())

@@ -7,12 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli import energy
+from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.conftest import MakeSettings
 from tests.messages import raises
@@ -20,9 +19,8 @@ from tests.messages import raises
 
 def fenchel(*words: str) -> str:
     """Run the command; return what it prints, or raise what it raises."""
-    app = typer.Typer()
-    energy.register(app)
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    app = application()
+    result = CliRunner().invoke(app, ["energy", *words], catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
 

@@ -21,7 +21,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.deploy.certificates import keys
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys, read_public, refuse_private_keys
 from fenchel.deploy.certificates.making import make_all
-from fenchel.deploy.cli import main
+from fenchel.deploy.cli.main import application
 from tests.messages import raises
 
 
@@ -34,9 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fenchel(*words: str) -> Any:
     """Run a command in this process."""
-    if not main.app.registered_commands:
-        main.register()
-    return typer.main.get_command(main.app).main(list(words), standalone_mode=False)
+    return typer.main.get_command(application()).main(list(words), standalone_mode=False)
 
 
 def test_the_two_files_belong_together(folder: Path) -> None:

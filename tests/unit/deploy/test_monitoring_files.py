@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fenchel.client.metrics import ClientMetrics
 from fenchel.common.settings.run import load
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli import main
+from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.telemetry.metrics import ServerMetrics
@@ -208,16 +208,14 @@ def test_every_file_that_the_overlay_mounts_is_there() -> None:
 
 
 def test_the_words_of_the_overlay_are_those_of_the_commands() -> None:
-    if not main.app.registered_commands:
-        main.register()
-    application: Any = typer.main.get_command(main.app)
+    commands: Any = typer.main.get_command(application())
     words = config()["services"]["server"]["command"]
     always, beginning = words[1 : words.index("--")], words[words.index("--") + 1 :]
-    context = application.commands["server"].make_context("server", [*beginning, *always])
+    context = commands.commands["server"].make_context("server", [*beginning, *always])
     assert context.params["metrics"] == "0.0.0.0:9464"
     assert context.params["dashboard_at"] == "0.0.0.0:7444"
     client = shlex.split(config()["services"]["client"]["command"])
-    context = application.commands["client"].make_context("client", client[1:])
+    context = commands.commands["client"].make_context("client", client[1:])
     assert context.params["metrics"] == "0.0.0.0:9464"
 
 

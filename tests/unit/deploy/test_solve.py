@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 import yaml
 from scipy.optimize import minimize
 from typer.testing import CliRunner
@@ -18,7 +17,7 @@ from fenchel.common.data.source import DataSource
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.settings.participation import Weighted
 from fenchel.common.settings.run import RunSettings, validate
-from fenchel.deploy.cli import solve
+from fenchel.deploy.cli.main import application
 from tests.messages import raises
 
 SETTINGS: dict[str, Any] = {
@@ -39,9 +38,8 @@ SETTINGS: dict[str, Any] = {
 
 def fenchel(*words: str) -> str:
     """Run the command; return what it prints, or raise what it raises."""
-    app = typer.Typer()
-    solve.register(app)
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    app = application()
+    result = CliRunner().invoke(app, ["solve", *words], catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fenchel.common.errors import CheckpointError, DataError, RunStoppedError, SettingsError
 from fenchel.common.settings.run import load
 from fenchel.common.settings.tuning import TuningSettings, load_tuning
-from fenchel.deploy.cli import main
+from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.tuning import Search, parameters
 from fenchel.deploy.launch.up import up
 from fenchel.report.run import Run
@@ -257,9 +257,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def fenchel(*words: str) -> tuple[int, str]:
-    if not main.app.registered_commands:
-        main.register()
-    result = CliRunner().invoke(main.app, list(words))
+    result = CliRunner().invoke(application(), list(words))
     if isinstance(result.exception, Exception) and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 from typer.testing import CliRunner
 
 from fenchel.common.errors import SettingsError
-from fenchel.deploy.cli.inspect import register
+from fenchel.deploy.cli.main import application
 from fenchel.report.optimum import optima_of
 from fenchel.report.run import Run
 from tests.messages import raises
@@ -78,8 +77,7 @@ def test_the_command_takes_one_for_each_run_and_refuses_one_for_several_problems
     finished: Run, changed: Callable[..., Run], tmp_path: Path
 ) -> None:
     other = changed("other", objective={"l2": 0.5})
-    app = typer.Typer()
-    register(app)
+    app = application()
     words = ["report", str(finished.path), str(other.path), "-o", str(tmp_path / "a.html"), "--csv", str(tmp_path)]
     refused = CliRunner().invoke(app, [*words, "--optimum", "0.25"])
     assert isinstance(refused.exception, SettingsError)

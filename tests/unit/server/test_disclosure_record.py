@@ -25,7 +25,7 @@ from fenchel.common.wire.frames import Body
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import ACCEPT
-from fenchel.deploy.cli import main
+from fenchel.deploy.cli.main import application
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
 from fenchel.server.disclosure.record import UNASKED, UNDECLARED, DisclosureRecord
@@ -231,13 +231,11 @@ def test_the_command_shows_a_table_of_words(tmp_path: Path) -> None:
     assert (loss.what, loss.form, loss.clients) == ("real", "in clear", "all")
     assert [row[0] for row in head_rows(found)] == ["Work", "Reply"]
     assert noise_rows(found) == ["noise of standard deviation 0.5, which promises nothing"]
-    if not main.app.registered_commands:
-        main.register()
-    shown = CliRunner().invoke(main.app, ["disclosures", str(tmp_path)], env={"COLUMNS": "200"})
+    shown = CliRunner().invoke(application(), ["disclosures", str(tmp_path)], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert "with noise" in shown.output
     assert "metrics at http://127.0.0.1:9464/metrics: the run's id" in shown.output
-    as_json = CliRunner().invoke(main.app, ["disclosures", str(tmp_path), "--json"])
+    as_json = CliRunner().invoke(application(), ["disclosures", str(tmp_path), "--json"])
     assert json.loads(as_json.output) == found
 
 
@@ -292,9 +290,7 @@ def test_the_command_says_which_settings_it_cannot_read(tmp_path: Path, settings
         folder.settings.mkdir()
     else:
         folder.settings.write_bytes(settings)
-    if not main.app.registered_commands:
-        main.register()
-    found = CliRunner().invoke(main.app, ["disclosures", str(tmp_path)])
+    found = CliRunner().invoke(application(), ["disclosures", str(tmp_path)])
     assert isinstance(found.exception, CheckpointError)
     assert "settings.yaml" in str(found.exception)
 
@@ -304,9 +300,7 @@ def test_what_a_message_is_called_is_not_taken_for_a_style(account: DisclosureRe
     told = account.to_json()
     told["heads"][0] |= {"message": "[/bold]", "fields": ["\x1b[2J"]}
     RunFolder(tmp_path).disclosures.write_text(json.dumps(told))
-    if not main.app.registered_commands:
-        main.register()
-    shown = CliRunner().invoke(main.app, ["disclosures", str(tmp_path)])
+    shown = CliRunner().invoke(application(), ["disclosures", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
     assert "[/bold]" in shown.output
     assert "\x1b" not in shown.output
