@@ -25,7 +25,8 @@ from benchmarks.program import Figures, progress, run
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.server.rounds import Rounds, Row
+from fenchel.server.rounds import Rounds
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
 
 _RUNS = ((1_000, 3, 600), (1_000_000, 3, 60), (1_000_000, 10, 60))  # floats, clients, rounds

@@ -48,7 +48,7 @@ from fenchel.deploy.launch import local
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report.run import Run
 from fenchel.server import checkpoint as checkpoints
-from fenchel.server.rounds import Row
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
 
 _FEW = 200  # clients, for 569 samples

@@ -10,7 +10,7 @@ import copy
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import Encoded
 from fenchel.common.wire.values import Value
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.attendance import Attendance
+from fenchel.server.fleet.availability import Absence, Availability
 from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.client_record import EPOCH_BITS, ClientRecord
 
@@ -84,7 +84,7 @@ class Checkpoint:
                 next_sequence=(self.epoch + 1 << EPOCH_BITS) + 1,
                 lost=kept["lost"],
                 spent=kept.get("spent"),
-                attendance=Attendance(**kept.get("attendance", {})),
+                availability=Availability(absence=Absence(**kept.get("absence", {}))),
             )
         bodies: dict[int, Body] = {}
         for promise in self.promises:
@@ -118,7 +118,7 @@ class RoundSnapshot:
 
     round: int  # the last round that is done
     values: dict[str, Value]  # the algorithm's state (:func:`fenchel.common.storage.state.freeze`)
-    members: tuple[tuple[str, int, str | None, str | None, pb.ShardDescription | None, Attendance], ...]
+    members: tuple[tuple[str, int, str | None, str | None, pb.ShardDescription | None, Absence], ...]
     """What is kept of each client: its id, base, why it is lost or spent, its shard, and how it has answered."""
     promises: tuple[tuple[Call, Body], ...]  # unconfirmed ``tell`` instructions, in order, and their bodies
 
@@ -135,7 +135,7 @@ class RoundSnapshot:
             values = _copied(values, {} if before is None else before.values)
         kept, promises = [], []
         for member in members:
-            kept.append((member.name, member.base, member.lost, member.spent, member.shard, member.attendance))
+            kept.append((member.name, member.base, member.lost, member.spent, member.shard, member.availability.absence))
             for call in member.tells():
                 assert call.body is not None, "a promise is kept until it is confirmed"
                 promises.append((call, call.body))
@@ -163,14 +163,14 @@ class RoundSnapshot:
                 "lost": lost,
                 **({"spent": spent} if spent is not None else {}),
                 "shard": MessageToDict(shard or pb.ShardDescription()),
-                **({"attendance": asdict(attendance)} if attendance.missed else {}),
+                **({"absence": asdict(absence)} if absence.missed else {}),
             }
-            for name, base, lost, spent, shard, attendance in self.members
+            for name, base, lost, spent, shard, absence in self.members
         }
         return Checkpoint(run, self.round, epoch, values, kept, tuple(promises))
 
 
-def take(run: str, t: int, epoch: int, state: DataclassInstance, members: dict[str, ClientRecord]) -> Checkpoint:
+def take(run: str, t: int, epoch: int, state: DataclassInstance, members: Mapping[str, ClientRecord]) -> Checkpoint:
     """Take a checkpoint after round ``t``, when no question is open."""
     return RoundSnapshot.of(t, state, members.values()).checkpoint(run, epoch)
 

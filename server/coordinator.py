@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from fenchel.algorithms.registry import server_half
 from fenchel.common.crypto.public_key import PublicKey
@@ -31,6 +31,7 @@ from fenchel.server.membership.secret_exchange import share_secrets
 from fenchel.server.preflight import build_half, check_run, no_samples, open_data
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.rounds import Rounds
+from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.environments import Environments
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Recorder
@@ -174,15 +175,15 @@ class Coordinator:
         """Build the server half, its fleet and the evaluator, from the start or from the checkpoint."""
         settings = self.settings
         shape = self.admission.shape()
+        note = DeferredNote()
         fleet = Fleet(
-            self.admission.members,
-            settings.seed,
-            settings.participation,
-            settings.network.reply_buffer_bytes,
-            settings.network.promised_bytes,
-            traced=self._observer.traced,
-            waits=self._observer.waits,
+            members=self.admission.members,
+            seed=settings.seed,
+            participation=settings.participation,
+            network=settings.network,
             memory_budget=MemoryBudget(settings.network.in_flight_bytes, settings.network.max_message_bytes),
+            traced=self._observer.traced,
+            meanwhile=note.soon,
         )
         objective = build_objective(settings.objective, no_samples(*shape))
         algorithm = build_half(settings, self._half, fleet, shape, self._public_key)
@@ -206,19 +207,19 @@ class Coordinator:
         self.disclosures.privacy_budget = privacy_budget
         recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
         return Rounds(
-            settings,
-            self.folder,
-            fleet,
-            algorithm,
-            evaluator,
-            recorder,
-            self._epoch,
-            self._observer.row,
-            done,
-            self.admission.take_in,
-            self._begins,
-            privacy_budget,
-            self.disclosures,
+            settings=settings,
+            folder=self.folder,
+            fleet=fleet,
+            algorithm=algorithm,
+            evaluator=evaluator,
+            recorder=recorder,
+            note=note,
+            done=done,
+            admission=self.admission.take_in,
+            disclosures=self.disclosures,
+            observer=replace(self._observer, begins=self._begins),
+            privacy_budget=privacy_budget,
+            epoch=self._epoch,
         )
 
     def _begins(self, t: int) -> None:

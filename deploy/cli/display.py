@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fenchel.report.formatting import bytes_text
-from fenchel.server.rounds import Row
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
 
 _SHOWN_ROWS = 12

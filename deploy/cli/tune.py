@@ -18,7 +18,7 @@ from fenchel.report.formatting import number_text
 from fenchel.report.tuning.trials import Trial
 
 if TYPE_CHECKING:
-    from fenchel.server.rounds import Row
+    from fenchel.server.telemetry.recorder import Row
     from fenchel.server.telemetry.observer import RunObserver
 
 

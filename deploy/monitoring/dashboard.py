@@ -32,7 +32,7 @@ from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, Route, WebServer
 from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.client_status import ClientStatus, census
-from fenchel.server.rounds import Row
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import Conductor, RunObserver
 from fenchel.server.telemetry.time_breakdown import CallBreakdown
 

@@ -1,4 +1,9 @@
-"""Whether phases wait for a client that misses one deadline after the other (``participation.patience``)."""
+"""The failure detector of a client: whether phases wait for it, and whether it is drawn (``participation.patience``).
+
+Phases wait by the clock: what counts is deadlines that were missed just now. Draws are repeatable: what counts is
+only what the run has recorded of its rounds, never who is connected. So an absence that is shorter than the deadlines
+changes no draw, and a server that is resumed draws as it would have drawn.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,32 @@ OFTEN = "*"
 """Stands for all phases of a client that misses deadlines again and again, with answers in time in between."""
 
 _CHANCES_SHARE = 0.05
+_PAUSE_SHARE = 0.25
 _LAPSES = 3  # times the patience
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Rounds in a row in which a client was asked, and no answer of it counted."""
+
+    missed: int = 0  # how many
+    since: int = 0  # the first of them
+    back: int = 0  # the round from which on it may be drawn again
+
+    def after(self, t: int, patience: int | None) -> Absence:
+        """Return the absence after one more missed round ``t``.
+
+        From ``patience`` such rounds on the client is left out for a quarter of the time that it has been
+        missing, and at least for a round; then it has another chance. So a client that is away for good takes the
+        place of another for ever fewer rounds, and one that is there again has waited for a quarter of its absence at
+        most until it may be drawn.
+
+        patience: ``participation.patience``; ``None``: no client is left out.
+        """
+        missed, since = self.missed + 1, self.since if self.missed else t
+        if patience is None or missed < patience:
+            return Absence(missed, since)
+        return Absence(missed, since, t + 1 + max(round(_PAUSE_SHARE * (t - since)), 1))
 
 
 @dataclass
@@ -38,6 +68,8 @@ class Availability:
     Under :data:`OFTEN`, while it is overlooked for that, all of them."""
     overlooked: set[str] = field(default_factory=set)
     """Phases that do not wait for the client; :data:`ANY`, :data:`OFTEN`: none does."""
+    absence: Absence = field(default_factory=Absence)
+    """The rounds that it has missed lately, from which draws follow; kept in checkpoints."""
     stream: int = 0  # on which the client was seen last, by number
     _trusted: set[str] = field(default_factory=set)  # where coming back spoke for it since its last answer in time
     _chance_from: float = 0.0
@@ -101,6 +133,22 @@ class Availability:
         self.overlooked -= again
         self._trusted |= again
         return bool(again)
+
+    def answered_round(self) -> None:
+        """Note a round in which an answer of the client counted, or showed that it is there."""
+        self.absence = Absence()
+
+    def missed_round(self, t: int, patience: int | None) -> bool:
+        """Note a round in which the client was asked and did not answer; return whether its patience has just run out.
+
+        patience: rounds that it may miss in a row; ``None``: any number.
+        """
+        self.absence = self.absence.after(t, patience)
+        return self.absence.missed == patience
+
+    def drawn(self, t: int) -> bool:
+        """Return whether cohorts of round ``t`` are drawn with the client; without it only as far as others suffice."""
+        return t >= self.absence.back
 
     def awaited(self, phase: str) -> bool:
         """Whether a phase that begins now waits for the client."""

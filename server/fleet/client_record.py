@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from fenchel.common.wire.frames import Assembly, Body
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.attendance import Attendance
 from fenchel.server.fleet.availability import Availability
 from fenchel.server.fleet.calls import Call, OpenRequest
 from fenchel.server.metering.clock_offset import Clock
@@ -66,9 +65,7 @@ class ClientRecord:
     overdue: dict[int, Call] = field(default_factory=dict)
     """Questions whose deadline has passed, until the next one is asked."""
     availability: Availability = field(default_factory=Availability)
-    """How it keeps deadlines."""
-    attendance: Attendance = field(default_factory=Attendance)
-    """In which rounds it has not answered lately."""
+    """How it keeps deadlines, and which rounds it has missed lately."""
     partial: Partial | None = None
     """The beginning of a reply that is arriving, or whose stream broke."""
     clock: Clock = field(default_factory=Clock)

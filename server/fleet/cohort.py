@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numpy.typing import DTypeLike
 
@@ -99,10 +99,13 @@ class Cohort:
     draws
         Client ids in order; one that was drawn twice (sampling with replacement) stands here twice but
         is asked once.
+    waits
+        Whether the run waits for its quorum beyond a deadline, where the settings say so.
     """
 
     roster: Roster
     draws: tuple[str, ...]
+    waits: bool = True
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -117,7 +120,7 @@ class Cohort:
 
     def only(self, clients: Callable[[str], bool]) -> Cohort:
         """Return the part of the cohort for which ``clients`` holds."""
-        return Cohort(self.roster, tuple(client for client in self.draws if clients(client)))
+        return replace(self, draws=tuple(client for client in self.draws if clients(client)))
 
     async def ask(
         self,
@@ -188,7 +191,7 @@ class Cohort:
                 or (isinstance(expected, ArraySpec) and None in expected.shape)
             ):
                 raise TypeError(f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape")
-        reduced = Reduced(self.clients, weight, self.roster.reply_buffer_bytes, dtype)
+        reduced = Reduced(self.clients, weight, self.roster.network.reply_buffer_bytes, dtype)
         answered = await self._exchange(phase, pb.ASK, reduced, returns, deadline, min_replies, values)
         reduced.cohort = self.only(set(answered).__contains__)
         return reduced
@@ -219,7 +222,7 @@ class Cohort:
 
         Other parameters and errors as for :meth:`ask`.
         """
-        in_order = Visited(self.clients, self.roster.reply_buffer_bytes, take)
+        in_order = Visited(self.clients, self.roster.network.reply_buffer_bytes, take)
         answered = await self._exchange(phase, pb.ASK, in_order, returns, deadline, min_replies, values)
         return self.only(set(answered).__contains__)
 
@@ -254,8 +257,8 @@ class Cohort:
         for client, body in self._bodies(values):
             body.detach()  # it may be sent much later
             member = roster.members[client]
-            if member.owed_bytes >= roster.promised_bytes:
-                member.lose(_too_far_behind(member, roster.promised_bytes))
+            if member.owed_bytes >= roster.network.promised_bytes:
+                member.lose(_too_far_behind(member, roster.network.promised_bytes))
             if member.lost is None:
                 call = member.post(phase, roster.round, pb.TELL, body)
                 call.traceparent = trace
@@ -287,7 +290,7 @@ class Cohort:
 
         participation = roster.participation
         terms = participation.phases.get(phase) or PhaseTerms()
-        waits = participation.on_shortage == "wait" and not roster.admitting
+        waits = self.waits and participation.on_shortage == "wait"
         sizes = self._sizes(expected, same)
         room = roster.memory_budget.room(f"round {roster.round}, phase {phase!r}", sizes, collector.buffer_bytes)
         collector.enter(room)

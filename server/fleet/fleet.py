@@ -16,16 +16,19 @@ from fenchel.server.fleet.roster import Roster
 from fenchel.server.fleet.sampling import Shortage, draw
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Fleet(Roster):
     """The clients of a run, and the cohorts of them."""
 
     _shortage: Shortage = field(default_factory=Shortage)
 
     def admit(self, late_joiner: ClientRecord) -> Cohort:
-        """Take a client in, between two rounds; return the cohort of it alone."""
+        """Take a client in, between two rounds; return the cohort of it alone.
+
+        The run does not wait for it beyond a deadline: it may come again.
+        """
         self._renew([*self.members.values(), late_joiner])
-        return Cohort(self, (late_joiner.name,))
+        return Cohort(self, (late_joiner.name,), waits=False)
 
     def dismiss(self, member: ClientRecord) -> None:
         """Take a client out again that :meth:`admit` took in, before it was told anything."""
@@ -69,7 +72,7 @@ class Fleet(Roster):
             values = [weights[member.name] for member in present]
         random = generator(self.seed, "server", self.round, draw_name)
         lost = len(self.members) - len(present)
-        absent = [i for i, member in enumerate(present) if member.attendance.is_out(self.round)]
+        absent = [i for i, member in enumerate(present) if not member.availability.drawn(self.round)]
         drawn = draw(sampler, np.array(values), self.round, random, lost=lost, absent=absent)
         self._shortage.tell(sampler, len(present), lost, self.round)
         return Cohort(self, tuple(present[i].name for i in drawn))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.settings.participation import Participation
 from fenchel.server.fleet.client_record import ClientRecord
+
+log = logging.getLogger("fenchel.server")
 
 _NAMED = 5  # clients
 
@@ -54,6 +58,58 @@ class Shortfall:
         named = ", ".join(f"{each.name} ({'connected' if each.connected else 'away'})" for each in first)
         others = len(self.missing) - len(first)
         return named + (f" and {others} more" if others else "")
+
+
+class Shortfalls:
+    """The phases of a run that wait for their quorum beyond a deadline."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, Shortfall] = {}
+        self._due: set[Hashable] = set()  # requests whose shortfall it is time to log
+        self._changed = asyncio.Event()
+
+    def note(self, request: Hashable, shortfall: Shortfall, *, log: bool) -> None:
+        """Note how far a request is from its quorum; ``log``: it is time to say so in the log."""
+        self._open[request] = shortfall
+        if log:
+            self._due.add(request)
+        self._changed.set()
+
+    def over(self, request: Hashable) -> None:
+        """Note that a request no longer waits, if it did."""
+        if self._open.pop(request, None) is not None:
+            self._changed.set()
+
+    async def watch(self, waits: Callable[[str], None], secure: Callable[[], Awaitable[int | None]]) -> None:
+        """Report shortfalls until cancelled.
+
+        waits: called with what the run waits for in a few words, whenever that changes; empty: nothing any more.
+        secure: saves the run before the log says that it waits; returns the last round that is saved.
+        """
+        logging_now: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                waits(self._status())
+                for request in self._due:
+                    task = asyncio.create_task(self._log(request, secure))
+                    logging_now.add(task)
+                    task.add_done_callback(logging_now.discard)
+                self._due.clear()
+        finally:
+            if self._changed.is_set():
+                waits(self._status())
+
+    def _status(self) -> str:
+        return "; ".join(shortfall.status for shortfall in self._open.values())
+
+    async def _log(self, request: Hashable, secure: Callable[[], Awaitable[int | None]]) -> None:
+        """Say in the log that the run waits, and what is saved; nothing, if it goes on meanwhile."""
+        saved = await secure()
+        shortfall = self._open.get(request)
+        if shortfall is not None:
+            log.warning("%s", shortfall.warning(saved))
 
 
 def _seconds(duration: float) -> str:

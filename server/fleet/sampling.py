@@ -1,7 +1,7 @@
 """How a cohort is drawn.
 
 Each draw depends on the run's seed and the round, and on who is lost or has not answered for long
-(``attendance.py``).
+(``availability.py``).
 """
 
 from __future__ import annotations

@@ -263,7 +263,6 @@ class Admission:
         while (late_joiner := self._newcomers.call()) is not None:
             began = time.monotonic()
             cohort = fleet.admit(late_joiner)
-            fleet.admitting = True
             try:
                 await algorithm.admit(cohort)
             except (JoinRefusedError, TooFewRepliesError, WireError) as error:
@@ -279,8 +278,6 @@ class Admission:
                     self._newcomers.pause(late_joiner.name),
                 )
                 break
-            finally:
-                fleet.admitting = False
             log.info(
                 "client %s takes part from round %d on, one of %d clients now",
                 late_joiner.name,

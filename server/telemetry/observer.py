@@ -10,7 +10,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.admission import Admission
-from fenchel.server.rounds import Row
+from fenchel.server.telemetry.recorder import Row
 
 
 class Conductor(Protocol):

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -63,6 +63,9 @@ _CALLS = pa.schema(
         ("clock_error_s", pa.float64()),
     ]
 )
+Row: TypeAlias = Mapping[str, float]
+"""The figures of one round: a row of ``metrics.parquet``."""
+
 _MOST = (1 << 63) - 1  # a client's counts are its own account, and may be anything
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fenchel.common.telemetry.tracing import Tracing
 from fenchel.server.fleet.calls import Call
-from fenchel.server.rounds import Row
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import Conductor, RunObserver
 
 if TYPE_CHECKING:

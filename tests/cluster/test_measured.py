@@ -28,7 +28,7 @@ from fenchel.deploy.launch.names import client_names
 from fenchel.report.run import Run
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
-from fenchel.server.rounds import Row
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.transport.service import serve
 

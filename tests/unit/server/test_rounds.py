@@ -24,7 +24,8 @@ from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.evaluation import Evaluator
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.rounds import Rounds, Row
+from fenchel.server.rounds import Rounds
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.recorder import Recorder
 from tests.unit.server.conftest import MakeMember, body
 
