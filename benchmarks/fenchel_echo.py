@@ -14,8 +14,8 @@ from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage import tables
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.local import LocalLauncher
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Row
 
 
 def settings(clients: int, floats: int, rounds: int, *, reduce: bool = False) -> RunSettings:

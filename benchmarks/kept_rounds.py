@@ -25,9 +25,9 @@ from benchmarks.program import Figures, progress, run
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.server.rounds import Rounds
-from fenchel.server.telemetry.recorder import Row
+from fenchel.server.saving import Saving
 from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Row
 
 _RUNS = ((1_000, 3, 600), (1_000_000, 3, 60), (1_000_000, 10, 60))  # floats, clients, rounds
 _QUICK = ((1_000, 3, 200), (100_000, 3, 60))
@@ -56,16 +56,16 @@ def _settings(clients: int, floats: int, rounds: int) -> RunSettings:
 def _run(clients: int, floats: int, rounds: int) -> Kept:
     """Do the rounds; return what was kept of them."""
     kept = Kept()
-    keep = Rounds._keep
+    keep = Saving.keep
 
-    def timed(self: Rounds) -> None:
+    def timed(self: Saving, done: int, state: Any) -> None:
         began = time.thread_time()
-        keep(self)
-        if self._covered == self.done:
+        keep(self, done, state)
+        if self.covered == done:
             kept.copies.append(time.thread_time() - began)
             kept.moments.append(time.perf_counter())
 
-    with tempfile.TemporaryDirectory() as temporary, mock.patch.object(Rounds, "_keep", timed):
+    with tempfile.TemporaryDirectory() as temporary, mock.patch.object(Saving, "keep", timed):
         folder = RunFolder.create(Path(temporary), "kept-rounds")
         asyncio.run(run_in_process(_settings(clients, floats, rounds), folder, observer=RunObserver(row=kept.ended)))
     return kept

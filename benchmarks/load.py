@@ -48,8 +48,8 @@ from fenchel.deploy.launch import local
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report.run import Run
 from fenchel.server import checkpoint as checkpoints
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Row
 
 _FEW = 200  # clients, for 569 samples
 _GROWTH = 0.05  # of memory, from the second quarter of the rounds to the last

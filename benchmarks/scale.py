@@ -22,8 +22,8 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Row
 
 _MODEL_BYTES = 65 * 10 * 8  # softmax on 64 pixels and a bias, 10 classes, float64
 

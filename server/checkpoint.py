@@ -135,7 +135,9 @@ class RoundSnapshot:
             values = _copied(values, {} if before is None else before.values)
         kept, promises = [], []
         for member in members:
-            kept.append((member.name, member.base, member.lost, member.spent, member.shard, member.availability.absence))
+            kept.append(
+                (member.name, member.base, member.lost, member.spent, member.shard, member.availability.absence)
+            )
             for call in member.tells():
                 assert call.body is not None, "a promise is kept until it is confirmed"
                 promises.append((call, call.body))

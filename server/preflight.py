@@ -52,9 +52,7 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     shards = [None] * clients if source is None else _described(source, clients)
     described = [ClientRecord(f"client-{number:03d}", number, shard) for number, shard in enumerate(shards)]
     members = {member.name: member for member in described}
-    fleet = Fleet(
-        members=members, seed=settings.seed, participation=settings.participation, network=settings.network
-    )
+    fleet = Fleet(members=members, seed=settings.seed, participation=settings.participation, network=settings.network)
     build_half(settings, half, fleet, shape).check(source)
     if source is None:
         return

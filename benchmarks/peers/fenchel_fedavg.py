@@ -27,8 +27,8 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.local import LocalLauncher
 from fenchel.report.run import Run
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Row
 
 _SAMPLES = 4  # of each client
 

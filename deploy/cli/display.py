@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fenchel.report.formatting import bytes_text
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Row
 
 _SHOWN_ROWS = 12
 

@@ -18,8 +18,8 @@ from fenchel.report.formatting import number_text
 from fenchel.report.tuning.trials import Trial
 
 if TYPE_CHECKING:
-    from fenchel.server.telemetry.recorder import Row
     from fenchel.server.telemetry.observer import RunObserver
+    from fenchel.server.telemetry.recorder import Row
 
 
 def tune(

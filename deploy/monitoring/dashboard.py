@@ -32,8 +32,8 @@ from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, Route, WebServer
 from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.client_status import ClientStatus, census
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import Conductor, RunObserver
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.time_breakdown import CallBreakdown
 
 log = logging.getLogger("fenchel.web")

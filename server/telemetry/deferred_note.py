@@ -19,7 +19,7 @@ class DeferredNote:
         self._error: BaseException | None = None
 
     def defer(self, write: Callable[[], None]) -> None:
-        """Write the round before down, if it is not yet, and hold on to ``write`` for this one; raise as :meth:`settle`."""
+        """Hold on to ``write`` for the round that has ended; settle the one before it first."""
         try:
             self.settle()
         finally:

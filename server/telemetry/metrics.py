@@ -16,8 +16,8 @@ from fenchel.common.storage.round_columns import COUNTS, PARTS, SOCKETS, TIMES
 from fenchel.common.telemetry.exposition import LATENCIES, Exposition
 from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.client_status import STATES, State, state_of
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import Conductor, RunObserver
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.time_breakdown import CallBreakdown
 
 _PARTS = (*PARTS, "unaccounted")

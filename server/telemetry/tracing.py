@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from fenchel.common.telemetry.tracing import Tracing
 from fenchel.server.fleet.calls import Call
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import Conductor, RunObserver
+from fenchel.server.telemetry.recorder import Row
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

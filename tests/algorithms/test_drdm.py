@@ -383,7 +383,7 @@ def server(losses: Vector, m: int, **keys: Any) -> DRDM:
         name: ClientRecord(name, index, pb.ShardDescription(samples=index + 1)) for index, name in enumerate(names)
     }
     participation = Participation.model_validate(sampled(m))
-    fleet = Fleet(members, SEED, participation, 1 << 20)
+    fleet = Fleet(members=members, seed=SEED, participation=participation)
     objective = build_objective(LinearSettings(kind="softmax", l2=0.1), reproducible().shards[0])
     half = DRDM(ServerContext(fleet, DRDMSettings(**keys), np.zeros(9), objective))
     half.fleet.round = 1

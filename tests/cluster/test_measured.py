@@ -28,8 +28,8 @@ from fenchel.deploy.launch.names import client_names
 from fenchel.report.run import Run
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Row
 from fenchel.server.transport.service import serve
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

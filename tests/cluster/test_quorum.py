@@ -179,7 +179,7 @@ def test_a_frozen_client_costs_as_many_deadlines_as_the_run_is_patient(federate:
 def is_saved_as_away(federation: Federation) -> bool:
     """Whether the last checkpoint knows that a client has not answered for long."""
     kept = checkpoints.load(RunFolder(federation.run_folder).checkpoint).members[AWAY]
-    missed: int = kept.get("attendance", {}).get("missed", 0)
+    missed: int = kept.get("absence", {}).get("missed", 0)
     return missed >= 2
 
 

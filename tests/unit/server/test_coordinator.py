@@ -93,7 +93,7 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
         validate(SETTINGS | {"data": {"name": "own"}, "participation": late}), RunFolder.create(tmp_path, "run")
     )
     made.admission.members = {"a": ClientRecord("a", 0, shard())}
-    fleet = Fleet(made.admission.members, 0, Participation(), 1 << 20)
+    fleet = Fleet(members=made.admission.members, seed=0, participation=Participation())
     tasks = []
     for name in ("b", "c", "d"):
         made.admission.enrolment.instances[name] = name.encode()

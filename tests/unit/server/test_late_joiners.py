@@ -118,7 +118,7 @@ async def test_nobody_waits_for_a_run_that_is_over() -> None:
 
 def test_the_fleet_stays_in_the_order_of_ids_when_it_grows(make_member: MakeMember) -> None:
     members = {name: make_member(name, index) for index, name in enumerate(["b", "d"])}
-    fleet = Fleet(members, 0, Participation(), 1)
+    fleet = Fleet(members=members, seed=0, participation=Participation())
     late_joiner = make_member("c")
     assert fleet.admit(late_joiner).clients == ("c",)
     assert [(name, member.index) for name, member in members.items()] == [("b", 0), ("c", 1), ("d", 2)]

@@ -10,6 +10,7 @@ import pytest
 
 from fenchel.common.errors import LostStateError
 from fenchel.common.settings.participation import Participation
+from fenchel.common.settings.run import Network
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
 from tests.messages import raises
@@ -19,7 +20,12 @@ MODEL = np.zeros(1000)
 
 def fleet_of(limit: int, policy: Literal["stop", "continue"] = "continue") -> Fleet:
     members = {name: ClientRecord(name, place) for place, name in enumerate(("a", "b"))}
-    return Fleet(members, 0, Participation(on_lost_state=policy), 1 << 20, promised_bytes=limit)
+    return Fleet(
+        members=members,
+        seed=0,
+        participation=Participation(on_lost_state=policy),
+        network=Network(promised_bytes=limit),
+    )
 
 
 def tell(fleet: Fleet, times: int) -> None:

@@ -21,12 +21,14 @@ from fenchel.common.storage.tables import read
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.rounds import Rounds
-from fenchel.server.telemetry.recorder import Row
-from fenchel.server.telemetry.recorder import Recorder
+from fenchel.server.telemetry.deferred_note import DeferredNote
+from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.recorder import Recorder, Row
 from tests.unit.server.conftest import MakeMember, body
 
 MakeRounds = Callable[..., Rounds]
@@ -96,17 +98,18 @@ def rounds_of(parent: Path, member: ClientRecord, **participation: Any) -> Round
         }
     )
     folder = RunFolder.create(parent, "run")
+    note = DeferredNote()
     return Rounds(
-        settings,
-        folder,
-        Fleet({member.name: member}, 0, settings.participation, 1 << 20),
-        cast(Algorithm, Counting()),
-        cast(Evaluator, Never()),
-        Recorder(folder, ()),
-        0,
-        lambda row: None,
-        0,
-        nobody,
+        settings=settings,
+        folder=folder,
+        fleet=Fleet(members={member.name: member}, seed=0, participation=settings.participation, meanwhile=note.soon),
+        algorithm=cast(Algorithm, Counting()),
+        evaluator=cast(Evaluator, Never()),
+        recorder=Recorder(folder, ()),
+        note=note,
+        done=0,
+        admission=nobody,
+        disclosures=DisclosureRecord(folder.disclosures, folder.id, None, settings.uplink),
     )
 
 
@@ -119,16 +122,16 @@ def saved(rounds: Rounds) -> tuple[int, float]:
 async def test_a_run_that_waits_saves_what_was_before_the_round(make: MakeRounds, member: ClientRecord) -> None:
     rounds = make()
     for t in (1, 2, 3):
-        rounds._keep_from = 0.0
+        rounds.saving._keep_from = 0.0
         await rounds._round(t)
     member.base = 9
     rounds.algorithm.state.model += 0.5  # in the middle of round 4
-    await rounds._secure()
+    await rounds.saving.secure()
     assert saved(rounds) == (3, 3.0)
     assert checkpoints.load(rounds.folder.checkpoint).members["a"]["base"] == 0
-    assert rounds.fleet.saved == 3
+    assert rounds.saving.saved == 3
     written = rounds.folder.checkpoint.stat().st_mtime_ns
-    await rounds._secure()  # another phase waits, too
+    await rounds.saving.secure()  # another phase waits, too
     assert rounds.folder.checkpoint.stat().st_mtime_ns == written
 
 
@@ -151,9 +154,9 @@ async def test_two_checkpoints_are_never_written_at_the_same_time(
     await rounds._round(1)
     first = asyncio.create_task(rounds._save(wait=True))
     await asyncio.sleep(0)
-    rounds._keep_from = 0.0
+    rounds.saving._keep_from = 0.0
     await rounds._round(2)
-    await asyncio.gather(first, rounds._secure(), rounds._secure(), rounds._save(wait=True))
+    await asyncio.gather(first, rounds.saving.secure(), rounds.saving.secure(), rounds._save(wait=True))
     assert order[0] == 1
     assert set(order) == {1, 2}
     assert saved(rounds) == (2, 2.0)
@@ -175,9 +178,9 @@ async def test_a_run_that_ends_waits_for_what_is_being_written_and_begins_nothin
     await rounds._round(1)
     writing = asyncio.create_task(rounds._save(wait=True))
     await asyncio.sleep(0.01)
-    rounds._keep_from = 0.0
+    rounds.saving._keep_from = 0.0
     await rounds._round(2)
-    waiting = asyncio.create_task(rounds._secure())
+    waiting = asyncio.create_task(rounds.saving.secure())
     await asyncio.sleep(0)
     writing.cancel()
     await rounds.close(completed=False)
@@ -203,7 +206,7 @@ async def test_fewer_clients_than_wanted_do_not_make_a_run_save_all_the_time(
         write(folder, checkpoint, sync=sync)
 
     monkeypatch.setattr(checkpoints, "save", counted)
-    monkeypatch.setattr(rounds, "_keep", lambda: None)
+    monkeypatch.setattr(rounds.saving, "keep", lambda *_: None)
     began = time.perf_counter()
     for t in range(1, 100):
         await rounds._round(t)
@@ -215,7 +218,7 @@ async def test_what_was_kept_gives_way_to_a_regular_checkpoint(make: MakeRounds)
     await rounds._round(1)
     rounds.done = 2
     await rounds._save(wait=True)
-    await rounds._secure()
+    await rounds.saving.secure()
     assert checkpoints.load(rounds.folder.checkpoint).round == 2
     assert not rounds.folder.previous_checkpoint.exists()
 
@@ -228,13 +231,13 @@ async def test_keeping_takes_a_hundredth_of_the_time_at_most(make: MakeRounds, m
         now += 1.0
         return now
 
-    monkeypatch.setattr("fenchel.server.rounds.time.thread_time", take_a_second)  # between two looks there is one
-    monkeypatch.setattr("fenchel.server.rounds.time.perf_counter", lambda: now)
+    monkeypatch.setattr("fenchel.server.saving.time.thread_time", take_a_second)  # between two looks there is one
+    monkeypatch.setattr("fenchel.server.saving.time.perf_counter", lambda: now)
     rounds = make()
     kept = []
-    for rounds.done in range(1, 500):
-        rounds._keep()
-        kept.append(rounds._covered)
+    for done in range(1, 500):
+        rounds.saving.keep(done, rounds.algorithm.state)
+        kept.append(rounds.saving.covered)
         now += 1.0
     assert sorted(set(kept)) == [1, 100, 199, 298, 397, 496]
 
@@ -243,7 +246,7 @@ async def test_a_run_that_stops_in_place_of_waiting_keeps_nothing(make: MakeRoun
     rounds = make(on_shortage="stop")
     await rounds._round(1)
     await rounds._round(2)
-    await rounds._secure()
+    await rounds.saving.secure()
     assert not rounds.folder.checkpoint.exists()
 
 
@@ -254,9 +257,9 @@ async def test_a_disk_that_is_full_is_told_and_the_run_goes_on_waiting(
     await rounds._round(1)
     rounds.folder.checkpoint.with_name("latest.new").mkdir()  # where it would be written first
     with caplog.at_level(logging.ERROR, "fenchel.server"):
-        await rounds._secure()
+        await rounds.saving.secure()
     assert "cannot be written" in caplog.text
-    assert rounds.fleet.saved is None
+    assert rounds.saving.saved is None
 
 
 async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_to_wait(
@@ -266,7 +269,7 @@ async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_
     rounds = make()
     for t in (1, 2):
         await rounds._round(t)
-        await rounds._secure()
+        await rounds.saving.secure()
     assert not rounds.folder.checkpoint.exists()
     member.queue = None  # it has gone away
     await rounds._round(3)
@@ -276,10 +279,10 @@ async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_
 async def test_a_round_is_noted_while_the_clients_work_on_the_next(make: MakeRounds) -> None:
     rounds = make()
     told: list[int] = []
-    rounds.on_row = lambda row: told.append(int(row["round"]))
+    rounds.observer = RunObserver(row=lambda row: told.append(int(row["round"])))
     await rounds._round(1)
     assert told == []
-    rounds._note_meanwhile()
+    rounds.fleet.meanwhile()
     await asyncio.sleep(0)
     assert told == [1]
     await rounds._round(2)
@@ -290,7 +293,7 @@ async def test_a_round_is_noted_while_the_clients_work_on_the_next(make: MakeRou
 async def test_a_round_is_noted_soon_also_where_the_next_asks_nobody(make: MakeRounds) -> None:
     rounds = make()
     told = asyncio.Event()
-    rounds.on_row = lambda row: told.set()
+    rounds.observer = RunObserver(row=lambda row: told.set())
     await rounds._round(1)
     async with asyncio.timeout(20):
         await told.wait()
@@ -299,7 +302,7 @@ async def test_a_round_is_noted_soon_also_where_the_next_asks_nobody(make: MakeR
 async def test_a_checkpoint_never_knows_a_round_that_the_tables_lack(make: MakeRounds) -> None:
     rounds = make()
     await rounds._round(1)
-    rounds._note_meanwhile()  # too late: the checkpoint comes first
+    rounds.fleet.meanwhile()  # too late: the checkpoint comes first
     await rounds._save(wait=True)
     assert read(rounds.folder.metrics)["round"].to_pylist() == [1]
     assert saved(rounds)[0] == 1
@@ -310,13 +313,13 @@ async def test_what_goes_wrong_while_a_round_is_noted_ends_the_run(make: MakeRou
         raise BrokenPipeError("nobody reads")
 
     rounds = make()
-    rounds.on_row = fails
+    rounds.observer = RunObserver(row=fails)
     await rounds._round(1)
-    rounds._note_meanwhile()
+    rounds.fleet.meanwhile()
     await asyncio.sleep(0)
     with pytest.raises(BrokenPipeError):
         await rounds._round(2)
-    rounds.on_row = lambda row: None
+    rounds.observer = RunObserver(row=lambda row: None)
 
 
 @pytest.mark.parametrize("noted_before", [False, True])
@@ -336,9 +339,9 @@ async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_n
     rounds = make()
     rounds.algorithm.round = ask  # type: ignore[method-assign]
     await rounds._round(1)
-    rounds.on_row = fails
+    rounds.observer = RunObserver(row=fails)
     if noted_before:
-        rounds._note_meanwhile()
+        rounds.fleet.meanwhile()
         await asyncio.sleep(0)
         assert "could not be noted, and the run ends" in caplog.text
     with pytest.raises(BrokenPipeError):

@@ -29,7 +29,12 @@ class Watched:
         self.said: list[str] = []
         self.waiting = asyncio.Event()
         members = {name: ClientRecord(name, index) for index, name in enumerate(NAMES)}
-        self.fleet = Fleet(members, 0, Participation(**participation), 1 << 20, round=5, waits=self.note)
+        self.fleet = Fleet(members=members, seed=0, participation=Participation(**participation), round=5)
+        self.saved: int | None = None
+        self.watching = asyncio.create_task(self.fleet.shortfalls.watch(self.note, self.secure))
+
+    async def secure(self) -> int | None:
+        return self.saved
 
     def note(self, words: str) -> None:
         self.said.append(words)
@@ -56,7 +61,7 @@ async def test_a_run_that_waits_for_its_quorum_says_so_and_says_when_it_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     watched = Watched(deadline=0.01, min_replies=2)
-    watched.fleet.saved = 4
+    watched.saved = 4
     asking = await watched.ask()
     await asyncio.wait_for(watched.waiting.wait(), PATIENCE)
     assert watched.said[-1] == (
@@ -71,6 +76,7 @@ async def test_a_run_that_waits_for_its_quorum_says_so_and_says_when_it_goes_on(
     assert "waiting for 1 more, of client-0 (away), client-2 (away)" in watched.said[-1]
     watched.answer("client-2")
     assert list(await asyncio.wait_for(asking, PATIENCE)) == ["client-1", "client-2"]
+    await asyncio.sleep(0)
     assert watched.said[-1] == ""
 
 
@@ -80,12 +86,13 @@ async def test_the_run_is_saved_before_it_says_that_it_waits_and_says_nothing_if
     watched = Watched(deadline=0.01)
     saving, go_on = asyncio.Event(), asyncio.Event()
 
-    async def secure() -> None:
+    async def secure() -> int:
         saving.set()
         await go_on.wait()
-        watched.fleet.saved = 4
+        return 4
 
-    watched.fleet.secure = secure
+    watched.watching.cancel()
+    watched.watching = asyncio.create_task(watched.fleet.shortfalls.watch(watched.note, secure))
     asking = await watched.ask()
     await asyncio.wait_for(saving.wait(), PATIENCE)
     assert "The run waits" not in caplog.text
@@ -111,10 +118,12 @@ async def test_of_two_phases_that_wait_the_one_that_goes_on_does_not_hide_the_ot
         await asyncio.sleep(0.005)
     watched.answer("client-0")
     await first
+    await asyncio.sleep(0)
     assert "client-1" in watched.said[-1]
     assert "client-0" not in watched.said[-1]
     watched.answer("client-1")
     await second
+    await asyncio.sleep(0)
     assert watched.said[-1] == ""
 
 
@@ -134,6 +143,7 @@ async def test_a_client_that_has_lost_its_state_ends_the_wait_of_a_run_that_must
     watched.fleet.members["client-1"].lose("its journal is gone")
     with raises(LostStateError, client="client-1"):
         await asyncio.wait_for(asking, PATIENCE)
+    await asyncio.sleep(0)
     assert watched.said[-1] == ""
 
 
@@ -150,10 +160,9 @@ async def test_a_run_that_goes_on_without_lost_clients_waits_for_the_others() ->
 
 async def test_nobody_waits_for_a_newcomer_that_is_gone_again() -> None:
     watched = Watched(deadline=0.01)
-    watched.fleet.admitting = True
-    asking = await watched.ask(min_replies=3)
+    newcomer = watched.fleet.admit(ClientRecord("client-9", 0))
     with raises(TooFewRepliesError, round=5, phase="train"):
-        await asyncio.wait_for(asking, PATIENCE)
+        await asyncio.wait_for(newcomer.ask("train"), PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fenchel.common.errors import PayloadError, TooFewRepliesError
 from fenchel.common.settings.participation import Participation
+from fenchel.common.settings.run import Network
 from fenchel.common.wire.values import Value, Values
 from fenchel.server.fleet.addressing import Each
 from fenchel.server.fleet.calls import Call
@@ -101,7 +102,12 @@ class Fleeting(Fleet):
 
 def fleet_of(clients: int, deadline: float = 5.0) -> Fleeting:
     members = {name: ClientRecord(name, index) for index, name in enumerate(CLIENTS[:clients])}
-    return Fleeting(members, 0, Participation(deadline=deadline), 4 * MIB)
+    return Fleeting(
+        members=members,
+        seed=0,
+        participation=Participation(deadline=deadline),
+        network=Network(reply_buffer_bytes=4 * MIB),
+    )
 
 
 def exchange_of(call: Call) -> Request:

@@ -18,7 +18,7 @@ from fenchel.common.settings.participation import FixedSize, Participation
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
-from fenchel.server.fleet.attendance import Attendance
+from fenchel.server.fleet.availability import Absence
 from fenchel.server.fleet.calls import Call, Outcome
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
@@ -34,7 +34,7 @@ class State:
 
 def fleet_of(names: tuple[str, ...] = NAMES, patience: int | None = 3, size: int = 3) -> Fleet:
     members = {name: ClientRecord(name, i, pb.ShardDescription(samples=5)) for i, name in enumerate(names)}
-    return Fleet(members, 7, Participation(sampler=FixedSize(size=size), patience=patience), 1 << 20)
+    return Fleet(members=members, seed=7, participation=Participation(sampler=FixedSize(size=size), patience=patience))
 
 
 def asked(t: int, outcomes: Mapping[str, Outcome], phase: str = "train") -> list[Call]:
@@ -54,7 +54,7 @@ def course(fleet: Fleet, away: Callable[[str, int], bool], first: int = 1, last:
         cohort = fleet.sample().clients
         cohorts.append(cohort)
         outcomes: dict[str, Outcome] = {name: "unanswered" if away(name, t) else "counted" for name in cohort}
-        fleet.note_attendance(asked(t, outcomes))
+        fleet.note_absences(asked(t, outcomes))
     return cohorts
 
 
@@ -75,7 +75,7 @@ def test_who_is_back_is_drawn_again_after_a_quarter_of_its_absence_and_then_as_t
     assert again <= back + (back - left) / 4 + 5
     after = cohorts[again:]
     assert 0.65 < sum("a" in cohort for cohort in after) / len(after) < 0.85  # three of four
-    assert fleet.members["a"].attendance == Attendance()
+    assert fleet.members["a"].availability.absence == Absence()
 
 
 @cache
@@ -126,8 +126,8 @@ def test_a_round_is_missed_by_who_was_asked_and_gave_no_answer_in_any_phase(
 ) -> None:
     fleet = fleet_of()
     fleet.round = 5
-    fleet.note_attendance([call for each in outcomes for call in asked(5, each)])
-    assert fleet.members["a"].attendance.missed == missed
+    fleet.note_absences([call for each in outcomes for call in asked(5, each)])
+    assert fleet.members["a"].availability.absence.missed == missed
 
 
 def test_evaluations_promises_other_rounds_and_a_lack_of_room_do_not_count() -> None:
@@ -135,8 +135,8 @@ def test_evaluations_promises_other_rounds_and_a_lack_of_room_do_not_count() -> 
     fleet.round = 5
     evaluation, promise, admission, kept_out = (asked(t, {"a": "unanswered"})[0] for t in (5, 5, 4, 5))
     evaluation.kind, promise.kind, kept_out.kept_out = pb.INSPECT, pb.TELL, True
-    fleet.note_attendance([evaluation, promise, admission, kept_out])
-    assert fleet.members["a"].attendance == Attendance()
+    fleet.note_absences([evaluation, promise, admission, kept_out])
+    assert fleet.members["a"].availability.absence == Absence()
 
 
 def test_people_are_told_once_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
