@@ -26,8 +26,8 @@ from fenchel.common.wire.values import Values
 class LocalTrainingSettings(AlgorithmSettings):
     """Which mini-batches a client uses in a round, and how long a step is.
 
-    The last methods say what differential privacy must know of an algorithm (FedPDM specification, section 2.8); a
-    subclass that takes other steps, or keeps state, says so there.
+    The last methods say what differential privacy must know of an algorithm (docs/specifications/fedpdm.md, section
+    2.8); a subclass that takes other steps, or keeps state, says so there.
     """
 
     treats_nonconvex: ClassVar[bool] = True
@@ -177,7 +177,7 @@ class WeightedSumSettings(LocalTrainingSettings):
         return None if isinstance(sampler, Weighted) else self.weighting
 
     def weight(self, samples: int, mean_samples: float) -> float:
-        """Return ``p_i`` (FedDCD specification, section 1.6)."""
+        """Return ``p_i`` (docs/specifications/feddcd.md, section 1.6)."""
         return samples / mean_samples if self.weighting == "samples" else 1.0
 
 

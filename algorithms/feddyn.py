@@ -1,7 +1,7 @@
 """FedDyn.
 
 Acar, Zhao, Navarro, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic Regularization", ICLR
-2021, Algorithm 1 (FedPDM specification, section 2.8). With the proximal operator it is FedPDM's hybrid
+2021, Algorithm 1 (docs/specifications/fedpdm.md, section 2.8). With the proximal operator it is FedPDM's hybrid
 aggregation (section 2.7, V2).
 """
 

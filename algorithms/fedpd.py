@@ -1,7 +1,7 @@
 """FedPD.
 
 Zhang, Hong, Dhople, Yin, Liu, "FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data", IEEE
-Transactions on Signal Processing, 2021, Algorithm 1 (FedPDM specification, section 2.8).
+Transactions on Signal Processing, 2021, Algorithm 1 (docs/specifications/fedpdm.md, section 2.8).
 """
 
 from __future__ import annotations

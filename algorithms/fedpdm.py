@@ -1,7 +1,7 @@
 """FedPDM; with noise DP-FedPDM, with sparsified messages BSDP-FedPDM.
 
 Li, Huang, Wang, Chi, Quek, "Privacy-preserving Federated Primal-Dual Learning for Non-convex and Non-smooth
-Problems with Model Sparsification", Algorithms 1 and 2 (FedPDM specification, sections 2.3 to 2.7). Which of
+Problems with Model Sparsification", Algorithms 1 and 2 (docs/specifications/fedpdm.md, sections 2.3 to 2.7). Which of
 the three runs is a matter of the settings ``uplink``, ``downlink`` and ``differential_privacy``: the
 algorithm is the same.
 """
@@ -244,7 +244,7 @@ class FedPDMClient(LocalTraining):
         mirrored: Vector  # what the server has of this client's upload, shape (d,), where it keeps that; else empty
         difference: float
         """By how much the dual variable may differ, in norm, were one sample another one: what the sensitivity of a
-        private dual variable grows from (FedPDM specification, section 3.3, item 1)."""
+        private dual variable grows from (docs/specifications/fedpdm.md, section 3.3, item 1)."""
 
     settings: FedPDMSettings
 

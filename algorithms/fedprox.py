@@ -1,7 +1,7 @@
 """FedProx.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys 2020,
-Algorithm 2 (FedDCD specification, section 2.4).
+Algorithm 2 (docs/specifications/feddcd.md, section 2.4).
 """
 
 from __future__ import annotations

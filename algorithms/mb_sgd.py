@@ -1,4 +1,4 @@
-"""Mini-batch SGD (FedDCD specification, section 2.4)."""
+"""Mini-batch SGD (docs/specifications/feddcd.md, section 2.4)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """SCAFFOLD.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated
-Learning", ICML 2020, Algorithm 1 (FedDCD specification, section 2.4).
+Learning", ICML 2020, Algorithm 1 (docs/specifications/feddcd.md, section 2.4).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Scaffold(Algorithm):
     def _control_change(self, sent: Aggregate, x: Vector, t: int) -> Vector:
         """Return what the c_i of I_t change by, together: -c + (x - x_i) / (Q eta) where they sent something.
 
-        So the clients form c_i from what they sent, and no second vector travels (FedPDM specification,
+        So the clients form c_i from what they sent, and no second vector travels (docs/specifications/fedpdm.md,
         section 2.8).
         """
         along = (self.settings.local_steps or 1) * self.settings.step_size_at(t)

@@ -1,6 +1,6 @@
 """FedPDM, BSDP-FedPDM and the usual methods on small digits, 20 clients: objective, accuracy, rounds and bits.
 
-The table of sanity observations of the FedPDM specification (section 6.3, setup A) beside what it says, over real
+The table of sanity observations of docs/specifications/fedpdm.md (section 6.3, setup A) beside what it says, over real
 server and client processes with TLS. Writes ``docs/results/fedpdm-digits.md`` and its figure; ``--runs
 FOLDER`` keeps the runs and reads those that are there already; ``--quick`` does two rows for 20 rounds and
 writes nothing.

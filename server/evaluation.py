@@ -214,7 +214,7 @@ def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict
 
     Returns: ``worst_client_loss``, the largest of the clients' mean losses, for which robust algorithms are made; and
     mean, smallest and (population) standard deviation of the clients' accuracies, and the mean of the smallest tenth,
-    rounded up to whole clients (DRDM specification, sections 5.1 and 9). nan where nobody can tell.
+    rounded up to whole clients (docs/specifications/drdm.md, sections 5.1 and 9). nan where nobody can tell.
     """
     losses = [metrics.loss for metrics in shards if metrics.samples]
     accuracies = np.sort([metrics.accuracy for metrics in holdouts if metrics.accuracy is not None])

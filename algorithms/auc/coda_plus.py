@@ -2,7 +2,8 @@
 
 Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
 Complexity", ICML 2021, Algorithms 1 and 2; Guo, Liu, Yuan, Shen, Liu, Yang, "Communication-Efficient Distributed
-Stochastic AUC Maximization with Deep Neural Networks", ICML 2020 (CODASCA specification, sections 2.1 and 2.4).
+Stochastic AUC Maximization with Deep Neural Networks", ICML 2020 (docs/specifications/codasca.md, sections 2.1 and
+2.4).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CODASCA.
 
 Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
-Complexity", ICML 2021, Algorithms 3 and 4 (CODASCA specification, section 2.2).
+Complexity", ICML 2021, Algorithms 3 and 4 (docs/specifications/codasca.md, section 2.2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The naive parallel algorithm.
 
 Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
-Complexity", ICML 2021, appendix C (CODASCA specification, section 2.3).
+Complexity", ICML 2021, appendix C (docs/specifications/codasca.md, section 2.3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The stages of CODASCA, CODA+, CODA and NPA, and the schedules that make them (CODASCA specification, section 2.6).
+"""The stages of CODASCA, CODA+, CODA and NPA, and the schedules that make them (docs/specifications/codasca.md,
+section 2.6).
 
 A stage fixes the step size, the number of local steps in a round, and the centre that the model is pulled towards.
 """

@@ -1,6 +1,7 @@
 """AccFedDCD: FedDCD with Nesterov's acceleration.
 
-Fan, Fang, Friedlander, "A dual approach for federated learning", Algorithm 2 (FedDCD specification, section 2.3).
+Fan, Fang, Friedlander, "A dual approach for federated learning", Algorithm 2 (docs/specifications/feddcd.md, section
+2.3).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """FedDCD.
 
-Fan, Fang, Friedlander, "A dual approach for federated learning" (FedDCD specification). Each client holds a
+Fan, Fang, Friedlander, "A dual approach for federated learning" (docs/specifications/feddcd.md). Each client holds a
 dual vector y_i; together they sum to zero. The server sees minimisers and sends back their average, which it
 needs to keep the sum at zero: the projection in the paper's Algorithm 1, line 5.
 """

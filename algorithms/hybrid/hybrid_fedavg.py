@@ -1,7 +1,7 @@
 """FedAvg for data split by samples and features.
 
 A baseline of Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning",
-arXiv:2210.08106 (HyFDCA specification, section 2.7). Where every client holds all features it is FedAvg.
+arXiv:2210.08106 (docs/specifications/hyfdca.md, section 2.7). Where every client holds all features it is FedAvg.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The HyFEM-like algorithm.
 
 A stand-in for Zhang, Yin, Hong, Chen, "Hybrid Federated Learning: Algorithms and Implementation", 2020, with
-linear models, as a baseline of HyFDCA (HyFDCA specification, section 2.7).
+linear models, as a baseline of HyFDCA (docs/specifications/hyfdca.md, section 2.7).
 """
 
 from __future__ import annotations

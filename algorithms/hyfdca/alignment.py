@@ -150,7 +150,7 @@ def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
 
     cells: for each client, pseudonyms of its non-zero cells, shape (cells, 16), uint8.
 
-    HyFDCA specification, E11.
+    docs/specifications/hyfdca.md, E11.
     """
     clients = sorted(cells)
     for client in clients:

@@ -1,7 +1,7 @@
 """DRDM.
 
 Krouka, Ben Issaid, Bennis, "Distributionally Robust Federated Learning with Client Drift Minimization",
-Algorithms 1 to 3, with the parenthesis of the server's update where it belongs (DRDM specification, sections
+Algorithms 1 to 3, with the parenthesis of the server's update where it belongs (docs/specifications/drdm.md, sections
 2.2 to 2.6 and 6.1).
 """
 

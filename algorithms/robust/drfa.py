@@ -1,7 +1,7 @@
 """DRFA.
 
 Deng, Kamani, Mahdavi, "Distributionally Robust Federated Averaging", NeurIPS 2020, as the DRDM paper
-describes it (DRDM specification, section 2.8).
+describes it (docs/specifications/drdm.md, section 2.8).
 """
 
 from __future__ import annotations

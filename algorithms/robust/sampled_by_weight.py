@@ -1,6 +1,6 @@
 """What DRDM and DRFA have in common: cohorts drawn by weight, and a dual step at a snapshot of the model.
 
-DRDM specification, sections 2.2, 2.5 and 2.6.
+docs/specifications/drdm.md, sections 2.2, 2.5 and 2.6.
 """
 
 from __future__ import annotations

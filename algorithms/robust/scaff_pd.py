@@ -1,7 +1,7 @@
 """SCAFF-PD.
 
 Yu, Karimireddy, Ma, Jordan, "SCAFF-PD: Communication Efficient Fair and Robust Federated Learning", 2023, as
-the DRDM specification describes it (section 2.8); not checked against the original.
+docs/specifications/drdm.md describes it (section 2.8); not checked against the original.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fenchel.server.fleet.cohort import Cohort
 
 
 class ScaffPDSettings(RobustSettings):
-    """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as the DRDM specification describes it (section 2.8)."""
+    """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as docs/specifications/drdm.md describes it (section 2.8)."""
 
     name: Literal["scaff-pd"] = "scaff-pd"
     dual_step_size: NonNegativeFloat = Field(

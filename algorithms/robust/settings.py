@@ -1,4 +1,7 @@
-"""Settings of DRDM, and of DRFA and SCAFF-PD, with which its paper compares it (DRDM specification, section 2)."""
+"""Settings of DRDM, and of DRFA and SCAFF-PD, with which its paper compares it.
+
+Source: docs/specifications/drdm.md, section 2.
+"""
 
 from __future__ import annotations
 

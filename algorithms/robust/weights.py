@@ -1,7 +1,7 @@
 """What DRDM, DRFA and SCAFF-PD have in common: a weight for each client.
 
 The weights lambda lie on the simplex and maximise ``sum_i lambda_i f_i(w)``, so they grow where the loss is
-large (DRDM specification, sections 1.1 and 2.3). They never leave the server.
+large (docs/specifications/drdm.md, sections 1.1 and 2.3). They never leave the server.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 They come from a secret that a client draws from the operating system once a run. Every draw is keyed by what it is
 for *and* by what it is about (the values that it protects, the instruction that it answers). So a retry of
 the same work gives the same bytes, which a server cannot average the noise out of, and other work gets other
-noise, which it cannot subtract (FedPDM specification, section 2.1, rules 4 and 6).
+noise, which it cannot subtract (docs/specifications/fedpdm.md, section 2.1, rules 4 and 6).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def pseudonyms(key: bytes, identifiers: Sequence[str]) -> NDArray[np.uint8]:
 
     Returns: Shape (n, 32), one row for each identifier.
 
-    HyFDCA specification, setup step S1.
+    docs/specifications/hyfdca.md, setup step S1.
     """
     seen: dict[str, int] = {}
     for row, identifier in enumerate(identifiers, start=1):
@@ -81,7 +81,7 @@ def cell_pseudonyms(
 
     Returns: Shape (cells, 16), in the order of the cells.
 
-    HyFDCA specification, E11.
+    docs/specifications/hyfdca.md, E11.
     """
     # The feature's fixed width comes first, so no two cells have the same message.
     prefixes = [b"cell\0" + feature.to_bytes(8, "little") for feature in features.tolist()]

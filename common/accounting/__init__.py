@@ -1,1 +1,1 @@
-"""The mathematics of differential privacy (FedPDM specification, section 3): sensitivities and accountants."""
+"""The mathematics of differential privacy (docs/specifications/fedpdm.md, section 3): sensitivities and accountants."""

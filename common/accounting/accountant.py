@@ -1,4 +1,4 @@
-"""What many releases cost together: numerical accountants (FedPDM specification, section 3.3).
+"""What many releases cost together: numerical accountants (docs/specifications/fedpdm.md, section 3.3).
 
 A release is one upload with Gaussian noise, computed from a part of the client's samples. Its privacy loss
 distribution is a table of probabilities over a grid of losses; releases compose by convolution. The

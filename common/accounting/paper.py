@@ -1,6 +1,6 @@
 """The FedPDM paper's own formulas of privacy, for reproduction: they claim more than they prove.
 
-FedPDM specification, sections 3.2 and 3.3: the printed total has ``q^2`` where its proof gives ``q``, its
+docs/specifications/fedpdm.md, sections 3.2 and 3.3: the printed total has ``q^2`` where its proof gives ``q``, its
 constant is not stated, and the formula of the Gaussian mechanism is proved for ``epsilon < 1`` only and
 under-protects above 8.
 """

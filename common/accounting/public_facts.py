@@ -9,7 +9,7 @@ Support: TypeAlias = Literal["dense", "top-k", "random", "shared-random", "publi
 """Which coordinates clients send: all, or those of a sparsifier."""
 
 Batches: TypeAlias = Literal["epoch", "independent", "full"]
-"""How a client draws its batches (FedPDM specification, section 2.2)."""
+"""How a client draws its batches (docs/specifications/fedpdm.md, section 2.2)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How far one sample can move what a client sends: L2 sensitivities (FedPDM specification, section 3).
+"""How far one sample can move what a client sends: L2 sensitivities (docs/specifications/fedpdm.md, section 3).
 
 Two data sets are neighbours if one sample of the one is replaced by another in the other. A sensitivity is the
 largest distance of the noiseless uploads for neighbours, everything public being equal: the model that the round

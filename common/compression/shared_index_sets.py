@@ -1,4 +1,4 @@
-"""Supports that server and clients know alike, without sending them (FedPDM specification, section 2.5)."""
+"""Supports that server and clients know alike, without sending them (docs/specifications/fedpdm.md, section 2.5)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which entries of a vector are sent: the largest, random ones, or ones that follow from what is public.
 
-All of them return a support, indices in ascending order (FedPDM specification, section 2.5). Supports that
+All of them return a support, indices in ascending order (docs/specifications/fedpdm.md, section 2.5). Supports that
 follow from a seed alone are in :mod:`fenchel.common.wire.index_sets`, because the wire knows them, too.
 """
 
@@ -30,7 +30,7 @@ def kept(alpha: float, size: int) -> int:
 def top_k(vector: Vector, k: int) -> Indices:
     """Return the indices of the k entries of largest magnitude; of equal ones, the lower index wins.
 
-    Time O(d), by selection. Not private: which entries are large follows from the data (FedPDM specification,
+    Time O(d), by selection. Not private: which entries are large follows from the data (docs/specifications/fedpdm.md,
     section 3.4).
 
     vector: shape (d,).
@@ -71,7 +71,7 @@ def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
     """Return a support that everybody finds alike: four fifths by the top-k rule on a public vector, the rest seeded.
 
     ``floor(0.8 k + 0.5)`` indices are those of :func:`top_k` of ``reference``; the others follow from the
-    seed, so that entries which are zero now have their turn (FedPDM specification, section 2.5).
+    seed, so that entries which are zero now have their turn (docs/specifications/fedpdm.md, section 2.5).
 
     reference: shape (d,): what everybody knows, the model that was broadcast.
     k: 1..d.

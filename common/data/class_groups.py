@@ -17,7 +17,7 @@ from fenchel.common.settings.data import ClassGroupsPartition
 def class_groups(
     labels: NDArray[Any], positive: NDArray[np.bool_], clients: int, seed: int, settings: ClassGroupsPartition
 ) -> list[Indices]:
-    """Deal positive and negative classes to the clients in turn (CODASCA specification, section 4.1).
+    """Deal positive and negative classes to the clients in turn (docs/specifications/codasca.md, section 4.1).
 
     The classes of either side are shuffled, and the j-th goes to client j modulo K, as in the authors'
     program (section 5.11, item 11). So no class is on two clients, and the numbers of classes differ by one

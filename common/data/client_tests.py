@@ -15,7 +15,7 @@ from fenchel.common.randomness import generator
 
 
 def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: int) -> list[Indices]:
-    """Divide a test set among clients, each after the samples that it holds (DRDM specification, section 5.1).
+    """Divide a test set among clients, each after the samples that it holds (docs/specifications/drdm.md, section 5.1).
 
     A client's share is proportional to the number of its samples, and its classes are in the proportions that they
     have among these, both rounded by largest remainder. No sample is dealt twice: clients take theirs one

@@ -1,4 +1,4 @@
-"""Making positive samples rare (CODASCA specification, section 4.1)."""
+"""Making positive samples rare (docs/specifications/codasca.md, section 4.1)."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from fenchel.common.settings.data import SiteSettings, SitesPartition
 def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesPartition) -> list[Indices]:
     """Give each site samples in proportion to its size, of which a part ``imratio`` is positive, to the nearest sample.
 
-    Samples are drawn at random and without replacement; those that fit nowhere are left out (CODASCA
-    specification, section 4.1, the five hospitals).
+    Samples are drawn at random and without replacement; those that fit nowhere are left out (
+    docs/specifications/codasca.md, section 4.1, the five hospitals).
 
     positive: which samples are positive, shape (n,).
 

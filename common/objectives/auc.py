@@ -3,8 +3,8 @@
     F(a, b, alpha; h, y) = (1-p) (h-a)^2 I[y=1] + p (h-b)^2 I[y=-1]
                            + 2 (1+alpha) (p h I[y=-1] - (1-p) h I[y=1]) - p (1-p) alpha^2
 
-with the score h of a sample and its class y (CODASCA specification, sections 1.2 to 1.5). The area is a mean over
-pairs of a positive and a negative sample; F is a mean over samples, so that no pair of samples ever has to
+with the score h of a sample and its class y (docs/specifications/codasca.md, sections 1.2 to 1.5). The area is a mean
+over pairs of a positive and a negative sample; F is a mean over samples, so that no pair of samples ever has to
 meet. It is minimised over the scorer, a and b and maximised over alpha. If p is the share of positive
 samples,
 

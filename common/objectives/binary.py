@@ -3,7 +3,7 @@
 A scorer maps the features of a sample to one number. For algorithms that know nothing but objectives (FedAvg,
 SCAFFOLD) the objective is the mean cross-entropy of the scores; the algorithms for the area (CODASCA and its
 relatives) ask for the min-max function of :mod:`fenchel.common.objectives.auc` instead, in the same weights.
-So both kinds train the very same scorer, one after the other if that is wanted (CODASCA specification,
+So both kinds train the very same scorer, one after the other if that is wanted (docs/specifications/codasca.md,
 sections 1.2 and 2.5).
 """
 

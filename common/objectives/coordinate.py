@@ -1,4 +1,4 @@
-"""The step along one dual coordinate, of many samples at once (HyFDCA specification, section 1.5).
+"""The step along one dual coordinate, of many samples at once (docs/specifications/hyfdca.md, section 1.5).
 
 For the regularised problem
 

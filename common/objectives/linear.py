@@ -2,7 +2,8 @@
 
     f(w) = (1/n) sum_j l(x_j^T w; t_j) + (l2/2) ||w||^2 + beta sum_k w_k^2 / (1 + w_k^2)
 
-(HyFDCA specification, section 1.1; FedDCD specification, section 1.6 for several outputs; FedPDM specification,
+(docs/specifications/hyfdca.md, section 1.1; docs/specifications/feddcd.md, section 1.6 for several outputs;
+docs/specifications/fedpdm.md,
 section 1.4 for the last term, which is not convex). There is no intercept; a constant feature serves as one,
 and is then regularised like the others.
 """
@@ -239,8 +240,8 @@ class LinearObjective(Objective):
     def sample_smoothness(self, feature_norm: float) -> float:
         """Return a bound on the smoothness of one sample's loss plus penalty: ``s B^2 + l2 + 2 beta``.
 
-        It holds for every sample that may occur, not only for those held here (FedPDM specification, section 3.3,
-        item 2).
+        It holds for every sample that may occur, not only for those held here (docs/specifications/fedpdm.md, section
+        3.3, item 2).
 
         Parameters
         ----------

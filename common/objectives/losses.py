@@ -1,8 +1,8 @@
 """Losses of linear scores, with derivatives, constants and conjugates.
 
-Five losses of one score (HyFDCA specification, section 1.4; Shalev-Shwartz and Zhang 2013 for the
-conjugates), and two of several: softmax (FedDCD specification, section 1.6) and the one-sided logistic loss
-(FedPDM specification, section 1.4). All are vectorised over samples and keep the dtype of the scores. For the
+Five losses of one score (docs/specifications/hyfdca.md, section 1.4; Shalev-Shwartz and Zhang 2013 for the
+conjugates), and two of several: softmax (docs/specifications/feddcd.md, section 1.6) and the one-sided logistic loss
+(docs/specifications/fedpdm.md, section 1.4). All are vectorised over samples and keep the dtype of the scores. For the
 losses of one score ``z``, with target ``y``, the text uses the margin ``m = y z`` and the scaled dual variable
 ``b = y alpha``.
 """
@@ -289,7 +289,7 @@ class Squared(MarginLoss):
 
 @dataclass(frozen=True)
 class Softmax:
-    """``-ln softmax(z)_t``, cross-entropy: one score for each class (FedDCD specification, section 1.6)."""
+    """``-ln softmax(z)_t``, cross-entropy: one score for each class (docs/specifications/feddcd.md, section 1.6)."""
 
     kind: ClassVar[str] = "softmax"
 

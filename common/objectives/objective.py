@@ -130,7 +130,7 @@ class Objective(ABC):
         """Return the mean over samples of their clipped loss gradients, plus the gradient of the penalty.
 
         A sample's gradient v is clipped to ``v min(1, G / ||v||)``; the penalty knows no samples and is not
-        clipped (FedPDM specification, section 2.2).
+        clipped (docs/specifications/fedpdm.md, section 2.2).
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class Objective(ABC):
         draw
             ``passes``: each pass is a new random order of the samples, cut into pieces, of which the last may
             be shorter. ``epoch``: pieces of one random order, each sample at most once. ``independent``:
-            distinct samples, drawn anew for each batch (FedPDM specification, section 2.2).
+            distinct samples, drawn anew for each batch (docs/specifications/fedpdm.md, section 2.2).
 
         Yields
         ------

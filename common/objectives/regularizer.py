@@ -2,8 +2,8 @@
 
     prox(u) = argmin_x  h(x) + (rho/2) ||x - u||^2
 
-(FedPDM specification, sections 1.1 and 1.3). The penalty is rho, and not rho N, because the losses carry 1/N. All
-operators keep the dtype of their argument, and change none.
+(docs/specifications/fedpdm.md, sections 1.1 and 1.3). The penalty is rho, and not rho N, because the losses carry
+1/N. All operators keep the dtype of their argument, and change none.
 """
 
 from __future__ import annotations

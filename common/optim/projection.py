@@ -22,7 +22,8 @@ def onto(constraint: ConstraintSettings, w: Vector) -> Vector:
 def onto_simplex(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the nearest point with ``lambda_i >= 0`` and ``sum_i lambda_i = 1``, shape (N,).
 
-    By sorting, in O(N log N) (DRDM specification, section 2.3). Adding a constant to all entries changes nothing.
+    By sorting, in O(N log N) (docs/specifications/drdm.md, section 2.3). Adding a constant to all entries changes
+    nothing.
 
     x: shape (N,), finite.
     """

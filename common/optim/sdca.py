@@ -1,6 +1,6 @@
 """The solution of a whole problem on one machine: stochastic dual coordinate ascent.
 
-Shalev-Shwartz and Zhang 2013; in the notation of the HyFDCA specification, sections 1.1 to 1.5:
+Shalev-Shwartz and Zhang 2013; in the notation of docs/specifications/hyfdca.md, sections 1.1 to 1.5:
 
     P(w) = (l2/2) ||w||^2 + (1/N) sum_i c_i l_i(x_i^T w)
     D(alpha) = -(l2/2) ||w(alpha)||^2 - (1/N) sum_i c_i l_i*(-alpha_i)

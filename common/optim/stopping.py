@@ -1,4 +1,4 @@
-"""When a solve ends: the stopping rules of the FedDCD specification, section 2.2."""
+"""When a solve ends: the stopping rules of docs/specifications/feddcd.md, section 2.2."""
 
 from __future__ import annotations
 

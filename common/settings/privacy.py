@@ -1,4 +1,7 @@
-"""Differential privacy of what clients send: the mechanism, its noise, its limits (FedPDM specification, section 3)."""
+"""Differential privacy of what clients send: the mechanism, its noise, its limits.
+
+Source: docs/specifications/fedpdm.md, section 3.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from fenchel.common.settings.section import Section
 
 
 class UplinkSparsifier(Section):
-    """Which coordinates a client sends (FedPDM specification, sections 2.4 and 2.5)."""
+    """Which coordinates a client sends (docs/specifications/fedpdm.md, sections 2.4 and 2.5)."""
 
     support: Literal["top-k", "random", "shared-random", "public-top-k"] = Field(
         description="top-k: the largest entries, which the server thereby learns; random: coordinates that each client "
@@ -61,7 +61,10 @@ class Uplink(Section):
 
 
 class DownlinkSparsifier(Section):
-    """Which coordinates of the model the server keeps and sends (FedPDM specification, section 2.4, step 8)."""
+    """Which coordinates of the model the server keeps and sends.
+
+    Source: docs/specifications/fedpdm.md, section 2.4, step 8.
+    """
 
     support: Literal["top-k", "shared-random"] = Field(
         "top-k", description="the largest entries, or random ones, whose indices need not be sent"

@@ -1,8 +1,8 @@
 """Supports: which entries of a vector are given, and how to say so in few bytes.
 
 A support is a set of indices in ascending order. It travels in one of the encodings of ``proto.SupportEncoding``
-(FedPDM specification, sections 2.1 and 8); :func:`smallest` chooses. A seeded support
-(FedPDM specification, section 2.5) follows from a number, so that both sides know it without its indices.
+(docs/specifications/fedpdm.md, sections 2.1 and 8); :func:`smallest` chooses. A seeded support
+(docs/specifications/fedpdm.md, section 2.5) follows from a number, so that both sides know it without its indices.
 
 What arrives is not trusted. :func:`index_bytes_problem` judges the lengths that a sender declares, and
 :func:`unpack` the bytes; what either lets through takes no more than some 100 bytes of memory for each entry
@@ -60,7 +60,10 @@ def check_seed(seed: int, indices: Indices, size: int) -> None:
 
 
 def bits(encoding: Encoding, indices: Indices, size: int) -> int:
-    """Return what a support costs in one encoding, in bits, without padding (FedPDM specification, section 2.1)."""
+    """Return what a support costs in one encoding, in bits, without padding.
+
+    Source: docs/specifications/fedpdm.md, section 2.1.
+    """
     if encoding == pb.DELTA_VARINT:
         return 8 * sum(int(_varint_lengths(gaps).sum(dtype=np.int64)) for gaps in _gaps(indices))
     if encoding == pb.INDEX_LIST:
@@ -157,7 +160,7 @@ def splitmix64(number: int) -> int:
 
 
 def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = None) -> Indices:
-    """Return the support that follows from a seed (FedPDM specification, section 2.5).
+    """Return the support that follows from a seed (docs/specifications/fedpdm.md, section 2.5).
 
     It holds the ``count`` admissible indices j with the smallest ``splitmix64(splitmix64(seed) + j)``, which every
     implementation finds alike. Time O(size), memory O(count).

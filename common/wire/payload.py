@@ -131,7 +131,7 @@ def _sparse_described(name: str, value: SparseVector) -> pb.Sparse:
 def payload_bits(value: Array | SparseVector, encoding: index_sets.Encoding | None = None) -> int:
     """Return the bits of an array's values and, of a sparse vector, of its support, without padding and framing.
 
-    These are the payload sizes of the FedPDM specification, sections 2.1 and 8. Values whose support the receiver
+    These are the payload sizes of docs/specifications/fedpdm.md, sections 2.1 and 8. Values whose support the receiver
     knows already can travel as a dense array, and then cost their own bits only.
 
     value: a dense array or a sparse vector.

@@ -1,4 +1,4 @@
-"""The number of local steps with which a target takes the least energy (DRDM specification, section 4.2)."""
+"""The number of local steps with which a target takes the least energy (docs/specifications/drdm.md, section 4.2)."""
 
 from __future__ import annotations
 

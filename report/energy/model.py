@@ -1,6 +1,7 @@
 """What computing and sending cost a client, in energy and time, by a model of its processor and its channel.
 
-The model is the usual one (DRDM specification, section 4.2): dynamic power of a processor, a channel at Shannon's
+The model is the usual one (docs/specifications/drdm.md, section 4.2): dynamic power of a processor, a channel at
+Shannon's
 capacity. Its constants stand for no particular device; all of them can be set. Units: bits, hertz, watts, seconds,
 joules.
 """

@@ -1,7 +1,7 @@
 """The model on its way to the clients: some coordinates only, or in fewer bits.
 
-The server goes on with what it sent, so that everybody computes from the same model (FedPDM specification, section
-2.1, rule 1).
+The server goes on with what it sent, so that everybody computes from the same model (docs/specifications/fedpdm.md,
+section 2.1, rule 1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DRDM, DRFA and SCAFF-PD once more, in plain NumPy, written from the DRDM specification.
+"""DRDM, DRFA and SCAFF-PD once more, in plain NumPy, written from docs/specifications/drdm.md.
 
 In the form that the paper prints (states g_i and c, section 2.2), while the code under test keeps h_i and H; all
 clients take their steps at once, and nothing is shared with the code under test.

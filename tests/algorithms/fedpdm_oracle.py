@@ -1,6 +1,6 @@
 """FedPDM once more, as plain loops over all clients; with FedDyn and FedPD, which are FedPDM in a special case.
 
-Written from the FedPDM specification, sections 2.2 to 2.8, and from no code of the project but what has tests
+Written from docs/specifications/fedpdm.md, sections 2.2 to 2.8, and from no code of the project but what has tests
 of its own: the supports, the generator of random numbers, and the clients' gradients. Nothing is kept
 incrementally here: the mean of what all clients hold is taken of what they all hold.
 """

@@ -1,6 +1,6 @@
 """Regularised softmax regression on given shards, with given cohorts: what oracles need.
 
-The data and the cohorts of the reproducible run of the FedDCD specification (section 6), the digits of
+The data and the cohorts of the reproducible run of docs/specifications/feddcd.md (section 6), the digits of
 section 8, and a federation in one process that uses them and remembers the server's state after every round.
 """
 

@@ -1,6 +1,6 @@
 """FedDCD and AccFedDCD reach the centralised optimum on clients of two classes each, in as many rounds as known.
 
-Digits, 20 clients, six of them a round (FedDCD specification, section 8): the counts are those of the second
+Digits, 20 clients, six of them a round (docs/specifications/feddcd.md, section 8): the counts are those of the second
 implementation there, on the same split with other cohorts.
 """
 

@@ -1,4 +1,4 @@
-"""The theorems of the FedDCD specification, on many random runs of the independent implementation.
+"""The theorems of docs/specifications/feddcd.md, on many random runs of the independent implementation.
 
 That the runs of the real thing are the same is shown in ``test_feddcd_quadratics.py``.
 """

@@ -85,7 +85,7 @@ def test_runs_are_those_of_the_formulas(
 
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_it_is_feddyn_with_the_sign_turned(batch_size: int | None, tmp_path: Path) -> None:
-    # FedPDM specification, oracle 3: full participation, common batches, alpha = 1 / eta.
+    # docs/specifications/fedpdm.md, oracle 3: full participation, common batches, alpha = 1 / eta.
     problem, steps = reproducible(), FULL | {"batch_size": batch_size}
     primal_dual = train(problem, tmp_path, fedpd(**steps, proximal_step=1.25), rounds=25)
     dynamic = train(problem, tmp_path, {"name": "feddyn", "alpha": 0.8, **steps}, rounds=25)

@@ -159,7 +159,7 @@ def test_breaks_and_kills_change_no_bit(seed: int, make_settings: MakeSettings, 
     assert model.tobytes() == undisturbed(settings, tmp_path).tobytes()
 
 
-# The limit of averaging (HyFDCA specification, O9)
+# The limit of averaging (docs/specifications/hyfdca.md, O9)
 
 
 def optimum(settings: RunSettings) -> float:

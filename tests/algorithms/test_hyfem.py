@@ -71,7 +71,7 @@ def test_it_stays_as_far_from_the_optimum_as_averaging_does(
     make_settings: MakeSettings,
     tmp_path: Path,
 ) -> None:
-    """HyFDCA specification, O9; these are the best of 40 random settings (28 % and 31 %)."""
+    """docs/specifications/hyfdca.md, O9; these are the best of 40 random settings (28 % and 31 %)."""
     settings = make_settings(
         **grid(3, 3),
         objective=HINGE,

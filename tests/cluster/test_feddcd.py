@@ -1,6 +1,6 @@
 """FedDCD and AccFedDCD over gRPC: twenty client processes, each with its own file, need as many rounds as is known.
 
-Digits, two classes a client, six clients a round (FedDCD specification, section 8;
+Digits, two classes a client, six clients a round (docs/specifications/feddcd.md, section 8;
 docs/algorithms/feddcd.md). What the models of the rounds in between are is looked at in the same run in one
 process, whose last model has the same bits.
 """

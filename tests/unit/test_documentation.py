@@ -123,6 +123,30 @@ def test_the_index_of_the_documentation_names_every_page() -> None:
     assert pages <= linked
 
 
+def sections(page: Path) -> set[str]:
+    """The numbers of the sections of a specification, and the names of its oracles, errors and steps."""
+    text = page.read_text()
+    return set(re.findall(r"^#+ (\d+(?:\.\d+)*)", text, re.MULTILINE)) | set(re.findall(r"\b[EOS]\d+\b", text))
+
+
+def test_every_section_of_a_specification_that_is_referred_to_exists() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    checked = 0
+    for name in tracked.split():
+        if not name.endswith((".py", ".yaml", ".md")) or name.startswith("docs/specifications/"):
+            continue
+        text = re.sub(r"\s+(#\s+)?", " ", (ROOT / name).read_text()) if (ROOT / name).is_file() else ""
+        pattern = r"docs/specifications/(\w+\.md)((?:,? \(?sections? [\d., and-]+|, [EO]\d+)?)"
+        for page, places in re.findall(pattern, text):
+            specification = ROOT / "docs" / "specifications" / page
+            assert specification.exists(), f"{name}: {page}"
+            known = sections(specification)
+            for place in re.findall(r"[EO]\d+|\d+(?:\.\d+)*", places):
+                assert place in known, f"{name}: {page}, section {place}"
+                checked += 1
+    assert checked > 100
+
+
 # Commands
 
 

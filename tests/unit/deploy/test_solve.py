@@ -1,4 +1,4 @@
-"""The command solve: the numbers of the HyFDCA specification, section 5.2, from a settings file."""
+"""The command solve: the numbers of docs/specifications/hyfdca.md, section 5.2, from a settings file."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def make_objective() -> MakeObjective:
 
 @pytest.fixture(scope="session")
 def breast_cancer() -> Shard:
-    """The training set of the HyFDCA specification, section 5.2: standardised, then rows of unit norm."""
+    """The training set of docs/specifications/hyfdca.md, section 5.2: standardised, then rows of unit norm."""
     x, y = load_breast_cancer(return_X_y=True)
     x, _, y, _ = train_test_split(x, y, test_size=0.2, random_state=0, stratify=y)
     x = (x - x.mean(axis=0)) / x.std(axis=0)

@@ -75,7 +75,7 @@ def test_f_is_the_formula_of_the_paper() -> None:
 
 @given(prior=st.floats(0.05, 0.95), seed=st.integers(0, 50))
 def test_the_loss_of_the_authors_library_is_f_and_a_constant(prior: float, seed: int) -> None:
-    """Its alpha is 1 more (CODASCA specification, section 5.11, item 1)."""
+    """Its alpha is 1 more (docs/specifications/codasca.md, section 5.11, item 1)."""
     (scores,), (positive,) = mixtures(seed, [9])
     a, b, alpha = np.random.default_rng(seed).standard_normal(3)
     p, one_more = prior, 1 + alpha

@@ -97,7 +97,7 @@ def test_a_solve_ends_at_its_cap_and_says_so(solver: str) -> None:
 
 @pytest.mark.parametrize("solver", [each for each in EXACT if "saga" not in each and "svrg" not in each])
 def test_shifting_objective_and_tilt_together_changes_nothing(solver: str) -> None:
-    """FedDCD specification, section 6, invariant 10."""
+    """docs/specifications/feddcd.md, section 6, invariant 10."""
     shift, tilt = np.array([2.0, -3.0, 0.5]), np.array([0.3, 0.1, -1.0])
     curvatures = [1.0, 2.0, 7.0]
     here = run(Tilted(Quadratic(curvatures), tilt), solver, accuracy=1e-20)
@@ -230,7 +230,7 @@ def test_what_rounding_forbids_ends_a_solve(solver: str) -> None:
 
 
 def test_steps_that_gradient_descent_needs() -> None:
-    """FedDCD specification, section 2.2: for delta = 1/4 and a condition of 69."""
+    """docs/specifications/feddcd.md, section 2.2: for delta = 1/4 and a condition of 69."""
     assert gradient_steps(0.25, 1.0, 69.0) == 48
     assert gradient_steps(0.25, 1.0, 69.0, "2/(alpha+beta)") == 24
     assert gradient_steps(0.25, 2.0, 2.0, "2/(alpha+beta)") == 1

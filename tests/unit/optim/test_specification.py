@@ -1,4 +1,4 @@
-"""The run without random numbers of the FedDCD specification, section 6: what concerns a client's solver."""
+"""The run without random numbers of docs/specifications/feddcd.md, section 6: what concerns a client's solver."""
 
 from __future__ import annotations
 

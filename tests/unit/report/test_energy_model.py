@@ -1,4 +1,5 @@
-"""The energy model gives the specification's numbers (DRDM specification, section 4.3), and reads runs as they were."""
+"""The energy model gives the specification's numbers (docs/specifications/drdm.md, section 4.3), and reads runs as
+they were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensitivities: the formulas, and what they bound (FedPDM specification, section 7, oracles 15 and 24)."""
+"""Sensitivities: the formulas, and what they bound (docs/specifications/fedpdm.md, section 7, oracles 15 and 24)."""
 
 from __future__ import annotations
 
