@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from fenchel.common.arrays import Vector
-from fenchel.common.optim import finite_sum, gradient, lbfgs, newton, stochastic
+from fenchel.common.optim import gradient, lbfgs, newton, stochastic
 from fenchel.common.optim.choice import chosen
 from fenchel.common.optim.problem import Solved, Tilted
 from fenchel.common.optim.stopping import gradient_steps
@@ -18,10 +18,8 @@ from fenchel.common.settings.solver import (
     LbfgsSolver,
     NewtonCgSolver,
     NewtonSolver,
-    SagaSolver,
     SgdSolver,
     Solver,
-    SvrgSolver,
 )
 
 __all__ = ["Solved", "Tilted", "chosen", "gradient_steps", "solve"]
@@ -33,7 +31,7 @@ def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Ge
     start: where the solver starts, shape (d,); not changed. Converted to the objective's dtype.
     settings: the solver, and when it stops.
     random: source of all random numbers. Equal arguments give equal results, bit for bit, in one computing
-        environment (:mod:`fenchel.common.environment`); only saga, svrg, sgd and adam draw from it.
+        environment (:mod:`fenchel.common.environment`); only sgd and adam draw from it.
     """
     w = start.astype(problem.objective.dtype)
     match chosen(settings, problem.objective):
@@ -45,10 +43,6 @@ def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Ge
             return newton.newton_cg(problem, w, given)
         case LbfgsSolver() as given:
             return lbfgs.lbfgs(problem, w, given)
-        case SagaSolver() as given:
-            return finite_sum.saga(problem, w, given, random)
-        case SvrgSolver() as given:
-            return finite_sum.svrg(problem, w, given, random)
         case AdamSolver() as given:
             return stochastic.adam(problem, w, given, random)
         case SgdSolver() as given:

@@ -14,12 +14,13 @@ from fenchel.common.settings.solver import (
     GradientSolver,
     NewtonCgSolver,
     NewtonSolver,
-    SagaSolver,
     SgdSolver,
     Solver,
     Stopping,
-    SvrgSolver,
 )
+
+LARGEST_HESSIAN = 2000
+"""Rows of the largest Hessian that Newton's method builds."""
 
 
 def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
@@ -48,11 +49,8 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
 def check_solver(settings: Solver, objective: Objective) -> None:
     """Refuse a solver or a stopping rule that does not fit an objective, as far as that does not depend on data."""
     solver = chosen(settings, objective)
-    linear = isinstance(objective, LinearObjective)
-    if isinstance(solver, SagaSolver | SvrgSolver) and not linear:
-        raise needs_linear(solver.kind)
-    if isinstance(solver, NewtonSolver) and objective.dimension > solver.max_dimension:
-        raise hessian_too_large(objective.dimension, solver)
+    if isinstance(solver, NewtonSolver) and objective.dimension > LARGEST_HESSIAN:
+        raise hessian_too_large(objective.dimension)
     if isinstance(solver, NewtonSolver | NewtonCgSolver) and not has_hessian(objective):
         raise SettingsError(
             f"{solver.kind} needs second derivatives, which {type(objective).__name__} does not have; use sgd, adam "
@@ -80,10 +78,10 @@ def check_rule(solver: DefiniteSolver) -> None:
             rule = "accuracy" if stop.accuracy is not None else "gradient"
             raise SettingsError(
                 f"{kind} cannot tell how exact it is; give solver.stop.epochs or steps, or use another solver, such "
-                "as newton-cg or saga",
+                "as newton-cg",
                 key=f"solver.stop.{rule}",
             )
-    elif stop.epochs is not None and not isinstance(solver, SagaSolver | SvrgSolver):
+    elif stop.epochs is not None:
         raise no_passes(kind)
 
 
@@ -113,16 +111,11 @@ def no_passes(kind: str) -> SettingsError:
     )
 
 
-def needs_linear(kind: str) -> SettingsError:
-    """Return the error of a solver that works with scores of samples."""
-    return SettingsError(f"{kind} needs a linear model, which this objective is not; use sgd", key="solver.kind")
-
-
-def hessian_too_large(dimension: int, solver: NewtonSolver) -> SettingsError:
+def hessian_too_large(dimension: int) -> SettingsError:
     """Return the error of a solver that would build too large a matrix."""
     return SettingsError(
-        f"newton would build a Hessian with {dimension} rows, and solver.max_dimension is {solver.max_dimension}; use "
-        "newton-cg, which builds none",
+        f"newton would build a Hessian with {dimension:,} rows, of {LARGEST_HESSIAN:,} at most; use newton-cg, which "
+        "builds none",
         key="solver.kind",
     )
 

@@ -17,6 +17,8 @@ from fenchel.common.settings.solver import LbfgsSolver
 LINE_SEARCH = 40
 """Points that a line search looks at, at most."""
 
+_PAIRS = 10  # of steps and gradient changes that are kept
+
 
 def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
     """Minimise from ``start``, shape (d,).
@@ -28,10 +30,10 @@ def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
     """
     first = Oracle(problem).at(start)
     goal = goal_of(settings.stop, settings.kind, first)
-    point, done = _search(first, lambda trial: trial.value, settings.memory, goal, goal.limit)
+    point, done = _search(first, lambda trial: trial.value, goal, goal.limit)
     while done < goal.limit and not goal.reached(point):
         before = point
-        point, steps = _search(before, _height_above(before), settings.memory, goal, goal.limit - done)
+        point, steps = _search(before, _height_above(before), goal, goal.limit - done)
         done += steps
         if point.norm > before.norm / 2:  # rounding rules the gradients too
             point = min(point, before, key=lambda each: each.norm)
@@ -48,9 +50,7 @@ def _height_above(reference: Point) -> Callable[[Point], float]:
     return height
 
 
-def _search(
-    first: Point, value: Callable[[Point], float], memory: int, goal: StoppingCriterion, limit: int
-) -> tuple[Point, int]:
+def _search(first: Point, value: Callable[[Point], float], goal: StoppingCriterion, limit: int) -> tuple[Point, int]:
     """Return where the search ends, and its number of iterations.
 
     scipy sees ``x = (w - first) / length`` and a function whose gradient starts with norm 1: its first step has
@@ -86,7 +86,7 @@ def _search(
         method="L-BFGS-B",
         callback=stop,
         options={
-            "maxcor": memory,
+            "maxcor": _PAIRS,
             "maxiter": limit,
             "maxfun": LINE_SEARCH * (limit + 1),
             "maxls": LINE_SEARCH,

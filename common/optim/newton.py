@@ -14,7 +14,7 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from fenchel.common.arrays import Dense, Vector
-from fenchel.common.optim.choice import hessian_too_large
+from fenchel.common.optim.choice import LARGEST_HESSIAN, hessian_too_large
 from fenchel.common.optim.problem import LinearPoint, Oracle, Point, Solved, Tilted
 from fenchel.common.optim.stopping import StoppingCriterion, goal_of
 from fenchel.common.settings.solver import NewtonCgSolver, NewtonSolver
@@ -25,11 +25,13 @@ ARMIJO = 1e-4
 HALVINGS = 60
 """A step that was halved so often is no step."""
 
+_PRODUCTS = 1000  # Hessian-vector products in one step of newton-cg at most
+
 
 def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
     """Minimise from ``start``, shape (d,), by steps ``-H^{-1} g``."""
-    if problem.dimension > settings.max_dimension:
-        raise hessian_too_large(problem.dimension, settings)
+    if problem.dimension > LARGEST_HESSIAN:
+        raise hessian_too_large(problem.dimension)
     first = Oracle(problem).at(start)
     return _descend(first, _cholesky_step, goal_of(settings.stop, settings.kind, first))
 
@@ -42,7 +44,7 @@ def newton_cg(problem: Tilted, start: Vector, settings: NewtonCgSolver) -> Solve
     def step(point: Point) -> Vector:
         # Superlinear convergence, but never more exact than the goal makes use of.
         forcing = min(0.25, math.sqrt(point.norm / first.norm)) * point.norm
-        return _conjugate_gradients(point, max(forcing, goal.threshold(point.w) / 2), settings.max_products)
+        return _conjugate_gradients(point, max(forcing, goal.threshold(point.w) / 2), _PRODUCTS)
 
     return _descend(first, step, goal)
 

@@ -15,6 +15,8 @@ from fenchel.common.settings.solver import AdamSolver, SgdSolver
 
 _LOOK = 64  # steps between two looks at whether the iterate is finite: a look costs as much as a small batch
 
+_EPSILON = 1e-8  # added to the root of the mean of squared gradients, as Kingma and Ba have it
+
 
 def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
     """Do steps ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch."""
@@ -44,7 +46,7 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
             m = beta1 * m + (1 - beta1) * g
             v = beta2 * v + (1 - beta2) * g**2
             unbiased_m, unbiased_v = m / (1 - beta1**t), v / (1 - beta2**t)
-            w -= settings.step_size * unbiased_m / (np.sqrt(unbiased_v) + settings.epsilon)
+            w -= settings.step_size * unbiased_m / (np.sqrt(unbiased_v) + _EPSILON)
             if t % _LOOK == 0:
                 _check(w, settings)
     _check(w, settings)

@@ -67,22 +67,19 @@ def too_long(key: str, step: float, limit: str) -> str:
     return f"{key}: {step:g} is too long a step for this client's samples; {limit}"
 
 
-def goal_of(
-    stop: Stopping, kind: str, first: Point, *, passes: bool = False, cure: str = NOT_OURS
-) -> StoppingCriterion:
+def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) -> StoppingCriterion:
     """Return what a stopping rule asks of a solver that starts at ``first``.
 
     The accuracy delta is ensured by ``||grad phi(w)|| <= sqrt(delta) (alpha/beta) ||grad phi(w0)||``, because
     ``||w - w*|| <= ||grad phi(w)|| / alpha`` and ``||w0 - w*|| >= ||grad phi(w0)|| / beta``.
 
     first: where the solver starts.
-    passes: whether an iteration is a pass over the samples, so that ``epochs`` means something.
     cure: what to do if the iterates leave the range of numbers, for errors.
     """
-    if stop.epochs is not None and not passes:
+    if stop.epochs is not None:
         raise no_passes(kind)
-    if stop.steps is not None or stop.epochs is not None:
-        return StoppingCriterion(stop.steps or stop.epochs or 0, fixed=True, kind=kind, cure=cure)
+    if stop.steps is not None:
+        return StoppingCriterion(stop.steps, fixed=True, kind=kind, cure=cure)
     if stop.gradient is not None:
         return StoppingCriterion(stop.max_steps, stop.gradient, kind=kind, cure=cure)
     assert stop.accuracy is not None

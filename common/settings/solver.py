@@ -21,11 +21,9 @@ class Stopping(Section):
     steps: PositiveInt | None = Field(
         None,
         description="number of iterations: steps of gradient, newton, newton-cg and lbfgs, mini-batches of sgd "
-        "and adam, passes of saga and svrg",
+        "and adam",
     )
-    epochs: PositiveInt | None = Field(
-        None, description="number of passes over the samples, for sgd, adam, saga and svrg"
-    )
+    epochs: PositiveInt | None = Field(None, description="number of passes over the samples, for sgd and adam")
     accuracy: float | None = Field(
         None,
         gt=0,
@@ -114,9 +112,6 @@ class NewtonSolver(_Solver):
     kind: Literal["newton"] = Field(
         "newton", description="Newton's method, Cholesky decomposition of the Hessian, backtracking"
     )
-    max_dimension: PositiveInt = Field(
-        2000, description="longest model for which a Hessian is built; newton-cg needs none"
-    )
 
 
 class NewtonCgSolver(_Solver):
@@ -125,37 +120,12 @@ class NewtonCgSolver(_Solver):
     kind: Literal["newton-cg"] = Field(
         "newton-cg", description="Newton's method, conjugate gradients on Hessian-vector products, backtracking"
     )
-    max_products: PositiveInt = Field(1000, description="Hessian-vector products in one Newton step at most")
 
 
 class LbfgsSolver(_Solver):
     """Limited-memory BFGS."""
 
     kind: Literal["lbfgs"] = Field("lbfgs", description="limited-memory BFGS, of scipy")
-    memory: PositiveInt = Field(10, description="pairs of steps and gradient changes that are kept")
-
-
-class _FiniteSum(_Solver):
-    batch_size: PositiveInt = Field(16, description="samples in a step")
-    step_size: PositiveFloat | None = Field(
-        None, description="step size; null: from the smoothness of the loss and the data"
-    )
-
-
-class SagaSolver(_FiniteSum):
-    """SAGA."""
-
-    kind: Literal["saga"] = Field(
-        "saga", description="SAGA, for linear models: mini-batches, corrected by a table of derivatives"
-    )
-
-
-class SvrgSolver(_FiniteSum):
-    """SVRG, loopless."""
-
-    kind: Literal["svrg"] = Field(
-        "svrg", description="loopless SVRG, for linear models: mini-batches, corrected at a reference point"
-    )
 
 
 class _Stochastic(_Solver):
@@ -176,12 +146,9 @@ class AdamSolver(_Stochastic):
     step_size: PositiveFloat = Field(0.001, description="step size")
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the mean of gradients")
     beta2: float = Field(0.999, ge=0, lt=1, description="decay of the mean of squared gradients")
-    epsilon: PositiveFloat = Field(1e-8, description="added to the root of the mean of squared gradients")
 
 
-DefiniteSolver: TypeAlias = (
-    GradientSolver | NewtonSolver | NewtonCgSolver | LbfgsSolver | SagaSolver | SvrgSolver | SgdSolver | AdamSolver
-)
+DefiniteSolver: TypeAlias = GradientSolver | NewtonSolver | NewtonCgSolver | LbfgsSolver | SgdSolver | AdamSolver
 """Any section but auto."""
 
 Solver: TypeAlias = AutoSolver | DefiniteSolver

@@ -21,7 +21,7 @@ from tests.algorithms.mlr import Problem, Run, reproducible, train
 SOLVER = {"kind": "newton-cg", "stop": {"gradient": 1e-13}}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "feddcd": {"name": "feddcd"},
-    "inexact": {"name": "feddcd", "step_size": 1.9, "solver": {"kind": "saga"}},
+    "inexact": {"name": "feddcd", "step_size": 1.9, "solver": {"kind": "lbfgs"}},
     "one cohort": {"name": "acc-feddcd"},
     "two cohorts": {"name": "acc-feddcd", "cohorts": 2},
 }

@@ -110,14 +110,6 @@ REFUSED: dict[str, tuple[str, Values]] = {
         "algorithm.solver.kind",
         of("feddcd", objective={"kind": "hinge", "l2": 0.01}, algorithm__solver={"kind": "newton"}),
     ),
-    "feddcd, too large a Hessian": (
-        "algorithm.solver.kind",
-        of("feddcd", algorithm__solver={"kind": "newton", "max_dimension": 29}),
-    ),
-    "feddcd, saga without scores": (
-        "algorithm.solver.kind",
-        of("feddcd", objective=_BINARY, algorithm__solver={"kind": "saga"}, algorithm__dual_step=0.1),
-    ),
     "feddcd, newton-cg without second derivatives": (
         "algorithm.solver.kind",
         of("feddcd", objective=_BINARY, algorithm__solver={"kind": "newton-cg"}, algorithm__dual_step=0.1),

@@ -32,10 +32,6 @@ EXACT = [
     "newton",
     "newton-cg",
     "lbfgs",
-    "{kind: saga, batch_size: 1}",
-    "{kind: saga, batch_size: 5}",
-    "{kind: svrg, batch_size: 1}",
-    "{kind: svrg, batch_size: 5}",
 ]
 """Solvers that can keep an accuracy."""
 

@@ -13,11 +13,13 @@ from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.losses import Hinge, Softmax
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.optim import Tilted, chosen
+from fenchel.common.optim.choice import check_solver
 from fenchel.common.settings.solver import (
     AutoSolver,
     GradientSolver,
     LbfgsSolver,
     NewtonCgSolver,
+    NewtonSolver,
     SgdSolver,
     Solver,
     SolverSettings,
@@ -97,19 +99,15 @@ def test_epochs_are_for_mini_batches(kind: str) -> None:
         run(tilted(linear("logistic")), kind, epochs=2)
 
 
-@pytest.mark.parametrize("kind", ["saga", "svrg"])
-def test_finite_sums_need_a_linear_model(kind: str) -> None:
-    with raises(SettingsError, key="solver.kind"):
-        run(Tilted(Quadratic([1.0]), np.ones(1)), kind, epochs=2)
-
-
 def test_newton_needs_second_derivatives_and_room() -> None:
     for kind in ("newton", "newton-cg"):
         with raises(SettingsError, key="solver.kind"):
             run(Tilted(OnlyGradients([1.0]), np.ones(1)), kind, steps=2)
     with raises(SettingsError, key="solver.kind"):
-        run(tilted(linear("softmax")), "{kind: newton, max_dimension: 11}")
-    assert run(tilted(linear("softmax")), "{kind: newton, max_dimension: 12}").converged
+        run(tilted(linear("softmax", features=701)), "newton")
+    with raises(SettingsError, key="solver.kind"):
+        check_solver(NewtonSolver(), linear("softmax", features=701))
+    assert run(tilted(linear("softmax", features=40)), "newton").converged
 
 
 def test_a_gradient_step_needs_a_length() -> None:
@@ -172,7 +170,7 @@ def test_a_solver_that_is_not_one_is_refused(text: str) -> None:
 
 def test_a_choice_of_ones_own_takes_over_when_the_run_stops() -> None:
     run_wide = NewtonCgSolver(stop=Stopping(accuracy=0.01))
-    assert LbfgsSolver(memory=5).stopping_like(run_wide) == LbfgsSolver(memory=5, stop=Stopping(accuracy=0.01))
+    assert LbfgsSolver().stopping_like(run_wide) == LbfgsSolver(stop=Stopping(accuracy=0.01))
     own = SgdSolver(stop=Stopping(epochs=3))
     assert own.stopping_like(run_wide) is own
 

@@ -17,8 +17,6 @@ from tests.unit.optim.problems import EXACT, linear, run, tilted
 TOO_LONG = {
     "{kind: gradient, step: 1000.0}": "solver.step: 1000",
     "{kind: gradient, step: 1000.0, accelerated: true}": "solver.step: 1000",
-    "{kind: saga, step_size: 1000.0}": "solver.step_size: 1000",
-    "{kind: svrg, step_size: 1000.0}": "solver.step_size: 1000",
 }
 NEVER = 10**9
 """Iterations that no test would live to see the end of."""

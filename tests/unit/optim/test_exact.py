@@ -95,7 +95,7 @@ def test_a_solve_ends_at_its_cap_and_says_so(solver: str) -> None:
     assert asked.gradient_norm == pytest.approx(np.linalg.norm(problem.gradient(asked.w)), rel=1e-12)
 
 
-@pytest.mark.parametrize("solver", [each for each in EXACT if "saga" not in each and "svrg" not in each])
+@pytest.mark.parametrize("solver", EXACT)
 def test_shifting_objective_and_tilt_together_changes_nothing(solver: str) -> None:
     """docs/specifications/feddcd.md, section 6, invariant 10."""
     shift, tilt = np.array([2.0, -3.0, 0.5]), np.array([0.3, 0.1, -1.0])
@@ -273,30 +273,3 @@ def test_acceleration_saves_steps_where_the_condition_is_bad() -> None:
     assert fast.iterations < plain.iterations / 8
     flat = Tilted(Quadratic([0.0, 1.0]), np.array([0.0, 1.0]))  # not strongly convex
     assert run(flat, "{kind: gradient, accelerated: true, step: 0.3}", gradient=1e-8).converged
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 100])
-@pytest.mark.parametrize("kind", ["saga", "svrg"])
-@pytest.mark.parametrize("loss", ["softmax", "squared-hinge"])
-def test_finite_sums_converge_linearly(kind: str, batch_size: int, loss: str) -> None:
-    """Equal numbers of passes multiply the distance by about equal factors, down to 1e-10."""
-    problem = tilted(linear(loss, samples=30, l2=0.2))
-    best = minimiser(problem)
-    solver = f"{{kind: {kind}, batch_size: {batch_size}}}"
-    passes = run(problem, solver, gradient=1e-10).iterations
-    distances = [
-        np.linalg.norm(run(problem, solver, epochs=max(passes * part // 4, 1)).w - best) for part in range(1, 5)
-    ]
-    whole = np.log(np.linalg.norm(best) / distances[-1])
-    assert distances[-1] < 1e-8
-    for part, distance in enumerate(distances, 1):
-        assert np.log(np.linalg.norm(best) / distance) == pytest.approx(whole * part / 4, rel=0.35)
-
-
-def test_sgd_with_the_same_steps_does_not_converge() -> None:
-    """The corrections of SAGA are what makes the noise vanish."""
-    problem = tilted(linear("softmax", samples=30, l2=0.2))
-    best = minimiser(problem)
-    saga = run(problem, "{kind: saga, batch_size: 1, step_size: 0.05}", epochs=200).w
-    sgd = run(problem, "{kind: sgd, batch_size: 1, step_size: 0.05}", epochs=200).w
-    assert np.linalg.norm(saga - best) < 1e-4 * np.linalg.norm(sgd - best)
