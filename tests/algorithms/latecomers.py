@@ -30,7 +30,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator, open_resumed
-from tests.algorithms.federation import load_model
+from fenchel.testing import load_model
 
 
 @dataclass

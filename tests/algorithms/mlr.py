@@ -36,7 +36,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.names import client_names
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.fleet.cohort import Cohort
-from tests.algorithms.federation import Faults, Federation
+from fenchel.testing import Faults, Federation
 
 SETS = ((0, 1), (2, 3), (0, 2), (1, 3))
 """The cohorts of the reproducible run, one a round, by number of client; then from the beginning again."""

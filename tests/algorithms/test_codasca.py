@@ -25,6 +25,7 @@ from fenchel.common.errors import DataError, LostStateError, RunStoppedError, Se
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.settings.objective import BinarySettings
 from fenchel.common.settings.registry import algorithm_settings
+from fenchel.testing import Faults
 from tests.algorithms.auc_runs import (
     Array,
     Scored,
@@ -38,7 +39,6 @@ from tests.algorithms.auc_runs import (
     uniform,
 )
 from tests.algorithms.codasca_oracle import Machines, Part, golden
-from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import Run, train
 from tests.messages import raises
 
@@ -1152,14 +1152,6 @@ def test_faults_change_no_bit_and_c_stays_the_sum(
     assert kept(run, "control").tobytes() == kept(calm, "control").tobytes()
     assert imbalance(run) < 1e-15
     assert np.abs(run.states[8].control).max() > 1e-3
-
-
-def test_coda_plus_survives_faults_too(tmp_path: Path) -> None:
-    algorithm = {"name": "coda-plus", **STOCHASTIC}
-    calm = train(problem_with_four(), tmp_path, algorithm, rounds=7)
-    faults = Faults(random.Random(3), breaks=2, kills=2, frames=15)
-    run = train(problem_with_four(), tmp_path, algorithm, faults=faults, rounds=7)
-    assert point(run.states[7]).tobytes() == point(calm.states[7]).tobytes()
 
 
 @pytest.mark.parametrize("start", ["carry", "zero", "gradient"])

@@ -20,7 +20,7 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
-from tests.algorithms.federation import load_model
+from fenchel.testing import load_model
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 from tests.conftest import MakeSettings
 from tests.messages import raises

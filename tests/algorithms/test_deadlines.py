@@ -16,8 +16,8 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.server.telemetry.observer import RunObserver
+from fenchel.testing import Federation, undisturbed
 from tests.algorithms.balance import NAME, BalanceClient
-from tests.algorithms.federation import Federation, undisturbed
 from tests.conftest import MakeSettings
 from tests.messages import raises
 

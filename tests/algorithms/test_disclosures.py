@@ -19,7 +19,7 @@ from fenchel.common.errors import CheckpointError
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
-from tests.algorithms.federation import Faults, Federation
+from fenchel.testing import Faults, Federation
 from tests.algorithms.hybrid import hybrid_settings, shards_of
 from tests.algorithms.test_private_runs import SOUND, private
 from tests.algorithms.wire import account_of, check_account, crossed, entries, messages, record

@@ -18,10 +18,10 @@ from fenchel.common.errors import TooFewRepliesError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Values
 from fenchel.server import checkpoint as checkpoints
+from fenchel.testing import Faults, Federation
 from tests.algorithms.drdm_oracle import Constants, Draw, drdm, pinned, weighted_minimiser
 from tests.algorithms.drdm_runs import SEED, Record, minibatch_gradients, record, reported_losses, sampled
 from tests.algorithms.feddcd_quadratics import problem_of
-from tests.algorithms.federation import Faults, Federation
 from tests.algorithms.mlr import Given, Run, reproducible, train
 from tests.algorithms.straggler import held_up, missed
 from tests.messages import raises

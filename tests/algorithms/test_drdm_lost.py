@@ -18,6 +18,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.errors import LostStateError, TooFewRepliesError
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.names import client_names
+from fenchel.testing import Faults
 from tests.algorithms.drdm_oracle import (
     Constants,
     Draw,
@@ -34,7 +35,6 @@ from tests.algorithms.drdm_oracle import (
 from tests.algorithms.drdm_runs import Record, record, sampled
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import problem_of, train_quadratics
-from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import reproducible, train
 from tests.messages import raises
 

@@ -17,11 +17,11 @@ from fenchel.common.arrays import Vector
 from fenchel.common.storage.tables import read
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.names import client_names
+from fenchel.testing import Faults
 from tests.algorithms.drdm_oracle import Floats, losses_of, slopes_of, weighted_minimiser
 from tests.algorithms.drdm_runs import Record, record
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import problem_of
-from tests.algorithms.federation import Faults
 
 CLIENTS, DIMENSION, TAU = 10, 4, 10
 FACTORS = (1.0, 13.0, 60.0, 1000.0)

@@ -14,7 +14,7 @@ from fenchel.common.environment import SERVER, Environment
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.run import Run
-from tests.algorithms.federation import Faults, Federation
+from fenchel.testing import Faults, Federation
 from tests.conftest import MakeSettings
 
 CLIENTS = ("client-000", "client-001", "client-002")

@@ -10,8 +10,8 @@ import pytest
 
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.testing import Faults, Federation, undisturbed
 from tests.algorithms.balance import NAME
-from tests.algorithms.federation import Faults, Federation, undisturbed
 from tests.conftest import MakeSettings
 
 CLIENTS = 4

@@ -24,7 +24,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server.coordinator import Summary
-from tests.algorithms.federation import Faults, Federation, load_model
+from fenchel.testing import Faults, Federation, load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
 
@@ -123,17 +123,10 @@ def test_the_same_settings_give_the_same_bits(stochastic: RunSettings, tmp_path:
     assert run(other, tmp_path)[1].model.read_bytes() != first
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_order_in_which_replies_arrive_changes_no_bit(seed: int, stochastic: RunSettings, tmp_path: Path) -> None:
     faults = Faults(random.Random(seed), lag=40)
     model = Federation(stochastic, RunFolder.create(tmp_path, "lagging"), faults).run()
-    assert model.tobytes() == final_model(stochastic, tmp_path).tobytes()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_breaks_and_kills_change_no_bit(seed: int, stochastic: RunSettings, tmp_path: Path) -> None:
-    faults = Faults(random.Random(seed), breaks=2, kills=2, lag=10)
-    model = Federation(stochastic, RunFolder.create(tmp_path, "disturbed"), faults).run()
     assert model.tobytes() == final_model(stochastic, tmp_path).tobytes()
 
 

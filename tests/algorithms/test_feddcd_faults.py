@@ -15,7 +15,7 @@ from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCDClient
 from fenchel.algorithms.feddcd.feddcd import FedDCDClient
 from fenchel.client.session import Answer, Session
 from fenchel.common.arrays import Dense, Vector
-from tests.algorithms.federation import Faults
+from fenchel.testing import Faults
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 
 SOLVER = {"kind": "newton-cg", "stop": {"gradient": 1e-13}}

@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.randomness import generator
-from tests.algorithms.federation import Faults
+from fenchel.testing import Faults
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 from tests.messages import raises
 

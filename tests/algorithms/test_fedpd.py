@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.randomness import generator
-from tests.algorithms.federation import Faults
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 from tests.messages import raises
 
@@ -121,15 +119,6 @@ def test_rounds_without_communication_carry_no_model(tmp_path: Path) -> None:
     up, down = sum(run.calls["bytes_up"].to_pylist()), sum(run.calls["bytes_down"].to_pylist())
     assert up == 4 * 9 * 8 * sum(talks)
     assert 4 * 9 * 8 * sum(told) <= down < 4 * (9 * 8 * sum(told) + 16 * 20)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_breaks_and_kills_change_no_bit(seed: int, tmp_path: Path) -> None:
-    faults = Faults(random.Random(seed), breaks=2, kills=2, lag=5)
-    algorithm = fedpd(**FULL, skip=0.4)
-    calm = train(reproducible(), tmp_path, algorithm, rounds=8)
-    disturbed = train(reproducible(), tmp_path, algorithm, rounds=8, faults=faults)
-    assert disturbed.model.tobytes() == calm.model.tobytes()
 
 
 def test_a_part_of_the_clients_may_take_part_only_where_every_round_talks(tmp_path: Path) -> None:

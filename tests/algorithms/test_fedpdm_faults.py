@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fenchel.algorithms.fedpdm import FedPDM, FedPDMClient
-from tests.algorithms.federation import Faults
+from fenchel.testing import Faults
 from tests.algorithms.fedpdm_oracle import Variant, simulated
 from tests.algorithms.mlr import Run, reproducible, train
 from tests.algorithms.straggler import held_up, missed

@@ -15,7 +15,7 @@ from fenchel.common.errors import PayloadError
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Values
-from tests.algorithms.federation import Federation
+from fenchel.testing import Federation
 from tests.messages import raises
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.deploy.launch.names import client_names
 from fenchel.server.coordinator import Summary
-from tests.algorithms.federation import Faults, Federation, load_model, undisturbed
+from fenchel.testing import load_model
 from tests.algorithms.local_descent import simulated
 from tests.conftest import MakeSettings
 from tests.messages import raises
@@ -147,16 +146,6 @@ def test_a_model_with_several_scores_a_sample_is_refused(make_settings: MakeSett
     settings = make_settings(algorithm={"name": "hybrid-fedavg"})
     with raises(SettingsError, key="objective.kind"):
         run(settings, tmp_path)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_breaks_and_kills_change_no_bit(seed: int, make_settings: MakeSettings, tmp_path: Path) -> None:
-    settings = make_settings(
-        **grid(2, 2), objective=HINGE, rounds=6, algorithm={"name": "hybrid-fedavg"}, evaluation={"every": 3}
-    )
-    faults = Faults(random.Random(seed), breaks=2, kills=2, lag=10)
-    model = Federation(settings, RunFolder.create(tmp_path, "disturbed"), faults).run()
-    assert model.tobytes() == undisturbed(settings, tmp_path).tobytes()
 
 
 # The limit of averaging (docs/specifications/hyfdca.md, O9)

@@ -27,7 +27,7 @@ from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.telemetry.observer import RunObserver
-from tests.algorithms.federation import Faults, Federation
+from fenchel.testing import Faults, Federation
 from tests.algorithms.hybrid import Laboratory, Run, distance, hybrid_settings, shards_of
 
 T = TypeVar("T")
@@ -323,7 +323,7 @@ def test_what_a_client_sends_twice_or_too_late_counts_once(name: str, laboratory
 def test_a_server_that_comes_back_still_owes_the_steps_that_a_client_missed(
     secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fenchel.server.rounds._SAVING_SHARE", 1.0)  # a checkpoint after each round
+    monkeypatch.setattr("fenchel.server.saving._SAVING_SHARE", 1.0)  # a checkpoint after each round
     settings = settings_of("line search", rounds=20)
     folder = RunFolder.create(tmp_path, "both")
     moment = Moment("propose", 3)

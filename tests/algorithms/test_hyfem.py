@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import numpy as np
 import pytest
 
 from fenchel.common.settings.run import RunSettings
-from fenchel.common.storage.run_folder import RunFolder
-from tests.algorithms.federation import Faults, Federation, undisturbed
 from tests.algorithms.local_descent import simulated
 from tests.algorithms.test_hybrid_fedavg import HINGE, final_model, grid, optimum, run
 from tests.conftest import MakeSettings
@@ -40,20 +37,6 @@ def test_local_models_go_on_from_where_they_were_not_from_the_global_model(
     averaging = {"name": "hybrid-fedavg", "local_steps": 4, "step_scale": 0.5}
     fedavg = make_settings(**grid(2, 3), objective=HINGE, rounds=6, algorithm=averaging, participation=HALF)
     assert np.abs(final_model(settings, tmp_path) - final_model(fedavg, tmp_path)).max() > 0.05
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("breaks", "kills"), [(3, 0), (1, 2)], ids=["broken streams", "killed servers"])
-def test_each_round_moves_a_local_model_exactly_once_whatever_breaks(
-    seed: int, breaks: int, kills: int, make_settings: MakeSettings, tmp_path: Path
-) -> None:
-    settings = hyfem(make_settings).model_copy(update={"rounds": 12})
-    calm = undisturbed(settings, tmp_path)
-    faults = Faults(random.Random(f"{seed} {breaks}"), breaks, kills, frames=8, lag=10)
-    federation = Federation(settings, RunFolder.create(tmp_path, "disturbed"), faults)
-    assert federation.run().tobytes() == calm.tobytes()
-    assert federation.killed == kills
-    assert kills or federation.rebuilt > 0
 
 
 @pytest.mark.parametrize(

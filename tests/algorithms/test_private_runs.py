@@ -26,7 +26,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.outline import Received, outline
 from fenchel.common.wire.payload import encode
 from fenchel.proto import fenchel_pb2 as pb
-from tests.algorithms.federation import Faults, Federation, undisturbed
+from fenchel.testing import Faults, Federation, undisturbed
 from tests.messages import raises
 
 SOUND = {"mechanism": "contractive", "clip_gradient": 0.5, "feature_norm": 1.0, "noise_multiplier": 2.0, "delta": 1e-4}

@@ -24,7 +24,7 @@ from fenchel.report import columns
 from fenchel.report.render.charts import panels
 from fenchel.report.render.terminal import show
 from fenchel.report.run import Run
-from tests.algorithms.federation import load_model
+from fenchel.testing import load_model
 
 FIGURES = (
     "train_auc",

@@ -13,7 +13,7 @@ import pytest
 
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError
-from tests.algorithms.federation import Faults
+from fenchel.testing import Faults
 from tests.algorithms.fedpdm_oracle import Variant, batches_of, down_model, rounded_to_wire, spoilt, up_support
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 from tests.messages import raises

@@ -35,7 +35,7 @@ from fenchel.deploy.launch.names import client_names
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.transport.service import serve
-from tests.algorithms.federation import Faults, Federation, load_model
+from fenchel.testing import Faults, Federation, load_model
 from tests.cluster.ledger import Ledger
 from tests.messages import raises
 

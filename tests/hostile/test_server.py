@@ -23,7 +23,7 @@ from fenchel.common.wire.values import SparseVector, Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
-from tests.algorithms.federation import Federation, load_model
+from fenchel.testing import Federation, load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
 

@@ -33,7 +33,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.transport.service import serve
-from tests.algorithms.federation import load_model
+from fenchel.testing import load_model
 from tests.hostile.memory import growth
 
 OFFENDER = "client-002"

@@ -34,6 +34,7 @@ from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.main import INTERRUPTED, application
 from fenchel.deploy.launch.names import client_names
+from fenchel.testing import check_algorithm
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
@@ -285,7 +286,7 @@ def test_every_public_name_that_a_page_uses_exists() -> None:
         name
         for page in PAGES
         for name in re.findall(r"(?<![\w./-])fenchel\.([A-Za-z]\w*)", page.read_text())
-        if name not in ("evaluate", "proto", "py", "schema", "v1")
+        if name not in ("evaluate", "proto", "py", "schema", "testing", "v1")
     }
     assert {name for name in used if not hasattr(fenchel, name)} == set()
 
@@ -393,6 +394,10 @@ def test_the_printed_command_finds_the_module_in_the_folder_and_nothing_there_st
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["completed"]
+
+
+def test_the_example_algorithm_conforms(example: Path) -> None:
+    check_algorithm("feddual.yaml", example / "checked", seeds=1)
 
 
 def test_the_duals_of_the_example_add_up_to_zero(example: Path) -> None:

@@ -27,7 +27,7 @@ from fenchel.common.wire.phases import EVALUATE
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server.evaluation import over_clients
-from tests.algorithms.federation import load_model
+from fenchel.testing import load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
 

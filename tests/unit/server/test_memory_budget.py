@@ -21,7 +21,7 @@ from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server.fleet import memory_budget
 from fenchel.server.fleet.collectors import Gathered, Visited
 from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size, half_of_memory
-from tests.algorithms.federation import load_model
+from fenchel.testing import load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
 

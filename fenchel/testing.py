@@ -1,0 +1,464 @@
+"""Conformance checks for algorithms, and the federation of faults that they run on.
+
+An algorithm of your own is as good as those of Fenchel when its settings pass :func:`check_algorithm`::
+
+    from fenchel.testing import check_algorithm
+
+    def test_feddual(tmp_path):
+        check_algorithm("feddual.yaml", tmp_path)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from fenchel.algorithms.client_half import ClientAlgorithm
+from fenchel.algorithms.registry import server_half
+from fenchel.client.local_data import LocalData
+from fenchel.client.secrets.shared import Secrets
+from fenchel.client.journal import Journal
+from fenchel.client.session import Answer, ClientData, Session
+from fenchel.client.worker import Worker
+from fenchel.common.arrays import Vector
+from fenchel.common.errors import FenchelError, JoinRefusedError
+from fenchel.common.settings.run import RunSettings, from_json, load, validate
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.state import freeze, thaw
+from fenchel.common.storage.tables import read
+from fenchel.common.version import PROTOCOL
+from fenchel.common.wire.values import Values
+from fenchel.deploy.certificates.keys import CLIENTS, make_keys
+from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.deploy.launch.names import client_names
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.checkpoint import Checkpoint
+from fenchel.server.coordinator import Coordinator, open_resumed
+from fenchel.server.telemetry.observer import RunObserver
+
+_Tamper: TypeAlias = Callable[[str, int, Values], Values]
+"""Called with phase, round and reply of a client; returns what is sent in its place."""
+
+__all__ = ["Faults", "Federation", "check_algorithm", "load_model", "undisturbed"]
+
+
+@dataclass
+class Faults:
+    """What goes wrong in a federation, drawn from a seed.
+
+    Attributes
+    ----------
+    chance
+        Source of all draws.
+    breaks
+        How often each client's stream breaks; after every second break its process starts anew.
+    kills
+        How often the server is killed and resumed.
+    frames
+        A stream breaks, and the server dies, at most so many frames after it began.
+    lag
+        A frame waits for at most so many turns of the event loop, so that replies arrive in another order.
+    """
+
+    chance: random.Random
+    breaks: int = 0
+    kills: int = 0
+    frames: int = 20
+    lag: int = 0
+
+    def moment(self) -> int:
+        """Draw the number of frames until the next fault."""
+        return self.chance.randint(1, self.frames)
+
+    async def pause(self) -> None:
+        """Hold a frame back."""
+        for _ in range(self.chance.randint(0, self.lag)):
+            await asyncio.sleep(0)
+
+
+@dataclass
+class _Line:
+    """The client's side of a stream that breaks after some frames, in either direction."""
+
+    inner: MemoryStream
+    faults: Faults
+    tick: Callable[[], None] = lambda: None
+    left: int | None = None
+    broken: bool = False
+
+    async def read(self) -> bytes | None:
+        if self.broken:
+            return None
+        frame = await self.inner.read()
+        await self.faults.pause()
+        self._pass()
+        return None if self.broken else frame
+
+    async def write(self, frame: bytes) -> None:
+        self._pass()
+        if not self.broken:
+            await self.inner.write(frame)
+
+    def _pass(self) -> None:
+        self.tick()
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                self.break_off()
+
+    def break_off(self) -> None:
+        """Let nothing pass any more, and wake up a reader."""
+        self.broken = True
+        with contextlib.suppress(asyncio.QueueFull):
+            self.inner.incoming.put_nowait(None)
+
+
+class _Killed(Exception):
+    """The server was killed."""
+
+
+@dataclass
+class Federation:
+    """A federation in one process whose connections break, whose clients restart and whose server is killed.
+
+    Attributes
+    ----------
+    settings, folder
+        Of the run.
+    faults
+        What goes wrong; nothing by default.
+    observer
+        Follows the run.
+    executor
+        Where clients compute; ``None``: on the event loop.
+    session
+        Makes a client's session, as :class:`fenchel.client.session.Session` does.
+    broken, rebuilt, killed
+        How many streams broke, clients started anew, and servers were killed.
+    """
+
+    settings: RunSettings
+    folder: RunFolder
+    faults: Faults = field(default_factory=lambda: Faults(random.Random(0)))
+    observer: RunObserver = field(default_factory=RunObserver)
+    executor: Executor | None = None
+    session: Callable[..., Session] = Session
+    workers: dict[str, Worker] = field(default_factory=dict)
+    broken: int = 0
+    rebuilt: int = 0
+    killed: int = 0
+    _breaks_left: dict[str, int] = field(default_factory=dict)
+    _holdings: LocalData = field(default_factory=LocalData)
+    _lines: dict[str, _Line] = field(default_factory=dict)
+    _ticks_to_death: int | None = None
+    _secrets: Secrets | None = None
+
+    def run(self, *, resume: bool = False) -> Vector:
+        """Return the final model of a new run, or of one that goes on from the checkpoint in its folder."""
+        assert isinstance(self.settings.clients, int)
+        names = client_names(self.settings.clients)
+        if self._secrets is None and self.settings.algorithm.key_bits is not None:
+            make_keys(self.folder.journals / "keys", self.settings.algorithm.key_bits)
+            self._secrets = Secrets.load(self.folder.journals / "keys" / CLIENTS)
+        self._breaks_left = dict.fromkeys(names, self.faults.breaks)
+        checkpoint = open_resumed(self.folder) if resume else None
+        while True:
+            try:
+                asyncio.run(self._life(names, checkpoint))
+            except _Killed:
+                self.killed += 1
+                checkpoint = open_resumed(self.folder)
+                continue
+            return load_model(self.folder)
+
+    async def _life(self, names: list[str], resume: Checkpoint | None) -> None:
+        """Let a server process live until the run is over or it is killed."""
+        coordinator = Coordinator(self.settings, self.folder, resume=resume, observer=self.observer)
+        if self._secrets is not None:
+            coordinator.require_key(self._secrets.private_key.public)
+        self._ticks_to_death = self.faults.moment() if self.killed < self.faults.kills else None
+        death = asyncio.Event()
+        conducting = asyncio.create_task(coordinator.conduct())
+        clients = [asyncio.create_task(self._client(coordinator, name, death)) for name in names]
+        dying = asyncio.create_task(death.wait())
+        everybody = asyncio.gather(conducting, *clients)
+        ends: tuple[asyncio.Future[Any], ...] = everybody, dying
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if death.is_set() and not everybody.done():
+                for line in self._lines.values():
+                    line.break_off()
+                raise _Killed
+            everybody.result()
+        finally:
+            for task in (dying, conducting, *clients):
+                task.cancel()
+            await asyncio.gather(dying, conducting, *clients, return_exceptions=True)
+            with contextlib.suppress(BaseException):
+                everybody.exception()
+
+    def _tick(self, death: asyncio.Event) -> None:
+        if self._ticks_to_death is not None and self.folder.checkpoint.exists():
+            self._ticks_to_death -= 1
+            if self._ticks_to_death <= 0:
+                death.set()
+
+    async def _client(self, coordinator: Coordinator, name: str, death: asyncio.Event) -> None:
+        unnoticed: list[asyncio.Task[None]] = []  # streams that the server still believes in
+        try:
+            await self._come_and_go(coordinator, name, death, unnoticed)
+        finally:
+            for serving in unnoticed:
+                serving.cancel()
+            await asyncio.gather(*unnoticed, return_exceptions=True)
+
+    async def _come_and_go(
+        self, coordinator: Coordinator, name: str, death: asyncio.Event, unnoticed: list[asyncio.Task[None]]
+    ) -> None:
+        chance = self.faults.chance
+        while True:
+            try:
+                worker = await self._joined(coordinator, name)
+            except JoinRefusedError as refusal:
+                if "all rounds are done" not in str(refusal):
+                    raise
+                return
+            pair = MemoryStream()
+            line = self._lines[name] = _Line(pair, self.faults, lambda: self._tick(death))
+            if self._breaks_left[name]:
+                self._breaks_left[name] -= 1
+                line.left = self.faults.moment()
+            serving = asyncio.create_task(coordinator.admission.work(name, name.encode(), pair.other_side()))
+            try:
+                farewell = await worker.work(line)
+                if farewell is not None:
+                    return
+                self.broken += 1
+                if chance.random() < 0.5:
+                    self.workers.pop(name, None)  # the process died
+                    self.rebuilt += 1
+                for _ in range(chance.choice([0, 3, 30, 300])):
+                    await asyncio.sleep(0)  # it stays away for a while
+            finally:
+                unnoticed.append(serving)
+                if chance.random() < 0.5:
+                    noticed = unnoticed.pop(0)
+                    noticed.cancel()
+                    await asyncio.gather(noticed, return_exceptions=True)
+
+    async def _joined(self, coordinator: Coordinator, name: str) -> Worker:
+        request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode())
+        reply = await coordinator.admission.join(request)
+        assert reply.HasField("assignment")
+        if name not in self.workers:
+            settings = from_json(reply.settings)
+            holding = self._holdings.of(settings, reply.assignment.index, reply.assignment.clients)
+            folder = self.folder.journals / reply.run / name
+            self.workers[name] = Worker(self._session(name, settings, holding, folder), self.executor)
+        return self.workers[name]
+
+    def _session(self, name: str, settings: RunSettings, holding: ClientData, journal: Path) -> Session:
+        return self.session(name, settings, holding, journal, [settings.algorithm.name], self._secrets)
+
+
+def load_model(folder: RunFolder) -> Vector:
+    """Return the final model of a run."""
+    with np.load(folder.model) as archive:
+        model: Vector = archive["model"]
+    return model
+
+
+def undisturbed(settings: RunSettings, parent: Path) -> Vector:
+    """Return the final model of a run in which nothing goes wrong."""
+    return Federation(settings, RunFolder.create(parent, "undisturbed")).run()
+
+
+def check_algorithm(settings: RunSettings | Mapping[str, Any] | Path | str, folder: Path, *, seeds: int = 2) -> None:
+    """Check that an algorithm keeps what Fenchel promises of every algorithm.
+
+    * Runs of the same settings give the same bits.
+    * Broken streams, restarted clients and killed servers change no bit, and neither does an instruction that is
+      handled twice.
+    * A run that stops because no client can answer goes on with ``--resume`` to the bits of an undisturbed run.
+    * Replies of another shape than was asked for, and replies that are not finite, do not enter the model.
+    * The states of both halves survive being written and read.
+
+    Parameters
+    ----------
+    settings
+        Of a small run of the algorithm, with a number of clients: validated, as a mapping, or a file. Evaluation is
+        switched off, deadlines are set beyond all faults.
+    folder
+        Where run folders may be made.
+    seeds
+        How many different series of faults are tried.
+
+    Raises
+    ------
+    AssertionError
+        The algorithm does not keep a promise; the text says which.
+    """
+    case = _Case(_quiet(settings), folder)
+    case.check_determinism()
+    case.check_states()
+    case.check_repetition()
+    for seed in range(seeds):
+        case.check_faults(seed)
+    case.check_resumption()
+    case.check_damage(_longer, "a reply with an array of another shape")
+    case.check_damage(_not_finite, "a reply that is not finite")
+
+
+def _quiet(settings: RunSettings | Mapping[str, Any] | Path | str) -> RunSettings:
+    """Return validated settings without evaluation, and with deadlines that no fault exceeds."""
+    if isinstance(settings, str | Path):
+        settings = load(Path(settings))
+    values = settings.model_dump(mode="json") if isinstance(settings, RunSettings) else dict(settings)
+    given = values.get("participation") or {}
+    values["participation"] = {**given, "deadline": 600.0, "on_shortage": "stop", "phases": {}}
+    values["evaluation"] = {"server": False, "clients": False}
+    return validate(values, "check_algorithm")
+
+
+@dataclass
+class _Case:
+    """One algorithm that is checked, and the model of its undisturbed run."""
+
+    settings: RunSettings
+    parent: Path
+    model: Vector = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model = self.federation("undisturbed").run()
+        assert np.isfinite(self.model).all(), "the model of an undisturbed run is not finite; take shorter steps"
+
+    def federation(self, name: str, **more: Any) -> Federation:
+        return Federation(self.settings, RunFolder.create(self.parent, name), **more)
+
+    def same(self, model: Vector, what: str) -> None:
+        assert model.tobytes() == self.model.tobytes(), f"{what} changed the final model"
+
+    def check_determinism(self) -> None:
+        self.same(self.federation("again").run(), "a second run of the same settings")
+
+    def check_faults(self, seed: int) -> None:
+        for breaks, kills in ((3, 0), (0, 2), (3, 2)):
+            faults = Faults(random.Random(f"{seed} {breaks} {kills}"), breaks, kills, frames=20, lag=2)
+            federation = self.federation("faults", faults=faults)
+            self.same(federation.run(), f"{breaks} broken streams a client and {kills} kills of the server")
+            assert federation.killed == kills
+
+    def check_repetition(self) -> None:
+        """Have every instruction handled twice: the second time the stored reply must come."""
+        self.same(self.federation("repeated", session=_Repeating).run(), "an instruction that was handled twice")
+
+    def check_resumption(self) -> None:
+        """Let all clients fail from the middle of the run on, then resume it without the fault."""
+        failing = True
+        middle = max(self.settings.rounds // 2, 1)
+
+        def fail(phase: str, t: int, values: Values) -> Values:
+            if failing and t >= middle:
+                raise OSError("this disk is full, for a test")
+            return values
+
+        federation = self.federation("stopped", session=partial(_Tampering, tamper=fail))
+        try:
+            federation.run()
+        except FenchelError:
+            failing = False
+            federation.workers.clear()
+            self.same(federation.run(resume=True), "a run that stopped and was resumed")
+        else:
+            raise AssertionError("a run in which no client can answer any more came to its end")
+
+    def check_damage(self, damage: Callable[[Values], Values], what: str) -> None:
+        """Have one client damage its replies of one round: none may enter the model as it is."""
+        damaged: set[tuple[int, str]] = set()  # rounds and phases
+        victim = client_names(cast(int, self.settings.clients))[0]
+
+        def tamper(phase: str, t: int, values: Values) -> Values:
+            changed = values if t < 1 else damage(values)
+            if changed is not values:
+                damaged.add((t, phase))
+            return changed
+
+        def session(name: str, *given: Any) -> Session:
+            return _Tampering(name, *given, tamper=tamper) if name == victim else Session(name, *given)
+
+        federation = self.federation("damaged", session=session)
+        with contextlib.suppress(FenchelError):  # too few good replies are left, or the client is lost
+            model = federation.run()
+            assert np.isfinite(model).all(), f"{what} made the model infinite"
+        rows = read(federation.folder.calls).to_pylist() if damaged else []
+        bad = [row for row in rows if row["client"] == victim and (row["round"], row["phase"]) in damaged]
+        assert not any(row["outcome"] == "counted" for row in bad), f"{what} was counted"
+
+    def check_states(self) -> None:
+        """Write and read the state of the server half as it is after a run; that of clients is in each resumption."""
+        checkpoint = open_resumed(RunFolder(next(self.parent.glob("*-undisturbed-????"))))
+        kind = server_half(self.settings.algorithm.name).State
+        state = checkpoint.state(kind)
+        again = freeze(thaw(kind, freeze(state)))
+        for name, value in freeze(state).items():
+            found = again[name]
+            if isinstance(value, np.ndarray):
+                same = isinstance(found, np.ndarray) and np.array_equal(value, found)
+            else:
+                same = value == found
+            assert same, f"State.{name} of the server half changes when it is written and read"
+
+
+class _Repeating(Session):
+    """A session that handles every instruction twice."""
+
+    def handle(self, *instruction: Any, **more: Any) -> Answer:
+        super().handle(*instruction, **more)
+        return super().handle(*instruction, **more)
+
+
+class _Tampering(Session):
+    """A session whose algorithm's replies are changed before they leave."""
+
+    def __init__(self, *given: Any, tamper: _Tamper) -> None:
+        super().__init__(*given)
+        self._tamper = tamper
+
+    def _ready(self) -> tuple[ClientAlgorithm, Journal]:
+        algorithm, journal = super()._ready()
+        if "answer" not in vars(algorithm):
+            honest = algorithm.answer
+
+            def answer(phase: str, t: int, values: Values, *, finite: bool = False) -> Values:
+                return self._tamper(phase, t, honest(phase, t, values, finite=finite))
+
+            vars(algorithm)["answer"] = answer
+        return algorithm, journal
+
+
+def _longer(values: Values) -> Values:
+    """Return a reply whose first array has one entry more; the same object if it has none."""
+    for name, value in values.items():
+        if isinstance(value, np.ndarray) and value.ndim:
+            return {**values, name: np.concatenate([value, value[:1]])}
+    return values
+
+
+def _not_finite(values: Values) -> Values:
+    """Return a reply whose first real value is NaN; the same object if it has none."""
+    for name, value in values.items():
+        if isinstance(value, float):
+            return {**values, name: math.nan}
+        if isinstance(value, np.ndarray) and value.size and np.issubdtype(value.dtype, np.floating):
+            return {**values, name: np.full_like(value, np.nan)}
+    return values

@@ -1,0 +1,126 @@
+"""Every algorithm keeps what Fenchel promises of all: the conformance suite over the registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fenchel
+from fenchel.algorithms.registry import builtin
+from fenchel.testing import check_algorithm
+
+WHOLE = {"name": "breast_cancer", "scale": "standard", "partition": {"kind": "dirichlet", "alpha": 0.5}}
+SPLIT = {
+    "name": "breast_cancer",
+    "scale": ["standard", "unit-rows"],
+    "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 2},
+}
+LOCAL = {"local_steps": 3, "batch_size": 16, "step_size": 0.05}
+STAGES = {"step_size": 0.02, "schedule": {"kind": "practice", "stage_steps": 12}}
+DUAL = LOCAL | {"dual_step_size": 0.01}
+SOME = {"participation": {"sampler": {"kind": "fixed", "size": 2}}}
+SCORES = {"objective": {"kind": "binary"}}
+GRID = {"data": SPLIT, "clients": 4}
+
+
+class Settings(fenchel.AlgorithmSettings):
+    name: str
+    step_size: float = 0.1
+
+
+class Wandering(fenchel.Algorithm):
+    """Gradient descent on the mean of the clients' gradients."""
+
+    Settings = Settings
+
+    async def round(self, t: int) -> None:
+        reduced = await self.sample().reduce("step", model=self.model, returns={"gradient": self.model})
+        self.model = self.model - self.settings.step_size * reduced.mean("gradient")
+
+
+class WanderingClient(fenchel.ClientAlgorithm):
+    """Draws from a stream of random numbers that depends on what happened before."""
+
+    @fenchel.answers("step")
+    def step(self, model: fenchel.Vector) -> dict[str, Any]:
+        noise = np.random.default_rng().standard_normal(model.size)
+        return {"gradient": self.objective.gradient(model) + 1e-3 * noise}
+
+
+class Forgetful(Wandering):
+    """The same, with clients that keep something outside of their state."""
+
+
+class ForgetfulClient(fenchel.ClientAlgorithm):
+    """Counts its rounds where no crash preserves them."""
+
+    rounds_done = 0
+
+    @fenchel.answers("step")
+    def step(self, model: fenchel.Vector) -> dict[str, Any]:
+        self.rounds_done += 1
+        return {"gradient": self.objective.gradient(model) * self.rounds_done}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "fedavg": {"algorithm": LOCAL, **SOME},
+    "fedavg, sparse": {
+        "algorithm": LOCAL,
+        "uplink": {"sparsify": {"support": "top-k", "keep": 0.3}, "dtype": "float32"},
+        **SOME,
+    },
+    "fedprox": {"algorithm": LOCAL, **SOME},
+    "fednova": {"algorithm": LOCAL, **SOME},
+    "scaffold": {"algorithm": LOCAL, **SOME},
+    "feddyn": {"algorithm": LOCAL, **SOME},
+    "fedpd": {"algorithm": LOCAL},
+    "fedpd, skipping": {"algorithm": LOCAL | {"skip": 0.5}},
+    "mb-sgd": {"algorithm": LOCAL, **SOME},
+    "feddcd": {"algorithm": {"step_size": 0.05}, **SOME},
+    "acc-feddcd": {"algorithm": {}, **SOME},
+    "acc-feddcd, two cohorts": {"algorithm": {"cohorts": 2}, **SOME},
+    "fedpdm": {"algorithm": LOCAL, **SOME},
+    "drdm": {"algorithm": DUAL, **SOME},
+    "drfa": {"algorithm": DUAL, **SOME},
+    "scaff-pd": {"algorithm": DUAL},
+    "codasca": {"algorithm": {**STAGES, "local_steps": 3}, **SCORES},
+    "codasca, paper's wire": {"algorithm": {**STAGES, "local_steps": 3, "wire": "paper"}, **SCORES, **SOME},
+    "coda-plus": {"algorithm": {**STAGES, "local_steps": 3}, **SCORES},
+    "coda": {"algorithm": {**STAGES, "local_steps": 3}, **SCORES},
+    "npa": {"algorithm": STAGES, **SCORES},
+    "hybrid-fedavg": {"algorithm": {"step_scale": 0.1}, **GRID},
+    "hyfem-like": {"algorithm": {}, **GRID},
+    "hyfdca": {"algorithm": {"privacy": "none"}, **GRID},
+    "hyfdca, encrypted": {"algorithm": {"encryption": {"key_bits": 2048}, "picks": 8}, "rounds": 3, **GRID},
+}
+
+
+BASIS: dict[str, Any] = {
+    "seed": 11,
+    "rounds": 6,
+    "clients": 3,
+    "data": WHOLE,
+    "objective": {"kind": "logistic", "l2": 0.1},
+}
+
+
+def test_every_algorithm_has_a_case() -> None:
+    assert {case.partition(",")[0] for case in CASES} == set(builtin())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_conforms(case: str, tmp_path: Path) -> None:
+    given = CASES[case]
+    algorithm = {"name": case.partition(",")[0], **given["algorithm"]}
+    check_algorithm(BASIS | given | {"algorithm": algorithm}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "promise"), [("Wandering", "a second run"), ("Forgetful", "an instruction that was handled twice|broken")]
+)
+def test_an_algorithm_that_breaks_a_promise_is_found_out(name: str, promise: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=promise):
+        check_algorithm(BASIS | {"algorithm": {"name": f"{__name__}:{name}"}}, tmp_path)
