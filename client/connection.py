@@ -334,7 +334,7 @@ class Connection:
                 + (" Or it speaks TLS: then start this client with --certs DIR" if plain else "")
             ) from None
         if _FULL in details:
-            problem = "has as many calls open as it may (network.max_calls)"
+            problem = "has as many calls open as it may"
         else:
             problem = f"does not answer ({code.name}: {details})"
         self.on_event(f"{who.name}: {who.server} {problem}; trying again")

@@ -28,6 +28,7 @@ from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.fleet.memory_budget import MemoryBudget
 from fenchel.server.membership.admission import Admission
 from fenchel.server.membership.secret_exchange import share_secrets
+from fenchel.server.metering.limits import Limits
 from fenchel.server.preflight import build_half, check_run, no_samples, open_data
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.rounds import Rounds
@@ -60,6 +61,7 @@ class Coordinator:
     """One run on the server.
 
     public_key: the key that the clients must use; ``None``: the algorithm learns it from them.
+    limits: what clients and strangers may use of the server; by default those of every run.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Coordinator:
         resume: Checkpoint | None = None,
         observer: RunObserver | None = None,
         public_key: PublicKey | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.settings = settings
         self.folder = folder
@@ -84,6 +87,8 @@ class Coordinator:
         """Says why a certificate was revoked; the transport knows."""
         self._source = open_data(settings)
         expected = None if settings.clients == "auto" else settings.clients
+        closed = settings.participation.late_joiners == "refuse"
+        self.limits = limits or Limits.of(expected if closed else None)
         names = () if resume is None else tuple(resume.members)
         check_run(settings, self._source, len(names) or expected)
         self._failed = False
@@ -105,6 +110,7 @@ class Coordinator:
             disclosures=self.disclosures,
             environments=self._environments,
             throttled_log=throttled_log,
+            limits=self.limits,
             joined=self._observer.joined,
             opened=self._observer.opened,
         )

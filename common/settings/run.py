@@ -123,41 +123,6 @@ class Network(Section):
         "of rounds that it is away for, kept in memory and in checkpoints until it has followed them. One that has "
         "this much before it when the next comes is given up (participation.on_lost_state)",
     )
-    max_calls: PositiveInt = Field(
-        20_000,
-        description="calls that the server has open at once, of all clients together (a client at work has one, and "
-        "one more for a moment when it comes back); more are turned away",
-    )
-    max_calls_per_client: PositiveInt = Field(
-        16, description="calls that one client has open at once, on any number of connections; more are turned away"
-    )
-    calls_per_second: PositiveFloat = Field(
-        20.0,
-        description="calls that one client may begin in a second, other than probes, after calls_at_once that pass "
-        "without waiting; more wait",
-    )
-    calls_at_once: PositiveInt = Field(100, description="see calls_per_second")
-    probes_per_second: PositiveFloat = Field(
-        2000.0, description="calls of fenchel probe that one client may begin in a second; more wait"
-    )
-    strays_per_second: PositiveFloat = Field(
-        10.0,
-        description="replies that nobody waits for (they came too late, or to nothing) which the server takes from one "
-        "client in a second, after a first 100; more are left on the wire",
-    )
-    stray_frames_per_second: PositiveFloat = Field(
-        256.0,
-        description="frames of such replies that the server takes from one client in a second, after a first 1,024; "
-        "more are left on the wire",
-    )
-    handshake_timeout: PositiveFloat = Field(
-        30.0, description="seconds that a connection to the server has for its TLS handshake"
-    )
-    request_timeout: PositiveFloat = Field(
-        300.0,
-        description="seconds that a call of one message, such as a join or a probe, has until the message is complete; "
-        "also seconds after which a connection without a call is closed (its client dials again when it needs one)",
-    )
 
 
 class SecretSource(Section):

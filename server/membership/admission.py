@@ -22,6 +22,7 @@ from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.membership.late_joiners import LateJoiners
 from fenchel.server.membership.registration import Registration
+from fenchel.server.metering.limits import Limits
 from fenchel.server.telemetry.environments import Environments
 from fenchel.server.telemetry.throttled_log import ThrottledLog
 from fenchel.server.transport.client_stream import ClientStream
@@ -51,6 +52,7 @@ class Admission:
         disclosures: DisclosureRecord,
         environments: Environments,
         throttled_log: ThrottledLog,
+        limits: Limits,
         joined: Callable[[int, int | None], None],
         opened: Callable[[str, str], None],
     ) -> None:
@@ -61,6 +63,7 @@ class Admission:
         self._disclosures = disclosures
         self._environments = environments
         self._remarks = throttled_log
+        self._limits = limits
         self._joined = joined
         self._opened = opened
         self._stateless = keeps_no_state(settings.algorithm)
@@ -117,7 +120,8 @@ class Admission:
         conversation = ClientStream(
             member,
             stream,
-            self._settings.network,
+            self._settings.network.max_message_bytes,
+            self._limits,
             self._disclosures,
             self._recycler,
             budgets=self._settings.differential_privacy is not None,

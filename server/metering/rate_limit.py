@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from fenchel.common.errors import FenchelError
-from fenchel.common.settings.run import Network
+from fenchel.server.metering.limits import Limits
 
 log = logging.getLogger("fenchel.server")
 
@@ -71,8 +71,8 @@ class _Visitor:
 class RateLimiter:
     """Stands before every call of a client whose identity is known."""
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._open = 0
         self._full_since = -math.inf  # as the log was told
         self._visitors: dict[str, _Visitor] = {}
@@ -84,19 +84,17 @@ class RateLimiter:
 
         probe: whether the call is one of many that a measurement makes.
         """
-        visitor, most = self._visitor(client), self._network.max_calls_per_client
+        visitor, most = self._visitor(client), self._limits.max_calls_per_client
         if visitor.open >= most:
             visitor.refused += 1
             if visitor.refused % _TOLD_EVERY == 1:
                 log.warning(
-                    "client %r has %d calls open and is refused more (network.max_calls_per_client; %d times so far)",
+                    "client %r has %d calls open and is refused more (%d times so far)",
                     client,
                     visitor.open,
                     visitor.refused,
                 )
-            raise CrowdedError(
-                f"client {client!r} has {visitor.open} calls open, and may have {most} (network.max_calls_per_client)"
-            )
+            raise CrowdedError(f"client {client!r} has {visitor.open} calls open, and may have {most}")
         visitor.open += 1
         self._open += 1
         self._tell_if_full()
@@ -105,9 +103,9 @@ class RateLimiter:
             if delay and not visitor.slowed:
                 visitor.slowed = True
                 log.warning(
-                    "client %r begins more calls than it may (network.%s); they wait from now on",
+                    "client %r begins more %s than it may; they wait from now on",
                     client,
-                    "probes_per_second" if probe else "calls_per_second",
+                    "probes" if probe else "calls",
                 )
             if delay:
                 await asyncio.sleep(delay)
@@ -123,7 +121,7 @@ class RateLimiter:
         time, and those beyond them are not delayed.
         """
         visitor = self._visitor(client)
-        if visitor.waiting >= self._network.max_calls_per_client:
+        if visitor.waiting >= self._limits.max_calls_per_client:
             return
         visitor.waiting += 1
         try:
@@ -134,22 +132,21 @@ class RateLimiter:
     def _tell_if_full(self) -> None:
         """Log that gRPC refuses the next call, which it does without a word here; not more than once in a minute."""
         now = time.monotonic()
-        if self._open >= self._network.max_calls and now - self._full_since >= _FULL_SECONDS:
+        if self._open >= self._limits.max_calls and now - self._full_since >= _FULL_SECONDS:
             self._full_since = now
             log.warning(
-                "all %d calls that the server may have open are open (network.max_calls): it turns away those that "
-                "come now, and their clients try again. If so many clients are meant to come: a new run with a larger "
-                "limit",
-                self._network.max_calls,
+                "all %d calls that the server may have open are open: it turns away those that come now, and their "
+                "clients try again",
+                self._limits.max_calls,
             )
 
     def _visitor(self, client: str) -> _Visitor:
         if client not in self._visitors and len(self._visitors) >= self._forgetting:
             self._visitors = {name: kept for name, kept in self._visitors.items() if kept.is_here}
             self._forgetting = max(_REMEMBERED, 2 * len(self._visitors))
-        network = self._network
+        limits = self._limits
         fresh = _Visitor(
-            TokenBucket(network.calls_per_second, network.calls_at_once),
-            TokenBucket(network.probes_per_second, network.probes_per_second),
+            TokenBucket(limits.calls_per_second, limits.calls_at_once),
+            TokenBucket(limits.probes_per_second, limits.probes_per_second),
         )
         return self._visitors.setdefault(client, fresh)

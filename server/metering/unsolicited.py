@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from fenchel.common.settings.run import Network
+from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.rate_limit import TokenBucket
 
 log = logging.getLogger("fenchel.server")
@@ -18,34 +18,29 @@ MOST_VALUES = 100
 
 
 class Strays:
-    """Rate limits of the unsolicited replies of one client, over all its streams.
+    """Rate limits of the unsolicited replies of one client, over all its streams."""
 
-    network: how many replies and frames to take in a second.
-    """
-
-    def __init__(self, client: str, network: Network) -> None:
+    def __init__(self, client: str, limits: Limits) -> None:
         self._client = client
-        self._replies = TokenBucket(network.strays_per_second, _REPLIES_AT_ONCE)
-        self._frames = TokenBucket(network.stray_frames_per_second, _FRAMES_AT_ONCE)
-        self._logged: set[str] = set()
+        self._replies = TokenBucket(limits.strays_per_second, _REPLIES_AT_ONCE)
+        self._frames = TokenBucket(limits.stray_frames_per_second, _FRAMES_AT_ONCE)
+        self._logged = False
 
     async def reply(self) -> None:
         """Count an unsolicited reply; if there were many, leave the next message on the wire for a while."""
-        await self._slow(self._replies, "strays_per_second")
+        await self._slow(self._replies)
 
     async def frame(self) -> None:
         """Count a frame of an unsolicited reply, likewise."""
-        await self._slow(self._frames, "stray_frames_per_second")
+        await self._slow(self._frames)
 
-    async def _slow(self, pace: TokenBucket, setting: str) -> None:
+    async def _slow(self, pace: TokenBucket) -> None:
         delay = pace.delay()
         if not delay:
             return
-        if setting not in self._logged:
-            self._logged.add(setting)
+        if not self._logged:
+            self._logged = True
             log.warning(
-                "client %s sends many replies that nobody waits for; they are taken slowly from now on (network.%s)",
-                self._client,
-                setting,
+                "client %s sends many replies that nobody waits for; they are taken slowly from now on", self._client
             )
         await asyncio.sleep(delay)

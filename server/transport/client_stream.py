@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from fenchel.common.errors import WireError
-from fenchel.common.settings.run import Network
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.buffer_pool import BufferPool
@@ -21,6 +20,7 @@ from fenchel.server.disclosure.entries import Direction
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.fleet.calls import Call, OpenRequest
 from fenchel.server.fleet.client_record import ClientRecord, Partial
+from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.socket_bytes import Metered, SocketBytes
 from fenchel.server.metering.unsolicited import MOST_VALUES, Strays
 
@@ -40,8 +40,8 @@ class _Incoming:
 class ClientStream:
     """Sends a member's instructions down its stream and takes the replies up.
 
-    network: the limits: the largest reply to accept, how many that nobody waits for to take in a second, and how many
-        frames of these; more are left on the wire.
+    largest: bytes of the largest reply to accept.
+    limits: how many unsolicited replies to take; more are left on the wire.
     disclosures: where it is noted what crosses; ``None``: nowhere.
     recycler: where the memory of large replies comes from; by default no other stream uses it.
     budgets: whether clients have privacy budgets, as under differential privacy: one that says that its own is spent
@@ -52,7 +52,8 @@ class ClientStream:
         self,
         member: ClientRecord,
         stream: Stream,
-        network: Network,
+        largest: int,
+        limits: Limits,
         disclosures: DisclosureRecord | None = None,
         buffer_pool: BufferPool | None = None,
         *,
@@ -60,7 +61,7 @@ class ClientStream:
     ) -> None:
         self._member = member
         self._stream = stream
-        self._largest = network.max_message_bytes
+        self._largest = largest
         self._outlines = Outlines(self._largest)
         self._arriving: Call | None = None
         self._recycler = buffer_pool or BufferPool()
@@ -71,7 +72,7 @@ class ClientStream:
         self._framed_down = self._framed_up = 0  # bytes of frames since the connection was looked at
         self._welcomed_ns = 0
         if member.strays is None:
-            member.strays = Strays(member.name, network)  # a client that comes back does not begin anew
+            member.strays = Strays(member.name, limits)  # a client that comes back does not begin anew
         self._strays = member.strays
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:

@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import Message
 
-from fenchel.common.settings.run import Network
 from fenchel.common.tls.roles import no_participant
 from fenchel.server.disclosure.entries import Direction
+from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
 from fenchel.server.transport.revocation_check import RevocationCheck, RevokedError, certificate_of
 
@@ -75,14 +75,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         own: str,
         revocation_check: RevocationCheck,
         rate_limiter: RateLimiter,
-        network: Network,
+        limits: Limits,
         tell: Callable[[str, str], None],
         note: Note,
     ) -> None:
         self._own = f"/{own}/"
         self._guard = revocation_check
         self._gate = rate_limiter
-        self._network = network
+        self._limits = limits
         self._tell = tell
         self._note = note
 
@@ -142,7 +142,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
 
     async def _only_message(self, context: _Context) -> Any:
         """Read the message of a call that has one."""
-        limit = self._network.request_timeout
+        limit = self._limits.request_timeout
         try:
             async with asyncio.timeout(limit):
                 message = await context.read()
@@ -151,14 +151,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         except TimeoutError:
             raise RefusedError(
                 grpc.StatusCode.DEADLINE_EXCEEDED,
-                f"the message of this call was not complete after {limit:g} s (network.request_timeout); the call ends",
+                f"the message of this call was not complete after {limit:g} s; the call ends",
             ) from None
         raise RefusedError(
             grpc.StatusCode.INVALID_ARGUMENT, "this call takes one message, and has none or more than one"
         )
 
     async def _paced(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        pace = TokenBucket(self._network.calls_per_second, self._network.calls_at_once)
+        pace = TokenBucket(self._limits.calls_per_second, self._limits.calls_at_once)
         async for request in requests:
             await asyncio.sleep(pace.delay())
             yield request

@@ -15,7 +15,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from fenchel.common.errors import IdentityInUseError, JoinRefusedError, UnreachableError, WireError
-from fenchel.common.settings.run import Network
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.tls.revocation import Revocations
 from fenchel.common.tls.roles import no_participant
@@ -25,6 +24,7 @@ from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, opt
 from fenchel.common.wire.frames import FRAME_BYTES
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator, Summary
+from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.rate_limit import RateLimiter
 from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
 from fenchel.server.telemetry.throttled_log import ThrottledLog
@@ -70,7 +70,7 @@ class Service:
         coordinator: Coordinator,
         *,
         secure: bool,
-        limits: Network | None = None,
+        limits: Limits | None = None,
         revocation_check: RevocationCheck | None = None,
         note: Note = lambda direction, message: None,
     ) -> None:
@@ -80,7 +80,7 @@ class Service:
         self._note = note
         self._sockets = Sockets()
         self._remarks = ThrottledLog()
-        self._limits = limits or Network()
+        self._limits = limits or Limits()
         self._gate = RateLimiter(self._limits)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -176,7 +176,7 @@ async def listening(
     credentials: the server's; ``None``: no TLS.
     keepalive: seconds between pings.
     """
-    network = coordinator.settings.network
+    limits = coordinator.limits
     folder = None if credentials is None else credentials.folder
     revocations = None if folder is None else Revocations(folder)
     if revocations is not None:
@@ -185,7 +185,7 @@ async def listening(
     service = Service(
         coordinator,
         secure=credentials is not None,
-        limits=network,
+        limits=limits,
         revocation_check=revocation_check,
         note=coordinator.disclosures.head,
     )
@@ -193,11 +193,11 @@ async def listening(
         interceptors=(service.interceptor(),),
         options=(
             *options(keepalive),
-            ("grpc.max_concurrent_streams", network.max_calls_per_client),
-            ("grpc.server_handshake_timeout_ms", int(network.handshake_timeout * 1000)),
-            ("grpc.max_connection_idle_ms", int(network.request_timeout * 1000)),
+            ("grpc.max_concurrent_streams", limits.max_calls_per_client),
+            ("grpc.server_handshake_timeout_ms", int(limits.handshake_timeout * 1000)),
+            ("grpc.max_connection_idle_ms", int(limits.request_timeout * 1000)),
         ),
-        maximum_concurrent_rpcs=network.max_calls,
+        maximum_concurrent_rpcs=limits.max_calls,
     )
     server.add_generic_rpc_handlers((service.handler(),))
     servicer = health.aio.HealthServicer()

@@ -73,7 +73,7 @@ from fenchel.common.errors import (
 )
 from fenchel.common.objectives.factory import initial_model
 from fenchel.common.settings.link import parse_link
-from fenchel.common.settings.run import Network, from_json, load, outside_code, raw, validate
+from fenchel.common.settings.run import from_json, load, outside_code, raw, validate
 from fenchel.common.settings.solver import parse_solver
 from fenchel.common.settings.tuning import load_tuning
 from fenchel.common.storage import store, tables
@@ -110,6 +110,7 @@ from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from fenchel.server.membership.registration import Registration
+from fenchel.server.metering.limits import Limits
 from fenchel.server.telemetry.exporters import Exporter
 from fenchel.server.transport.client_stream import ClientStream
 from fenchel.server.transport.interceptor import RefusedError
@@ -401,7 +402,7 @@ class _Gate:
             return pb.Welcome()
 
         line = _Line.of(data)
-        await ClientStream(member, line, Network(max_message_bytes=LIMIT)).run(admit)
+        await ClientStream(member, line, LIMIT, Limits()).run(admit)
         assert line.said < 1 << 20
         assert member.partial is None or member.partial[1].size <= LIMIT
 

@@ -17,6 +17,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
 from fenchel.deploy.certificates.making import make_all
 from fenchel.server.coordinator import Coordinator
+from fenchel.server.metering.limits import Limits
 from fenchel.server.transport.service import listening
 from tests.conftest import MakeSettings
 from tests.hostile.test_entrance import HealthStub, channel, refused, watching
@@ -36,8 +37,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def port(make_settings: MakeSettings, certificates: Path, tmp_path: Path) -> AsyncIterator[int]:
-    limits = {"handshake_timeout": TIMEOUT, "max_calls": CALLS, "max_calls_per_client": CALLS}
-    coordinator = Coordinator(make_settings(network=limits), RunFolder.create(tmp_path, "doors"))
+    limits = Limits(handshake_timeout=TIMEOUT, max_calls=CALLS, max_calls_per_client=CALLS)
+    coordinator = Coordinator(make_settings(), RunFolder.create(tmp_path, "doors"), limits=limits)
     async with listening(coordinator, "127.0.0.1:0", Credentials.load(certificates / "server"), 20.0) as number:
         yield number
 
@@ -106,7 +107,7 @@ async def test_a_connection_without_a_handshake_ends_in_time_however_it_is_spun_
 async def test_a_connection_without_a_call_ends_and_its_client_dials_again(
     make_settings: MakeSettings, certificates: Path, tmp_path: Path
 ) -> None:
-    coordinator = Coordinator(make_settings(network={"request_timeout": 1.0}), RunFolder.create(tmp_path, "idle"))
+    coordinator = Coordinator(make_settings(), RunFolder.create(tmp_path, "idle"), limits=Limits(request_timeout=1.0))
     tls = ssl.create_default_context(cafile=str(certificates / "north" / AUTHORITY))
     tls.load_cert_chain(certificates / "north" / CERTIFICATE, certificates / "north" / KEY)
     tls.set_alpn_protocols(["h2"])

@@ -15,7 +15,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from fenchel.common.settings.run import Network
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.tls.revocation import REVOKED
@@ -27,6 +26,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.metering import rate_limit
+from fenchel.server.metering.limits import Limits
 from fenchel.server.transport.service import listening
 from tests.conftest import MakeSettings
 from tests.hostile.test_entrance import HealthStub, refused
@@ -85,12 +85,13 @@ async def door(
 ) -> AsyncIterator[Callable[..., Any]]:
     """Open a server with some limits."""
     monkeypatch.setattr(rate_limit, "_REFUSALS_PER_SECOND", 1000.0)
-    limits = {"max_calls": ALL, "max_calls_per_client": MOST, "calls_per_second": 1e6}
+    limits: dict[str, Any] = {"max_calls": ALL, "max_calls_per_client": MOST, "calls_per_second": 1e6}
     async with contextlib.AsyncExitStack() as stack:
 
         async def open_door(folder: Path = certificates, **changes: Any) -> Door:
-            settings = make_settings(network=limits | changes, clients=1)
-            coordinator = Coordinator(settings, RunFolder.create(tmp_path, "door"))
+            settings = make_settings(clients=1)
+            allowed = Limits(**(limits | changes))
+            coordinator = Coordinator(settings, RunFolder.create(tmp_path, "door"), limits=allowed)
             credentials = Credentials.load(folder / "server")
             port = await stack.enter_async_context(listening(coordinator, "127.0.0.1:0", credentials, 20.0))
             return Door(port, folder)
@@ -217,7 +218,7 @@ async def test_a_monitor_uses_up_nothing_of_the_client_of_its_name(door: Callabl
 
 def test_what_waits_to_be_refused_is_bounded_too() -> None:
     async def scene() -> tuple[int, int]:
-        doors = rate_limit.RateLimiter(Network(max_calls_per_client=3))
+        doors = rate_limit.RateLimiter(Limits(max_calls_per_client=3))
         waiting = [asyncio.create_task(doors.refusing("a")) for _ in range(100)]
         await asyncio.sleep(0)
         visitor = doors._visitor("a")

@@ -27,6 +27,7 @@ from fenchel.deploy.monitoring.health import main as check_health
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from fenchel.server.coordinator import Coordinator
+from fenchel.server.metering.limits import Limits
 from fenchel.server.transport import revocation_check
 from fenchel.server.transport.service import listening
 from tests.conftest import MakeSettings
@@ -35,7 +36,7 @@ Stream: TypeAlias = Any
 HealthStub: Any = health_pb2_grpc.HealthStub  # their type stubs know no methods
 ServerReflectionStub: Any = reflection_pb2_grpc.ServerReflectionStub
 ASKED = reflection_pb2.ServerReflectionRequest(list_services="")
-LIMITS = {"calls_per_second": 10.0, "calls_at_once": 40, "max_calls_per_client": 3}
+LIMITS = Limits(calls_per_second=10.0, calls_at_once=40, max_calls_per_client=3)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def certificates(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def coordinator(make_settings: MakeSettings, tmp_path: Path) -> Coordinator:
-    return Coordinator(make_settings(network=LIMITS), RunFolder.create(tmp_path, "entrance"))
+    return Coordinator(make_settings(), RunFolder.create(tmp_path, "entrance"), limits=LIMITS)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.deploy.launch.names import client_names
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
+from fenchel.server.metering.limits import Limits
 from fenchel.server.transport.service import serve
 from fenchel.testing import Faults, Federation, load_model
 from tests.cluster.ledger import Ledger
@@ -57,7 +58,6 @@ def settings() -> RunSettings:
             "objective": {"kind": "softmax"},
             "algorithm": {"name": LEDGER},
             "evaluation": {"server": False, "clients": False},
-            "network": {"strays_per_second": 10_000.0},
         }
     )
 
@@ -295,7 +295,7 @@ async def over_tls(
         What the parrot has sent, and how many streams of it the server had.
     """
     folder.settings.write_text(settings.to_yaml())
-    coordinator = Coordinator(settings, folder)
+    coordinator = Coordinator(settings, folder, limits=Limits(strays_per_second=10_000.0))
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     own = Credentials.load(certificates / "server")
     serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", own, listening.set_result))

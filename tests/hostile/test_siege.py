@@ -32,6 +32,7 @@ from fenchel.deploy.certificates.making import make_all
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from fenchel.server.coordinator import Coordinator
+from fenchel.server.metering.limits import Limits
 from fenchel.server.transport.service import serve
 from fenchel.testing import load_model
 from tests.hostile.memory import growth
@@ -55,9 +56,10 @@ SETTINGS: dict[str, Any] = {
     "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5},
     "participation": {"deadline": 5.0},
     "evaluation": {"server": False, "clients": False},
-    # So low that whoever calls without end is beyond them, however slow the machine is.
-    "network": {"probes_per_second": 2, "calls_per_second": 5, "calls_at_once": 20},
 }
+
+# So low that whoever calls without end is beyond them, however slow the machine is.
+LIMITS = Limits(probes_per_second=2, calls_per_second=5, calls_at_once=20)
 
 Call: TypeAlias = Any
 """A Work call of gRPC, as bytes."""
@@ -362,11 +364,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a bomb of all entries": (sparse(2**40, pb.EVERY_ENTRY), "do not fit a vector"),
     "replies of another run": (strays, "many replies that nobody waits for"),
     "ten thousand values that nobody asked for": (many_values, "a reply to no question has 10,000 values"),
-    "bodies of other runs": (bodies, "network.stray_frames_per_second"),
-    "streams that are cancelled at once": (cancelled, "begins more calls than it may (network.calls_per_second)"),
+    "bodies of other runs": (bodies, "replies that nobody waits for"),
+    "streams that are cancelled at once": (cancelled, "begins more calls than it may"),
     "health checks without end": (
         calling(lambda channel, offender: health_check(channel), 15),
-        "begins more calls than it may (network.calls_per_second)",
+        "begins more calls than it may",
     ),
     "names of classes of a megabyte": (names_of_megabytes, "names of classes"),
     "environments of megabytes": (environments_of_megabytes, "computes with kernel"),
@@ -381,7 +383,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "probes without end": (
         calling(lambda channel, offender: CoordinatorStub(channel).Probe(pb.ProbeRequest(reply_bytes=1 << 20)), 15),
-        "begins more calls than it may (network.probes_per_second)",
+        "begins more probes than it may",
     ),
     "the ids of others": (another_id, f"client {OFFENDER} did not answer"),
     "connections that say nothing": (half_open, f"client {OFFENDER} did not answer"),
@@ -411,7 +413,7 @@ def attacked(attack: Attack, folder: Path, certificates: Path) -> bytes:
 
 async def _life(settings: RunSettings, run: RunFolder, attack: Attack, certificates: Path) -> None:
     run.settings.write_text(settings.to_yaml())
-    coordinator = Coordinator(settings, run)
+    coordinator = Coordinator(settings, run, limits=LIMITS)
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     own = Credentials.load(certificates / "server")
     serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", own, listening.set_result))

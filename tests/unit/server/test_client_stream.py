@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fenchel.common.errors import TooFewRepliesError, WireError
-from fenchel.common.settings.run import Network
 from fenchel.common.wire import outline
 from fenchel.common.wire.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, Head, frames, parse
 from fenchel.common.wire.payload import encode
@@ -24,6 +23,7 @@ from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.memory_budget import MemoryBudget, Size
 from fenchel.server.fleet.request import Request
 from fenchel.server.metering import unsolicited
+from fenchel.server.metering.limits import Limits
 from fenchel.server.transport.client_stream import ClientStream
 from tests.messages import raises
 from tests.unit.server.conftest import MakeMember, body
@@ -54,8 +54,7 @@ async def connected(
 ) -> tuple[MemoryStream, asyncio.Task[None], Head]:
     """Open a stream; return the client's side, the server's task, and the welcome."""
     client = MemoryStream()
-    network = Network(max_message_bytes=LIMIT, **limits)
-    serving = asyncio.create_task(ClientStream(member, client.other_side(), network).run(admit))
+    serving = asyncio.create_task(ClientStream(member, client.other_side(), LIMIT, Limits(**limits)).run(admit))
     for frame in frames(hello or pb.Hello()):
         await client.write(frame)
     return client, serving, await heard(client)
@@ -229,7 +228,7 @@ async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_aft
     # Of the last hundred, 24 are still within the first 1,024, and a few wait in the queue.
     assert time.monotonic() - started > 0.5
     said = [record.getMessage() for record in caplog.records]
-    assert ["(network.stray_frames_per_second)" in line for line in said] == [True]
+    assert ["replies that nobody waits for" in line for line in said] == [True]
     await answered(client, 1)
     assert await request.finish(1) == [member.name]
     await ended(serving)

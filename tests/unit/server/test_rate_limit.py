@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from fenchel.common.settings.run import Network
+from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
 from tests.complexity import FACTOR, LINEAR, growth
 from tests.messages import raises
@@ -27,7 +27,7 @@ def test_a_pace_lets_a_burst_pass_and_then_its_rate(monkeypatch: pytest.MonkeyPa
 
 
 async def test_calls_at_once_are_counted_for_each_client_and_given_back() -> None:
-    rate_limiter = RateLimiter(Network(max_calls_per_client=2))
+    rate_limiter = RateLimiter(Limits(max_calls_per_client=2))
     async with AsyncExitStack() as stack:
         for _ in range(2):
             await stack.enter_async_context(rate_limiter.passed("a"))
@@ -39,7 +39,7 @@ async def test_calls_at_once_are_counted_for_each_client_and_given_back() -> Non
 
 
 async def test_a_call_that_fails_or_is_cancelled_is_given_back() -> None:
-    rate_limiter = RateLimiter(Network(max_calls_per_client=1, calls_per_second=0.01, calls_at_once=2))
+    rate_limiter = RateLimiter(Limits(max_calls_per_client=1, calls_per_second=0.01, calls_at_once=2))
     with pytest.raises(KeyError):
         async with rate_limiter.passed("a"):
             raise KeyError
@@ -60,7 +60,7 @@ async def test_a_call_that_fails_or_is_cancelled_is_given_back() -> None:
 
 
 async def test_many_refusals_leave_few_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    rate_limiter = RateLimiter(Network(max_calls_per_client=1))
+    rate_limiter = RateLimiter(Limits(max_calls_per_client=1))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         async with rate_limiter.passed("a"):
             for _ in range(1500):
@@ -75,14 +75,14 @@ def test_thousands_of_clients_pass_at_once() -> None:
             await asyncio.sleep(0)
 
     async def join_all(clients: int) -> None:
-        rate_limiter = RateLimiter(Network())
+        rate_limiter = RateLimiter(Limits())
         await asyncio.gather(*(join(rate_limiter, f"client-{number}") for number in range(clients)))
 
     assert growth(lambda clients: asyncio.run(join_all(clients)), 12_000 // FACTOR, 3) < LINEAR
 
 
 async def test_a_full_server_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    rate_limiter = RateLimiter(Network(max_calls=3))
+    rate_limiter = RateLimiter(Limits(max_calls=3))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         async with rate_limiter.passed("a"), rate_limiter.passed("b"):
             assert not caplog.records
@@ -90,7 +90,7 @@ async def test_a_full_server_says_so_once(caplog: pytest.LogCaptureFixture) -> N
                 async with rate_limiter.passed(name):
                     pass
     (message,) = caplog.messages
-    assert message.startswith("all 3 calls that the server may have open are open (network.max_calls)")
+    assert message.startswith("all 3 calls that the server may have open are open")
 
 
 async def test_a_server_that_is_full_again_and_again_says_so_once_in_a_minute(
@@ -98,7 +98,7 @@ async def test_a_server_that_is_full_again_and_again_says_so_once_in_a_minute(
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    rate_limiter = RateLimiter(Network(max_calls=1, calls_at_once=1000))
+    rate_limiter = RateLimiter(Limits(max_calls=1, calls_at_once=1000))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
         for _ in range(121):
             async with rate_limiter.passed("a"):
