@@ -143,6 +143,8 @@ class Federation:
         Where clients compute; ``None``: on the event loop.
     session
         Makes a client's session, as :class:`fenchel.client.session.Session` does.
+    secrets
+        What the clients share; by default it is made where the algorithm encrypts.
     broken, rebuilt, killed
         How many streams broke, clients started anew, and servers were killed.
     """
@@ -153,6 +155,7 @@ class Federation:
     observer: RunObserver = field(default_factory=RunObserver)
     executor: Executor | None = None
     session: Callable[..., Session] = Session
+    secrets: Secrets | None = None
     workers: dict[str, Worker] = field(default_factory=dict)
     broken: int = 0
     rebuilt: int = 0
@@ -161,15 +164,14 @@ class Federation:
     _holdings: LocalData = field(default_factory=LocalData)
     _lines: dict[str, _Line] = field(default_factory=dict)
     _ticks_to_death: int | None = None
-    _secrets: Secrets | None = None
 
     def run(self, *, resume: bool = False) -> Vector:
         """Return the final model of a new run, or of one that goes on from the checkpoint in its folder."""
         assert isinstance(self.settings.clients, int)
         names = client_names(self.settings.clients)
-        if self._secrets is None and self.settings.algorithm.key_bits is not None:
+        if self.secrets is None and self.settings.algorithm.key_bits is not None:
             make_keys(self.folder.journals / "keys", self.settings.algorithm.key_bits)
-            self._secrets = Secrets.load(self.folder.journals / "keys" / CLIENTS)
+            self.secrets = Secrets.load(self.folder.journals / "keys" / CLIENTS)
         self._breaks_left = dict.fromkeys(names, self.faults.breaks)
         checkpoint = open_resumed(self.folder) if resume else None
         while True:
@@ -184,8 +186,6 @@ class Federation:
     async def _life(self, names: list[str], resume: Checkpoint | None) -> None:
         """Let a server process live until the run is over or it is killed."""
         coordinator = Coordinator(self.settings, self.folder, resume=resume, observer=self.observer)
-        if self._secrets is not None:
-            coordinator.require_key(self._secrets.private_key.public)
         self._ticks_to_death = self.faults.moment() if self.killed < self.faults.kills else None
         death = asyncio.Event()
         conducting = asyncio.create_task(coordinator.conduct())
@@ -268,7 +268,7 @@ class Federation:
         return self.workers[name]
 
     def _session(self, name: str, settings: RunSettings, holding: ClientData, journal: Path) -> Session:
-        return self.session(name, settings, holding, journal, [settings.algorithm.name], self._secrets)
+        return self.session(name, settings, holding, journal, [settings.algorithm.name], self.secrets)
 
 
 def load_model(folder: RunFolder) -> Vector:

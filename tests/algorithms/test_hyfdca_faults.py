@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from fenchel.client.secrets.shared import Secrets
-from fenchel.client.session import ClientData, Session
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import JoinRefusedError
 from fenchel.common.settings.run import RunSettings
@@ -33,16 +32,6 @@ from tests.algorithms.hybrid import Laboratory, Run, distance, hybrid_settings, 
 T = TypeVar("T")
 
 VICTIM = "client-002"
-
-
-@dataclass
-class Hybrid(Federation):
-    """A federation whose clients share secrets."""
-
-    secrets: Secrets | None = None
-
-    def _session(self, name: str, settings: RunSettings, holding: ClientData, journal: Path) -> Session:
-        return Session(name, settings, holding, journal, secrets=self.secrets)
 
 
 @dataclass(frozen=True)
@@ -133,7 +122,7 @@ def run_timeless(main: Coroutine[Any, Any, T]) -> T:
 
 
 @dataclass
-class Deadly(Hybrid):
+class Deadly(Federation):
     """A federation in which one client dies, and comes back with nothing but its journal.
 
     Attributes
@@ -215,7 +204,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory, secrets: Secrets) -> dict[str
     models = {}
     for name in ALGORITHMS:
         folder = RunFolder.create(tmp_path_factory.mktemp("calm"), "undisturbed")
-        models[name] = Hybrid(settings_of(name), folder, secrets=secrets).run()
+        models[name] = Federation(settings_of(name), folder, secrets=secrets).run()
         assert np.abs(models[name]).max() > 0.1
     return models
 
@@ -228,7 +217,7 @@ def test_faults_at_random_moments_do_not_change_a_bit(
     # Sums of fixed-point numbers are exact, and fresh randomness in a ciphertext is gone after decryption: so
     # encrypted runs are repeated to the last bit, too.
     faults = Faults(random.Random(f"{name} {seed}"), breaks=3, kills=2, frames=25)
-    federation = Hybrid(settings_of(name), RunFolder.create(tmp_path, "disturbed"), faults, secrets=secrets)
+    federation = Federation(settings_of(name), RunFolder.create(tmp_path, "disturbed"), faults, secrets=secrets)
     model = federation.run()
     assert federation.killed == 2
     assert federation.broken >= 3
