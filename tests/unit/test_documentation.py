@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -279,6 +280,14 @@ def test_every_piece_of_settings_in_a_page_is_valid(
 @pytest.mark.parametrize("block", all_blocks("python", "py"), ids=str)
 def test_every_piece_of_python_compiles(block: Block) -> None:
     compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("block", all_blocks("python", "py"), ids=str)
+def test_what_a_page_imports_of_fenchel_exists(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fenchel"):
+            module = importlib.import_module(str(node.module))
+            assert {alias.name for alias in node.names if not hasattr(module, alias.name)} == set()
 
 
 def test_every_public_name_that_a_page_uses_exists() -> None:
