@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,17 @@ PATIENCE = 120.0
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens on now, and that nobody is given before it is used.
+
+    It lies below those that the kernel gives to connections, in a range of this test process's own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = range(10_000 + worker % 8 * 2_500, 10_000 + (worker % 8 + 1) * 2_500)
+    for port in random.SystemRandom().sample(own, len(own)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"all ports from {own.start} to {own.stop - 1} are taken")
 
 
 def digest(path: Path) -> str:
