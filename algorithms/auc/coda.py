@@ -88,9 +88,8 @@ class Coda(CodaPlus):
                 return
             differences = [(weight, each.means[1] - each.means[0]) for weight, each in parts]
             alpha = sum(weight * each for weight, each in differences) / sum(weight for weight, _ in parts)
-        floor = self.settings.dual_floor
         auxiliary = state.auxiliary.copy()
-        auxiliary[-1] = alpha if floor is None else max(alpha, floor)
+        auxiliary[-1] = alpha
         state.auxiliary = auxiliary
 
     def _held(self, client: str) -> tuple[int, int, int]:
@@ -153,17 +152,20 @@ class CodaClient(CodaPlusClient):
     settings: CodaSettings
 
     def stepped(self, u: Vector, g: Vector, eta: float) -> Vector:
-        """Return where a step leads: a gradient step on F, then the proximal operator of the proximal term."""
+        """Take a gradient step on F, in place, then the proximal operator of the proximal term."""
         gamma, centre = self.settings.proximal_weight, self.state.centre
-        u = self.moved(u, g, eta)
+        u -= eta * g
         u[:-1] = (u[:-1] + eta * gamma * centre[:-1]) / (1 + eta * gamma)
         return u
 
     @answers("score")
     def score(self, point: Vector) -> Values:
         """Draw m_s samples; return how many of either class they are, N_+ and N_-, and sums of scores, S_+ and S_-."""
-        rows = self.large_batch(self.settings.dual_batch_size, "dual batch")
-        scores, positive = self.objective.scores_of(point[:-AUXILIARY], rows)
+        objective, size = self.objective, self.settings.dual_batch_size
+        rows = objective.all_rows
+        if size is not None and size < objective.samples:
+            rows = self.generator("dual batch").choice(objective.samples, size, replace=False)
+        scores, positive = objective.scores_of(point[:-AUXILIARY], rows)
         return {
             "positives": int(np.count_nonzero(positive)),
             "negatives": int(np.count_nonzero(~positive)),

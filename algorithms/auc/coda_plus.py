@@ -142,8 +142,9 @@ class CodaPlusClient(StagedClient):
         return {**reply, **self.average()} if ends and self.state.iterates.size else reply
 
     def stepped(self, u: Vector, g: Vector, eta: float) -> Vector:
-        """Return where a step leads: a gradient step on F and the proximal term."""
-        return self.moved(u, self.pulled(g, u, self.state.centre), eta)
+        """Take a gradient step on F and the proximal term, in place."""
+        u -= eta * self.pulled(g, u, self.state.centre)
+        return u
 
     @answers("average")
     def average(self) -> Values:

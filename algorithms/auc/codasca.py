@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from fenchel.algorithms.auc.staged import Staged, StagedClient
 from fenchel.algorithms.auc.staged_settings import WindowedSettings
@@ -38,10 +38,7 @@ class CodascaSettings(WindowedSettings):
         "carry",
         description="control variates at the start of a stage. carry: those of the stage before; zero: 0, as in the "
         "paper, which lets clients drift in the first round of every stage; gradient: each client's gradient there, "
-        "for one more exchange",
-    )
-    cv_batch_size: PositiveInt | None = Field(
-        None, description="with cv_init: gradient, samples for that gradient; null: the whole shard"
+        "of its whole shard, for one more exchange",
     )
     output: Literal["last", "random"] = Field(
         "last",
@@ -55,31 +52,11 @@ class CodascaSettings(WindowedSettings):
     )
 
     @model_validator(mode="after")
-    def _wire_fits(self) -> Self:
-        if self.wire == "compact" and self.bends_steps:
-            raise ValueError(
-                "gradient_clip, weight_decay, dual_floor and dual_step: plug-in make steps that do not follow from the "
-                "control variates alone, which is all that travels with wire: compact; use wire: paper"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _first_control_variates_fit(self) -> Self:
-        if self.cv_init != "gradient" and self.cv_batch_size is not None:
-            raise ValueError(f"cv_batch_size belongs to cv_init: gradient, but cv_init is {self.cv_init}; leave it out")
         if self.cv_init == "gradient" and self.batches == "stratified":
             raise ValueError(
                 "cv_init: gradient takes gradients on samples as they are, but batches: stratified draws others; use "
                 "cv_init: carry, or batches: independent"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _theory_is_for_all_data(self) -> Self:
-        if isinstance(self.schedule, TheorySchedule) and not self.schedule.heterogeneous:
-            raise ValueError(
-                "schedule.heterogeneous: false shortens the rounds of coda-plus and coda; those of codasca are the "
-                "same for all data; leave it out"
             )
         return self
 
@@ -263,11 +240,10 @@ class CodascaClient(StagedClient):
     def gradient(
         self, prior: float, point: Vector | None = None, control: Vector | None = None, moved: float = 0.0
     ) -> Values:
-        """Begin a stage with c^k = G_k(u_0), on a large batch (section 5.4); arguments as for :meth:`train`."""
+        """Begin a stage with c^k = G_k(u_0), on the whole shard (section 5.4); arguments as for :meth:`train`."""
         u = self._point(point, control, moved)
         self._begin(u)
-        batch = self.large_batch(self.settings.cv_batch_size, "control variate")
-        control = self.direction(u, batch, prior)[1]  # the proximal term is 0 here
+        control = self.direction(u, self.objective.all_rows, prior)[1]  # the proximal term is 0 here
         if self._is_compact:
             self.state.point = u
         return self._renewed(control)
@@ -310,7 +286,7 @@ class CodascaClient(StagedClient):
             value, g = self.direction(u, batch, prior)
             g = self.pulled(g, u, self.state.centre)
             mean += g
-            u = self.moved(u, g + correction, step_size)
+            u -= step_size * (g + correction)
             total += value
         mean /= steps
         reply = {"value": total / steps, **self._renewed(mean)}

@@ -42,21 +42,9 @@ class NaiveParallelSettings(StagedSettings):
         return self.schedule.stage(number, self.first_step, 1)
 
     @model_validator(mode="after")
-    def _steps_are_the_servers(self) -> Self:
-        if self.bends_steps:
-            raise ValueError(
-                "gradient_clip, weight_decay, dual_floor and dual_step change the steps of clients, but with npa the "
-                "server takes them; use coda-plus with local_steps: 1"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _rounds_have_one_step(self) -> Self:
-        if isinstance(self.schedule, TheorySchedule) and (self.schedule.window != 1 or not self.schedule.heterogeneous):
-            raise ValueError(
-                "schedule.window and schedule.heterogeneous say how long rounds are, but those of npa have one step; "
-                "leave them out"
-            )
+        if isinstance(self.schedule, TheorySchedule) and self.schedule.window != 1:
+            raise ValueError("schedule.window says how long rounds are, but those of npa have one step; leave it out")
         return self
 
 

@@ -74,7 +74,7 @@ class Staged(Algorithm):
         self._share_of_positives(samples, positives)
 
     def initial_state(self, model: Vector) -> Any:
-        """a = b = 0, and alpha as the settings say."""
+        """a = b = alpha = 0."""
         return self.State(**self.beginning(model))
 
     def beginning(self, model: Vector) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Staged(Algorithm):
         members = len(self.fleet.members)
         return {
             "model": model,
-            "auxiliary": np.array([0, 0, self.settings.initial_dual], model.dtype),
+            "auxiliary": np.zeros(AUXILIARY, model.dtype),
             "centre": np.zeros(model.size + AUXILIARY, model.dtype),
             "samples": np.zeros(members, np.int64),
             "positives": np.zeros(members, np.int64),
@@ -335,23 +335,13 @@ class StagedClient(ClientAlgorithm):
                 ]
             )
 
-    def large_batch(self, size: int | None, purpose: str) -> Indices:
-        """Draw distinct samples for what is done once a stage; all of them with ``None``."""
-        if size is None or size >= self.objective.samples:
-            return self.objective.all_rows
-        return self.generator(purpose).choice(self.objective.samples, size, replace=False)
-
     def direction(self, u: Vector, batch: Indices, prior: float) -> tuple[float, Vector]:
         """Return the mean of F, and G without the proximal term, shape (n,); the caller owns it.
 
         u: the point, shape (n,).
         batch: rows of the shard.
         """
-        value, g = self.objective.saddle_gradient(u, batch, prior)
-        if self.settings.dual_step == "plug-in":
-            a, b, alpha = u[-AUXILIARY:]
-            g[-1] = 2 * (alpha - (b - a))
-        return value, g
+        return self.objective.saddle_gradient(u, batch, prior)
 
     def pulled(self, g: Vector, u: Vector, centre: Vector) -> Vector:
         """Add gamma (v - v_0) to the part of ``g`` that belongs to v = (w, a, b)."""
@@ -359,18 +349,3 @@ class StagedClient(ClientAlgorithm):
         if gamma:
             g[:-1] += gamma * (u[:-1] - centre[:-1])
         return g
-
-    def moved(self, u: Vector, direction: Vector, eta: float) -> Vector:
-        """Take a step, ``u - eta direction``, in place; both vectors are of shape (n,) and change.
-
-        If the settings say so, entries of the direction are clipped, weights decay and alpha has a floor.
-        """
-        clip, decay, floor = (self.settings.gradient_clip, self.settings.weight_decay, self.settings.dual_floor)
-        if clip is not None:
-            np.clip(direction[:-AUXILIARY], -clip, clip, out=direction[:-AUXILIARY])
-        if decay:
-            direction[:-1] += decay * u[:-1]
-        u -= eta * direction
-        if floor is not None:
-            u[-1] = max(u[-1], floor)
-        return u

@@ -45,13 +45,6 @@ class StagedSettings(AlgorithmSettings):
         "over the shard in a new random order; stratified: drawn anew, with the same number of positive samples in "
         "each, and at least one if the client has any",
     )
-    positive_share: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="with batches: stratified, the share of positive samples in a batch; null: the client's own. It "
-        "changes what is minimised, and the class prior with it",
-    )
     prior: float | None = Field(
         None,
         gt=0,
@@ -59,46 +52,14 @@ class StagedSettings(AlgorithmSettings):
         description="the class prior p; null: from the numbers of samples and of positive samples that each client "
         "tells the server once. Another p than the true one makes another objective",
     )
-    initial_dual: float = Field(
-        0.0, description="alpha at the start; the authors' library starts at -1, in these terms"
-    )
-    dual_step: Literal["gradient", "plug-in"] = Field(
-        "gradient",
-        description="how alpha moves. gradient: along its gradient; plug-in: along 2 (b - a - alpha), as in the "
-        "authors' library: another scale, and a and b in place of the batch's mean scores",
-    )
-    dual_floor: float | None = Field(
-        None,
-        lt=0,
-        description="alpha, which is negative at the saddle, is kept from falling below this in local steps; the "
-        "authors' library has -1 (it keeps its own alpha, which is 1 more, from falling below 0); null: nothing",
-    )
-    gradient_clip: PositiveFloat | None = Field(
-        None,
-        description="largest absolute value of each entry of a step's direction in the scorer's weights; the authors' "
-        "library has 1; null: none",
-    )
-    weight_decay: NonNegativeFloat = Field(
-        0.0,
-        description="weights, a and b shrink by this times the step size in each step, outside of clipping and control "
-        "variates; the authors' library has 1e-5",
-    )
 
     @model_validator(mode="after")
     def _batches_fit(self) -> Self:
-        if self.positive_share is not None and self.batches != "stratified":
-            raise ValueError("positive_share says how batches: stratified are drawn; leave it out with others")
         if self.batches == "stratified" and (self.batch_size is None or self.batch_size < 2):
             raise ValueError(
                 f"batches: stratified needs a batch_size of at least 2, but it is {self.batch_size}; a whole shard "
                 "(null) has its positive samples anyway"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _dual_begins_above_its_floor(self) -> Self:
-        if self.dual_floor is not None and self.initial_dual < self.dual_floor:
-            raise ValueError(f"initial_dual is {self.initial_dual:g}, below dual_floor: {self.dual_floor:g}")
         return self
 
     @property
@@ -188,19 +149,12 @@ class StagedSettings(AlgorithmSettings):
         """eta of the first stage, of schedules that do not derive it."""
         return 0.1 if self.step_size is None else self.step_size
 
-    @property
-    def bends_steps(self) -> bool:
-        """Whether a step is not just a stochastic gradient."""
-        bent = self.gradient_clip is not None or self.weight_decay > 0 or self.dual_floor is not None
-        return bent or self.dual_step != "gradient"
-
     def positives_of_batch(self, samples: int, positives: int) -> int:
         """Return how many positive samples each stratified batch of a client has."""
         size = self.batch_size or samples
         if positives in (0, samples):
             return size if positives else 0
-        share = positives / samples if self.positive_share is None else self.positive_share
-        return min(max(1, round(share * size)), size - 1)
+        return min(max(1, round(positives / samples * size)), size - 1)
 
     def positive_rate(self, samples: int, positives: int) -> float:
         """Return p_k: which share of the samples that a client draws is positive, in the mean."""

@@ -59,11 +59,6 @@ class TheorySchedule(Section):
         1.0, description="Lipschitz constant of the gradient of the primal objective phi (L)"
     )
     polyak: PositiveFloat = Field(0.1, description="Polyak-Lojasiewicz constant of phi (mu)")
-    heterogeneous: bool = Field(
-        True,
-        description="for coda-plus and coda: whether the clients' distributions differ, so that rounds must be short "
-        "(D > 0)",
-    )
     window: PositiveFloat = Field(
         1.0,
         description="local steps in the rounds of the first stage of codasca (I_0); for coda-plus and coda the free "
@@ -119,8 +114,7 @@ class TheorySchedule(Section):
         grown = math.exp((number - 1) * self.rate)
         eta = first / grown
         if local_steps is None:
-            width = math.sqrt(clients * eta) if self.heterogeneous else clients * eta
-            local_steps = max(1, round(self.window / width))
+            local_steps = max(1, round(self.window / math.sqrt(clients * eta)))  # D > 0: clients differ
         steps = 212 / (first * min(self.smoothness, self._concavity(prior))) * grown
         return Stage(eta, local_steps, math.ceil(steps / local_steps))
 

@@ -60,15 +60,12 @@ def test_the_new_alpha_is_the_maximiser_for_any_prior(prior: float | None, tmp_p
 
 
 @pytest.mark.parametrize("prior", [None, 0.3])
-@pytest.mark.parametrize("share", [None, 0.5])
-def test_the_new_alpha_is_the_maximiser_for_stratified_batches(
-    share: float | None, prior: float | None, tmp_path: Path
-) -> None:
+def test_the_new_alpha_is_the_maximiser_for_stratified_batches(prior: float | None, tmp_path: Path) -> None:
     parts = random_parts([20, 35, 28], 3, seed=22)
     parts[1].y[:] = -1.0
     parts[1].y[4] = 1.0  # a single positive sample counts for its share of the batches
-    run = one_stage(parts, tmp_path, batches="stratified", positive_share=share, prior=prior)
-    drawn = [max(1, round(8 * part.rate)) / 8 if share is None else share for part in parts]
+    run = one_stage(parts, tmp_path, batches="stratified", prior=prior)
+    drawn = [max(1, round(8 * part.rate)) / 8 for part in parts]
     u, p = points(run)[-1], float(np.mean(drawn)) if prior is None else prior
     expected = best_alpha(parts, drawn, u, p)
     assert u[-1] == pytest.approx(expected, abs=1e-6)
@@ -87,14 +84,6 @@ def test_a_part_of_the_samples_gives_an_estimate_of_the_same(tmp_path: Path) -> 
 def test_means_of_clients_are_refused_with_a_prior_of_another_kind(tmp_path: Path) -> None:
     with raises(SettingsError, key="algorithm", source="settings"):
         one_stage(random_parts([9], 3, seed=1), tmp_path, dual_estimator="client-means", prior=0.3)
-
-
-def test_alpha_stays_above_its_floor(tmp_path: Path) -> None:
-    parts = random_parts([20, 35], 3, seed=24)
-    free = points(one_stage(parts, tmp_path))[-1]
-    floor = float(free[-1]) / 2
-    assert floor < 0
-    assert points(one_stage(parts, tmp_path, dual_floor=floor))[-1][-1] == floor
 
 
 HONEST = {"positives": 5, "negatives": 15, "positive_sum": 1.0, "negative_sum": -2.0}
