@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeFloat, model_validator
 
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.fedavg import LocalTraining
@@ -27,6 +27,9 @@ from fenchel.common.settings.participation import Sampler
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.addressing import Each
 from fenchel.server.fleet.cohort import Cohort
+
+OMEGA_MIN = 1e-3
+"""Smallest factor of a client's gradients, with ``lambda-scaled``: without weight a drift is renewed all the same."""
 
 
 class DRDMSettings(SampledByWeightSettings):
@@ -58,11 +61,6 @@ class DRDMSettings(SampledByWeightSettings):
         "vector. uniform: all alike, as in the paper, which leads to the minimum of the average loss, whatever lambda "
         "is. none: not at all, which is DRFA with a proximal term",
     )
-    smallest_scale: PositiveFloat | None = Field(
-        None,
-        description="with correction: lambda-scaled, and only there: smallest factor of a client's gradients "
-        "(omega_min). null: 0.001",
-    )
 
     @property
     def epsilon(self) -> float:
@@ -72,20 +70,6 @@ class DRDMSettings(SampledByWeightSettings):
     def minimises(self, sampler: Sampler) -> Weighting | None:
         """With drifts that are summed up all alike, the average of the clients' losses; else the largest."""
         return "uniform" if self.correction == "uniform" else None
-
-    @property
-    def omega_min(self) -> float:
-        """Smallest factor of a client's gradients, with ``lambda-scaled``."""
-        return 1e-3 if self.smallest_scale is None else self.smallest_scale
-
-    @model_validator(mode="after")
-    def _scales(self) -> Self:
-        if self.smallest_scale is not None and self.correction != "lambda-scaled":
-            raise ValueError(
-                f"smallest_scale: {self.smallest_scale:g} is a limit of how gradients are scaled, and with correction: "
-                f"{self.correction} they are not; leave smallest_scale out, or use correction: lambda-scaled"
-            )
-        return self
 
     @model_validator(mode="after")
     def _corrects(self) -> Self:
@@ -230,10 +214,10 @@ class DRDM(SampledByWeight):
         return drift
 
     def _scales(self) -> dict[str, Any]:
-        """omega_i = max(N lambda_i, omega_min), for ``lambda-scaled``: each client is told its own."""
+        """omega_i = max(N lambda_i, OMEGA_MIN), for ``lambda-scaled``: each client is told its own."""
         if self.settings.correction != "lambda-scaled":
             return {}
-        scales = np.maximum(self.clients * self.state.weights, self.settings.omega_min)
+        scales = np.maximum(self.clients * self.state.weights, OMEGA_MIN)
         return {"scale": Each({client: float(scales[place]) for client, place in self.place.items()})}
 
 

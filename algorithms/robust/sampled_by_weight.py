@@ -114,16 +114,13 @@ class SampledByWeight(Robust):
         }
 
     async def start(self) -> None:
-        """Ask everybody for the loss of the first model, if gamma or the control variate begins with it."""
-        given = self.settings.dual_step_size is not None
-        if given and self.settings.first_losses == "zero":
+        """Ask everybody for the loss of the first model, if gamma follows from it."""
+        if self.settings.dual_step_size is not None:
             return
         losses = self.heard(await self._losses(self.fleet.all(), self.model, min_replies=None))
-        if not given:
-            self.state.dual_step_size = self._quiet_step(losses)
-            log.info("dual_step_size is %.3g", self.state.dual_step_size)
-        if self.settings.first_losses == "zero":
-            self.state.losses[:] = np.nan
+        self.state.dual_step_size = self._quiet_step(losses)
+        log.info("dual_step_size is %.3g", self.state.dual_step_size)
+        self.state.losses[:] = np.nan  # the control variate begins with 0, as where gamma is given
 
     def _quiet_step(self, losses: NDArray[np.float64]) -> float:
         """Return gamma = 0.3 / (tau N l), with l the mean of the first losses, shape (m,) (section 6.2, E11).

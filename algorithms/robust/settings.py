@@ -33,9 +33,6 @@ class RobustSettings(LocalTrainingSettings):
         "independent",
         description="how batches are drawn, as for FedAvg; independent: distinct samples, drawn anew for each step",
     )
-    initial_weights: Literal["uniform", "samples"] = Field(
-        "uniform", description="the clients' weights before the first round: 1/N, or d_i/d, their share of the samples"
-    )
     largest_loss: PositiveFloat | None = Field(
         None,
         le=ABSURD,
@@ -81,11 +78,6 @@ class SampledByWeightSettings(RobustSettings):
         "control-variate: what they last reported, which is quieter; where everybody is asked, about those that do not "
         "answer",
     )
-    first_losses: Literal["zero", "asked"] = Field(
-        "zero",
-        description="what the control variate takes for the loss of a client that was never asked: 0, or its loss at "
-        "the first model, for which all clients are asked at the start",
-    )
     returned: Literal["last", "average"] = Field(
         "last",
         description="the final model. last: that of the last round, as in the paper; average: the mean of the "
@@ -112,19 +104,5 @@ class SampledByWeightSettings(RobustSettings):
             raise ValueError(
                 f"dual_batch_size: {self.dual_batch_size} is for the losses that move lambda, and with "
                 "dual_step_size: 0 it does not move; leave dual_batch_size out, or use another dual_step_size"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _first_losses_are_used(self) -> Self:
-        if self.first_losses == "asked" and self.dual_estimator == "plain":
-            raise ValueError(
-                "first_losses: asked is what the control variate begins with, and dual_estimator: plain has none; use "
-                "dual_estimator: control-variate, or leave first_losses out"
-            )
-        if self.first_losses == "asked" and self.dual_step_size == 0:
-            raise ValueError(
-                "first_losses: asked is for the first steps of lambda, and with dual_step_size: 0 it takes none; use "
-                "another dual_step_size, or leave first_losses out"
             )
         return self

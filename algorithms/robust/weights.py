@@ -56,20 +56,15 @@ class Robust(Algorithm):
         self.place = {client: place for place, client in enumerate(self.fleet.members)}
 
     def initial_state(self, model: Vector) -> Any:
-        """Begin with lambda_i = 1/N, or the clients' shares of the samples."""
+        """Begin with lambda_i = 1/N."""
         return self.State(**self.beginning(model))
 
     def beginning(self, model: Vector) -> dict[str, Any]:
         """Return the fields of :class:`State` before the first round."""
         clients = len(self.fleet.members)
-        weights = np.full(clients, 1 / clients)
-        if self.settings.initial_weights == "samples":
-            shards = [member.shard for member in self.fleet.members.values()]
-            samples = np.array([0 if shard is None else shard.samples for shard in shards], np.float64)
-            weights = samples / samples.sum()
         return {
             "model": onto(self.settings.constraint, model),
-            "weights": weights,
+            "weights": np.full(clients, 1 / clients),
             "losses": np.full(clients, np.nan),
             "unvisited": np.zeros(clients, np.int64),
             "lost": np.zeros(clients, np.bool_),

@@ -86,13 +86,7 @@ def test_drawn_by_weight_it_hovers_about_the_robust_optimum() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys",
-    [
-        {"correction": "uniform"},
-        {"local_epochs": 1},
-        {"first_losses": "asked"},
-        {"exploration": 0.2, "sampling": "uniform"},
-    ],
+    "keys", [{"correction": "uniform"}, {"local_epochs": 1}, {"exploration": 0.2, "sampling": "uniform"}]
 )
 def test_settings_that_do_not_fit_are_refused(keys: dict[str, Any], tmp_path: Path) -> None:
     with raises(SettingsError, source="settings"):
