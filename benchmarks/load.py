@@ -189,7 +189,7 @@ class Killer:
             if len(self.server.seconds) == seen:
                 continue  # else a slow machine would see nothing but kills
             seen = len(self.server.seconds)
-            candidates = [child for child in self.server.process.children() if _hosts(child)]
+            candidates = [fork for child in self.server.process.children() for fork in child.children()]
             for victim in chance.sample(candidates, min(self.at_once, len(candidates))):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     victim.send_signal(signal.SIGKILL)  # the launcher waits for it, and starts it again
@@ -198,14 +198,6 @@ class Killer:
     def stop(self) -> None:
         """Kill nobody any more."""
         self._over.set()
-
-
-def _hosts(process: psutil.Process) -> bool:
-    """Return whether a process hosts clients; one that has just ended does not."""
-    try:
-        return "--sessions" in process.cmdline()
-    except psutil.Error:
-        return False
 
 
 def carry(plan: Plan) -> tuple[Load, Figures]:

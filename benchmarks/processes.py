@@ -66,10 +66,9 @@ def up(
 def _look(server: int, peaks: dict[int, int], of_clients: set[int]) -> None:
     try:
         tree = [psutil.Process(server)]
-        tree += tree[0].children()
-        for process in tree:
+        forks = [fork for child in tree[0].children() for fork in child.children()]  # of the fork server
+        of_clients.update(fork.pid for fork in forks)
+        for process in tree + forks:
             peaks[process.pid] = max(peaks.get(process.pid, 0), process.memory_info().rss)
-            if process.pid != server and "client" in process.cmdline():
-                of_clients.add(process.pid)
     except psutil.Error:  # a process has ended meanwhile
         return

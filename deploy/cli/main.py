@@ -21,17 +21,18 @@ from fenchel.common.errors import FenchelError
 from fenchel.deploy.launch import grpc_engine
 from fenchel.deploy.launch.logs import log_to_terminal
 
-_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables that say how many threads linear algebra starts."""
 INTERRUPTED = 130
 
 
-def _set_up_process() -> None:
+def set_up_process() -> None:
     """Set what gRPC and linear algebra read from the environment; nothing above imports them.
 
     Not when this module is imported: a library changes nothing of its host.
     """
     grpc_engine.choose()
-    for name in _ONE_THREAD:  # also in the processes that this one starts
+    for name in ONE_THREAD:  # also in the processes that this one starts
         os.environ.setdefault(name, "1")
 
 
@@ -78,12 +79,12 @@ def application() -> typer.Typer:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    _set_up_process()
+    set_up_process()
     log_to_terminal(logging.WARNING)
     find_own_modules()
     try:
         # Outside of standalone mode typer returns the code of typer.Exit, and raises what went wrong.
-        code = application()(standalone_mode=False)
+        code = application()(prog_name="fenchel", standalone_mode=False)
     except FenchelError as error:
         _complain(str(error))
         code = error.exit_code

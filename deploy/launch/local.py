@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from fenchel.common.storage.store import write_text
 from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.launch.fork_server import ForkServer
 from fenchel.deploy.launch.names import client_names
 from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying
 from fenchel.server.checkpoint import Checkpoint
@@ -37,7 +37,6 @@ MAX_PROCESSES = 16
 _HOST = "127.0.0.1"
 _GRACE = 10.0  # seconds that a client process has to end
 _RESTARTS = 3  # times that a killed client process is started again
-_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass
@@ -45,29 +44,26 @@ class _ClientProcess:
     """A process that hosts some of the clients."""
 
     names: Sequence[str]
-    arguments: list[str]
+    words: list[str]  # of its command line
     log: Path
     restarts: int = 0
 
-    async def run(self) -> None:
+    async def run(self, fork_server: ForkServer) -> None:
         """Run the process until the run is over; start it again if something kills it."""
-        environment = os.environ | dict.fromkeys(_ONE_THREAD, "1")
         while True:
             with self.log.open("ab") as output:
-                process = await asyncio.create_subprocess_exec(
-                    *self.arguments, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, env=environment
-                )
+                process = fork_server.start(self.words, output)
+            try:
+                code = await process.ended()
+            except asyncio.CancelledError:
+                process.terminate()
                 try:
-                    code = await process.wait()
-                except asyncio.CancelledError:
-                    process.terminate()
-                    try:
-                        async with asyncio.timeout(_GRACE):
-                            await process.wait()
-                    except TimeoutError:  # it hangs, or was stopped: it would never end
-                        process.kill()
-                        await process.wait()
-                    raise
+                    async with asyncio.timeout(_GRACE):
+                        await process.ended()
+                except TimeoutError:  # it hangs, or was stopped: it would never end
+                    process.kill()
+                    await process.ended()
+                raise
             if code == 0:
                 return
             if code > 0 or self.restarts == _RESTARTS:
@@ -127,7 +123,7 @@ class LocalLauncher:
         if public_key is not None:
             coordinator.require_key(public_key)
         names = client_names(self.clients)
-        with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
+        with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary, ForkServer() as fork_server:
             certificates = Path(temporary) / "certificates"
             credentials = None
             if self.secure:
@@ -140,7 +136,7 @@ class LocalLauncher:
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 return serving.result()
-            return await self._with_clients(coordinator, serving, names, listening.result(), certificates)
+            return await self._with_clients(coordinator, serving, fork_server, names, listening.result(), certificates)
 
     @property
     def _keys(self) -> Path:
@@ -171,6 +167,7 @@ class LocalLauncher:
         self,
         coordinator: Coordinator,
         serving: asyncio.Task[Summary],
+        fork_server: ForkServer,
         names: Sequence[str],
         port: int,
         certificates: Path,
@@ -184,9 +181,9 @@ class LocalLauncher:
                 if relays is not None:
                     watching.add(asyncio.create_task(relays.watch()))
                 for group in groups:
-                    arguments = self._arguments(group, port, certificates, relays)
-                    process = _ClientProcess(group, arguments, self._logs / f"{group[0]}.log")
-                    clients.add(asyncio.create_task(process.run()))
+                    words = self._words(group, port, certificates, relays, fork_server.pid)
+                    process = _ClientProcess(group, words, self._logs / f"{group[0]}.log")
+                    clients.add(asyncio.create_task(process.run(fork_server)))
                 waiting: set[asyncio.Task[Any]] = {serving, *clients, *watching}
                 while not serving.done():
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -226,30 +223,30 @@ class LocalLauncher:
         async with relaying(links, f"{_HOST}:{port}", self.settings.seed, self._logs / "links.log", passed) as relays:
             yield relays
 
-    def _arguments(
-        self, names: Sequence[str], port: int, certificates: Path, relays: NetworkProxies | None
+    def _words(
+        self, names: Sequence[str], port: int, certificates: Path, relays: NetworkProxies | None, parent: int
     ) -> list[str]:
-        arguments = [sys.executable, "-P", "-m", "fenchel", "client", f"localhost:{port}"]
+        words = ["client", f"localhost:{port}"]
         if relays is not None:
             for name in names:
-                arguments += ["--relay", f"localhost:{relays.ports.get(name, port)}"]
-        arguments += ["--certs", str(certificates)] if self.secure else ["--insecure"]
-        arguments += ["--sessions", str(len(names)), "--first", str(int(names[0].rpartition("-")[2]))]
-        arguments += ["--state", str(self.folder.journals), "--parent", str(os.getpid())]
+                words += ["--relay", f"localhost:{relays.ports.get(name, port)}"]
+        words += ["--certs", str(certificates)] if self.secure else ["--insecure"]
+        words += ["--sessions", str(len(names)), "--first", str(int(names[0].rpartition("-")[2]))]
+        words += ["--state", str(self.folder.journals), "--parent", str(parent)]
         if self._gives_keys:
-            arguments += ["--secrets", str(self._keys / CLIENTS)]
+            words += ["--secrets", str(self._keys / CLIENTS)]
         # Who starts a run on one machine agrees to all that its settings ask for.
         for name in outside_code(self.settings.model_dump()):
-            arguments += ["--allow", name]
+            words += ["--allow", name]
         for _, path in named_files(self.settings):
-            arguments += ["--allow-file", str(path)]
+            words += ["--allow-file", str(path)]
         if self.settings.data.name is not None:
-            arguments += ["--allow-data", self.settings.data.name]
-        arguments += ["--max-message-bytes", str(self.settings.network.max_message_bytes)]
-        arguments += ["--max-journal-bytes", str(sys.maxsize)]
+            words += ["--allow-data", self.settings.data.name]
+        words += ["--max-message-bytes", str(self.settings.network.max_message_bytes)]
+        words += ["--max-journal-bytes", str(sys.maxsize)]
         if self.settings.evaluation.histograms is not None:
-            arguments += ["--least-group", str(self.settings.evaluation.histograms.least)]
-        return arguments
+            words += ["--least-group", str(self.settings.evaluation.histograms.least)]
+        return words
 
 
 def _split(names: Sequence[str], groups: int) -> list[Sequence[str]]:

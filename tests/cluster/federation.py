@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,20 @@ from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Value
 from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.launch.fork_server import Forked, ForkServer
 from fenchel.deploy.launch.names import client_names
 from fenchel.server import checkpoint as checkpoints
 
 PATIENCE = 120.0
+
+Process = subprocess.Popen[bytes] | Forked
+
+
+@cache
+def fork_server() -> ForkServer:
+    """Return what forks for all tests of this process, with which it ends."""
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+    return ForkServer().__enter__()
 
 
 def free_port() -> int:
@@ -63,9 +74,9 @@ class Federation:
     settings: Mapping[str, Any]
     allow: str | None = None
     port: int = field(default_factory=free_port)
-    server: subprocess.Popen[bytes] | None = None
-    clients: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    server: Process | None = None
+    clients: dict[str, Process] = field(default_factory=dict)
+    started: list[Process] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
     within: Sequence[str] = ()  # words that begin each command, such as those of a namespace
 
@@ -80,16 +91,21 @@ class Federation:
         (found,) = (self.folder / "runs").iterdir()
         return found
 
-    def process(self, log: str, *words: str) -> subprocess.Popen[bytes]:
-        """Start a fenchel command."""
+    def process(self, log: str, *words: str) -> Process:
+        """Start a fenchel command; a copy of a process that has imported it, where nothing speaks against that."""
+        environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "PYTHONFAULTHANDLER": "1"} | dict(self.environment)
+        process: Process
         with (self.folder / f"{log}.log").open("ab") as output:
-            process = subprocess.Popen(
-                [*self.within, sys.executable, "-m", "fenchel", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=os.environ | {"PYTHONPATH": str(Path.cwd()), "PYTHONFAULTHANDLER": "1"} | dict(self.environment),
-            )
+            if self.within or self.environment:
+                process = subprocess.Popen(
+                    [*self.within, sys.executable, "-m", "fenchel", *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                )
+            else:
+                process = fork_server().start(words, output, environment)
         self.started.append(process)
         return process
 
@@ -118,12 +134,15 @@ class Federation:
             *words,
         )
 
-    def start_client(self, name: str) -> None:
-        """Start a client, or start it again where it was killed."""
+    def client_words(self, name: str) -> list[str]:
+        """Return the command line of a client."""
         words = ["client", f"localhost:{self.port}", "--certs", str(self.folder / "certs" / name)]
         words += ["--state", str(self.folder / "state" / name)]
-        words += ["--allow", self.allow] if self.allow else []
-        self.clients[name] = self.process(name, *words)
+        return words + (["--allow", self.allow] if self.allow else [])
+
+    def start_client(self, name: str) -> None:
+        """Start a client, or start it again where it was killed."""
+        self.clients[name] = self.process(name, *self.client_words(name))
 
     def start(self) -> None:
         """Start everybody."""
@@ -170,7 +189,7 @@ class Federation:
             assert self._ends(process, 30) == 0, self._account()
         return self.run_folder
 
-    def _ends(self, process: subprocess.Popen[bytes], patience: float) -> int:
+    def _ends(self, process: Process, patience: float) -> int:
         """Return a process's exit code; where it hangs, have everybody say where first."""
         try:
             return process.wait(patience)

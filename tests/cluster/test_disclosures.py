@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 from fenchel.client.secrets.shared import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
-from tests.cluster.federation import Federation, free_port, wait_until
+from tests.cluster.federation import Federation, Process, free_port, wait_until
 from tests.cluster.test_secrets import VAULT, kept, settings
 from tests.cluster.test_secrets import traces as traces_of
 from tests.cluster.wiretap import FILE
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.cluster
 class Tapped(Federation):
     """Clients that write down what they read and write."""
 
-    def process(self, log: str, *words: str) -> subprocess.Popen[bytes]:
+    def process(self, log: str, *words: str) -> Process:
         if words[0] != "client":
             return super().process(log, *words)
         with (self.folder / f"{log}.log").open("ab") as output:

@@ -6,7 +6,6 @@ import asyncio
 import re
 import resource
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server import checkpoint as checkpoints
-from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.federation import Federation, Process, digest, wait_until
 from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = pytest.mark.cluster
@@ -32,7 +31,7 @@ def flip(path: Path, share: float = 0.9) -> None:
     path.write_bytes(content)
 
 
-def limit_files(process: subprocess.Popen[bytes], size: int) -> None:
+def limit_files(process: Process, size: int) -> None:
     """Let no file of a process grow beyond a size: writing fails in the middle, as on a full disk."""
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 

@@ -24,10 +24,8 @@ SIX = {"sampler": {"kind": "fixed", "size": 6}}
 class Hospitals(Federation):
     """Every client brings its own file."""
 
-    def start_client(self, name: str) -> None:
-        words = ["client", f"localhost:{self.port}", "--certs", str(self.folder / "certs" / name)]
-        words += ["--state", str(self.folder / "state" / name), "--data", str(self.folder / f"{name}.npz")]
-        self.clients[name] = self.process(name, *words)
+    def client_words(self, name: str) -> list[str]:
+        return [*super().client_words(name), "--data", str(self.folder / f"{name}.npz")]
 
 
 def over_grpc(problem: Problem, folder: Path, algorithm: dict[str, Any], rounds: int) -> np.ndarray[Any, Any]:

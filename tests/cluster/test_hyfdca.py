@@ -43,13 +43,10 @@ COLUMNS = [f"x{column}" for column in range(FEATURES)]
 class Hospitals(Federation):
     """Clients that share secrets, and bring files of their own if there are any."""
 
-    def start_client(self, name: str) -> None:
-        words = ["client", f"localhost:{self.port}", "--certs", str(self.folder / "certs" / name)]
-        words += ["--state", str(self.folder / "state" / name)]
-        words += ["--secrets", str(self.folder / "keys/clients.secret")]
+    def client_words(self, name: str) -> list[str]:
+        words = [*super().client_words(name), "--secrets", str(self.folder / "keys/clients.secret")]
         file = self.folder / f"{name}.csv"
-        words += ["--data", str(file), "--id", "patient"] if file.exists() else []
-        self.clients[name] = self.process(name, *words)
+        return words + (["--data", str(file), "--id", "patient"] if file.exists() else [])
 
 
 def settings(rounds: int, data: Mapping[str, Any], loss: str, **algorithm: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from fenchel.common.settings.run import load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.launch.in_process import run_in_process
-from tests.cluster.federation import Federation, digest, free_port, wait_until
+from tests.cluster.federation import Federation, Process, digest, free_port, wait_until
 from tests.messages import raises
 
 pytestmark = pytest.mark.cluster
@@ -50,7 +50,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 @pytest.fixture
 def through(waiting: Federation) -> Iterator[Callable[..., int]]:
     """Starts ``fenchel relay`` in front of that server, and returns the port to dial."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Process] = []
 
     def start(*words: str) -> int:
         port = free_port()

@@ -72,15 +72,14 @@ class Clinics(Federation):
         """Where the metrics of the server or a client are."""
         return f"http://127.0.0.1:{self.watched[who]}/metrics"
 
-    def start_client(self, name: str) -> None:
-        words = ["client", f"localhost:{self.port}", "--certs", str(self.folder / "certs" / name)]
-        words += ["--state", str(self.folder / "state" / name), "--data", str(self.folder / f"{name}.csv")]
+    def client_words(self, name: str) -> list[str]:
+        words = [*super().client_words(name), "--data", str(self.folder / f"{name}.csv")]
         words += ["--id", "patient", "--label", "outcome", "--allow", NAME]
         if self.secrets is not None:
             words += ["--secrets", str(self.folder / "keys/clients.secret")]
         if self.watched:
             words += ["--metrics", f"127.0.0.1:{self.watched[name]}"]
-        self.clients[name] = self.process(name, *words)
+        return words
 
     def markers(self) -> dict[str, list[bytes]]:
         """Every secret by its kind, in every form in which it could lie in a file."""
@@ -254,7 +253,7 @@ def test_a_client_that_dies_of_a_defect_leaves_no_data_behind(tmp_path: Path) ->
         (line,) = (line for line in limits.read_text().splitlines() if line.startswith("Max core file size"))
         assert line.split()[4] == "0", "its memory holds its data, and is written nowhere when it crashes"
         clinics.kill("client-000")
-        words = [str(each) for each in victim.args[3:]]  # type: ignore[index]
+        words = clinics.client_words("client-000")
         died = subprocess.run([sys.executable, "-c", broken, *words], capture_output=True, check=False, timeout=60)
     finally:
         clinics.end()

@@ -35,14 +35,7 @@ MOST = 1.01 * epsilon({Release(2.0, 10 / SAMPLES): ALLOWED}, DELTA)
 
 
 def start_client(federation: Federation, name: str, *words: str) -> None:
-    federation.clients[name] = federation.process(
-        name,
-        "client",
-        f"localhost:{federation.port}",
-        *("--certs", str(federation.folder / "certs" / name)),
-        *("--state", str(federation.folder / "state" / name)),
-        *words,
-    )
+    federation.clients[name] = federation.process(name, *federation.client_words(name), *words)
 
 
 def begin_anew(federation: Federation) -> None:

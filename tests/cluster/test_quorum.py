@@ -144,7 +144,7 @@ def test_a_federation_of_one_command_with_a_frozen_client_can_be_stopped_and_res
     frozen = next(
         process
         for process in psutil.Process(federation.server.pid).children(recursive=True)
-        if " --first 1 " in " ".join(process.cmdline())
+        if Path(f"/proc/{process.pid}/fd/1").resolve().name == f"{AWAY}.log"
     )
     frozen.suspend()
     wait_until(lambda: waits(federation), "the run to wait")

@@ -38,10 +38,15 @@ def settings(rounds: int = 3, nap: float = 0.0, source: str = "sealed", **algori
     }
 
 
-@pytest.fixture
-def imports_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every process of the test writes each module that it loads to its log."""
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+IMPORTS_ARE_SAID = {"PYTHONPROFILEIMPORTTIME": "1"}
+"""With this in its environment every process writes each module that it loads to its log."""
+SAYING_AT_THE_END = """
+import atexit, sys
+from fenchel.deploy.cli.main import main
+atexit.register(lambda: print(*(f"import time: | {name}" for name in sys.modules), sep="\\n", file=sys.stderr))
+main()
+"""
+"""A program that does so for itself, but not for processes that it starts."""
 
 
 def loaded(log: str) -> set[str]:
@@ -95,10 +100,9 @@ def begun(federation: Federation) -> bool:
     return (federation.folder / "runs").is_dir() and any((federation.folder / "runs").iterdir())
 
 
-def test_clients_seal_secrets_for_each_other_and_the_server_only_relays(
-    federate: MakeFederation, imports_are_said: None
-) -> None:
+def test_clients_seal_secrets_for_each_other_and_the_server_only_relays(federate: MakeFederation) -> None:
     federation = federate(settings(rounds=40, nap=0.05), allow=VAULT)
+    federation.environment = IMPORTS_ARE_SAID
     federation.start()
     wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
     files = [kept(federation, name, "clients.secret") for name in NAMES]
@@ -175,10 +179,11 @@ def test_a_client_that_was_told_its_peers_shares_with_nobody_else(federate: Make
 
 
 def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_key(
-    federate: MakeFederation, tmp_path: Path, imports_are_said: None, monkeypatch: pytest.MonkeyPatch
+    federate: MakeFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_keys(tmp_path / "keys", 2048)
     federation = federate(settings(source="file"), allow=VAULT)
+    federation.environment = IMPORTS_ARE_SAID
     monkeypatch.setenv("FENCHEL_PUBLIC_KEY", str(tmp_path / "keys/server.public"))
     federation.start_server()
     monkeypatch.delenv("FENCHEL_PUBLIC_KEY")
@@ -196,9 +201,7 @@ def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_k
 
 
 @pytest.mark.parametrize("source", ["file", "sealed"])
-def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(
-    source: str, tmp_path: Path, imports_are_said: None
-) -> None:
+def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(source: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path, settings(rounds=40, nap=0.05, source=source))
     try:
         words = ["up", str(tmp_path / "settings.yaml"), "--runs", str(tmp_path / "runs")]
@@ -211,11 +214,15 @@ def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(
         assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
         secrets = Secrets.load(found[0])
         assert holding(federation.run_folder, secrets) == sorted(found)
-        federation.server = federation.process("server", "up", "--resume", str(federation.run_folder))
+        with (tmp_path / "server.log").open("ab") as log:
+            words = [sys.executable, "-c", SAYING_AT_THE_END, "up", "--resume", str(federation.run_folder)]
+            federation.server = subprocess.Popen(words, stdout=log, stderr=log)
+        federation.started.append(federation.server)
         run = federation.finish()
     finally:
         federation.end()
     assert holding(run, secrets) == []
+    assert loaded(federation.says("server"))
     assert decrypting(loaded(federation.says("server"))) == set(), "the launcher's process is a server"
 
 

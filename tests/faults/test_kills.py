@@ -118,11 +118,8 @@ def settings_of(case: str) -> dict[str, Any]:
 class Sharing(Federation):
     """Clients that are given the secrets which they share."""
 
-    def start_client(self, name: str) -> None:
-        words = ["client", f"localhost:{self.port}", "--certs", str(self.folder / "certs" / name)]
-        words += ["--state", str(self.folder / "state" / name)]
-        words += ["--secrets", str(self.folder / "keys/clients.secret")]
-        self.clients[name] = self.process(name, *words)
+    def client_words(self, name: str) -> list[str]:
+        return [*super().client_words(name), "--secrets", str(self.folder / "keys/clients.secret")]
 
 
 def federation_of(folder: Path, case: str) -> Federation:
