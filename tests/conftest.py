@@ -23,7 +23,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 # Whoever runs the tests runs the same examples, so a failure is about what was changed.
-settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)
+settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True, max_examples=30)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
