@@ -223,12 +223,12 @@ def test_a_journal_that_is_put_back_lets_the_run_go_on(federate: MakeFederation)
     }
     federation = federate(settings, allow=ledger)
     federation.start()
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.wait_until_saved(5)
     assert federation.server is not None
     federation.server.send_signal(signal.SIGTERM)
     federation.server.wait(60)
     for name in federation.names:
-        federation.clients[name].wait(60)
+        federation.kill(name)  # one that was away when the server stopped would look for it for minutes
     state = federation.folder / "state" / "client-001"
     state.rename(elsewhere := federation.folder / "elsewhere")
     federation.start()

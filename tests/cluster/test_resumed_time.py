@@ -13,7 +13,7 @@ from fenchel.report.projection.projection import measured, project
 from fenchel.report.run import Run
 from fenchel.report.timeline import Timeline
 from fenchel.report.wall_time import wall_of
-from tests.cluster.federation import Federation, wait_until
+from tests.cluster.federation import Federation
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -35,12 +35,7 @@ SETTINGS = {
 def test_what_a_resumption_costs_is_no_cost_of_a_round(federate: MakeFederation) -> None:
     federation = federate(SETTINGS)
     federation.start()
-    wait_until(
-        lambda: (
-            any((federation.folder / "runs").glob("*/checkpoint/latest")) and Run(federation.run_folder).rounds >= 50
-        ),
-        "round 50",
-    )
+    federation.wait_for_round(50)
     federation.kill("server")
     time.sleep(AWAY)
     federation.restart("server")
