@@ -75,7 +75,7 @@ class Kind:
     def row(self, budget: float) -> Row:
         """Return what to run for a total epsilon."""
         noise = {"noise_multiplier": _noise_multiplier(budget)} if self.guaranteed else {"budget": budget}
-        protection = self.privacy | noise | {"delta": _DELTA, "clip_gradient": 1.0}
+        protection = self.privacy | noise | {"delta": _DELTA, "clip": 1.0}
         own = f"differential_privacy={json.dumps(protection)}"
         return Row(f"{self.title}, {budget:g}", self.algorithm, (own, *self.uplink))
 

@@ -11,8 +11,7 @@ from fenchel.common.errors import PayloadError
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.ranking import Ranking
-from fenchel.common.objectives.score_groups import NO_PLACES, Places, places_problem, score_groups
-from fenchel.common.settings.run import ScoreHistograms
+from fenchel.common.objectives.score_groups import BINS, NO_PLACES, Places, places_problem, score_groups
 from fenchel.common.wire.phases import EVALUATE
 from fenchel.common.wire.values import Value, Values
 
@@ -24,7 +23,7 @@ class ClientEvaluation:
     objective: Objective  # on the samples that it trains on
     holdout: Objective | None  # on those that it only evaluates on, if any
     shard: Shard  # the samples that it trains on
-    histograms: ScoreHistograms | None  # how scores are grouped; ``None``: the server hears of no scores
+    least: int | None  # samples that share a range of scores at least; ``None``: the server hears of no scores
 
     def sums(self, values: Values) -> Values:
         """Return the sums that the server asks for, of the model in ``values``."""
@@ -40,10 +39,10 @@ class ClientEvaluation:
         own, ranked = self.objective.judge(model)
         held, held_ranked = (Metrics(0.0, 0, 0), None) if self.holdout is None else self.holdout.judge(model)
         reply = _sums("", own) | _sums("holdout_", held)
-        if self.histograms is not None and self.objective.ranks:
+        if self.least is not None and self.objective.ranks:
             places = _places(values)
-            reply |= _groups("", ranked, self.histograms, places)
-            reply |= _groups("holdout_", held_ranked, self.histograms, places)
+            reply |= _groups("", ranked, self.least, places)
+            reply |= _groups("holdout_", held_ranked, self.least, places)
             if len(places):
                 reply["levels"] = len(places)
         return reply
@@ -68,7 +67,7 @@ def _places(values: Values) -> Places:
     return places
 
 
-def _groups(prefix: str, ranking: Ranking | None, settings: ScoreHistograms, places: Places) -> dict[str, Value]:
+def _groups(prefix: str, ranking: Ranking | None, least: int, places: Places) -> dict[str, Value]:
     """Return samples in groups of scores, by class, as values for the wire.
 
     No groups without samples; nor where a score is not finite, since these samples have no AUC.
@@ -78,7 +77,4 @@ def _groups(prefix: str, ranking: Ranking | None, settings: ScoreHistograms, pla
         (ranking.scores, ranking.positive) if ranking is not None and told else (np.empty(0), np.empty(0, bool))
     )
     of_classes = {"positives": positive, "negatives": ~positive}
-    return {
-        prefix + name: score_groups(scores[chosen], settings.bins, settings.least, places)
-        for name, chosen in of_classes.items()
-    }
+    return {prefix + name: score_groups(scores[chosen], BINS, least, places) for name, chosen in of_classes.items()}

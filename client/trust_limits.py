@@ -138,13 +138,13 @@ class TrustLimits:
             )
 
     def _check_groups(self, settings: RunSettings) -> None:
-        histograms = settings.evaluation.histograms
+        least = settings.evaluation.histograms
         # Whatever evaluation.clients says: it is the server that asks for evaluations.
-        if histograms is not None and histograms.least < self.least_group:
+        if least is not None and least < self.least_group:
             raise SettingsError(
-                f"the server's settings have clients tell scores in groups of {histograms.least} samples or more "
-                f"(evaluation.histograms.least), and this client tells none of fewer than {self.least_group}; if "
-                f"it may, start it with --least-group {histograms.least}"
+                f"the server's settings have clients tell scores in groups of {least} samples or more "
+                f"(evaluation.histograms), and this client tells none of fewer than {self.least_group}; if "
+                f"it may, start it with --least-group {least}"
             )
 
     def _check_data(self, settings: RunSettings, own: Path | None) -> None:

@@ -29,8 +29,8 @@ from fenchel.common.objectives.factory import build_objective
 from fenchel.common.objectives.metrics import FIGURES, Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.ranking import Ranking
-from fenchel.common.objectives.score_groups import LEVELS as LEVELS_AT_MOST
 from fenchel.common.objectives.score_groups import (
+    BINS,
     NO_PLACES,
     Groups,
     Places,
@@ -40,8 +40,9 @@ from fenchel.common.objectives.score_groups import (
     groups_problem,
     samples_in,
 )
+from fenchel.common.objectives.score_groups import LEVELS as LEVELS_AT_MOST
 from fenchel.common.settings.data import RaggedPartition
-from fenchel.common.settings.run import RunSettings, ScoreHistograms
+from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
 from fenchel.common.wire.values import Value, Values
 from fenchel.server.fleet.cohort import Replies
@@ -49,6 +50,7 @@ from fenchel.server.fleet.fleet import Fleet
 
 log = logging.getLogger("fenchel.server")
 
+_MAX_FPR = 0.1  # up to which the partial AUC looks at the ROC curve
 _CLOSE = 0.02  # an error of the AUC that is not worth another look
 
 
@@ -120,7 +122,7 @@ class Evaluator:
     def _ranked(self, ranking: Ranking) -> dict[str, float]:
         return {
             "test_auc": ranking.auc,
-            "test_partial_auc": ranking.partial_auc(self.settings.evaluation.max_fpr),
+            "test_partial_auc": ranking.partial_auc(_MAX_FPR),
             "test_average_precision": ranking.average_precision,
         }
 
@@ -129,8 +131,8 @@ class Evaluator:
         return metrics, None if ranking is None else ranking.auc
 
     async def _on_the_clients(self, model: Vector) -> dict[str, float]:
-        histograms = self.settings.evaluation.histograms if self.objective.ranks else None
-        replies = await self._ask(model, histograms, NO_PLACES)
+        least = self.settings.evaluation.histograms if self.objective.ranks else None
+        replies = await self._ask(model, least, NO_PLACES)
         shards, holdouts = ([_metrics(reply, prefix) for reply in replies.values()] for prefix in ("", "holdout_"))
         figures = self._training(Metrics.total(shards), model)
         figures |= _named("holdout", Metrics.total(holdouts))
@@ -138,27 +140,27 @@ class Evaluator:
         losses = [metrics.loss for metrics in shards if metrics.samples]
         if losses:
             figures["uniform_objective"] = float(np.mean(losses)) + self._terms(model)
-        if histograms is not None:
-            figures |= await self._grouped(model, histograms, replies)
+        if least is not None:
+            figures |= await self._grouped(model, least, replies)
         return figures
 
-    async def _ask(self, model: Vector, histograms: ScoreHistograms | None, places: Places) -> Replies:
+    async def _ask(self, model: Vector, least: int | None, places: Places) -> Replies:
         everybody, returns = self.fleet.all(), dict(EVALUATION)
-        if histograms is None:
+        if least is None:
             return await everybody.inspect(EVALUATE, returns=returns, model=model)
-        bins = edges_of(histograms.bins, places).size + 1
-        verify = partial(self._verify_groups, bins, histograms.least)
+        bins = edges_of(BINS, places).size + 1
+        verify = partial(self._verify_groups, bins, least)
         returns |= grouped_in(bins)
         if not len(places):
             return await everybody.inspect(EVALUATE, verify, returns=returns, model=model)
         return await everybody.inspect(EVALUATE, verify, returns={**returns, **LEVELS}, model=model, places=places)
 
-    async def _grouped(self, model: Vector, histograms: ScoreHistograms, replies: Replies) -> dict[str, float]:
+    async def _grouped(self, model: Vector, least: int, replies: Replies) -> dict[str, float]:
         """Return the AUC, asking again with further places on the line where scores concentrate.
 
         Only if all answer again: otherwise the figures would be of other samples than the losses.
         """
-        places, edges = NO_PLACES, edges_of(histograms.bins, NO_PLACES)
+        places, edges = NO_PLACES, edges_of(BINS, NO_PLACES)
         figures = _aucs(replies.values(), edges)
         while len(places) < LEVELS_AT_MOST and max(figures["train_auc_error"], 0) > _CLOSE:
             positives, negatives = (
@@ -169,10 +171,10 @@ class Evaluator:
             if further is None:
                 break
             places = np.vstack([places, further])
-            again = await self._ask(model, histograms, places)
+            again = await self._ask(model, least, places)
             if again.keys() != replies.keys():
                 break
-            replies, edges = again, edges_of(histograms.bins, places)
+            replies, edges = again, edges_of(BINS, places)
             figures = _aucs(replies.values(), edges)
         return figures
 

@@ -110,9 +110,9 @@ class Policy(Section):
             wanted.append(
                 f"asks for a noise multiplier of {noise_multiplier:.4g}, and the policy wants {least:g} or more"
             )
+        of_updates = asked.mechanism == "clip-update"
         limits = (
-            ("clip_gradient", asked.clip_gradient, self.maximum_clip_gradient),
-            ("clip_update", asked.clip_update, self.maximum_clip_update),
+            ("clip", asked.clip, self.maximum_clip_update if of_updates else self.maximum_clip_gradient),
             ("a budget of epsilon", asked.budget, self.maximum_epsilon),
             ("delta", asked.delta, self.delta),
         )

@@ -39,12 +39,12 @@ class Protection:
     @property
     def clip_gradient(self) -> float | None:
         """G, to which the gradient of every sample is clipped."""
-        return self.privacy.clip_gradient
+        return None if self.privacy.mechanism == "clip-update" else self.privacy.clip
 
     @property
     def clip_update(self) -> float | None:
         """C, to which what is sent is clipped, as a difference from the model that the round began with."""
-        return self.privacy.clip_update
+        return self.privacy.clip if self.privacy.mechanism == "clip-update" else None
 
     @property
     def warnings(self) -> list[str]:

@@ -37,25 +37,23 @@ def grid(
         )
     rows = deal(samples, settings.sample_groups, generator(seed, "partition", "grid"))
     if settings.layout == "quadrants":
-        columns = _quadrants(features - bias, features, settings)
+        columns = _quadrants(features - bias, features)
     else:
         columns = np.array_split(np.arange(features), settings.feature_groups)
     return [ClientBlock(mine, block) for block in columns for mine in rows]
 
 
-def _quadrants(pixels: int, features: int, settings: GridPartition) -> list[Indices]:
-    """Four quarters of an image in reading order; all features after the pixels belong to the last."""
+def _quadrants(pixels: int, features: int) -> list[Indices]:
+    """Four quarters of a square image in reading order; all features after the pixels belong to the last."""
     side = round(pixels**0.5)
-    height, width = settings.image if settings.image is not None else (side, side)
-    if height * width != pixels or min(height, width) < 2:
+    if side * side != pixels or side < 2:
         raise DataError(
-            f"quadrants need an image, but {pixels} features are not {height} x "
-            f"{width} pixels; give data.partition.image as [rows, columns], or use layout: contiguous",
-            key="data.partition.image",
+            f"quadrants need a square image, which {pixels} features are not; use layout: contiguous",
+            key="data.partition.layout",
         )
-    row, column = np.divmod(np.arange(pixels), width)
+    row, column = np.divmod(np.arange(pixels), side)
     quadrant = np.full(features, 3)
-    quadrant[:pixels] = 2 * (row >= height // 2) + (column >= width // 2)
+    quadrant[:pixels] = 2 * (row >= side // 2) + (column >= side // 2)
     return by_owner(quadrant, 4)
 
 

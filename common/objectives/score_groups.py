@@ -30,6 +30,9 @@ from scipy.special import logit
 
 from fenchel.common.arrays import Vector
 
+BINS = 1024
+"""Bins of the line before it is divided further: of equal width after a sigmoid."""
+
 PARTS = 32
 """Parts of the line, all of the same width but for whole bins, at whose ends it is cut before anything is halved."""
 

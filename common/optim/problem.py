@@ -107,7 +107,7 @@ class Solved:
     """Euclidean norm of the gradient of phi at ``w``; not a number for sgd and adam, which do not look."""
     evaluations: float  # work, in gradients over the whole shard
     converged: bool
-    """Whether the stopping rule was met; false if ``max_steps`` or the limits of rounding ended the solve."""
+    """Whether the stopping rule was met; false if ``steps`` or the limits of rounding ended the solve."""
 
 
 class Oracle:

@@ -38,7 +38,7 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
     """
     w, t, seen = start.copy(), 0, 0
     m, v = np.zeros_like(w), np.zeros_like(w)
-    beta1, beta2 = settings.beta1, settings.beta2
+    beta1, beta2 = settings.betas
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
             g = problem.batch_gradient(w, rows)

@@ -20,6 +20,9 @@ NOT_OURS = (
 )
 """What to do where a solver chooses the length of its steps itself."""
 
+LIMIT = 10_000
+"""Iterations after which a solver gives up that is not told how many."""
+
 FLOOR = 32
 """Units in the last place: a gradient this small, relative to what it is the sum of, is a rounding error."""
 
@@ -78,15 +81,15 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
     """
     if stop.epochs is not None:
         raise no_passes(kind)
-    if stop.steps is not None:
-        return StoppingCriterion(stop.steps, fixed=True, kind=kind, cure=cure)
+    limit = stop.steps or LIMIT
     if stop.gradient is not None:
-        return StoppingCriterion(stop.max_steps, stop.gradient, kind=kind, cure=cure)
-    assert stop.accuracy is not None
+        return StoppingCriterion(limit, stop.gradient, kind=kind, cure=cure)
+    if stop.accuracy is None:
+        return StoppingCriterion(limit, fixed=True, kind=kind, cure=cure)
     alpha, beta = constants(first.problem)
     epsilon = float(np.finfo(first.w.dtype).eps)
     return StoppingCriterion(
-        stop.max_steps,
+        limit,
         tolerance=math.sqrt(stop.accuracy) * alpha / beta * first.norm,
         floor=FLOOR * epsilon * (first.contributions + float(np.linalg.norm(first.problem.tilt))),
         floor_per_norm=epsilon * beta,  # a model is rounded itself

@@ -92,20 +92,13 @@ class GridPartition(Section):
         "and so on; a bias feature belongs to the last.",
     )
     layout: Literal["contiguous", "quadrants"] = Field(
-        "contiguous", description="Feature groups: blocks of adjacent columns, or the four quarters of an image."
-    )
-    image: tuple[int, int] | None = Field(
-        None, description="Rows and columns of the image for quadrants; null when it is square."
+        "contiguous", description="Feature groups: blocks of adjacent columns, or the four quarters of a square image."
     )
 
     @model_validator(mode="after")
     def _quadrants_are_four(self) -> Self:
         if self.layout == "quadrants" and self.feature_groups != 4:
             raise ValueError(f"feature_groups: {self.feature_groups} given, but layout quadrants needs exactly 4")
-        if self.image is not None and self.layout != "quadrants":
-            raise ValueError("image: only allowed with layout: quadrants")
-        if self.image is not None and min(self.image) < 2:
-            raise ValueError(f"image: {list(self.image)} given, but an image needs at least 2 rows and 2 columns")
         return self
 
 

@@ -139,7 +139,6 @@ class ResNetScorer(Section):
         description="ResNet-20 for small square images, with normalised groups of channels in place of batches, so "
         "that all of the model is in its parameters; needs torch"
     )
-    channels: int = Field(default=3, ge=1, description="channels of an image, which follow one another in its features")
 
 
 class DenseNetScorer(Section):
@@ -149,7 +148,6 @@ class DenseNetScorer(Section):
         description="DenseNet-121 for square images of at least 32x32 pixels, with normalised groups of channels in "
         "place of batches; needs torch"
     )
-    channels: int = Field(default=3, ge=1, description="channels of an image, which follow one another in its features")
 
 
 Scorer: TypeAlias = Annotated[

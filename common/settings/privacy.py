@@ -57,21 +57,14 @@ class DifferentialPrivacy(Section):
         lt=1,
         description="delta of every epsilon here; keep it well below one over a client's samples (the paper has 1e-4)",
     )
-    clip_gradient: PositiveFloat | None = Field(
-        None, description="every sample's gradient is clipped to this norm (G); for all mechanisms but clip-update"
-    )
-    clip_update: PositiveFloat | None = Field(
-        None, description="what is sent is clipped to this distance from the global model (C); for clip-update"
+    clip: PositiveFloat = Field(
+        description="largest norm: of every sample's gradient (G), or with clip-update of what is sent, as a distance "
+        "from the global model (C)"
     )
     feature_norm: PositiveFloat | None = Field(
         None,
         description="largest norm of a sample's features, the constant one among them; known to everybody, and clients "
         "shorten longer ones. The smoothness of the loss follows from it; for contractive",
-    )
-    amplification: bool | None = Field(
-        None,
-        description="whether the drawing of batches counts for privacy: true insists on it, false leaves it out, null "
-        "takes it where it holds (batches: epoch, and mechanism contractive or batch)",
     )
     accountant: Method = Field(
         "pld-wor",
@@ -111,22 +104,8 @@ class DifferentialPrivacy(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _has_its_clip(self) -> Self:
-        if self.mechanism == "clip-update":
-            if self.clip_update is None:
-                raise ValueError("mechanism: clip-update needs clip_update, the largest length of an update")
-        elif self.clip_gradient is None:
-            raise ValueError(
-                f"mechanism: {self.mechanism} needs clip_gradient: without a bound on the gradients of single samples "
-                "no amount of noise is enough"
-            )
-        elif self.clip_update is not None:
-            raise ValueError(f"clip_update is for mechanism: clip-update, given {self.mechanism}")
-        return self
-
     def sampling_rate(self, facts: PrivacyFacts) -> float:
-        """Return ``q = Q b / n_i`` where the drawing of batches counts for privacy, else 1.
+        """Return ``q = Q b / n_i`` where the drawing of batches counts for privacy (amplification), else 1.
 
         A smaller one than can be accounted for is raised to what can: the larger, the dearer.
         """
@@ -134,7 +113,7 @@ class DifferentialPrivacy(Section):
         if self.mechanism == "paper":
             return share
         counts = self.mechanism in ("contractive", "batch") and facts.batches == "epoch"
-        return share if counts and facts.dual != "private" and self.amplification is not False else 1.0
+        return share if counts and facts.dual != "private" else 1.0
 
     def noise(self, facts: PrivacyFacts) -> float:
         """Return the noise multiplier ``z`` of every upload of this client."""
@@ -187,20 +166,18 @@ class DifferentialPrivacy(Section):
             it.
         """
         if self.mechanism == "clip-update":
-            assert self.clip_update is not None
-            return sensitivity.clip_update(self.clip_update), difference
-        assert self.clip_gradient is not None
+            return sensitivity.clip_update(self.clip), difference
         if self.mechanism == "recursive":
-            return difference.step(local, self.clip_gradient, facts.penalty)
+            return difference.step(local, self.clip, facts.penalty)
         if self.mechanism == "contractive":
             smoothness = self.smoothness(facts)
             assert smoothness is not None
             bound = sensitivity.contractive(
-                local, self.clip_gradient, smoothness, convex_scalar=facts.convex_scalar, beta=facts.beta
+                local, self.clip, smoothness, convex_scalar=facts.convex_scalar, beta=facts.beta
             )
             return bound, difference
         unclipped = 0.0 if self.mechanism == "paper" else facts.beta
-        return sensitivity.whole_batch(local, self.clip_gradient, beta=unclipped), difference
+        return sensitivity.whole_batch(local, self.clip, beta=unclipped), difference
 
     def problems(self, facts: PrivacyFacts) -> list[str]:
         """Return why this run's privacy would not be what it says, and what to set instead; empty if it is sound.
@@ -254,8 +231,6 @@ class DifferentialPrivacy(Section):
             )
         if self.mechanism == "contractive":
             yield from self._unmet_once(facts)
-        if self.amplification:
-            yield from self._unamplified(facts)
 
     def _unmet_once(self, facts: PrivacyFacts) -> Iterator[str]:
         """Yield what ``contractive`` lacks: each sample once a round, and a bound on the smoothness."""
@@ -273,24 +248,6 @@ class DifferentialPrivacy(Section):
             yield (
                 "mechanism: contractive needs a bound on the curvature of the loss, and none is known for this "
                 "objective; set mechanism to batch, recursive or clip-update"
-            )
-
-    def _unamplified(self, facts: PrivacyFacts) -> Iterator[str]:
-        """Yield why the drawing of batches does not count, though the settings insist."""
-        if self.mechanism in ("recursive", "clip-update"):
-            yield (
-                f"amplification: true with mechanism: {self.mechanism}, for which the drawing of batches does not "
-                "count; set amplification to null, or mechanism to contractive or batch"
-            )
-        if facts.dual == "private":
-            yield (
-                "amplification: true with a private dual variable, which remembers a sample also in rounds that do not "
-                "draw it; set the dual variable to public"
-            )
-        if facts.batches != "epoch":
-            yield (
-                f"amplification: true with batches: {facts.batches}, where a sample may be used more than once a "
-                "round; set batches to epoch"
             )
 
 

@@ -31,21 +31,7 @@ from fenchel.common.settings.registry import algorithm_settings, asked_phases, b
 from fenchel.common.settings.section import RUN_NAME, Section, settings_error, yaml_value
 from fenchel.common.settings.uplink import Downlink, Uplink
 
-
-class ScoreHistograms(Section):
-    """What clients tell of the scores of their samples, from which the server computes the AUC."""
-
-    bins: int = Field(
-        1024,
-        ge=2,
-        le=1 << 16,
-        description="how finely scores are told at most: bins of equal width between 0 and 1, after a sigmoid",
-    )
-    least: PositiveInt = Field(
-        5,
-        description="how many samples of a client and class at least share a range of bins; more hides more, and the "
-        "AUC is known less well. 1 tells each sample's bin. Clients refuse less than their --least-group",
-    )
+_USUAL_GROUP = 5  # samples that share a range of scores at least
 
 
 class Evaluation(Section):
@@ -64,24 +50,19 @@ class Evaluation(Section):
         description="on all training samples, by the server itself (the training objective): only for a data "
         "set that the server can load, in a simulation; null: where features are split and it can",
     )
-    histograms: ScoreHistograms | None = Field(
+    histograms: PositiveInt | None = Field(
         None,
         description="where two classes are told apart by one score, and only there, clients that evaluate also count "
-        "their samples by ranges of scores, for train_auc and holdout_auc; {} for the defaults of this section, which "
-        "objective.kind: binary has if nothing is said; null: they do not",
-    )
-    max_fpr: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="where two classes are told apart by one score, and only there: false-positive rate up to which "
-        "test_partial_auc looks at the ROC curve",
+        "their samples by ranges of scores, for train_auc and holdout_auc: so many samples of a client and class at "
+        "least share a range. More hide more, and the AUC is known less well; 1 tells each sample's range. Clients "
+        "refuse less than their --least-group. null: they do not count; 5 with objective.kind: binary, if nothing is "
+        "said",
     )
 
     @model_validator(mode="after")
     def _histograms_are_made(self) -> Self:
         # Settings are written with all defaults, so that only another value shows that somebody wants it.
-        if self.clients is False and self.histograms not in (None, ScoreHistograms()):
+        if self.clients is False and self.histograms not in (None, _USUAL_GROUP):
             raise ValueError(
                 "evaluation.histograms is about what clients count when they evaluate, and with evaluation.clients: "
                 "false they do not; leave histograms out, or let the clients evaluate"
@@ -190,7 +171,7 @@ class RunSettings(Section):
         kind = getattr(info.data.get("objective"), "kind", None)
         if kind != "binary" or "histograms" in value.model_fields_set:
             return value
-        return value.model_copy(update={"histograms": ScoreHistograms()})
+        return value.model_copy(update={"histograms": _USUAL_GROUP})
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -20,8 +20,8 @@ class Stopping(Section):
 
     steps: PositiveInt | None = Field(
         None,
-        description="number of iterations: steps of gradient, newton, newton-cg and lbfgs, mini-batches of sgd "
-        "and adam",
+        description="number of iterations (mini-batches of sgd and adam). With accuracy or gradient, the most there "
+        "may be, after which the solver returns what there is; null: 10,000",
     )
     epochs: PositiveInt | None = Field(None, description="number of passes over the samples, for sgd and adam")
     accuracy: float | None = Field(
@@ -34,20 +34,19 @@ class Stopping(Section):
     gradient: PositiveFloat | None = Field(
         None, description="largest Euclidean norm of the local problem's gradient; not with sgd and adam"
     )
-    max_steps: PositiveInt = Field(
-        10_000, description="iterations after which accuracy and gradient give up and return what there is"
-    )
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
-        given = [name for name in ("steps", "epochs", "accuracy", "gradient") if getattr(self, name) is not None]
+        given = [name for name in ("epochs", "accuracy", "gradient") if getattr(self, name) is not None]
+        if self.steps is not None and self.epochs is not None:
+            given.append("steps")
         if len(given) > 1:
-            raise ValueError(f"give one of steps, epochs, accuracy and gradient, not {' and '.join(given)}")
+            raise ValueError(f"give one of epochs, accuracy and gradient, or steps, not {' and '.join(given)}")
         return self
 
     def or_usual(self, usual: Stopping) -> Stopping:
-        """Return this rule, or the usual one if none is given; ``max_steps`` stays."""
-        return self if self.given else usual.model_copy(update={"max_steps": self.max_steps})
+        """Return this rule, or the usual one if none is given."""
+        return self if self.given else usual
 
     @property
     def given(self) -> bool:
@@ -90,7 +89,7 @@ class GradientSolver(_Solver):
     """Gradient descent on the whole shard."""
 
     kind: Literal["gradient"] = Field("gradient", description="gradient descent, all samples in every step")
-    step: Literal["1/beta", "2/(alpha+beta)"] | PositiveFloat = Field(
+    step_size: Literal["1/beta", "2/(alpha+beta)"] | PositiveFloat = Field(
         "1/beta",
         description="step size: from the smoothness beta and the strong convexity alpha of the local problem, "
         "or a number",
@@ -101,8 +100,8 @@ class GradientSolver(_Solver):
 
     @model_validator(mode="after")
     def _short_when_accelerated(self) -> Self:
-        if self.accelerated and self.step == "2/(alpha+beta)":
-            raise ValueError("accelerated: true needs step: 1/beta, or a number that is not larger")
+        if self.accelerated and self.step_size == "2/(alpha+beta)":
+            raise ValueError("accelerated: true needs step_size: 1/beta, or a number that is not larger")
         return self
 
 
@@ -139,13 +138,18 @@ class SgdSolver(_Stochastic):
     step_size: PositiveFloat = Field(0.1, description="step size")
 
 
+Decay: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+"""What a running mean is multiplied by in every step."""
+
+
 class AdamSolver(_Stochastic):
     """Adam."""
 
     kind: Literal["adam"] = Field("adam", description="Adam, for every objective; each solve starts it anew")
     step_size: PositiveFloat = Field(0.001, description="step size")
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the mean of gradients")
-    beta2: float = Field(0.999, ge=0, lt=1, description="decay of the mean of squared gradients")
+    betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.999), description="decay of the mean of gradients, and of the mean of squared gradients"
+    )
 
 
 DefiniteSolver: TypeAlias = GradientSolver | NewtonSolver | NewtonCgSolver | LbfgsSolver | SgdSolver | AdamSolver

@@ -245,7 +245,7 @@ class LocalLauncher:
         words += ["--max-message-bytes", str(self.settings.network.max_message_bytes)]
         words += ["--max-journal-bytes", str(sys.maxsize)]
         if self.settings.evaluation.histograms is not None:
-            words += ["--least-group", str(self.settings.evaluation.histograms.least)]
+            words += ["--least-group", str(self.settings.evaluation.histograms)]
         return words
 
 

@@ -54,7 +54,7 @@ PLAIN = {
     "binary": settings(
         data={"name": "breast_cancer", "samples": 90},
         objective={"kind": "logistic", "l2": 0.01},
-        evaluation={"histograms": {"bins": 64}},
+        evaluation={"histograms": 5},
     ),
 }
 

@@ -32,13 +32,7 @@ DRDM: dict[str, Any] = {
     "regularization": 1.0,
     "local_steps": TAU,
 }
-DRFA: dict[str, Any] = {
-    "name": "drfa",
-    "step_size": 0.01,
-    "batch_size": None,
-    "local_steps": TAU,
-    "returned": "average",
-}
+DRFA: dict[str, Any] = {"name": "drfa", "step_size": 0.01, "batch_size": None, "local_steps": TAU, "output": "average"}
 
 
 def unequal(factor: float, warm: bool) -> Quadratics:

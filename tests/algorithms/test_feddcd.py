@@ -360,15 +360,12 @@ def test_an_objective_without_ridge_is_refused(name: str, tmp_path: Path) -> Non
         train(reproducible(), tmp_path, {"name": name}, objective={"kind": "softmax", "l2": 0.0})
 
 
-def test_the_first_solve_is_as_accurate_as_asked(tmp_path: Path) -> None:
-    problem, errors = reproducible(), []
-    exact = np.mean([minimize(f.value, np.zeros(9), jac=f.gradient, tol=1e-12).x for f in problem.objectives], axis=0)
-    for accuracy in (0.5, 1e-6, 1e-16):
-        (parent := tmp_path / str(accuracy)).mkdir()
-        algorithm = {"name": "feddcd", "weighting": "uniform", "first_accuracy": accuracy}
-        run = train(problem, parent, algorithm, rounds=1)
-        errors.append(float(np.linalg.norm(run.model - exact)))
-    assert errors[0] > 10 * errors[1] > 100 * errors[2]
+def test_the_first_solve_is_more_accurate_than_was_asked(tmp_path: Path) -> None:
+    problem, solver = reproducible(), {"kind": "gradient", "stop": {"accuracy": 0.99}}
+    exact = [minimize(f.value, np.zeros(9), jac=f.gradient, tol=1e-12).x for f in problem.objectives]
+    run = train(problem, tmp_path, {"name": "feddcd", "weighting": "uniform", "solver": solver}, rounds=1)
+    bound = np.mean([0.1 * np.linalg.norm(w) for w in exact])  # of delta = 0.01, from a start at zero
+    assert np.linalg.norm(run.model - np.mean(exact, axis=0)) <= bound
 
 
 class TestGuard:
@@ -448,7 +445,7 @@ class TestNetwork:
         pytest.importorskip("torch")
         algorithm = {
             "name": "feddcd",
-            "dual_step": 0.1,
+            "dual_step_size": 0.1,
             "weighting": "uniform",
             "solver": {"kind": "sgd", "step_size": 0.1, "batch_size": 4, "stop": {"epochs": 5}},
         }
@@ -465,7 +462,7 @@ class TestNetwork:
     def test_its_duals_are_what_their_definition_says(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         solver = {"kind": "sgd", "step_size": 0.05, "batch_size": None, "stop": {"steps": 3}}
-        algorithm = {"name": "feddcd", "dual_step": 0.3, "weighting": "uniform", "solver": solver}
+        algorithm = {"name": "feddcd", "dual_step_size": 0.3, "weighting": "uniform", "solver": solver}
         run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, **(NETWORK | {"rounds": 6}))
         objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
         model = objectives[0].initial(run.settings.seed)
@@ -485,7 +482,7 @@ class TestNetwork:
 
     def test_without_dual_step_it_is_refused(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
-        with pytest.raises(Exception, match="algorithm.dual_step"):
+        with pytest.raises(Exception, match="algorithm.dual_step_size"):
             train(reproducible(), tmp_path, {"name": "feddcd"}, **NETWORK)
 
 

@@ -29,8 +29,8 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.testing import Faults, Federation, undisturbed
 from tests.messages import raises
 
-SOUND = {"mechanism": "contractive", "clip_gradient": 0.5, "feature_norm": 1.0, "noise_multiplier": 2.0, "delta": 1e-4}
-REPEATABLE = {"mechanism": "paper", "clip_gradient": 0.5, "noise_multiplier": 2.0, "fixed_seeds": True}
+SOUND = {"mechanism": "contractive", "clip": 0.5, "feature_norm": 1.0, "noise_multiplier": 2.0, "delta": 1e-4}
+REPEATABLE = {"mechanism": "paper", "clip": 0.5, "noise_multiplier": 2.0, "fixed_seeds": True}
 LOCAL = {"local_steps": 3, "batch_size": 5, "batches": "epoch", "step_size": 0.1}
 
 
@@ -333,10 +333,10 @@ def test_a_client_says_once_that_its_budget_is_spent(tmp_path: Path, caplog: pyt
         ({}, {"step_size": 1e-321}),
         ({"noise_multiplier": None, "budget": 1.0, "uploads": 10**9}, {"step_size": 1e-321}),
         ({"mechanism": "recursive"}, {"step_size": 1e-321, "dual": "private"}),
-        ({"mechanism": "clip-update", "clip_gradient": None, "clip_update": 1e-310}, {}),
-        ({"clip_gradient": 1e-310}, {}),
-        ({"mechanism": "paper", "clip_gradient": 1e-310}, {}),
-        ({"noise_multiplier": 1e-90, "clip_gradient": 1e-200}, {}),
+        ({"mechanism": "clip-update", "clip": 1e-310}, {}),
+        ({"clip": 1e-310}, {}),
+        ({"mechanism": "paper", "clip": 1e-310}, {}),
+        ({"noise_multiplier": 1e-90, "clip": 1e-200}, {}),
         ({"feature_norm": 1e150}, {}),
     ],
 )

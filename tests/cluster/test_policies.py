@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     "data": {"name": "own", "classes": ["ill", "well"], "scale": "unit-rows"},
     "objective": {"kind": "logistic"},
     "algorithm": {"name": "fedavg", "local_steps": 2, "batch_size": 5, "batches": "epoch", "weighting": "uniform"},
-    "differential_privacy": {"mechanism": "batch", "clip_gradient": 0.5, "noise_multiplier": 2.0, "delta": DELTA},
+    "differential_privacy": {"mechanism": "batch", "clip": 0.5, "noise_multiplier": 2.0, "delta": DELTA},
 }
 ALLOWED = 6
 MOST = 1.01 * epsilon({Release(2.0, 10 / SAMPLES): ALLOWED}, DELTA)

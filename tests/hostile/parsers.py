@@ -531,7 +531,7 @@ _RUNS: tuple[dict[str, Any], ...] = (
                                                                                "feature_groups": 2}},
         "objective": {"kind": "own", "name": "a.b:C", "parameters": {"x": [1, None]}},
         "algorithm": {"name": "hyfdca", "preset": "safe"},
-        "evaluation": {"histograms": {"bins": 4}},
+        "evaluation": {"histograms": 4},
     },
     {
         "rounds": 3,

@@ -44,7 +44,7 @@ SETTINGS: dict[str, Any] = {
     "data": {"name": "own", "classes": ["ill", "well"], "scale": "unit-rows"},
     "objective": {"kind": "logistic"},
     "algorithm": {"name": "fedavg", "local_steps": 2, "batch_size": 20, "batches": "epoch", "step_size": 0.1},
-    "differential_privacy": {"mechanism": "batch", "clip_gradient": 0.5, "noise_multiplier": 2.0, "delta": DELTA},
+    "differential_privacy": {"mechanism": "batch", "clip": 0.5, "noise_multiplier": 2.0, "delta": DELTA},
 }
 RELEASE = Release(2.0, 2 * 20 / SAMPLES)
 

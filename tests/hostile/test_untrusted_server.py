@@ -395,13 +395,13 @@ async def test_a_server_that_sends_drops_without_end_is_left(piece: int, visit: 
 
 @pytest.mark.parametrize("clients", [True, False])
 async def test_scores_of_fewer_samples_than_agreed_are_not_told(clients: bool, visit: Visit) -> None:
-    evaluation: dict[str, Any] = {"clients": clients, "histograms": {"least": 4}}
+    evaluation: dict[str, Any] = {"clients": clients, "histograms": 4}
     settings = SETTINGS | {"evaluation": evaluation}
     if clients:
         with raises(SettingsError):
             await visit(settings)
         assert len((await visit(settings, trust_limits=TrustLimits(least_group=4))).heard) == 1
-    evaluation["histograms"] = {"least": 5}
+    evaluation["histograms"] = 5
     assert len((await visit(settings)).heard) == 1
     with raises(SettingsError):
         await visit(settings, trust_limits=TrustLimits(least_group=6))

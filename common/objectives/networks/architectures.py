@@ -69,12 +69,12 @@ class Residual(nn.Module):
         return torch.relu(around + self.inner(x))
 
 
-def resnet20(features: int, channels: int) -> nn.Sequential:
+def resnet20(features: int) -> nn.Sequential:
     """Return ResNet-20 for small images (He et al. 2016, section 4.2), with one output and normalised groups."""
     widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
     return nn.Sequential(
-        nn.Unflatten(1, (channels, *_square(features, channels, 4, "resnet20"))),
-        nn.Conv2d(channels, 16, 3, padding=1, bias=False),
+        nn.Unflatten(1, _image(features, 4, "resnet20")),
+        nn.Conv2d(_channels(features), 16, 3, padding=1, bias=False),
         nn.GroupNorm(GROUPS, 16),
         nn.ReLU(),
         *(Residual(inputs, outputs) for inputs, outputs in pairwise(widths)),
@@ -103,11 +103,11 @@ class Dense(nn.Module):
         return torch.cat([x, self.inner(x)], 1)
 
 
-def densenet121(features: int, channels: int) -> nn.Sequential:
+def densenet121(features: int) -> nn.Sequential:
     """Return DenseNet-121 (Huang et al. 2017, table 1), with one output and normalised groups."""
     layers: list[nn.Module] = [
-        nn.Unflatten(1, (channels, *_square(features, channels, 32, "densenet121"))),
-        nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False),
+        nn.Unflatten(1, _image(features, 32, "densenet121")),
+        nn.Conv2d(_channels(features), 64, 7, 2, padding=3, bias=False),
         nn.GroupNorm(GROUPS, 64),
         nn.ReLU(),
         nn.MaxPool2d(3, 2, padding=1),
@@ -128,12 +128,19 @@ def densenet121(features: int, channels: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(width, 1))
 
 
-def _square(features: int, channels: int, least: int, kind: str) -> tuple[int, int]:
+def _channels(features: int) -> int:
+    """Return 1 for grey images and 3 for those in colour: of square images, no number of features could be both."""
+    return 1 if math.isqrt(features) ** 2 == features else 3
+
+
+def _image(features: int, least: int, kind: str) -> tuple[int, int, int]:
+    """Return channels, rows and columns of square images, whose features follow one another channel after channel."""
+    channels = _channels(features)
     side = math.isqrt(features // channels)
     if channels * side * side != features or side < least:
         raise SettingsError(
-            f"{kind} needs square images of {channels} channels (objective.scorer.channels) and "
-            f"at least {least}x{least} pixels, channel after channel, but the data set has {features} features",
+            f"{kind} needs square images, grey or in colour (channel after channel), of at least {least}x{least} "
+            f"pixels, but the data set has {features} features",
             key="objective.scorer.kind",
         )
-    return side, side
+    return channels, side, side

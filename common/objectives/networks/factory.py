@@ -64,6 +64,6 @@ def _scoring(settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, fe
         case CnnScorer():
             return cnn(features, 1)
         case ResNetScorer():
-            return resnet20(features, settings.channels)
+            return resnet20(features)
         case DenseNetScorer():
-            return densenet121(features, settings.channels)
+            return densenet121(features)

@@ -43,7 +43,7 @@ FACTS = PrivacyFacts(
     penalty=0.0,
     step_size=0.1,
 )
-MECHANISM = DifferentialPrivacy(mechanism="clip-update", clip_update=0.05, noise_multiplier=MULTIPLIER)
+MECHANISM = DifferentialPrivacy(mechanism="clip-update", clip=0.05, noise_multiplier=MULTIPLIER)
 ONE = np.random.default_rng(0).normal(size=COUNT)
 OTHER = ONE + SENSITIVITY / np.sqrt(COUNT)  # as far away as one sample can move it
 SPACING = 2.0**-18
@@ -135,7 +135,7 @@ def test_a_clipped_update_lies_within_its_bound_and_the_rounding_that_is_counted
     model: type[np.floating[Any]], bound: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The squares of the smallest ones are 0 in float32.
-    within = replace(protection(1), privacy=MECHANISM.model_copy(update={"clip_update": bound}))
+    within = replace(protection(1), privacy=MECHANISM.model_copy(update={"clip": bound}))
     clipped: list[Array] = []
 
     def keep(_: Protection, values: Array, *rest: object) -> Array:

@@ -15,7 +15,7 @@ from tests.messages import raises
 
 
 def asked(**given: Any) -> DifferentialPrivacy:
-    basis: dict[str, Any] = {"mechanism": "batch", "noise_multiplier": 2.0, "clip_gradient": 1.0}
+    basis: dict[str, Any] = {"mechanism": "batch", "noise_multiplier": 2.0, "clip": 1.0}
     return DifferentialPrivacy.model_validate({**basis, **given})
 
 
@@ -40,12 +40,12 @@ def test_a_run_without_privacy_is_refused() -> None:
         ({}, "dense", {"mechanism": "paper"}, "mechanism: paper, and the policy wants contractive or batch"),
         ({}, "top-k", {}, "sends top-k coordinates, and the policy wants dense"),
         ({"minimum_noise_multiplier": 2.5}, "dense", {}, "noise multiplier of 2, and the policy wants 2.5 or more"),
-        ({"maximum_clip_gradient": 0.5}, "dense", {}, "clip_gradient = 1, and the policy wants 0.5 or less"),
+        ({"maximum_clip_gradient": 0.5}, "dense", {}, "clip = 1, and the policy wants 0.5 or less"),
         (
             {"maximum_clip_update": 0.5},
             "dense",
-            {"mechanism": "clip-update", "clip_update": 0.6},
-            "clip_update = 0.6, and the policy wants 0.5 or less",
+            {"mechanism": "clip-update", "clip": 0.6},
+            "clip = 0.6, and the policy wants 0.5 or less",
         ),
         ({"maximum_epsilon": 3}, "dense", {"budget": 4}, "budget of epsilon = 4, and the policy wants 3 or less"),
         ({}, "dense", {"delta": 1e-3}, "delta = 0.001, and the policy wants 1e-05 or less"),

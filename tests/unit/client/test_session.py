@@ -18,7 +18,7 @@ from fenchel.common.errors import BudgetSpentError, CheckpointError, FenchelErro
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.ranking import Ranking
-from fenchel.common.objectives.score_groups import NO_PLACES, PARTS, Places, edges_of, samples_in
+from fenchel.common.objectives.score_groups import BINS, NO_PLACES, PARTS, Places, edges_of, samples_in
 from fenchel.common.wire.outline import Received, outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
@@ -293,21 +293,21 @@ def test_a_client_whose_answers_never_count_keeps_only_the_last(
 
 @pytest.mark.parametrize("least", [None, 1])
 def test_evaluation_returns_sums_and_changes_nothing(make_session: MakeSession, least: int | None) -> None:
-    session = make_session(evaluation={"histograms": least and {"least": least, "bins": 16}})
+    session = make_session(evaluation={"histograms": least})
     add(session, 1.0, sequence=1, base=0)
     answer = values_of(handled(session, EVALUATE, 2, 1, kind=pb.INSPECT, model=np.array([0.5, -0.5])))
-    check(answer, {**EVALUATION, **(grouped_in(16) if least else {})}, client="client-0")
+    check(answer, {**EVALUATION, **(grouped_in(BINS) if least else {})}, client="client-0")
     assert (answer["samples"], answer["holdout_samples"]) == (4, 0)
     assert session.hello().snapshots == [1]
     assert add(session, 2.0, sequence=3, base=1) == 3.0
 
 
 def test_further_places_on_the_line_of_scores_divide_the_groups(make_session: MakeSession) -> None:
-    session = make_session(evaluation={"histograms": {"least": 1, "bins": 16}})
+    session = make_session(evaluation={"histograms": 1})
     places, model = np.linspace(-0.1, 0.1, PARTS - 1)[None], np.array([0.5, -0.5])
 
     def check_groups(answer: Values, places: Places) -> None:
-        bins = edges_of(16, places).size + 1
+        bins = edges_of(BINS, places).size + 1
         check(answer, {**EVALUATION, **grouped_in(bins), **(LEVELS if len(places) else {})}, client="client-0")
         groups = [answer[name] for name in ("positives", "negatives")]
         assert sum(samples_in(each) for each in groups if isinstance(each, np.ndarray)) == 4
@@ -323,7 +323,7 @@ def test_further_places_on_the_line_of_scores_divide_the_groups(make_session: Ma
     "places", [np.zeros(30), np.zeros((9, PARTS - 1)), np.full((1, PARTS - 1), np.nan), np.zeros((1, 31), int), 1.0]
 )
 def test_places_that_divide_no_line_are_refused(places: Any, make_session: MakeSession) -> None:
-    session = make_session(evaluation={"histograms": {"least": 1, "bins": 16}})
+    session = make_session(evaluation={"histograms": 1})
     reply = handled(session, EVALUATE, 2, 1, kind=pb.INSPECT, model=np.zeros(2), places=places)
     assert reply.body is None
     assert reply.head.failure
@@ -333,11 +333,11 @@ def test_places_that_divide_no_line_are_refused(places: Any, make_session: MakeS
 def test_scores_that_are_not_finite_are_told_in_no_group(
     broken: float, make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = make_session(evaluation={"histograms": {"least": 1}})
+    session = make_session(evaluation={"histograms": 1})
     ranking = Ranking(np.array([0.0, 1.0, broken, 2.0]), np.array([True, False, True, False]))
     monkeypatch.setattr(LinearObjective, "judge", lambda self, w: (Metrics(1.0, 1, 4), ranking))
     answer = values_of(handled(session, EVALUATE, 1, 0, kind=pb.INSPECT, model=np.zeros(2)))
-    for name in grouped_in(1024):
+    for name in grouped_in(BINS):
         groups = answer[name]
         assert isinstance(groups, np.ndarray)
         assert groups.shape == (0, 3)

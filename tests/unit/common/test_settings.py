@@ -147,10 +147,10 @@ def test_settings_survive_json_and_yaml(tmp_path: Path) -> None:
     ("objective", "evaluation", "least"),
     [
         ({"kind": "logistic"}, {}, None),
-        ({"kind": "logistic"}, {"histograms": {}}, 5),
+        ({"kind": "logistic"}, {"histograms": 5}, 5),
         (BINARY, None, 5),
         (BINARY, {"every": 2}, 5),
-        (BINARY, {"histograms": {"least": 9}}, 9),
+        (BINARY, {"histograms": 9}, 9),
         (BINARY, {"histograms": None}, None),
     ],
 )
@@ -160,8 +160,7 @@ def test_scores_are_told_in_groups_unasked_only_where_the_auc_is_maximised(
     values = GOOD | {"objective": objective} | ({} if evaluation is None else {"evaluation": evaluation})
     settings = validate(values)
     for each in (settings, from_json(settings.to_json())):
-        histograms = each.evaluation.histograms
-        assert (None if histograms is None else histograms.least) == least
+        assert each.evaluation.histograms == least
 
 
 def test_settings_cannot_be_changed_afterwards() -> None:
@@ -261,9 +260,9 @@ def test_every_setting_of_a_run_is_explained() -> None:
 
 
 def test_histograms_that_no_client_makes_are_refused() -> None:
-    silent = changed("evaluation", {"clients": False, "histograms": {"bins": 64}})
+    silent = changed("evaluation", {"clients": False, "histograms": 9})
     with raises(SettingsError, key="evaluation", source="settings"):
         validate(silent)
-    for harmless in ({"clients": False}, {"clients": False, "histograms": None}, {"histograms": {"bins": 64}}):
+    for harmless in ({"clients": False}, {"clients": False, "histograms": None}, {"histograms": 9}):
         given = validate(changed("evaluation", harmless))
         assert from_json(given.to_json()) == given

@@ -273,10 +273,10 @@ def test_quadrants_are_the_quarters_of_the_image_and_the_bias_is_in_the_last() -
 
 def test_quadrants_of_what_is_no_square_image_are_refused() -> None:
     kind: dict[str, Any] = {"kind": "grid", "sample_groups": 1, "feature_groups": 4, "layout": "quadrants"}
-    with raises(DataError, key="data.partition.image"):
+    with raises(DataError, key="data.partition.layout"):
         divide(np.zeros(3, np.int64), 4, features=30, **kind)
-    parts = divide(np.zeros(3, np.int64), 4, features=30, **kind, image=[5, 6])
-    assert [len(part.features) for part in parts if part.features is not None] == [6, 6, 9, 9]
+    parts = divide(np.zeros(3, np.int64), 4, features=25, **kind)
+    assert [len(part.features) for part in parts if part.features is not None] == [4, 6, 6, 9]
 
 
 def test_a_grid_for_another_number_of_clients_is_refused_with_both_numbers() -> None:

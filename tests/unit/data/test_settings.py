@@ -58,10 +58,6 @@ def test_scale_is_one_step_or_a_list_in_order(scale: object, steps: tuple[str, .
             "needs exactly 4",
         ),
         (
-            {"name": "digits", "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 4, "image": [8, 8]}},
-            "only allowed with layout: quadrants",
-        ),
-        (
             {"name": "digits", "holdout": 0.1, "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 3}},
             "holdout: 0.1 given",
         ),

@@ -48,7 +48,7 @@ def drawn(sampler: Values, **more: Any) -> Values:
 
 _SOFTMAX = {"kind": "softmax", "l2": 0.01}
 _BINARY = {"kind": "binary", "scorer": {"kind": "linear"}}
-_NOISE = {"mechanism": "clip-update", "clip_update": 1.0, "noise_multiplier": 0.5, "delta": 1e-5}
+_NOISE = {"mechanism": "clip-update", "clip": 1.0, "noise_multiplier": 0.5, "delta": 1e-5}
 _HALF = {"kind": "fraction", "fraction": 0.5}
 
 REFUSED: dict[str, tuple[str, Values]] = {

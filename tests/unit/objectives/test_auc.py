@@ -348,7 +348,7 @@ def test_deep_scorers_learn_and_have_no_state_beside_their_parameters(
     pytest.importorskip("torch")
     shard = make_shard(6, channels * side**2, 2, seed=1)
     assert 0 < shard.labels.sum() < 6
-    objective = binary(shard, scorer={"kind": kind, "channels": channels}, output="sigmoid")
+    objective = binary(shard, scorer={"kind": kind}, output="sigmoid")
     u = np.append(objective.initial(2), [0.3, 0.1, 0.0])
     value, g = objective.saddle_gradient(u, objective.all_rows, 0.4)
     again, same = objective.saddle_gradient(u, objective.all_rows, 0.4)
@@ -365,7 +365,7 @@ def test_deep_scorers_learn_and_have_no_state_beside_their_parameters(
 
 def test_images_of_another_shape_are_refused() -> None:
     pytest.importorskip("torch")
-    for scorer in ({"kind": "resnet20"}, {"kind": "densenet121", "channels": 1}):
+    for scorer in ({"kind": "resnet20"}, {"kind": "densenet121"}):
         with raises(SettingsError, key="objective.scorer.kind"):
             dimension_of(section(scorer=scorer), 64, 2)
 

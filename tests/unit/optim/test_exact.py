@@ -61,7 +61,7 @@ def test_a_looser_accuracy_is_less_work() -> None:
 @pytest.mark.parametrize("solver", EXACT)
 def test_a_warm_start_at_the_minimiser_stays_there(solver: str) -> None:
     problem = tilted(linear("softmax"))
-    best = run(problem, "newton", gradient=1e-15, max_steps=20).w
+    best = run(problem, "newton", gradient=1e-15, steps=20).w
     again = run(problem, solver, best, accuracy=0.25)
     assert again.iterations == 0
     assert again.evaluations == 1
@@ -85,7 +85,7 @@ def test_the_floor_of_an_accuracy_follows_the_scale_of_the_data(solver: str, sca
 @pytest.mark.parametrize("solver", EXACT)
 def test_a_solve_ends_at_its_cap_and_says_so(solver: str) -> None:
     problem = tilted(linear("softmax", l2=0.01))
-    capped = run(problem, solver, accuracy=1e-20, max_steps=2)
+    capped = run(problem, solver, accuracy=1e-20, steps=2)
     assert capped.iterations == 2
     assert not capped.converged
     asked = run(problem, solver, steps=2)
@@ -199,7 +199,7 @@ def test_steps_that_overshoot_are_cut(solver: str) -> None:
     objective = linear("logistic", l2=1e-4, scale=5.0)
     start = 4 * np.ones(objective.dimension)
     problem = Tilted(objective, np.zeros(objective.dimension))
-    solved = run(problem, solver, start, gradient=1e-9, max_steps=60)
+    solved = run(problem, solver, start, gradient=1e-9, steps=60)
     assert solved.converged
     values = [problem.value(run(problem, solver, start, steps=k).w) for k in range(1, 6)]
     assert all(after < before for before, after in pairwise(values))
@@ -223,7 +223,7 @@ def test_the_height_that_lbfgs_ends_by_is_exact_for_quadratics() -> None:
 
 @pytest.mark.parametrize("solver", ["newton", "newton-cg", "lbfgs"])
 def test_what_rounding_forbids_ends_a_solve(solver: str) -> None:
-    solved = run(tilted(linear("softmax")), solver, gradient=1e-30, max_steps=1000)
+    solved = run(tilted(linear("softmax")), solver, gradient=1e-30, steps=1000)
     assert not solved.converged
     assert solved.iterations < 60
     assert solved.gradient_norm < 1e-13
@@ -250,7 +250,7 @@ def test_the_steps_counted_beforehand_are_enough(
     count = gradient_steps(delta, quadratic.strong_convexity, quadratic.smoothness, step)
     tilt, start = np.random.default_rng(seed).standard_normal((2, len(curvatures)))
     best = tilt / quadratic.curvatures
-    solver = GradientSolver(step=step, stop=Stopping(steps=count))
+    solver = GradientSolver(step_size=step, stop=Stopping(steps=count))
     w = solve(Tilted(quadratic, tilt), start, solver, np.random.default_rng(0)).w
     assert np.sum((w - best) ** 2) <= delta * np.sum((start - best) ** 2) * (1 + 1e-9) + 1e-28
 
@@ -272,4 +272,4 @@ def test_acceleration_saves_steps_where_the_condition_is_bad() -> None:
     assert fast.converged
     assert fast.iterations < plain.iterations / 8
     flat = Tilted(Quadratic([0.0, 1.0]), np.array([0.0, 1.0]))  # not strongly convex
-    assert run(flat, "{kind: gradient, accelerated: true, step: 0.3}", gradient=1e-8).converged
+    assert run(flat, "{kind: gradient, accelerated: true, step_size: 0.3}", gradient=1e-8).converged

@@ -38,7 +38,7 @@ SOUND = PrivacyFacts(
 
 def privacy(mechanism: Mechanism = "contractive", **given: Any) -> DifferentialPrivacy:
     basis: dict[str, Any] = {"mechanism": mechanism, "noise_multiplier": 2.0, "feature_norm": 1.0}
-    basis |= {"clip_update": 1.0} if mechanism == "clip-update" else {"clip_gradient": 1.0}
+    basis |= {"clip": 1.0}
     return DifferentialPrivacy.model_validate({**basis, **given})
 
 
@@ -64,27 +64,6 @@ REFUSED: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any], str]] 
     ("hybrid", EVERY, {}, {"aggregator": "hybrid", "dual": "private"}, "the aggregator to sampled"),
     ("batches", ("contractive",), {}, {"batches": "independent"}, "set batches to epoch"),
     ("full batches", ("contractive",), {}, {"batches": "full"}, "set batches to epoch"),
-    (
-        "batches, amplified",
-        ("batch", "contractive"),
-        {"amplification": True},
-        {"batches": "independent"},
-        "amplification: true with batches: independent",
-    ),
-    (
-        "private dual, amplified",
-        EVERY,
-        {"amplification": True},
-        {"dual": "private"},
-        "amplification: true with a private dual",
-    ),
-    (
-        "amplified without drawing",
-        ("recursive", "clip-update"),
-        {"amplification": True},
-        {},
-        "set amplification to null",
-    ),
     ("private dual", ("contractive", "batch"), {}, {"dual": "private"}, "mechanism to recursive or clip-update"),
     ("no L", ("contractive",), {"feature_norm": None}, {}, "feature_norm must be given"),
     ("unknown L", ("contractive",), {}, {"curvature": None}, "none is known for this objective"),
@@ -111,17 +90,9 @@ def test_what_would_not_be_private_is_refused(
     assert [problem for problem in found if words in problem], found
 
 
-@pytest.mark.parametrize("mechanism", ["contractive", "batch", "recursive", "paper"])
-def test_a_missing_clip_is_refused(mechanism: Mechanism) -> None:
-    with pytest.raises(ValidationError, match="needs clip_gradient"):
-        privacy(mechanism, clip_gradient=None)
-
-
-def test_a_missing_or_useless_clip_of_the_update_is_refused() -> None:
-    with pytest.raises(ValidationError, match="needs clip_update"):
-        privacy("clip-update", clip_update=None)
-    with pytest.raises(ValidationError, match="is for mechanism: clip-update"):
-        privacy("batch", clip_update=1.0)
+def test_a_missing_clip_is_refused() -> None:
+    with pytest.raises(ValidationError, match="clip"):
+        privacy("batch", clip=None)
 
 
 def test_the_papers_mechanism_is_warned_of_and_not_refused() -> None:
@@ -156,7 +127,7 @@ def test_a_formula_beyond_its_proof_and_a_large_delta_are_warned_of() -> None:
 )
 def test_the_noise_is_given_in_one_way(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
-        DifferentialPrivacy.model_validate({"mechanism": "batch", "clip_gradient": 1.0, **given})
+        DifferentialPrivacy.model_validate({"mechanism": "batch", "clip": 1.0, **given})
 
 
 def test_each_way_gives_its_noise() -> None:
@@ -190,7 +161,6 @@ def test_drawing_counts_only_where_it_protects() -> None:
     share = 50 / 325
     assert privacy("contractive").sampling_rate(SOUND) == share
     assert privacy("batch").sampling_rate(SOUND) == share
-    assert privacy("batch", amplification=False).sampling_rate(SOUND) == 1
     for batches in ("independent", "full"):
         assert privacy("batch").sampling_rate(replace(SOUND, batches=batches)) == 1
     assert privacy("batch").sampling_rate(replace(SOUND, dual="private")) == 1
@@ -210,7 +180,7 @@ def test_each_mechanism_has_its_sensitivity() -> None:
     clip = 1.0
     assert privacy("paper").sensitivity(local, facts, none) == (whole_batch(local, clip), none)
     assert privacy("batch").sensitivity(local, facts, none) == (whole_batch(local, clip, beta=0.5), none)
-    assert privacy("clip-update", clip_update=3.0).sensitivity(local, facts, none) == (6.0, none)
+    assert privacy("clip-update", clip=3.0).sensitivity(local, facts, none) == (6.0, none)
     found, _ = privacy("contractive").sensitivity(local, facts, none)
     assert found == contractive(local, clip, 1.25, convex_scalar=True, beta=0.5)
     bound, after = privacy("recursive").sensitivity(local, SOUND, none)
