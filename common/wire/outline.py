@@ -6,33 +6,19 @@ Nothing that arrives is trusted: :func:`outline` checks a descriptor before anyt
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fenchel.common.crypto.ciphertexts import LARGEST, Buffer, Ciphertexts
-from fenchel.common.crypto.packing import Layout
-from fenchel.common.errors import EncryptionError, PayloadError
+from fenchel.common.crypto.ciphertexts import Buffer
+from fenchel.common.errors import PayloadError
 from fenchel.common.wire import index_sets
-from fenchel.common.wire.values import ALIGNMENT, DTYPES, Array, Scalar, SparseVector, Value, naming
+from fenchel.common.wire.codecs import OutlinePart, part_of
+from fenchel.common.wire.values import ALIGNMENT, Value
 from fenchel.proto import fenchel_pb2 as pb
 
 MAX_ARRAYS = 10_000
-_MAX_DIMENSIONS = 32
 _KEPT_BYTES = 4096  # descriptors up to here are held on to: they come from anybody
-
-
-class OutlinePart(NamedTuple):
-    """One value of a payload, as its descriptor announces it."""
-
-    item: pb.Array  # its descriptor
-    kind: str  # ``dense``, ``sparse``, ``ciphertexts`` or ``scalar``
-    dtype: np.dtype[Any] | None  # of the entries of a dense array or a sparse vector
-    shape: tuple[int, ...]  # of a dense array
-    lengths: tuple[int, ...]
-    """Bytes of each piece in the body, without padding: of a sparse vector the indices come first."""
 
 
 class FloatSpan(NamedTuple):
@@ -76,7 +62,7 @@ class Outline(NamedTuple):
             for length in part.lengths:
                 pieces.append(view[offset : offset + length])
                 offset += length + -length % ALIGNMENT
-            values[part.item.name] = _value(part, pieces)
+            values[part.item.name] = part.decode(pieces)
         return values
 
 
@@ -90,31 +76,6 @@ class Received(NamedTuple):
     def values(self) -> dict[str, Value]:
         """Return the values; errors as for :meth:`Outline.decode`."""
         return self.outline.decode(self.body)
-
-
-def _value(part: OutlinePart, pieces: Sequence[memoryview]) -> Value:
-    item, dtype = part.item, part.dtype
-    if part.kind == "scalar":
-        scalar: Scalar = getattr(item.scalar, item.scalar.WhichOneof("value") or "")
-        return scalar
-    if dtype is None:
-        return _ciphertexts(item.name, item.ciphertexts, pieces[0])
-    entries = np.frombuffer(pieces[-1], dtype) if len(pieces[-1]) else np.empty(0, dtype)
-    if dtype.kind == "b":
-        _check_booleans(item.name, entries)
-    if part.kind == "dense":
-        return entries.reshape(part.shape)
-    sparse = item.sparse
-    with naming(item.name):
-        indices = index_sets.unpack(sparse.encoding, pieces[0], sparse.count, sparse.size, sparse.seed)
-    seed = sparse.seed if sparse.encoding == pb.SEEDED else None
-    return SparseVector(indices, entries, sparse.size, seed)
-
-
-def _check_booleans(name: str, array: Array) -> None:
-    """Refuse bytes other than 0 and 1 in a boolean array: numpy would compute nonsense with them."""
-    if array.size and array.view(np.uint8).max() > 1:
-        raise PayloadError(f"boolean array {name!r} has bytes other than 0 and 1")
 
 
 def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SEEDED_SIZE) -> Outline:
@@ -134,12 +95,11 @@ def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SE
         if not name or name in names:
             raise PayloadError(f"name {name!r} is empty or occurs twice in one message")
         names.add(name)
-        part = _part(item)
+        part = part_of(item)
         parts.append(part)
         for length in part.lengths:
             size += length + -length % ALIGNMENT
-        if part.kind == "sparse" and item.sparse.encoding == pb.SEEDED:
-            drawn += item.sparse.size
+        drawn += part.drawn
     if size != descriptor.body_bytes:
         raise PayloadError(f"the arrays need {size} bytes but the message announces {descriptor.body_bytes}")
     if size > limit:
@@ -176,53 +136,3 @@ class Outlines:
         told = outline(own, self._limit)
         self._last = own, told
         return told
-
-
-def _part(item: pb.Array) -> OutlinePart:
-    """Check the descriptor of one value."""
-    kind = item.WhichOneof("content")
-    if kind == "dense":
-        dense = item.dense
-        dtype, shape = _dtype(item.name, dense.dtype), tuple(dense.shape)
-        if len(shape) > _MAX_DIMENSIONS:
-            raise PayloadError(f"array {item.name!r} has {len(shape)} dimensions")
-        length = math.prod(shape) * dtype.itemsize
-        # Also an array without entries may not have sides whose product is beyond what numpy can address.
-        if (length or math.prod(side or 1 for side in shape) * dtype.itemsize) > LARGEST:
-            raise PayloadError(f"array {item.name!r} has the shape {shape}, which none can have")
-        return OutlinePart(item, kind, dtype, shape, (length,))
-    if kind == "sparse":
-        sparse = item.sparse
-        problem = index_sets.index_bytes_problem(sparse.encoding, sparse.index_bytes, sparse.count, sparse.size)
-        if sparse.size > LARGEST:
-            problem = f"its size is {sparse.size}, which no vector can have"
-        elif sparse.seed and sparse.encoding != pb.SEEDED:
-            problem = "it has a seed, and its indices travel as such"
-        if problem:
-            raise PayloadError(f"sparse vector {item.name!r}: {problem}")
-        dtype = _dtype(item.name, sparse.dtype)
-        return OutlinePart(item, kind, dtype, (), (sparse.index_bytes, sparse.count * dtype.itemsize))
-    if kind == "ciphertexts":
-        return OutlinePart(item, kind, None, (), (_ciphertexts(item.name, item.ciphertexts).size,))
-    if kind == "scalar" and item.scalar.WhichOneof("value") is not None:
-        return OutlinePart(item, kind, None, (), ())
-    raise PayloadError(f"{item.name!r} has no value of a kind that this version knows")
-
-
-def _ciphertexts(name: str, declared: pb.Ciphertexts, data: Buffer = b"") -> Ciphertexts:
-    """Return ciphertexts whose numbers have been checked against each other."""
-    try:
-        layout = Layout(declared.slot_bits, declared.fraction_bits, declared.slots, declared.value_bits)
-    except EncryptionError as error:
-        raise PayloadError(f"ciphertexts {name!r}: {error}") from None
-    value = Ciphertexts(declared.key_id, layout, declared.count, declared.additions, declared.ciphertext_bytes, data)
-    if problem := value.problem():
-        raise PayloadError(f"ciphertexts {name!r} {problem}")
-    return value
-
-
-def _dtype(name: str, code: pb.DType.ValueType) -> np.dtype[Any]:
-    dtype = DTYPES.get(code)
-    if dtype is None:
-        raise PayloadError(f"array {name!r} has a dtype that this version does not know (code {code})")
-    return dtype

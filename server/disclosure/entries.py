@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
-from fenchel.common.wire.outline import OutlinePart
-from fenchel.proto import fenchel_pb2 as pb
+from fenchel.common.wire.codecs import Description
 
 Direction: TypeAlias = Literal["up", "down"]
 """Up: from a client to the server."""
@@ -22,34 +21,6 @@ _READERS: Mapping[tuple[str, str], str] = {
     ("down", "ciphertext"): "the clients it went to",
     ("down", "sealed"): "the clients it went to",
 }
-_DTYPES: Mapping[int, str] = {code: name.lower() for name, code in pb.DType.items()}
-
-
-class Found(NamedTuple):
-    """What a descriptor says of one array."""
-
-    name: str
-    content: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    key: str = ""
-    entries: int | None = None
-    additions: int | None = None
-
-    @classmethod
-    def of(cls, part: OutlinePart) -> Found:
-        """Read one array's descriptor."""
-        item, size = part.item, sum(part.lengths)
-        if part.kind == "dense":
-            return cls(item.name, part.kind, _DTYPES[item.dense.dtype], part.shape, size)
-        if part.kind == "sparse":
-            sparse = item.sparse
-            return cls(item.name, part.kind, _DTYPES[sparse.dtype], (sparse.size,), size, entries=sparse.count)
-        if part.kind == "ciphertexts":
-            told = item.ciphertexts
-            return cls(item.name, part.kind, "", (told.count,), size, told.key_id.hex(), additions=told.additions)
-        return cls(item.name, part.kind, item.scalar.WhichOneof("value") or "", (), 0)
 
 
 @dataclass
@@ -85,7 +56,7 @@ class DisclosureEntry:
         """Who could read it: all others who carried it saw its size alone."""
         return _READERS.get((self.direction, self.form), "the server")
 
-    def note(self, client: str, t: int, found: Found) -> None:
+    def note(self, client: str, t: int, found: Description) -> None:
         """Count one more of this kind."""
         if self.bytes is None:
             self.shape = [[side, side] for side in found.shape]

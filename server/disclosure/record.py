@@ -25,11 +25,12 @@ from fenchel.common.errors import CheckpointError
 from fenchel.common.settings.privacy import DifferentialPrivacy
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.storage.store import write_text
+from fenchel.common.wire.codecs import Description
 from fenchel.common.wire.outline import Outline, outline
 from fenchel.common.wire.phases import ACCEPT, BOX, EXCHANGE
 from fenchel.common.wire.schema import Form
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.disclosure.entries import Direction, DisclosureEntry, Found, Head
+from fenchel.server.disclosure.entries import Direction, DisclosureEntry, Head
 from fenchel.server.fleet.calls import Call
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.telemetry.exporters import Exporter
@@ -134,7 +135,7 @@ class DisclosureRecord:
             return
         told = outline(pb.Payload.FromString(payload), sys.maxsize, sys.maxsize)
         kinds = []
-        for found in map(Found.of, told.parts):
+        for found in (part.description for part in told.parts):
             form: Form = "sealed" if call.phase == ACCEPT and found.name in _SEALED else "clear"
             kinds.append(self._note(call, "down", found, form))
         self._broadcasts[call.phase, call.kind] = _Noted(payload, {}, tuple(kinds))
@@ -162,7 +163,7 @@ class DisclosureRecord:
             _again(noted, known)
             return
         kinds = []
-        for found in map(Found.of, told.parts):
+        for found in (part.description for part in told.parts):
             if found.name in forms:
                 kinds.append(self._note(known, "up", found, forms[found.name]))
             else:
@@ -180,7 +181,7 @@ class DisclosureRecord:
         head.times += 1
         self._news = self._news or len(head.fields) > before
 
-    def _note(self, call: Call, direction: Direction, found: Found, declared: Form) -> DisclosureEntry:
+    def _note(self, call: Call, direction: Direction, found: Description, declared: Form) -> DisclosureEntry:
         form = "ciphertext" if found.content == "ciphertexts" else declared
         name = found.name
         if call.phase in EXCHANGE and "/" in name:

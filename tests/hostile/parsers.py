@@ -249,10 +249,10 @@ def _changed_descriptor(chance: random.Random, data: bytes, others: Sequence[byt
 
 
 def _fit(frame: pb.Frame, payload: pb.Payload, chance: random.Random) -> None:
-    from fenchel.common.wire.outline import _part
+    from fenchel.common.wire.codecs import part_of
 
     with contextlib.suppress(PayloadError):
-        size = sum(length + -length % 8 for item in payload.arrays for length in _part(item).lengths)
+        size = sum(length + -length % 8 for item in payload.arrays for length in part_of(item).lengths)
         payload.body_bytes = min(size, 2**64 - 1)
         if size <= LIMIT:
             frame.chunk = (frame.chunk + chance.randbytes(max(size - len(frame.chunk), 0)))[:size]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fenchel.common.errors import TooFewRepliesError, WireError
-from fenchel.common.wire import outline
+from fenchel.common.wire import codecs, outline
 from fenchel.common.wire.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, Head, frames, parse
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import Values
@@ -238,13 +238,13 @@ async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_aft
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the values whose descriptors were looked at."""
     names: list[str] = []
-    look = outline._part
+    look = codecs.part_of
 
-    def part(item: pb.Array) -> outline.OutlinePart:
+    def part(item: pb.Array) -> codecs.OutlinePart:
         names.append(item.name)
         return look(item)
 
-    monkeypatch.setattr(outline, "_part", part)
+    monkeypatch.setattr(outline, "part_of", part)
     return names
 
 
