@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 import phe.util
+from phe.paillier import generate_paillier_keypair
 
 from benchmarks.limits import Limits
 from benchmarks.machine import description
 from benchmarks.processes import Watched, up
 from benchmarks.program import Figures, markdown, progress, run
-from fenchel.client.paillier.interoperability import to_phe
-from fenchel.client.paillier.key import generate
 from fenchel.common.arrays import Vector
 from fenchel.report.render.figure import draw
 from fenchel.report.run import Run
@@ -109,7 +108,7 @@ def _phe(numbers: int, turns: int) -> PerNumber:
     """Measure phe on a few numbers, with the precision that the run has."""
     assert phe.util.HAVE_GMP, "phe without gmpy2 is eight times slower, and no peer"
     progress("phe")
-    public, private = to_phe(generate(_BITS))
+    public, private = generate_paillier_keypair(n_length=_BITS)
     precision = 2.0**-_FRACTION_BITS
     x = np.random.default_rng(0).uniform(-1, 1, numbers).tolist()
     encrypted = [public.encrypt(value, precision=precision) for value in x]

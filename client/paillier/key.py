@@ -2,14 +2,12 @@
 
 Notation of Paillier (1999): n = pq, ciphertexts modulo n². Fenchel makes its own primes with known
 factors of p-1 and q-1, because a generator of the units modulo p² can then be found, and with it a table
-that encrypts ten times faster (:mod:`fenchel.client.paillier.blinding`). Keys of other makers work, too.
+that encrypts ten times faster (:mod:`fenchel.client.paillier.blinding`).
 """
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -23,6 +21,7 @@ from fenchel.common.crypto.public_key import (
     SAFE_BITS,
     SMALLEST_BITS,
     PublicKey,
+    check_fields,
 )
 from fenchel.common.errors import CredentialError, EncryptionError, SettingsError
 
@@ -38,17 +37,12 @@ _FIELDS = frozenset({"kind", "version", "n", "p", "q", "p_factors", "q_factors"}
 
 @dataclass(frozen=True, repr=False)
 class PrivateKey:
-    """The primes p and q of a key, and the primes that divide p-1 and q-1 if they are known.
-
-    p, q: two primes with gcd(pq, (p-1)(q-1)) = 1.
-    p_factors, q_factors: the distinct primes that divide p-1 and q-1; both empty for a key whose maker did not keep
-        them.
-    """
+    """The primes p and q of a key, with gcd(pq, (p-1)(q-1)) = 1, and the distinct primes that divide p-1 and q-1."""
 
     p: int
     q: int
-    p_factors: Factors = ()
-    q_factors: Factors = ()
+    p_factors: Factors
+    q_factors: Factors
 
     def __post_init__(self) -> None:
         for name, prime in (("p", self.p), ("q", self.q)):
@@ -56,19 +50,11 @@ class PrivateKey:
                 raise CredentialError(f"private key: {name} is not a prime, so the key is damaged")
         if self.p == self.q or gmpy2.gcd(self.p * self.q, (self.p - 1) * (self.q - 1)) != 1:
             raise CredentialError("private key: p and q do not fit each other; the two should be equally long")
-        if bool(self.p_factors) != bool(self.q_factors):
-            raise CredentialError("private key: factors must be given for both of p-1 and q-1, or for neither")
-        if self.p_factors:
-            _check_factors("p", self.p - 1, self.p_factors)
-            _check_factors("q", self.q - 1, self.q_factors)
+        _check_factors("p", self.p - 1, self.p_factors)
+        _check_factors("q", self.q - 1, self.q_factors)
 
     def __repr__(self) -> str:
         return f"PrivateKey({self.public.bits} bits, fingerprint {self.public.fingerprint})"
-
-    @property
-    def factors_known(self) -> bool:
-        """Whether the factors of p-1 and q-1 are known, as tables need them."""
-        return bool(self.p_factors)
 
     @cached_property
     def public(self) -> PublicKey:
@@ -114,43 +100,13 @@ class PrivateKey:
             "q_factors": [f"{factor:x}" for factor in self.q_factors],
         }
 
-    def to_text(self) -> str:
-        """Return the file form: whoever reads it can decrypt everything."""
-        return json.dumps(self.to_fields(), indent=2) + "\n"
-
     @classmethod
     def from_fields(cls, fields: object, source: str) -> PrivateKey:
         """Read what :meth:`to_fields` wrote.
 
         source: where, for errors.
         """
-        if not isinstance(fields, Mapping):
-            raise CredentialError(f"not a private key: expected an object with {_listed(_FIELDS)}", source=source)
-        kind = fields.get("kind", "")
-        if "public" in str(kind) or ("n" in fields and not {"p", "q"} & set(fields)):
-            raise CredentialError(
-                "this is a public key, and the private one is needed here; "
-                "clients are given the file that fenchel keys made, the server is not",
-                source=source,
-            )
-        if "kty" in fields:
-            raise CredentialError(
-                "this key was written by phe; load it with phe and pass it to "
-                "fenchel.client.paillier.interoperability.from_phe",
-                source=source,
-            )
-        if kind != PRIVATE_KIND:
-            raise CredentialError(f"its kind is {kind!r}, expected {PRIVATE_KIND!r}", source=source)
-        if not is_current(fields.get("version")):
-            raise CredentialError(
-                f"version {fields.get('version')!r} of the file form, this program reads {FORMAT_VERSION}; "
-                "use the version of Fenchel that made it",
-                source=source,
-            )
-        if set(fields) != _FIELDS:
-            raise CredentialError(
-                f"expected exactly the fields {_listed(_FIELDS)}, found {_listed(set(fields))}", source=source
-            )
+        fields = check_fields(fields, PRIVATE_KIND, _FIELDS, source)
         try:
             key = cls(
                 _number(fields["p"], "p"),
@@ -163,11 +119,6 @@ class PrivateKey:
         except CredentialError as error:
             raise CredentialError(f"{error}", source=source) from None
         return key
-
-    @classmethod
-    def from_text(cls, text: str, source: str = "private key") -> PrivateKey:
-        """Read what :meth:`to_text` wrote."""
-        return cls.from_fields(parse_object(text, source), source)
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,7 +163,6 @@ class PrimePower:
         It is g^p for a generator g modulo p: x -> x^p maps the units modulo p one to one onto the n-th
         residues modulo p², because p divides n and the second prime has no factor in common with p-1.
         """
-        assert self.factors, "factors of p-1 are needed to know a generator"
         while True:
             candidate = gmpy2.mpz(2 + secrets.randbelow(int(self.prime) - 3))
             if all(gmpy2.powmod(candidate, self.order // f, self.prime) != 1 for f in self.factors):
@@ -238,29 +188,6 @@ def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey
         # |p - q| must be large, or n is factored by searching around its square root (FIPS 186-5, A.1.3).
         if abs(p - q).bit_length() > bits // 2 - min(100, bits // 8):
             return PrivateKey(p, q, p_factors, q_factors)
-
-
-def parse_object(text: str, source: str) -> object:
-    """Return what a JSON text holds, and refuse one that says something twice."""
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        names = [name for name, _ in pairs]
-        if len(set(names)) != len(names):
-            raise CredentialError("a name appears twice in it", source=source)
-        return dict(pairs)
-
-    try:
-        return json.loads(text, object_pairs_hook=unique)
-    except ValueError:
-        # The parser's own words would quote the text, and the text is secret.
-        raise CredentialError("not a file of keys: it is not JSON, or cut off", source=source) from None
-    except RecursionError:
-        raise CredentialError("not a file of keys: it is nested too deeply", source=source) from None
-
-
-def is_current(version: object) -> bool:
-    """Whether a file says that it is of the version that this program reads; ``True`` is not 1."""
-    return version == FORMAT_VERSION and not isinstance(version, bool)
 
 
 def _prime(bits: int) -> tuple[int, Factors]:
@@ -314,7 +241,3 @@ def _numbers(texts: object, name: str) -> Factors:
     if not isinstance(texts, list) or len(texts) > 1000:
         raise CredentialError(f"private key: {name} must be a list of numbers in hexadecimal digits")
     return tuple(_number(text, name) for text in texts)
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(sorted(map(str, names)))

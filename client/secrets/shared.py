@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from fenchel.client.paillier import key as paillier
 from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.key import PrivateKey
-from fenchel.common.crypto.public_key import FORMAT_VERSION, PRIVATE_KIND, PUBLIC_KIND, SECRETS_KIND
+from fenchel.common.crypto.public_key import FORMAT_VERSION, SECRETS_KIND, parse_fields
 from fenchel.common.errors import CredentialError
 
 ALIGNMENT_KEY_BYTES = 32
@@ -77,30 +77,9 @@ class Secrets:
 
         source: where it comes from, for errors.
         """
-        fields = paillier.parse_object(text, source)
-        kind = fields.get("kind") if isinstance(fields, Mapping) else None
-        if not isinstance(fields, Mapping) or kind != SECRETS_KIND:
-            what = {
-                PUBLIC_KIND: "only the public key, which the server is given",
-                PRIVATE_KIND: "a private key without the key that pseudonyms are made with",
-            }.get(str(kind), "something else")
-            raise CredentialError(
-                f"not a file of client secrets but {what}; "
-                "clients are given the file of secrets that fenchel keys made",
-                source=source,
-            )
-        if not paillier.is_current(fields.get("version")):
-            raise CredentialError(
-                f"written in another version of the format; this Fenchel reads version {FORMAT_VERSION}", source=source
-            )
-        if set(fields) != _FIELDS:
-            raise CredentialError(f"expected exactly the fields {', '.join(sorted(_FIELDS))}", source=source)
+        fields = parse_fields(text, SECRETS_KIND, _FIELDS, source)
         digits = fields["alignment_key"]
-        if (
-            not isinstance(digits, str)
-            or len(digits) != 2 * ALIGNMENT_KEY_BYTES
-            or set(digits) - set("0123456789abcdef")
-        ):
+        if not isinstance(digits, str) or not re.fullmatch(f"[0-9a-f]{{{2 * ALIGNMENT_KEY_BYTES}}}", digits):
             raise CredentialError(
                 f"alignment_key must be {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits", source=source
             )

@@ -6,6 +6,7 @@ import hashlib
 import json
 import operator
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -99,7 +100,7 @@ class PublicKey:
                 "reached a machine that should not have it, make new keys",
                 source=source,
             )
-        content = _fields(text, source)
+        content = parse_fields(text, PUBLIC_KIND, {"kind", "version", "fingerprint", "n"}, source)
         digits = content["n"]
         if not isinstance(digits, str) or not re.fullmatch("0x[1-9a-f][0-9a-f]*", digits):
             raise CredentialError("'n' is not a number in hexadecimal digits, as in '0x1f'", source=source)
@@ -117,26 +118,40 @@ class PublicKey:
         return key
 
 
-def _fields(text: str, source: str) -> dict[str, Any]:
-    """Return the fields of a key file; raises ``CredentialError`` unless they are the right ones."""
-    wanted = {"kind", "version", "fingerprint", "n"}
+def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str, Any]:
+    """Return the fields of a key file. No error quotes the text, which may be secret."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            raise CredentialError("a name appears twice in it", source=source)
+        return fields
+
     try:
-        pairs = json.loads(text, object_pairs_hook=list) if len(text) <= _LONGEST_TEXT else None
+        content = json.loads(text, object_pairs_hook=unique) if len(text) <= _LONGEST_TEXT else None
     except (ValueError, RecursionError):
-        pairs = None
-    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-        raise CredentialError(f"not a public key file ({PUBLIC_KIND!r}, as JSON)", source=source)
-    content = dict(pairs)
-    if content.get("kind") != PUBLIC_KIND:
-        raise CredentialError(f"not a public key file: its kind is not {PUBLIC_KIND!r}", source=source)
-    if content.get("version") != FORMAT_VERSION or isinstance(content["version"], bool):
+        raise CredentialError(f"not a {kind}: it is not JSON, cut off, or nested too deeply", source=source) from None
+    return check_fields(content, kind, names, source)
+
+
+def check_fields(content: object, kind: str, names: Set[str], source: str) -> dict[str, Any]:
+    """Return the fields of a key if they are those of its kind and of this version of the format."""
+    if not isinstance(content, dict):
+        raise CredentialError(f"not a {kind}: expected an object with {sorted(names)}", source=source)
+    if content.get("kind") != kind:
         raise CredentialError(
-            f"written in version {content.get('version')!r:.20} of the format; "
-            f"this Fenchel reads version {FORMAT_VERSION}",
+            f"expected a {kind}, found {content.get('kind')!r:.80}; fenchel keys makes the secrets that clients are "
+            "given, and the public key for the server",
             source=source,
         )
-    if len(pairs) != len(content) or content.keys() != wanted:
-        raise CredentialError(f"a public key file holds {sorted(wanted)}, each once, and nothing else", source=source)
+    version = content.get("version")
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise CredentialError(
+            f"written in version {version!r:.20} of the format; this Fenchel reads version {FORMAT_VERSION}",
+            source=source,
+        )
+    if content.keys() != names:
+        raise CredentialError(f"a {kind} holds {sorted(names)}, each once, and nothing else", source=source)
     return content
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,7 +38,6 @@ from google.protobuf.message import DecodeError, Message
 
 from fenchel.algorithms.registry import require_allowed
 from fenchel.client.journal import Journal
-from fenchel.client.paillier.interoperability import from_phe
 from fenchel.client.privacy.ledger import Ledger
 from fenchel.client.privacy.ledger_file import _chained, _line
 from fenchel.client.privacy.policy import load_policy
@@ -53,7 +51,7 @@ from fenchel.client.worker import Worker
 from fenchel.common.accounting.accountant import Release
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
-from fenchel.common.crypto.public_key import LARGEST_BITS, PublicKey
+from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.data.files import read_file, read_files
 from fenchel.common.data.identifiers import of_lines
@@ -761,30 +759,11 @@ def _credentials(folder: Path) -> Iterator[Parser]:
     theirs = b'{"kty": "DAJ", "alg": "PAI-GN1", "key_ops": ["decrypt"], "p": "Cw", "q": "DQ", "kid": "phe"}'
     yield Parser("secrets", (text, public, theirs), read_secrets, refusals, 15)
     yield Parser("public keys", (public, theirs), read_public, refusals, 15)
-    yield _keys_of_phe(secrets)
     yield _exchange(folder / "exchange", identity, secrets)
     yield _own_secrets(folder / "noise")
     key = X25519PrivateKey.generate()
     box = seal(b"hello", key.public_key().public_bytes_raw(), b"here")
     yield Parser("sealed boxes", (box,), lambda data: void(unseal(data, key, b"here")), refusals, 15)
-
-
-def _keys_of_phe(secrets: Secrets) -> Parser:
-    """Return the conversion of keys of phe: an input is p, of so many bytes as its first one says, and q."""
-    key = secrets.private_key
-    size = (key.p.bit_length() + 7) // 8
-    seed = bytes([size]) + key.p.to_bytes(size, "big") + key.q.to_bytes(size, "big")
-
-    def read(data: bytes) -> None:
-        data = data[: LARGEST_BITS // 8]  # phe has read it, not Fenchel, which is given numbers
-        size = data[0] if data else 0
-        p, q = (int.from_bytes(part, "big") for part in (data[1 : 1 + size], data[1 + size :]))
-        theirs: Any = SimpleNamespace(p=p or None, q=q)
-        found = from_phe(theirs)
-        assert found.public.n == p * q
-
-    small = bytes([1, 11, 13])
-    return Parser("keys of phe", (seed, small), read, (CredentialError,), 10)
 
 
 def _exchange(folder: Path, identity: Identity, secrets: Secrets) -> Parser:

@@ -45,7 +45,7 @@ NAMES = (
     *("data, differences", "data, compressed", "data, CIFAR", "data, Adult", "data, Covertype"),
     *("data, news20", "data, rcv1"),
     *("data, subset", "features", "certificates", "identities", "revocation lists", "issued certificates"),
-    *("secrets", "public keys", "keys of phe", "exchanges", "own secrets", "sealed boxes"),
+    *("secrets", "public keys", "exchanges", "own secrets", "sealed boxes"),
     *("store", "checkpoints", "journals"),
     *("ledgers", "accounts", "summaries", "models", "records of trials", "tables"),
 )

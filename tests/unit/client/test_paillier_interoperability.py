@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +13,19 @@ from hypothesis import strategies as st
 
 from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.interoperability import from_phe, to_phe
+from fenchel.client.paillier.key import PrivateKey
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.vector import CipherVector
-from fenchel.common.errors import CredentialError, MissingDependencyError
-from tests.messages import raises
 from tests.unit.client.paillier_keys import key_of
 
 phe = pytest.importorskip("phe.paillier", reason="phe is not installed")
 
 ONE_A_CIPHERTEXT = Layout.fit(256, fraction_bits=20, largest=1000.0, additions=8, slots=1)
+
+
+def keys_of_phe(key: PrivateKey) -> tuple[Any, Any]:
+    public = phe.PaillierPublicKey(key.public.n)
+    return public, phe.PaillierPrivateKey(public, key.p, key.q)
 
 
 @cache
@@ -36,7 +39,7 @@ numbers = st.floats(-1000, 1000).map(lambda x: round(x * 2**20) / 2**20)
 @given(st.lists(numbers, min_size=1, max_size=5))
 def test_phe_decrypts_what_we_encrypt(given_values: list[float]) -> None:
     """phe's exponent counts hexadecimal digits: 20 bits after the point are five."""
-    public, private = to_phe(key_of())
+    public, private = keys_of_phe(key_of())
     vector = paillier().encrypt(np.array(given_values), ONE_A_CIPHERTEXT)
     theirs = [phe.EncryptedNumber(public, int(c), exponent=-5) for c in vector.ciphertexts]
     assert [private.decrypt(each) for each in theirs] == given_values
@@ -45,7 +48,7 @@ def test_phe_decrypts_what_we_encrypt(given_values: list[float]) -> None:
 
 @given(st.lists(numbers, min_size=1, max_size=5))
 def test_we_decrypt_what_phe_encrypts(given_values: list[float]) -> None:
-    public, _ = to_phe(key_of())
+    public, _ = keys_of_phe(key_of())
     theirs = [public.encrypt(x, precision=2.0**-20) for x in given_values]
     assert all(each.exponent == -5 for each in theirs)
     ciphertexts = [mpz(each.ciphertext()) for each in theirs]
@@ -58,7 +61,7 @@ def test_we_decrypt_what_phe_encrypts(given_values: list[float]) -> None:
 def test_packed_plaintexts_are_the_same_on_both_sides(seed: int) -> None:
     layout = Layout.fit(256, fraction_bits=20, largest=1000.0, additions=8)
     x = np.rint(np.random.default_rng(seed).uniform(-999, 999, 17) * 2**20) / 2**20
-    public, private = to_phe(key_of())
+    public, private = keys_of_phe(key_of())
     vector = paillier().encrypt(x, layout)
     opened = [private.raw_decrypt(int(c)) for c in vector.ciphertexts]
     np.testing.assert_array_equal(layout.unpack([mpz(m) for m in opened], 17, public.n), x)
@@ -68,40 +71,8 @@ def test_packed_plaintexts_are_the_same_on_both_sides(seed: int) -> None:
 
 
 def test_at_2048_bits() -> None:
-    public, private = to_phe(key_of(2048))
+    public, private = keys_of_phe(key_of(2048))
     layout = Layout.fit(2048, fraction_bits=20, largest=1000.0, additions=8, slots=1)
     vector = paillier(2048).encrypt(np.array([-1.5, 0.25]), layout)
     total = phe.EncryptedNumber(public, int(vector.ciphertexts[0]), exponent=-5) + 3.0
     assert private.decrypt(total) == 1.5
-
-
-@pytest.mark.parametrize("bits", [256, 512])
-def test_keys_of_phe_work_here(bits: int) -> None:
-    public, private = phe.generate_paillier_keypair(n_length=bits)
-    key = from_phe(private)
-    assert not key.factors_known
-    assert key.public.n == public.n
-    assert to_phe(key) == (public, private)
-    mine = Paillier(key, BlindingFactors(key))
-    layout = Layout.fit(bits, fraction_bits=20, largest=1000.0, additions=8)
-    x = np.array([1.5, -2.25, 0.0, 1000.0])
-    np.testing.assert_array_equal(mine.decrypt(mine.encrypt(x, layout)), x)
-    assert private.raw_decrypt(public.raw_encrypt(5)) == 5
-
-
-def test_keys_go_to_phe_and_back() -> None:
-    key = key_of()
-    again = from_phe(to_phe(key)[1])
-    assert {again.p, again.q} == {key.p, key.q}
-    assert again.public == key.public
-
-
-def test_a_public_key_of_phe_is_refused() -> None:
-    with raises(CredentialError):
-        from_phe(to_phe(key_of())[0])
-
-
-def test_without_phe_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "phe.paillier", None)
-    with raises(MissingDependencyError):
-        to_phe(key_of())

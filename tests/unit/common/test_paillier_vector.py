@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.common.crypto.ciphertexts import Ciphertexts
-from fenchel.common.crypto.encryption import PublicEncryption
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import CipherVector
@@ -22,7 +21,7 @@ from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.schema import CipherSpec, check
 from tests.messages import raises
-from tests.unit.common.textbook import KEY, OTHER_KEY, P, Q, blum_prime, decrypted, slots, values_of, vector
+from tests.unit.common.textbook import KEY, OTHER_KEY, P, Q, decrypted, values_of, vector
 
 LAYOUT = Layout(slot_bits=40, fraction_bits=10, slots=6, value_bits=30)
 ROOMY = Layout(slot_bits=60, fraction_bits=10, slots=4, value_bits=30)
@@ -260,36 +259,3 @@ def test_a_number_that_shares_a_factor_with_n_is_no_ciphertext(number: int, plac
 def test_the_ends_of_the_range_are_ciphertexts(number: int) -> None:
     found = CipherVector.from_wire(replace(GOOD, data=with_first(number)), KEY)
     assert found.ciphertexts[0] == number
-
-
-@few
-@given(values=st.lists(GRID, max_size=14))
-def test_who_has_the_public_key_alone_encrypts_what_can_be_decrypted(values: list[float]) -> None:
-    found = PublicEncryption(KEY).encrypt(np.array(values, np.float64), LAYOUT)
-    assert found.additions == (1 if values else 0)
-    assert values_of(found) == values
-    assert values_of(found + vector(values, LAYOUT)) == [2 * value for value in values]
-
-
-def test_equal_values_have_different_ciphertexts_that_are_units() -> None:
-    encryption = PublicEncryption(KEY)
-    found = [encryption.encrypt(np.ones(12), LAYOUT) for _ in range(5)]
-    ciphertexts = [ciphertext for each in found for ciphertext in each.ciphertexts]
-    assert len(set(ciphertexts)) == 10
-    for ciphertext in ciphertexts:
-        assert gmpy2.gcd(ciphertext, KEY.n) == 1
-        assert slots(decrypted(ciphertext), LAYOUT) == [1024] * 6
-
-
-def test_the_public_key_alone_does_not_encrypt_for_keys_that_the_scheme_is_not_made_for() -> None:
-    odd_one = gmpy2.next_prime(blum_prime(128, 7))
-    while odd_one % 4 != 1:
-        odd_one = gmpy2.next_prime(odd_one)
-    key = PublicKey(blum_prime(128, 8) * odd_one)
-    with raises(EncryptionError):
-        PublicEncryption(key)
-
-
-def test_a_layout_that_does_not_fit_the_key_encrypts_nothing() -> None:
-    with raises(EncryptionError):
-        PublicEncryption(KEY).encrypt(np.ones(3), replace(LAYOUT, slots=7))

@@ -166,7 +166,7 @@ def test_a_server_refuses_what_its_container_was_given(folder: Path, tmp_path: P
     (mounted / "password").write_bytes(bytes(range(256)))
     (mounted / SERVER).write_text((folder / SERVER).read_text())
     refuse_private_keys(None, {}, mounted)
-    (mounted / "clients").write_text(Secrets.load(folder / CLIENTS).private_key.to_text())
+    (mounted / "clients").write_text(json.dumps(Secrets.load(folder / CLIENTS).private_key.to_fields()))
     with raises(CredentialError):
         refuse_private_keys(None, {}, mounted)
 
