@@ -1,12 +1,11 @@
 """CODASCA, CODA+, FedAvg and SCAFFOLD on Fashion-MNIST with rare positives: test AUC against rounds and megabytes.
 
 A convolutional network, images shrunk to 14 x 14 pixels so that processors can train it, 8 and 16 clients with one
-negative and one positive class each, one sample in ten positive, one seed, over real server and client
-processes with TLS. Writes ``docs/results/codasca-fashion-mnist.md`` and its figure. ``--trials`` tries out
-step sizes with another seed, prints what came out and writes nothing; ``--runs FOLDER`` keeps the runs and
-reads those that are there already, with ``--finished`` only those; ``--at-once N`` does N at the same time;
-``--quick`` does two methods for eight rounds and writes nothing. Needs torch and Fashion-MNIST (``fenchel
-data fetch fashion-mnist``, or ``FENCHEL_DATA``).
+negative and one positive class each, one sample in ten positive, one seed, over real server and client processes
+with TLS. Writes ``docs/results/codasca-fashion-mnist.md`` and its figure. ``--runs FOLDER`` keeps the runs and
+reads those that are there already; ``--at-once N`` does N at the same time; ``--quick`` does two methods for eight
+rounds and writes nothing. Needs torch and Fashion-MNIST (``fenchel data fetch fashion-mnist``, or
+``FENCHEL_DATA``).
 """
 
 from __future__ import annotations
@@ -22,25 +21,16 @@ from numpy.typing import NDArray
 import fenchel
 from benchmarks.codasca_figure import draw
 from benchmarks.codasca_methods import METHODS, algorithm
-from benchmarks.experiment import Planned, all_done, all_kept, command_line, flags
-from benchmarks.machine import description
+from benchmarks.experiment import Planned, all_done, command_line, flags
 from benchmarks.outcome import evaluated, first, megabytes
-from benchmarks.page import put
-from benchmarks.program import markdown, progress, tell
+from benchmarks.page import made_by, put
+from benchmarks.program import markdown, tell
 from fenchel.common.data import catalogue
 from fenchel.common.data.samples import RawMatrix
 
 _EXPERIMENT = Path("experiments/codasca/fashion-mnist.yaml")
 _PAGE = Path("docs/results/codasca-fashion-mnist.md")
-_SEED, _TRIAL_SEED = 1, 0
-_GRID = {
-    "CODASCA": (0.3, 1.0, 3.0),
-    "CODA+": (0.3, 1.0, 3.0),
-    "FedAvg-CE": (0.1, 0.3, 1.0),
-    "SCAFFOLD-CE": (0.1, 0.3, 1.0),
-}
-"""Step sizes that were tried out."""
-
+_SEED = 1
 _BEST = {"CODASCA": (1.0,), "CODA+": (1.0,), "FedAvg-CE": (1.0,), "SCAFFOLD-CE": (0.3,)}
 _SMALLER = _BEST | {"SCAFFOLD-CE": (0.3, 0.1)}
 _PANELS: Mapping[tuple[int, int, int], Mapping[str, tuple[float, ...]]] = {
@@ -90,7 +80,7 @@ def _shrunk(images: RawMatrix) -> NDArray[np.uint8]:
     return shrunk
 
 
-def plan(folder: Path, wanted: Sequence[Cell], seed: int) -> dict[Cell, Planned]:
+def plan(folder: Path, wanted: Sequence[Cell]) -> dict[Cell, Planned]:
     """Return runs, and write the data that they need into the folder."""
     data = folder / "data" / "fashion-mnist-14.npz"
     if not data.exists():
@@ -106,32 +96,13 @@ def plan(folder: Path, wanted: Sequence[Cell], seed: int) -> dict[Cell, Planned]
                 f"data.file={data}",
                 f"algorithm={json.dumps(settings)}",
                 f"clients={cell.clients}",
-                f"seed={seed}",
+                f"seed={_SEED}",
                 f"rounds={rounds}",
                 f"evaluation.every={max(1, rounds // 16)}",
             ),
             folder / f"{cell.method.lower()}-{cell.clients}-{cell.window}",
         )
     return planned
-
-
-def trials(folder: Path, methods: Sequence[str]) -> list[dict[str, object]]:
-    """Try out each method's step sizes with 8 clients, in this process; return a row for each method."""
-    rows: list[dict[str, object]] = []
-    for method in methods:
-        row: dict[str, object] = {"method": method}
-        tried = [Cell(8, 32, 256, method, step_size) for step_size in _GRID[method]]
-        for cell, planned in plan(folder, tried, _TRIAL_SEED).items():
-            try:
-                run = fenchel.up(planned.settings, overrides=planned.overrides, runs=folder / "trials", in_process=True)
-                reached = f"{run.figures[_AUC]:.4f}"
-            except fenchel.FenchelError as error:
-                reached = str(error)
-            place = len(row) // 2 + 1
-            row |= {f"η {place}": cell.step_size, f"test AUC {place}": reached}
-            progress(f"{cell}: {reached}")
-        rows.append(row)
-    return rows
 
 
 def table(runs: Mapping[Cell, fenchel.Run]) -> list[dict[str, object]]:
@@ -169,42 +140,27 @@ def best(runs: Mapping[Cell, fenchel.Run], panel: tuple[int, int, int]) -> dict[
 def main() -> None:
     """Read the command line, do the runs, write the page."""
     parser = flags(__doc__, quick="two methods, eight rounds; writes nothing")
-    parser.add_argument("--finished", action="store_true", help="write the page from the runs that are kept")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--panels", type=int, nargs="+", choices=range(len(_PANELS)), help="only these; writes nothing")
-    parser.add_argument("--trials", nargs="*", metavar="METHOD", help="try out step sizes; writes nothing")
     with command_line(parser) as (words, folder):
-        folder = folder.resolve()
-        if words.trials is not None:
-            print(markdown(trials(folder, words.trials or METHODS)))
-            return
         wanted = [
             Cell(*panel, method, step_size)
-            for place, (panel, tried) in enumerate(_PANELS.items())
-            if words.panels is None or place in words.panels
+            for panel, tried in _PANELS.items()
             for method in METHODS
             for step_size in tried[method]
         ]
         if words.quick:
             wanted = [Cell(8, 8, 64, method, _BEST[method][0]) for method in METHODS[:2]]
-        planned = plan(folder, wanted, _SEED)
-        runs = all_kept(planned) if words.finished else all_done(planned, words.at_once)
+        runs = all_done(plan(folder.resolve(), wanted), words.at_once)
         rows = table(runs)
         tell({"rows": rows}, as_json=words.json)
-        if words.quick or words.panels:
+        if words.quick:
             return
         panels = {
             f"K = {panel[0]}, I = {panel[1]}, {panel[2] // panel[1]} rounds": best(runs, panel) for panel in _PANELS
         }
-        drawn = {title: curves for title, curves in panels.items() if curves}
-        draw(drawn, _PAGE.with_suffix(".png"), _AUC, label="test AUC", limits=(0.90, 0.97))
-        put(
-            _PAGE,
-            "measured",
-            f"{markdown(rows)}\n\n![Test AUC against rounds and megabytes]({_PAGE.stem}.png)\n\n"
-            f"Made by `python -m benchmarks.codasca_fashion_mnist`, server and clients in separate processes over\n"
-            f"TLS, on {description()}.",
-        )
+        draw(panels, _PAGE.with_suffix(".png"), _AUC, label="test AUC", limits=(0.90, 0.97))
+        picture = f"![Test AUC against rounds and megabytes]({_PAGE.stem}.png)"
+        put(_PAGE, "measured", f"{markdown(rows)}\n\n{picture}\n\n{made_by('codasca_fashion_mnist')}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-METHODS = ("CODASCA", "CODA+", "FedAvg-CE", "SCAFFOLD-CE")
+METHODS: tuple[str, ...] = ("CODASCA", "CODA+", "FedAvg-CE", "SCAFFOLD-CE")
 
 _AUC = {"CODASCA": {"name": "codasca"}, "CODA+": {"name": "coda-plus", "output": "last"}}
 _CROSS_ENTROPY = {"FedAvg-CE": {"name": "fedavg"}, "SCAFFOLD-CE": {"name": "scaffold"}}

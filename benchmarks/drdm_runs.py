@@ -1,9 +1,9 @@
-"""What the programs about DRDM have in common: methods, trials of step sizes, rows of tables, curves."""
+"""What the programs about DRDM have in common: methods, rows of tables, curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 import fenchel
-from benchmarks.experiment import Planned, begun, done, kept
+from benchmarks.experiment import Planned, done
 from benchmarks.figure import canvas
 from benchmarks.outcome import Floats, Integers, evaluated, evaluated_in_all, first
-from benchmarks.program import progress
 from fenchel.common.wire.phases import EVALUATE
 from fenchel.report.render.canvas import COLORS
 
@@ -29,94 +28,12 @@ class Method:
     title: str  # its name
     algorithm: Mapping[str, Any]  # settings, without what was tried out
     tuned: Mapping[str, float]  # the best of what was tried out
-    grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """What was tried out: values of each setting. Empty: it has another row's values."""
     paper: tuple[float, ...] = ()
     """Average, worst client and standard deviation in the paper, in percent; empty: not in the paper."""
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Of the algorithm."""
-        return {**self.algorithm, **self.tuned}
-
-    def planned(self, settings: Path, runs: Path, overrides: Sequence[str], *, in_process: bool = False) -> Planned:
-        """Return its run with a settings file, kept below ``runs``; the overrides are those beside the algorithm."""
-        return Planned.row(settings, self.title, self.settings, overrides, runs, in_process=in_process)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A choice of settings that was tried out."""
-
-    method: str  # title of the method
-    tried: Mapping[str, float]  # the settings
-    worst: float
-    """worst, mean: accuracy of the worst client and average over the clients, in the mean over the last two thirds of
-    the evaluations: single rounds go up and down. NaN: the run broke off."""
-    mean: float
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it came to its end."""
-        return not np.isnan(self.worst)
-
-    @property
-    def words(self) -> str:
-        """The settings, in words."""
-        return ", ".join(f"{name} {value:.3g}" for name, value in self.tried.items())
-
-
-def attempt(
-    path: Path, method: Method, folder: Path, overrides: Sequence[str], *, only_kept: bool = False
-) -> fenchel.Run | None:
-    """Do a method's run in this process, to whatever end it comes; or return the one that is in its folder.
-
-    folder: where runs are kept.
-    only_kept: do no run: return the last one that was begun, or ``None``. Otherwise one that broke off is done again.
-    """
-    planned = method.planned(path, folder, overrides, in_process=True)
-    if only_kept:
-        return kept(planned) or begun(planned)
-    try:
-        return done(planned)
-    except fenchel.FenchelError as error:
-        progress(f"{method.title} {dict(method.tuned)}: {error}")
-        return begun(planned)
-
-
-def trials(
-    path: Path, methods: Iterable[Method], folder: Path, overrides: Sequence[str], *, only_kept: bool = False
-) -> list[Trial]:
-    """Try out each method's grid, in this process, and keep the runs; parameters as for :func:`attempt`.
-
-    With ``only_kept``, what was never begun is left out.
-    """
-    tested = []
-    for method in (method for method in methods if method.grid):
-        for tried in combinations(method.grid):
-            run = attempt(path, replace(method, tuned=tried), folder / "trials", overrides, only_kept=only_kept)
-            if run is None and only_kept:
-                continue
-            tested.append(_tested(method, tried, run))
-            progress(f"{method.title}, {tested[-1].words}: {tested[-1].worst:.2%} {tested[-1].mean:.2%}")
-    return tested
-
-
-def _tested(method: Method, tried: Mapping[str, float], run: fenchel.Run | None) -> Trial:
-    if run is None or not run.completed:
-        return Trial(method.title, tried, np.nan, np.nan)
-    _, worst = evaluated(run, WORST)
-    _, mean = evaluated(run, MEAN)
-    late = worst.size // 3
-    return Trial(method.title, tried, float(worst[late:].mean()), float(mean[late:].mean()))
-
-
-def combinations(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """Return every choice of one value for each setting."""
-    chosen: list[dict[str, float]] = [{}]
-    for name, values in grid.items():
-        chosen = [{**before, name: value} for before in chosen for value in values]
-    return chosen
+    def run(self, settings: Path, runs: Path, overrides: Sequence[str]) -> fenchel.Run:
+        """Do its run with a settings file, or return the one below ``runs``; overrides are beside the algorithm."""
+        return done(Planned.row(settings, self.title, {**self.algorithm, **self.tuned}, overrides, runs))
 
 
 def megabytes(run: fenchel.Run) -> Floats:

@@ -50,19 +50,12 @@ class Planned:
 
     @classmethod
     def row(
-        cls,
-        settings: Path,
-        title: str,
-        algorithm: Mapping[str, Any],
-        overrides: Sequence[str],
-        runs: Path,
-        *,
-        in_process: bool = False,
+        cls, settings: Path, title: str, algorithm: Mapping[str, Any], overrides: Sequence[str], runs: Path
     ) -> Planned:
         """Return the run of a table's row: it is kept below ``runs`` in a folder with the row's title."""
         folder = runs / re.sub(r"[^a-z0-9]+", "-", title.lower())
         chosen = (f"algorithm={json.dumps(dict(algorithm))}", *overrides)
-        return cls(settings, chosen, folder, in_process=in_process)
+        return cls(settings, chosen, folder)
 
 
 def kept(planned: Planned) -> fenchel.Run | None:
@@ -73,13 +66,6 @@ def kept(planned: Planned) -> fenchel.Run | None:
         if run.completed and run.settings == wanted:
             return run
     return None
-
-
-def begun(planned: Planned) -> fenchel.Run | None:
-    """Return the last run with these settings that is in the folder, to whatever end it has come."""
-    wanted = load(planned.settings, planned.overrides)
-    runs = (fenchel.Run(found.parent) for found in sorted(planned.folder.glob("*/settings.yaml"), reverse=True))
-    return next((run for run in runs if run.settings == wanted), None)
 
 
 def done(planned: Planned) -> fenchel.Run:
@@ -113,9 +99,3 @@ def all_done(plan: Mapping[Key, Planned], at_once: int) -> dict[Key, fenchel.Run
 def path_of(planned: Planned) -> Path:
     """Return the folder of the run that is kept, or do it: what another process can tell of it."""
     return done(planned).path
-
-
-def all_kept(plan: Mapping[Key, Planned]) -> dict[Key, fenchel.Run]:
-    """Return those runs of a plan that are in their folders already."""
-    found = {key: kept(planned) for key, planned in plan.items()}
-    return {key: run for key, run in found.items() if run is not None}

@@ -1,7 +1,7 @@
 """Rounds that FedAvg needs on MNIST with two digits per client: 100 clients, 10 a round, softmax.
 
-Real server and client processes over TLS. Writes ``docs/results/fedavg-mnist.md`` and its figure; ``--quick``
-runs one seed for 60 rounds and writes nothing. Needs MNIST (``fenchel data fetch mnist``, or
+Real server and client processes over TLS. Writes the table and the figure of ``docs/results/fedavg-mnist.md``;
+``--quick`` runs one seed for 60 rounds and writes nothing. Needs MNIST (``fenchel data fetch mnist``, or
 ``FENCHEL_DATA``).
 """
 
@@ -11,18 +11,14 @@ import tempfile
 from pathlib import Path
 
 import fenchel
-from benchmarks.machine import description
+from benchmarks.outcome import evaluated, first
+from benchmarks.page import made_by, put
 from benchmarks.program import Figures, markdown, progress, run
 from fenchel.report.render.figure import draw
 
 _EXPERIMENT = "experiments/mnist-fedavg.yaml"
 _TARGETS = (0.80, 0.85, 0.90)
 _PAGE = Path("docs/results/fedavg-mnist.md")
-
-
-def rounds_to(accuracies: list[float], target: float) -> int | None:
-    """Return the first round whose test accuracy reaches the target, counted from 1."""
-    return next((t for t, accuracy in enumerate(accuracies, 1) if accuracy >= target), None)
 
 
 def measure(quick: bool) -> Figures:
@@ -36,8 +32,8 @@ def measure(quick: bool) -> Figures:
             overrides += ["evaluation.every=1", "evaluation.clients=false"]
             done = fenchel.up(_EXPERIMENT, overrides=overrides, processes=4, runs=temporary)
             runs.append(done)
-            accuracies = done.metrics_table["test_accuracy"].to_pylist()
-            reached = {f"rounds to {target:.0%}": rounds_to(accuracies, target) for target in _TARGETS}
+            rounds, accuracies = evaluated(done, "test_accuracy")
+            reached = {f"rounds to {target:.0%}": first(rounds, accuracies, target) for target in _TARGETS}
             rows.append(
                 {
                     "seed": seed,
@@ -48,28 +44,10 @@ def measure(quick: bool) -> Figures:
                 }
             )
         if not quick:
-            _PAGE.parent.mkdir(exist_ok=True)
             draw(runs, _PAGE.with_suffix(".png"))
-            _PAGE.write_text(_page(rows))
+            put(_PAGE, "seeds", markdown(rows))
+            put(_PAGE, "made", made_by("fedavg_mnist"))
     return {"rows": rows}
-
-
-def _page(rows: list[dict[str, object]]) -> str:
-    return f"""# FedAvg on MNIST, two digits per client
-
-100 clients hold two digits each; 10 of them take part in a round, one epoch of batches of 10 each. Softmax
-regression, test accuracy on the 10,000 test images after every round. Settings: `{_EXPERIMENT}`.
-
-{markdown(rows)}
-
-With two digits per client the accuracy goes up and down from round to round: ten clients may miss some digits
-altogether. "Rounds to" is the first round that reaches the accuracy.
-
-![Curves of the three seeds](fedavg-mnist.png)
-
-Made by `python -m benchmarks.fedavg_mnist`, server and clients in separate processes over TLS, on
-{description()}.
-"""
 
 
 if __name__ == "__main__":

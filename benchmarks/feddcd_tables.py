@@ -1,19 +1,18 @@
 """Tables 2 and 3 of the FedDCD paper: FedDCD, AccFedDCD and the primal methods, 100 clients, beside its numbers.
 
 Real server and client processes with TLS on MNIST and RCV1, and the optimum computed on one machine. Writes the
-tables and figures of ``docs/results/feddcd-*.md``; what stands around the tables was written by people, for
-one run of this program: read it again when they change. Name the tables that are wanted (``--list``), or none
-for all of them: about an hour on two cores. ``--runs FOLDER`` keeps the runs and reads those that are there
-already; ``--quick`` does the dual methods on MNIST for ten rounds and writes nothing. Needs MNIST and RCV1
-(``fenchel data fetch``, or ``FENCHEL_DATA``).
+tables and figures of ``docs/results/feddcd-*.md``; what stands around the tables was written by people, for one run
+of this program: read it again when they change. Name the tables that are wanted, or none for all of them: about an
+hour on two cores. ``--runs FOLDER`` keeps the runs and reads those that are there already; ``--quick`` does the
+dual methods on MNIST for ten rounds and writes nothing. Needs MNIST and RCV1 (``fenchel data fetch``, or
+``FENCHEL_DATA``).
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 import fenchel
-from benchmarks.experiment import Planned, done, flags
-from benchmarks.machine import description
-from benchmarks.page import put
-from benchmarks.program import allow_many_sockets, markdown, progress
+from benchmarks.experiment import Planned, command_line, done, flags
+from benchmarks.figure import canvas
+from benchmarks.outcome import Floats, first
+from benchmarks.page import made_by, put
+from benchmarks.program import markdown, progress
 from fenchel.common.data.catalogue import locate
 from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.factory import build_objective
@@ -41,16 +41,6 @@ _PAGES = Path("docs/results")
 
 
 @dataclass(frozen=True)
-class Method:
-    """A row of a table."""
-
-    title: str  # its name
-    algorithm: dict[str, Any]  # settings
-    paper: tuple[str, ...] = ()  # the paper's figures, as many as its table has columns; empty: not in the paper
-    rounds: int | None = None  # how many are run; ``None``: as many as the table says
-
-
-@dataclass(frozen=True)
 class Table:
     """A table of a page."""
 
@@ -58,11 +48,13 @@ class Table:
     page: str  # which page of ``docs/results`` it is on
     title: str  # of the figure
     experiment: str  # settings file
-    methods: tuple[Method, ...]  # the rows
+    algorithms: Mapping[str, dict[str, Any]]  # settings of each row's, by its title
+    paper: Mapping[str, tuple[str, ...]]  # the paper's figures of those rows that it has
     rounds: int  # how many are run
     targets: tuple[float, ...]
     """Objective gaps whose first round is looked for: Table 2. None: test accuracy, as in Table 3."""
     overrides: tuple[str, ...] = ()  # what differs from the settings file
+    fewer: Mapping[str, int] = field(default_factory=dict)  # rounds of the rows that do fewer
 
 
 def _primal(step_size: float, batch_size: int, proximity: float = 1e-4) -> dict[str, dict[str, Any]]:
@@ -73,15 +65,6 @@ def _primal(step_size: float, batch_size: int, proximity: float = 1e-4) -> dict[
         "FedProx": {"name": "fedprox", "proximity": proximity, **local},
         "SCAFFOLD": {"name": "scaffold", **local},
     }
-
-
-def _table_2(
-    algorithms: dict[str, dict[str, Any]], paper: dict[str, tuple[str, ...]], rounds: dict[str, int] | None = None
-) -> tuple[Method, ...]:
-    return tuple(
-        Method(title, algorithm, paper.get(title, ()), (rounds or {}).get(title))
-        for title, algorithm in algorithms.items()
-    )
 
 
 _UNPUBLISHED_SCAFFOLD = "SCAFFOLD as published (no correction)"
@@ -138,114 +121,88 @@ _PLAIN_AND_THEIRS = _pick(_LINEAR_DUAL, "FedDCD", "AccFedDCD, two cohorts, beta 
 TABLES = (
     Table(
         "mnist", "feddcd-mnist", "MNIST, softmax, 100 clients, 30 a round", "mnist-mlr",
-        _table_2(
-            _pick(_LINEAR_DUAL, "FedDCD", "FedDCD, eta = 1.9", "AccFedDCD, two cohorts", "AccFedDCD, one cohort",
-                  "AccFedDCD, one cohort, beta = 1")
-            | _pick(_MNIST_PRIMAL, "FedAvg", "FedProx") | _PUBLISHED | _pick(_MNIST_PRIMAL, "SCAFFOLD")
-            | _FULL_GRADIENTS,
-            {"FedDCD": ("4", "28"), "AccFedDCD, two cohorts": ("3", "15"), "FedAvg": ("17", "51"),
-             "FedProx": ("17", "47"), _UNPUBLISHED_SCAFFOLD: ("17", "45")},
-        ),
+        _pick(_LINEAR_DUAL, "FedDCD", "FedDCD, eta = 1.9", "AccFedDCD, two cohorts", "AccFedDCD, one cohort",
+              "AccFedDCD, one cohort, beta = 1")
+        | _pick(_MNIST_PRIMAL, "FedAvg", "FedProx") | _PUBLISHED | _pick(_MNIST_PRIMAL, "SCAFFOLD")
+        | _FULL_GRADIENTS,
+        {"FedDCD": ("4", "28"), "AccFedDCD, two cohorts": ("3", "15"), "FedAvg": ("17", "51"),
+         "FedProx": ("17", "47"), _UNPUBLISHED_SCAFFOLD: ("17", "45")},
         60, (1e-2, 1e-3),
     ),
     Table(
         "mnist-10", "feddcd-mnist", "MNIST, softmax, 100 clients, 10 a round", "mnist-mlr",
-        _table_2(
-            _PLAIN_AND_THEIRS | _MNIST_PRIMAL,
-            {"FedDCD": ("19",), "AccFedDCD, two cohorts, beta = 1": ("14",), "FedAvg": ("19",), "FedProx": ("18",),
-             "SCAFFOLD": ("18",)},
-        ),
+        _PLAIN_AND_THEIRS | _MNIST_PRIMAL,
+        {"FedDCD": ("19",), "AccFedDCD, two cohorts, beta = 1": ("14",), "FedAvg": ("19",), "FedProx": ("18",),
+         "SCAFFOLD": ("18",)},
         25, (1e-2,), (_SIZE.format(10),),
     ),
     Table(
         "mnist-5", "feddcd-mnist", "MNIST, softmax, 100 clients, 5 a round", "mnist-mlr",
-        _table_2(
-            _PLAIN_AND_THEIRS | _MNIST_PRIMAL,
-            {"FedDCD": ("3",), "AccFedDCD, two cohorts, beta = 1": ("1",), "FedAvg": ("5",), "FedProx": ("5",),
-             "SCAFFOLD": ("5",)},
-        ),
+        _PLAIN_AND_THEIRS | _MNIST_PRIMAL,
+        {"FedDCD": ("3",), "AccFedDCD, two cohorts, beta = 1": ("1",), "FedAvg": ("5",), "FedProx": ("5",),
+         "SCAFFOLD": ("5",)},
         10, (1e-1,), (_SIZE.format(5),),
     ),
     Table(
         "rcv1", "feddcd-rcv1", "RCV1, softmax, 100 clients, 30 a round", "rcv1-mlr",
-        _table_2(
-            _SOME_DUAL | _primal(0.1, 1),
-            {"FedDCD": ("10", "24"), "AccFedDCD, two cohorts, beta = 1": ("5", "30"), "FedAvg": ("10", "> 100"),
-             "FedProx": ("10", "> 100"), "SCAFFOLD": ("11", "> 100")},
-            {"FedAvg": 20, "FedProx": 12, "SCAFFOLD": 20},
-        ),
-        40, (1e-2, 1e-3),
+        _SOME_DUAL | _primal(0.1, 1),
+        {"FedDCD": ("10", "24"), "AccFedDCD, two cohorts, beta = 1": ("5", "30"), "FedAvg": ("10", "> 100"),
+         "FedProx": ("10", "> 100"), "SCAFFOLD": ("11", "> 100")},
+        40, (1e-2, 1e-3), fewer={"FedAvg": 20, "FedProx": 12, "SCAFFOLD": 20},
     ),
     Table(
         "rcv1-10", "feddcd-rcv1", "RCV1, softmax, 100 clients, 10 a round", "rcv1-mlr",
-        _table_2(
-            _PLAIN_AND_THEIRS | _primal(0.1, 1),
-            {"FedDCD": ("27",), "AccFedDCD, two cohorts, beta = 1": ("14",), "FedAvg": ("11",), "FedProx": ("11",),
-             "SCAFFOLD": ("11",)},
-            {"FedAvg": 15, "FedProx": 15, "SCAFFOLD": 15},
-        ),
-        35, (1e-2,), (_SIZE.format(10),),
+        _PLAIN_AND_THEIRS | _primal(0.1, 1),
+        {"FedDCD": ("27",), "AccFedDCD, two cohorts, beta = 1": ("14",), "FedAvg": ("11",), "FedProx": ("11",),
+         "SCAFFOLD": ("11",)},
+        35, (1e-2,), (_SIZE.format(10),), fewer={"FedAvg": 15, "FedProx": 15, "SCAFFOLD": 15},
     ),
     Table(
         "rcv1-5", "feddcd-rcv1", "RCV1, softmax, 100 clients, 5 a round", "rcv1-mlr",
-        _table_2(
-            _PLAIN_AND_THEIRS | _primal(0.1, 1),
-            {"FedDCD": ("5",), "AccFedDCD, two cohorts, beta = 1": ("1",), "FedAvg": ("3",), "FedProx": ("3",),
-             "SCAFFOLD": ("3",)},
-        ),
+        _PLAIN_AND_THEIRS | _primal(0.1, 1),
+        {"FedDCD": ("5",), "AccFedDCD, two cohorts, beta = 1": ("1",), "FedAvg": ("3",), "FedProx": ("3",),
+         "SCAFFOLD": ("3",)},
         10, (1e-1,), (_SIZE.format(5),),
     ),
     Table(
         "mlp", "feddcd-mlp", "MNIST, network 784-32-10, 100 clients, 30 a round", "mnist-mlp",
-        _table_2(
-            _NETWORK_DUAL | _TWENTY_STEPS | _primal(0.1, 128) | _TEN_EPOCHS,
-            {"FedDCD": ("49", "> 100"), "AccFedDCD, two cohorts": ("28", "> 100"), "FedAvg": ("> 100", "> 100"),
-             "FedProx": ("99", "> 100"), "SCAFFOLD": ("44", "> 100")},
-            {"FedDCD": 60, "AccFedDCD, two cohorts": 60, "AccFedDCD, one cohort": 60, "FedAvg, 10 epochs": 60,
-             "SCAFFOLD, 10 epochs": 60},
-        ),
+        _NETWORK_DUAL | _TWENTY_STEPS | _primal(0.1, 128) | _TEN_EPOCHS,
+        {"FedDCD": ("49", "> 100"), "AccFedDCD, two cohorts": ("28", "> 100"), "FedAvg": ("> 100", "> 100"),
+         "FedProx": ("99", "> 100"), "SCAFFOLD": ("44", "> 100")},
         100, (1e-2, 1e-3),
+        fewer={"FedAvg, 10 epochs": 60, "SCAFFOLD, 10 epochs": 60} | dict.fromkeys(_NETWORK_DUAL, 60),
     ),
     Table(
         "mlp-10", "feddcd-mlp", "MNIST, network 784-32-10, 100 clients, 10 a round", "mnist-mlp",
-        _table_2(
-            _NETWORK_DUAL | _primal(0.1, 128),
-            {"FedDCD": ("96",), "AccFedDCD, two cohorts": ("> 500",), "FedAvg": ("> 500",), "FedProx": ("> 500",),
-             "SCAFFOLD": ("418",)},
-        ),
+        _NETWORK_DUAL | _primal(0.1, 128),
+        {"FedDCD": ("96",), "AccFedDCD, two cohorts": ("> 500",), "FedAvg": ("> 500",), "FedProx": ("> 500",),
+         "SCAFFOLD": ("418",)},
         100, (1e-2,), (_SIZE.format(10),),
     ),
     Table(
         "mlp-5", "feddcd-mlp", "MNIST, network 784-32-10, 100 clients, 5 a round", "mnist-mlp",
-        _table_2(
-            _NETWORK_DUAL | _primal(0.1, 128),
-            {"FedDCD": ("5",), "AccFedDCD, two cohorts": ("4",), "FedAvg": ("88",), "FedProx": ("83",),
-             "SCAFFOLD": ("79",)},
-            {"FedDCD": 20, "AccFedDCD, two cohorts": 20, "AccFedDCD, one cohort": 20},
-        ),
-        90, (1e-1,), (_SIZE.format(5),),
+        _NETWORK_DUAL | _primal(0.1, 128),
+        {"FedDCD": ("5",), "AccFedDCD, two cohorts": ("4",), "FedAvg": ("88",), "FedProx": ("83",),
+         "SCAFFOLD": ("79",)},
+        90, (1e-1,), (_SIZE.format(5),), fewer=dict.fromkeys(_NETWORK_DUAL, 20),
     ),
     Table(
         "two-digits-mlp", "feddcd-two-digits", "MNIST, network, two digits a client, 30 of 100 a round", "mnist-mlp",
-        _table_2(
-            _alike(
-                {"FedDCD": {"name": "feddcd", **_SGD},
-                 "AccFedDCD, two cohorts": {"name": "acc-feddcd", "cohorts": 2, "conditioning": 0.3, **_SGD},
-                 "AccFedDCD, one cohort": {"name": "acc-feddcd", "conditioning": 0.3, **_SGD}}
-                | _primal(0.1, 128)
-            ),
-            {"FedDCD": ("90.02%", "0.103"), "AccFedDCD, two cohorts": ("90.32%", "0.107"),
-             "FedAvg": ("88.17%", "0.302"), "FedProx": ("87.92%", "0.277"), "SCAFFOLD": ("90.23%", "0.089")},
+        _alike(
+            {"FedDCD": {"name": "feddcd", **_SGD},
+             "AccFedDCD, two cohorts": {"name": "acc-feddcd", "cohorts": 2, "conditioning": 0.3, **_SGD},
+             "AccFedDCD, one cohort": {"name": "acc-feddcd", "conditioning": 0.3, **_SGD}}
+            | _primal(0.1, 128)
         ),
+        {"FedDCD": ("90.02%", "0.103"), "AccFedDCD, two cohorts": ("90.32%", "0.107"),
+         "FedAvg": ("88.17%", "0.302"), "FedProx": ("87.92%", "0.277"), "SCAFFOLD": ("90.23%", "0.089")},
         60, (), _TWO_DIGITS,
     ),
     Table(
         "two-digits-mlr", "feddcd-two-digits", "MNIST, softmax, two digits a client, 30 of 100 a round", "mnist-mlr",
-        _table_2(
-            _alike(_PLAIN_AND_THEIRS | _MNIST_PRIMAL),
-            {"FedDCD": ("88.16%", "0.132"), "AccFedDCD, two cohorts, beta = 1": ("89.24% of the training set", "0.025"),
-             "FedAvg": ("88.30%", "0.160"), "FedProx": ("88.67%", "0.179"), "SCAFFOLD": ("88.47%", "0.164")},
-        ),
+        _alike(_PLAIN_AND_THEIRS | _MNIST_PRIMAL),
+        {"FedDCD": ("88.16%", "0.132"), "AccFedDCD, two cohorts, beta = 1": ("89.24% of the training set", "0.025"),
+         "FedAvg": ("88.30%", "0.160"), "FedProx": ("88.67%", "0.179"), "SCAFFOLD": ("88.47%", "0.164")},
         30, (), _TWO_DIGITS,
     ),
 )  # fmt: skip
@@ -297,21 +254,17 @@ def _lowest_by_adam(objective: Objective, seed: int) -> float:
     return lowest
 
 
-def first(gaps: Sequence[float], target: float) -> int | None:
-    """Return the first round with a gap below the target, counted from 1."""
-    return next((t for t, gap in enumerate(gaps, 1) if gap <= target), None)
-
-
-def row(table: Table, method: Method, run: fenchel.Run, gaps: Sequence[float]) -> dict[str, object]:
+def row(table: Table, method: str, run: fenchel.Run, gaps: Floats) -> dict[str, object]:
     """Return a row of the table."""
     metrics = run.metrics_table
-    figures: dict[str, object] = {"method": method.title}
-    papers = method.paper or ("",) * max(len(table.targets), 2)
+    figures: dict[str, object] = {"method": method}
+    papers = table.paper.get(method, ("",) * max(len(table.targets), 2))
+    rounds = np.arange(1, len(gaps) + 1)
     if table.targets:
         for target, paper in zip(table.targets, papers, strict=False):
-            figures[f"rounds to {target:g}"] = first(gaps, target) or f"> {len(gaps)}"
+            figures[f"rounds to {target:g}"] = first(rounds, -gaps, -target) or f"> {len(gaps)}"
             figures[f"paper, {target:g}"] = paper
-        figures |= traffic(run, first(gaps, table.targets[-1]), f"{table.targets[-1]:g}")
+        figures |= traffic(run, first(rounds, -gaps, -table.targets[-1]), f"{table.targets[-1]:g}")
         figures["last gap"] = f"{gaps[-1]:.1e} ({len(gaps)} rounds)"
     else:
         accuracy = metrics["test_accuracy"].to_pylist()
@@ -338,51 +291,44 @@ def traffic(run: fenchel.Run, reached: int | None, target: str) -> dict[str, obj
     }
 
 
-def run_of(table: Table, method: Method, runs: Path) -> fenchel.Run:
+def run_of(table: Table, method: str, runs: Path) -> fenchel.Run:
     """Do a row's run, or return the one that is in its folder already."""
     path, shared = settings_of(table)
     overrides = (
-        f"rounds={method.rounds or table.rounds}",
+        f"rounds={table.fewer.get(method, table.rounds)}",
         "participation.deadline=3600",  # a busy machine shall not change who takes part
         *shared,
     )
-    return done(Planned.row(path, method.title, method.algorithm, overrides, runs / table.name))
+    return done(Planned.row(path, method, table.algorithms[method], overrides, runs / table.name))
 
 
-def measure(table: Table, runs: Path) -> tuple[list[dict[str, object]], dict[str, list[float]], float]:
+def measure(table: Table, runs: Path) -> tuple[list[dict[str, object]], dict[str, Floats], float]:
     """Run all rows; return them, the gap after each round of each, and the optimum."""
     path, shared = settings_of(table)
     best = optimum(path, shared, runs)
     progress(f"{table.name}: the optimum is {best:.9f}")
     rows, curves = [], {}
-    for method in table.methods:
-        progress(f"{table.name}: {method.title}")
+    for method in table.algorithms:
+        progress(f"{table.name}: {method}")
         run = run_of(table, method, runs)
-        gaps = [value - best for value in run.metrics_table["objective"].to_pylist()]
+        gaps = run.metrics_table["objective"].to_numpy() - best
         rows.append(row(table, method, run, gaps))
-        curves[method.title] = gaps if table.targets else run.metrics_table["test_accuracy"].to_pylist()
+        curves[method] = gaps if table.targets else run.metrics_table["test_accuracy"].to_numpy()
     return rows, curves, best
 
 
-def _draw(table: Table, curves: dict[str, list[float]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for (title, values), color in zip(curves.items(), COLORS * 2, strict=False):
-        style: dict[str, Any] = {"linestyle": "-" if "DCD" in title else "--", "linewidth": 1.6, "color": color}
-        rounds = range(1, len(values) + 1)
-        if table.targets:
-            axes.semilogy(rounds, values, label=title, **style)
-        else:
-            axes.plot(rounds, values, label=title, **style)
-    axes.set(xlabel="round", ylabel="objective gap" if table.targets else "test accuracy", title=table.title)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
+def _draw(table: Table, curves: dict[str, Floats], path: Path) -> None:
+    with canvas(path, (8, 4.5), dpi=110) as figure:
+        axes = figure.subplots()
+        for (title, values), color in zip(curves.items(), COLORS * 2, strict=False):
+            dash = "-" if "DCD" in title else "--"
+            axes.plot(np.arange(1, values.size + 1), values, dash, color=color, linewidth=1.6, label=title)
+        axes.set(xlabel="round", ylabel="objective gap" if table.targets else "test accuracy", title=table.title)
+        axes.set_yscale("log" if table.targets else "linear")
+        axes.legend(fontsize=8)
 
 
-def write(table: Table, rows: list[dict[str, object]], curves: dict[str, list[float]], best: float) -> None:
+def write(table: Table, rows: list[dict[str, object]], curves: dict[str, Floats], best: float) -> None:
     """Put a table, its figure and where it was made between the page's markers."""
     _draw(table, curves, _PAGES / f"feddcd-{table.name}.png")
     made = f"""
@@ -392,32 +338,24 @@ Optimum: {best:.9f}.
 
 ![{table.title}](feddcd-{table.name}.png)
 
-Made by `python -m benchmarks.feddcd_tables {table.name}` on {description()}.
+{made_by(f"feddcd_tables {table.name}")}
 """
     put(_PAGES / f"{table.page}.md", table.name, made)
 
 
 def main() -> None:
     """Read the command line, and make the tables."""
-    parser = flags(__doc__, quick="two rows, ten rounds; writes nothing")
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="which tables; all of them, if none is named")
-    parser.add_argument("--list", action="store_true", help="print the names of the tables")
-    words = parser.parse_args()
     names = {table.name: table for table in TABLES}
-    if words.list:
-        print("\n".join(names))
-        return
-    if unknown := set(words.tables) - set(names):
-        parser.error(f"no table is called {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    allow_many_sockets()
-    chosen = [names[name] for name in words.tables or names]
-    if words.quick:
-        methods = tuple(replace(method, rounds=10) for method in TABLES[0].methods[:4:3])
-        chosen = [replace(TABLES[0], methods=methods)]
+    parser = flags(__doc__, quick="two rows, ten rounds; writes nothing")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", choices=[[], *names], help=f"of {', '.join(names)}")
     figures = {}
-    with tempfile.TemporaryDirectory() as temporary:
+    with command_line(parser) as (words, folder):
+        chosen = [names[name] for name in words.tables or names]
+        if words.quick:
+            two = dict(list(TABLES[0].algorithms.items())[:4:3])
+            chosen = [replace(TABLES[0], algorithms=two, rounds=10)]
         for table in chosen:
-            rows, curves, best = measure(table, words.runs or Path(temporary))
+            rows, curves, best = measure(table, folder)
             figures[table.name] = {"rows": rows, "optimum": best}
             print(markdown(rows))
             if not words.quick:

@@ -18,11 +18,8 @@ import numpy as np
 
 import fenchel
 from benchmarks.experiment import command_line, flags
-from benchmarks.fedpdm_runs import MORE_COLORS, Row, bits, optimum, rounds_to, runs_of
-from benchmarks.figure import canvas
-from benchmarks.machine import description
-from benchmarks.outcome import evaluated_in_all
-from benchmarks.page import put
+from benchmarks.fedpdm_runs import Row, against_rounds_and_bits, bits, optimum, rounds_to, runs_of
+from benchmarks.page import made_by, put
 from benchmarks.program import markdown, progress, tell
 
 _EXPERIMENT = Path("experiments/fedpdm/digits.yaml")
@@ -183,19 +180,8 @@ def line(row: Row, observed: Observed, runs: Sequence[fenchel.Run], *, noisy: bo
 
 
 def _draw(curves: Mapping[str, Sequence[fenchel.Run]], path: Path) -> None:
-    """F against rounds and against bits, means over seeds."""
-    with canvas(path, (10, 4.2)) as figure:
-        left, right = figure.subplots(1, 2, sharey=True)
-        for (title, runs), color in zip(curves.items(), MORE_COLORS, strict=False):
-            rounds, values = evaluated_in_all(runs, "objective")
-            objective = values.mean(axis=0)
-            mbit = np.mean([bits(run).payload[rounds - 1] for run in runs], axis=0) / 1e6
-            compressed = title.startswith(("BSDP", "EF21", "random"))
-            dash = "-" if title.startswith("FedPDM") else "-." if compressed else "--"
-            left.plot(rounds, objective, dash, color=color, linewidth=1.6, label=title)
-            right.plot(mbit, objective, dash, color=color, linewidth=1.6)
-        left.set(xlabel="round", ylabel="objective F", title="Against rounds", yscale="log")
-        right.set(xlabel="Mbit from the clients (payload)", title="Against bits", xscale="log")
+    with against_rounds_and_bits(curves, "objective", path, (10, 4.2)) as (_, left, right):
+        left.set(ylabel="objective F", yscale="log")
         for axis in (left.yaxis, right.xaxis):
             axis.set_major_formatter(lambda value, _: f"{value:g}")
         left.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if value in (0.4, 0.5, 0.7, 2.0) else "")
@@ -215,31 +201,6 @@ def central(seeds: Sequence[int]) -> dict[str, object]:
 
 
 _CENTRAL = {"on one machine": "spec.", "F*": "0.409", "accuracy": "0.964", "of each seed": "", "non-zeros": "227"}
-
-
-def write(
-    rows: Sequence[Mapping[str, object]],
-    noisy: Sequence[Mapping[str, object]],
-    best: Mapping[str, object],
-    seeds: Sequence[int],
-) -> None:
-    """Put tables, figure and where they were made between the page's markers."""
-    made = f"""
-Means and standard deviations over {len(seeds)} seeds; each seed has its own test set, shards and cohorts.
-
-{markdown([best, _CENTRAL])}
-
-{markdown(rows)}
-
-![Objective against rounds and against bits]({_PAGE.stem}.png)
-
-Gaussian noise on every value that is sent (`uplink.noise`), rho = 1:
-
-{markdown(noisy)}
-
-Made by `python -m benchmarks.fedpdm_digits` on {description()}.
-"""
-    put(_PAGE, "measured", made)
 
 
 def main() -> None:
@@ -267,7 +228,16 @@ def main() -> None:
             noisy.append(line(row, observed, runs_of(_EXPERIMENT, row, seeds, folder), noisy=True))
         _draw({title: curves[title] for title in _DRAWN}, _PAGE.with_suffix(".png"))
         best = central(seeds)
-        write(rows, noisy, best, seeds)
+        parts = (
+            f"Means and standard deviations over {len(seeds)} seeds; each has its own test set, shards and cohorts.",
+            markdown([best, _CENTRAL]),
+            markdown(rows),
+            f"![Objective against rounds and against bits]({_PAGE.stem}.png)",
+            "Gaussian noise on every value that is sent (`uplink.noise`), rho = 1:",
+            markdown(noisy),
+            made_by("fedpdm_digits"),
+        )
+        put(_PAGE, "measured", "\n\n".join(parts))
         print(markdown(rows))
         print(markdown(noisy))
         if words.json:

@@ -22,9 +22,8 @@ import fenchel
 from benchmarks.experiment import command_line, flags
 from benchmarks.fedpdm_runs import Row, run_of, runs_of
 from benchmarks.figure import canvas
-from benchmarks.machine import description
 from benchmarks.outcome import evaluated
-from benchmarks.page import put
+from benchmarks.page import made_by, put
 from benchmarks.program import markdown, progress, tell
 from fenchel.algorithms.privacy_requirements import facts_of
 from fenchel.common.accounting.accountant import calibrate
@@ -154,23 +153,6 @@ def _draw(accuracy: Mapping[str, Sequence[float]], plain: float, path: Path) -> 
         axes.legend(frameon=False, fontsize=8)
 
 
-def write(rows: Sequence[Mapping[str, object]], plain: Sequence[Mapping[str, object]], seeds: Sequence[int]) -> None:
-    """Put tables, figure and where they were made between the page's markers."""
-    made = f"""
-{markdown(rows)}
-
-{markdown(plain)}
-
-Accuracy: test accuracy, mean of the last 50 rounds{"" if len(seeds) == 1 else f" and of {len(seeds)} seeds"}.
-
-![Accuracy against epsilon]({_PAGE.stem}.png)
-
-Made by `python -m benchmarks.fedpdm_dp`, server and clients in separate processes over TLS, on
-{description()}.
-"""
-    put(_PAGE, "measured", made)
-
-
 def main() -> None:
     """Read the command line, run the rows, write the page."""
     parser = flags(__doc__, quick="two rows, ten rounds; writes nothing")
@@ -199,7 +181,15 @@ def main() -> None:
             runs = runs_of(_EXPERIMENT, row, seeds, folder)
             plain.append({"without noise": row.title, "accuracy": _accuracy(runs)})
         _draw(accuracy, float(str(plain[0]["accuracy"]).split()[0]), _PAGE.with_suffix(".png"))
-        write(rows, plain, seeds)
+        parts = (
+            markdown(rows),
+            markdown(plain),
+            "Accuracy: test accuracy, mean of the last 50 rounds"
+            f"{'' if len(seeds) == 1 else f' and of {len(seeds)} seeds'}.",
+            f"![Accuracy against epsilon]({_PAGE.stem}.png)",
+            made_by("fedpdm_dp"),
+        )
+        put(_PAGE, "measured", "\n\n".join(parts))
         print(markdown(rows))
         print(markdown(plain))
         if words.json:

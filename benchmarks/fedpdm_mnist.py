@@ -10,7 +10,7 @@ writes nothing. Needs MNIST (``fenchel data fetch mnist``, or ``FENCHEL_DATA``).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,9 @@ import numpy as np
 
 import fenchel
 from benchmarks.experiment import command_line, flags
-from benchmarks.fedpdm_runs import MORE_COLORS, Optimum, Row, bits, optimum, rounds_to, run_of
-from benchmarks.figure import canvas
-from benchmarks.machine import description
+from benchmarks.fedpdm_runs import Row, against_rounds_and_bits, bits, optimum, rounds_to, run_of
 from benchmarks.outcome import evaluated
-from benchmarks.page import put
+from benchmarks.page import made_by, put
 from benchmarks.program import markdown, progress, tell
 
 _EXPERIMENT = Path("experiments/fedpdm/mnist.yaml")
@@ -146,40 +144,11 @@ def literal_line(row: Row, run: fenchel.Run) -> dict[str, object]:
 
 
 def _draw(curves: Mapping[str, fenchel.Run], path: Path) -> None:
-    """Accuracy against rounds and against bits."""
-    with canvas(path, (10, 4.8)) as figure:
-        left, right = figure.subplots(1, 2, sharey=True)
-        for (title, run), color in zip(curves.items(), MORE_COLORS, strict=True):
-            rounds, accuracy = evaluated(run, "test_accuracy")
-            mbit = bits(run).payload[rounds - 1] / 1e6
-            compressed = title.startswith(("BSDP", "EF21", "random"))
-            dash = "-" if title.startswith("FedPDM") else "-." if compressed else "--"
-            left.plot(rounds, accuracy, dash, color=color, linewidth=1.5, label=title)
-            right.plot(mbit, accuracy, dash, color=color, linewidth=1.5)
-        left.set(xlabel="round", ylabel="test accuracy", title="Against rounds", ylim=(0.80, 0.93))
-        right.set(xlabel="Mbit from the clients (payload)", title="Against bits", xscale="log")
+    runs = {title: [run] for title, run in curves.items()}
+    with against_rounds_and_bits(runs, "test_accuracy", path, (10, 4.8)) as (figure, left, right):
+        left.set(ylabel="test accuracy", ylim=(0.80, 0.93))
         right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
-
-
-def write(rows: Sequence[Mapping[str, object]], literal: Sequence[Mapping[str, object]], best: Optimum) -> None:
-    """Put tables, figure and where they were made between the page's markers."""
-    made = f"""
-On one machine: F* = {best.objective:.4f}, accuracy {best.accuracy:.2%}, {best.nonzeros} non-zeros (residual
-{best.residual:.0e}).
-
-{markdown(rows)}
-
-![Accuracy against rounds and against bits]({_PAGE.stem}.png)
-
-The paper's own loss and parameters (`{_LITERAL}`):
-
-{markdown(literal)}
-
-Made by `python -m benchmarks.fedpdm_mnist`, server and clients in separate processes over TLS, on
-{description()}.
-"""
-    put(_PAGE, "measured", made)
 
 
 def main() -> None:
@@ -200,7 +169,17 @@ def main() -> None:
             literal.append(literal_line(row, run_of(_LITERAL, row, folder)))
         rows = [line(row, curves[row.title]) for row in ROWS]
         _draw({title: curves[title] for title in _DRAWN}, _PAGE.with_suffix(".png"))
-        write(rows, literal, optimum(_EXPERIMENT, (), 1000))
+        best = optimum(_EXPERIMENT, (), 1000)
+        parts = (
+            f"On one machine: F* = {best.objective:.4f}, accuracy {best.accuracy:.2%}, {best.nonzeros} non-zeros "
+            f"(residual\n{best.residual:.0e}).",
+            markdown(rows),
+            f"![Accuracy against rounds and against bits]({_PAGE.stem}.png)",
+            f"The paper's own loss and parameters (`{_LITERAL}`):",
+            markdown(literal),
+            made_by("fedpdm_mnist"),
+        )
+        put(_PAGE, "measured", "\n\n".join(parts))
         print(markdown(rows))
         print(markdown(literal))
         if words.json:

@@ -1,9 +1,9 @@
 """What the FedPDM paper's noise is worth: the epsilon that it claims beside what accountants find.
 
-The paper's settings for Adult and MNIST (batches of 10, 100 clients of which 30 take part in each of 200
-rounds, so 60 uploads of a client on average, delta 1e-4), with the constant that the paper's proof gives for
-its unstated c0. Writes ``docs/results/fedpdm-privacy.md`` and its figure; ``--quick`` draws no curves,
-calibrates nothing, and writes nothing. Needs dp-accounting.
+The paper's settings for Adult and MNIST (batches of 10, 100 clients of which 30 take part in each of 200 rounds, so
+60 uploads of a client on average, delta 1e-4), with the constant that the paper's proof gives for its unstated c0.
+Writes the tables and the figure of ``docs/results/fedpdm-privacy.md``; ``--quick`` draws no curves, calibrates
+nothing, and writes nothing. Needs dp-accounting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figure import canvas
-from benchmarks.machine import description
+from benchmarks.page import made_by, put
 from benchmarks.program import Figures, markdown, progress, run
 from fenchel.common.accounting import paper
 from fenchel.common.accounting.accountant import Method, Release, calibrate, epsilon
@@ -81,9 +81,11 @@ def measure(quick: bool) -> Figures:
         progress(str(case))
         rows += [_row(case, law, seconds) for law in _LAWS]
     if not quick:
-        _PAGE.parent.mkdir(exist_ok=True)
         _draw(_PAGE.with_suffix(".png"))
-        _PAGE.write_text(_page(rows, [_needed(case) for case in _NEEDED], seconds))
+        put(_PAGE, "accounted", markdown(rows))
+        put(_PAGE, "needed", markdown([_needed(case) for case in _NEEDED]))
+        put(_PAGE, "formula", markdown(_formula()))
+        put(_PAGE, "made", made_by("fedpdm_privacy", f"dp-accounting {metadata.version('dp-accounting')}"))
     return {
         "rows": rows,
         "seconds": {method: round(spent, 2) for method, spent in seconds.items()},
@@ -108,10 +110,6 @@ def _row(case: Case, law: paper.Law, seconds: dict[Method, float]) -> dict[str, 
         row[title] = _short(tight)
     row["accounted / claimed"] = _short(tight / case.budget)  # by the last accountant, PLD without replacement
     return row
-
-
-def _factor(row: dict[str, str]) -> float:
-    return float(row["accounted / claimed"].replace(",", ""))
 
 
 def _short(value: float) -> str:
@@ -173,54 +171,6 @@ def _draw(path: Path) -> None:
             lines = axes.get_lines()
         names = [str(line.get_label()) for line in lines]  # of MNIST, which has all of them
         figure.legend(lines, names, loc="outside lower left", ncols=4, frameon=False)
-
-
-def _page(rows: list[dict[str, str]], needed: list[dict[str, str]], seconds: dict[Method, float]) -> str:
-    spent = ", ".join(f"{method} {each:.1f} s" for method, each in seconds.items())
-    factors = {law: {row["case"]: _factor(row) for row in rows if row["law"] == _LAWS[law]} for law in _LAWS}
-    printed = sorted(factors["printed"].values())
-    broken = [f"{case} (by {factor:.3g})" for case, factor in factors["corrected"].items() if factor > 1]
-    return f"""# What the FedPDM paper's noise is worth
-
-The paper sets the noise of each round by inverting its Theorem 2 for a total ε. Here that noise is given to numerical
-accountants. **With the printed theorem the accounted ε is {printed[0]:.3g} to {printed[-1]:,.0f} times the claimed
-one.** With the exponent that its proof gives (q instead of q²), the claim is exceeded for
-{" and ".join(broken)}, where the noise is small, and kept for the others.
-
-{markdown(rows)}
-
-Each row: batches of 10, {_UPLOADS} uploads of a client (200 rounds, 30 of 100 clients each), δ = {_DELTA:g}, and c₀ =
-{paper.c0(_DELTA):.3f}, which the proof gives; the paper does not state it. z is the noise over the sensitivity.
-Poisson: every sample is in a batch by a coin of its own, neighbours differ by adding or removing a sample. Without
-replacement: batches of fixed size, neighbours differ by replacing a sample; Fenchel's clients draw so with
-`batches: epoch`, and the last two columns are about them. For z below 0.1 only the order of magnitude means anything.
-
-![Accounted against claimed epsilon]({_PAGE.stem}.png)
-
-The accounted ε is that of the last accountant. Above the dotted line less is protected than is claimed.
-
-These figures take the paper's sensitivity to be right. Where the dual variable is private it is too small, and where
-uploads are sparsified by top-k their indices are not protected at all: then none of these ε is guaranteed.
-
-## The noise that a total needs
-
-{markdown(needed)}
-
-"No drawing": the drawing of batches is left out of account, as it must be with a private dual variable.
-
-## One release
-
-The paper's formula z = √(2 ln(1.25/δ)) / ε is proved for ε < 1. Above 8 it promises too much:
-
-{markdown(_formula())}
-
-## How it was computed
-
-`python -m benchmarks.fedpdm_privacy`; dp-accounting {metadata.version("dp-accounting")}.
-The {len(rows)} rows of the first table took: {spent}.
-
-{description()}
-"""
 
 
 if __name__ == "__main__":

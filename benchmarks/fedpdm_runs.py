@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 import fenchel
 from benchmarks.experiment import Planned, done
-from benchmarks.outcome import evaluated, first
+from benchmarks.figure import canvas
+from benchmarks.outcome import evaluated, evaluated_in_all, first
 from fenchel.common.compression.sparsification import kept
 from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.factory import build_objective
@@ -21,8 +23,11 @@ from fenchel.common.settings.run import RunSettings, load
 from fenchel.common.wire.phases import EVALUATE
 from fenchel.report.render.canvas import COLORS
 
-MORE_COLORS = (*COLORS, "#000000", "#e0a000")
-"""Of curves, where there are many."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLORS = (*COLORS, "#000000", "#e0a000")
 
 
 @dataclass(frozen=True)
@@ -118,3 +123,22 @@ def values_sent(settings: RunSettings, size: int) -> int:
 def rounds_to(run: fenchel.Run, accuracy: float) -> int | None:
     """Return the first round after which the test accuracy was that high."""
     return first(*evaluated(run, "test_accuracy"), accuracy)
+
+
+@contextmanager
+def against_rounds_and_bits(
+    curves: Mapping[str, Sequence[fenchel.Run]], column: str, path: Path, size: tuple[float, float]
+) -> Iterator[tuple[Figure, Axes, Axes]]:
+    """Draw means over seeds against rounds, and against bits from the clients; yield what is to be finished."""
+    with canvas(path, size) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        for (title, runs), color in zip(curves.items(), _COLORS, strict=False):
+            rounds, values = evaluated_in_all(runs, column)
+            mbit = np.mean([bits(run).payload[rounds - 1] for run in runs], axis=0) / 1e6
+            compressed = title.startswith(("BSDP", "EF21", "random"))
+            dash = "-" if title.startswith("FedPDM") else "-." if compressed else "--"
+            left.plot(rounds, values.mean(axis=0), dash, color=color, linewidth=1.6, label=title)
+            right.plot(mbit, values.mean(axis=0), dash, color=color, linewidth=1.6)
+        left.set(xlabel="round", title="Against rounds")
+        right.set(xlabel="Mbit from the clients (payload)", title="Against bits", xscale="log")
+        yield figure, left, right

@@ -1,10 +1,10 @@
 """HyFDCA on News20 (1.36 million features): seconds, bytes and memory, in plaintext and encrypted.
 
 The values of each message are dealt to the clients of its group (ragged partition), 3 by 3 and 5 by 5. Real server
-and client processes over TLS, keys of 3072 bits. Writes ``docs/results/hyfdca-news20.md`` and its figure, in
-about 15 minutes on two cores; ``--quick`` does two rounds of each kind and writes nothing. Needs News20
-(``fenchel data fetch news20``, or ``FENCHEL_DATA``, which may also hold ``news20/news20_binary.npz``: the set
-rebuilt from the original messages).
+and client processes over TLS, keys of 3072 bits. Writes the tables and the figure of
+``docs/results/hyfdca-news20.md``, in about 15 minutes on two cores; ``--quick`` does two rounds of each kind and
+writes nothing. Needs News20 (``fenchel data fetch news20``, or ``FENCHEL_DATA``, which may also hold
+``news20/news20_binary.npz``: the set rebuilt from the original messages).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import description
+from benchmarks.page import made_by, put
 from benchmarks.processes import Watched, up
 from benchmarks.program import Figures, markdown, progress, run
-from fenchel.common.arrays import Vector
 from fenchel.common.data.catalogue import DATA_VARIABLE
 from fenchel.report.render.figure import draw
 
@@ -81,10 +80,20 @@ def measure(quick: bool) -> Figures:
             done.append((case, watched))
         rows = [_row(case, watched) for case, watched in done]
         if not quick:
-            _PAGE.parent.mkdir(exist_ok=True)
             draw([watched.run for _, watched in done[:3]], _PAGE.with_suffix(".png"))
-            _PAGE.write_text(_page(done, rows, "the rebuilt news20.binary" if rebuilt else "news20.binary"))
-    return {"rows": rows}
+            put(_PAGE, "runs", markdown(rows))
+            put(_PAGE, "gaps", markdown(_gaps(done[0][1])))
+            put(_PAGE, "made", made_by("hyfdca_news20", "on two cores of a shared machine"))
+        plain, encrypted = done[0][1], done[1 if quick else 4][1]
+        return {
+            "rows": rows,
+            "rebuilt": bool(rebuilt),
+            "thousand_features_of_a_client": _features(plain),
+            **{
+                f"seconds of {name}": watched.work() | {"before and after the rounds": _around(watched)}
+                for name, watched in (("a plaintext round", plain), ("an encrypted round", encrypted))
+            },
+        }
 
 
 def _rebuild(folder: Path) -> Path | None:
@@ -107,20 +116,15 @@ def _rebuild(folder: Path) -> Path | None:
     return folder
 
 
-def _column(watched: Watched, name: str) -> Vector:
-    column: Vector = watched.run.metrics_table[name].to_numpy()
-    return column
-
-
 def _row(case: Case, watched: Watched) -> dict[str, Any]:
-    seconds = _column(watched, "seconds")
+    seconds = watched.column("seconds")
     gap = watched.run.figures.get("gap", float("nan"))
     peak = [f"{clients / 1e6:,.0f}" for clients in (min(watched.clients), max(watched.clients))]
     return {
         "run": case.name,
         "rounds": case.rounds,
         "s a round (range)": f"{np.median(seconds):.2f} ({seconds.min():.2f} to {seconds.max():.2f})",
-        "MB up, down": ", ".join(f"{_column(watched, name).mean() / 1e6:.1f}" for name in ("bytes_up", "bytes_down")),
+        "MB up, down": ", ".join(f"{watched.column(name).mean() / 1e6:.1f}" for name in ("bytes_up", "bytes_down")),
         "objective": f"{watched.run.figures['objective']:.5f}",
         "gap": "" if np.isnan(gap) else f"{gap:.2g}",
         "test accuracy": f"{watched.run.figures['test_accuracy']:.2%}",
@@ -130,7 +134,7 @@ def _row(case: Case, watched: Watched) -> dict[str, Any]:
 
 
 def _gaps(watched: Watched) -> list[dict[str, str]]:
-    gaps, objectives = _column(watched, "gap"), _column(watched, "primal_objective")
+    gaps, objectives = watched.column("gap"), watched.column("primal_objective")
     rows = []
     for t in (1, 10, 20, 50, 100, 150, 200, 250, 299):
         lately = slice(max(t - 9, 0), t + 1)
@@ -146,85 +150,17 @@ def _gaps(watched: Watched) -> list[dict[str, str]]:
     return rows
 
 
-def _clients_work(watched: Watched) -> str:
-    """What all clients did in a round, in seconds."""
-    calls, rounds = watched.run.calls_table, watched.run.metrics_table.num_rows
-    numbers = calls["round"].to_numpy()
-    inside = (numbers >= 1) & (numbers <= rounds)
-    columns = {
-        "encrypt_s": "encryption",
-        "decrypt_s": "decryption",
-        "compute_s": "computation",
-        "journal_s": "journals",
-    }
-    spent = {words: float(np.nansum(calls[column].to_numpy()[inside])) / rounds for column, words in columns.items()}
-    return ", ".join(f"{words} {seconds:.2f} s" for words, seconds in spent.items() if seconds)
+def _features(watched: Watched) -> str:
+    """How many features the clients hold, in thousands: a proposal is a contribution and two terms more."""
+    calls = watched.run.calls_table
+    features = calls["bytes_up"].to_numpy()[calls["phase"].to_numpy() == "propose"] / 8 - 2
+    return f"{features.min() / 1e3:,.0f} to {features.max() / 1e3:,.0f}"
 
 
 def _around(watched: Watched) -> float:
     """Seconds that the command took beside the rounds and the evaluations between them."""
-    inside = _column(watched, "seconds").sum() + _column(watched, "evaluation_s").sum()
+    inside = watched.column("seconds").sum() + watched.column("evaluation_s").sum()
     return float(watched.seconds - inside)
-
-
-def _page(done: list[tuple[Case, Watched]], rows: list[dict[str, Any]], what: str) -> str:
-    plain, encrypted, alone = done[0][1], done[4][1], done[5][1]
-    calls = plain.run.calls_table
-    # A proposal is a client's contribution and the two terms of the line search.
-    features = calls["bytes_up"].to_numpy()[calls["phase"].to_numpy() == "propose"] / 8 - 2
-    return f"""# HyFDCA on News20
-
-{what[0].upper() + what[1:]}: 19,996 messages, of which 15,997 to learn from, {_FEATURES:,} features, 9.1 million
-values that are not zero. Hinge loss, l2 = 1e-5. The values of each message are dealt to the clients of its group: 3 by
-3, that is 9 clients with 5,332 messages each, and 5 by 5, that is 25 clients with 3,200. Keys of 3072 bits. Settings:
-`{_PLAIN}` and `{_ENCRYPTED}`;
-the table names what differs.
-
-{markdown(rows)}
-
-MB are of a round, all clients together. Objective, gap and accuracy are those at the end. Memory is the peak of a
-process; the clients of a run share its client processes.
-
-## Time
-
-In plaintext the clients together need in a round:
-{_clients_work(plain)}.
-The rest is moving {_column(plain, "bytes_up").mean() / 1e6:.0f} MB to the server and as much back, over TLS on the same
-two cores. Encrypted it is:
-{_clients_work(encrypted)}.
-What is encrypted has the size of the samples, of which there are few; features travel in the clear.
-
-A client's contribution to the model is a dense vector over the features that it holds: {features.min() / 1e3:,.0f} to
-{features.max() / 1e3:,.0f} thousand of them with 9 clients, {8 * features.max() / 1e6:.1f} MB (float64) each way and
-round.
-
-Before and after the rounds the command takes {_around(plain):.0f} s in plaintext and {_around(encrypted):.0f} s
-encrypted. The difference is the making of the key, the squared norms of rows, the last gap, and pseudonyms of all
-values, by which the server finds out that none has two holders (`check_cells`).
-
-## Memory
-
-Every process of this simulation loads the whole data set and divides it, to keep its shards. That is most of its
-memory, whatever the algorithm: with a process for each client, one took {max(alone.clients) / 1e6:.0f} MB at most under
-encryption. A client also keeps its answers since the server's last checkpoint, four megabytes a round, so five
-clients in a process take more the more rounds there are between checkpoints. The server evaluates the model on all
-data, and holds for each client the positions of its features and its last contribution.
-
-## Convergence
-
-Line search, H = all, in plaintext, 3 by 3:
-
-{markdown(_gaps(plain))}
-
-The gap falls by orders of magnitude, and not evenly. With l2 this small (l2 N is 0.16) steps of all samples at once
-are much too long, and the line search shortens them, in every other round to a few thousandths. `safe` shortens every
-step as far as the worst case asks for, and is slow. `exact` with few picks has no such brake: it comes nearer, and is
-thrown back now and then.
-
-![Objective, accuracy and gap: line search, safe, exact with 33 picks](hyfdca-news20.png)
-
-Made by `python -m benchmarks.hyfdca_news20` on two cores of a shared machine: {description()}.
-"""
 
 
 if __name__ == "__main__":

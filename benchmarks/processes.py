@@ -12,11 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import psutil
 
 import fenchel
+from fenchel.common.arrays import Vector
 
 _POLL_SECONDS = 0.02
+_CLIENT_WORK = {
+    "encrypt_s": "encryption",
+    "decrypt_s": "decryption",
+    "compute_s": "computation",
+    "journal_s": "journals",
+    "client_decode_s": "reading messages",
+    "client_encode_s": "writing messages",
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,20 @@ class Watched:
     server: int  # peak resident memory of the server's process, in bytes
     clients: tuple[int, ...]  # the same of each process of clients
     seconds: float  # from the command to its end: with keys, certificates, loading of data and set-up
+
+    def column(self, name: str) -> Vector:
+        """Return a figure of each round."""
+        column: Vector = self.run.metrics_table[name].to_numpy()
+        return column
+
+    def work(self) -> dict[str, float]:
+        """Return seconds of all clients together in a round, by what they did; evaluation is not among it."""
+        calls, rounds = self.run.calls_table, self.run.metrics_table.num_rows
+        numbers = calls["round"].to_numpy()
+        inside = (numbers >= 1) & (numbers <= rounds)
+        return {
+            what: float(np.nansum(calls[column].to_numpy()[inside])) / rounds for column, what in _CLIENT_WORK.items()
+        }
 
 
 def up(

@@ -1,9 +1,10 @@
 """Rounds that HyFDCA needs on breast cancer, nine clients in a 3 by 3 grid, beside an independent prototype.
 
-Real server and client processes over TLS. Writes ``docs/results/hyfdca-breast-cancer.md`` and its figures. It
-takes about half an hour on two cores. Runs are kept in ``runs/hyfdca-breast-cancer``, and those that are
-there already are not done again: remove the folder to measure anew. ``--quick`` does four short runs in under
-a minute, and writes and keeps nothing. No data are downloaded: the set is installed with Fenchel.
+Real server and client processes over TLS. Writes the tables and the figures of
+``docs/results/hyfdca-breast-cancer.md``. It takes about half an hour on two cores. Runs are kept in
+``runs/hyfdca-breast-cancer``, and those that are there already are not done again: remove the folder to measure
+anew. ``--quick`` does four short runs in under a minute, and writes and keeps nothing. No data are downloaded: the
+set is installed with Fenchel.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from pathlib import Path
 from benchmarks.experiment import done
 from benchmarks.hyfdca_breast_cancer import averaging, figures, presets
 from benchmarks.hyfdca_breast_cancer.encryption import ENCRYPTED, encrypted
-from benchmarks.hyfdca_breast_cancer.page import GAPS, LOSSES, PAGE, page
 from benchmarks.hyfdca_breast_cancer.runs import LAMBDAS, hush, pool
-from benchmarks.program import Figures, progress, run
+from benchmarks.page import made_by, put
+from benchmarks.program import Figures, markdown, progress, run
+
+_PAGE = Path("docs/results/hyfdca-breast-cancer.md")
 
 
 def measure(quick: bool) -> Figures:
@@ -25,18 +28,22 @@ def measure(quick: bool) -> Figures:
         return {"rows": _quick()}
     with pool() as workers:
         table = presets.rounds(workers)
-        partial, unscaled = presets.partial(workers), presets.unscaled(workers)
-        divergent, logistic = presets.divergent(workers), presets.logistic(workers)
+        tables = {
+            "presets": [case.row(runs) for case, runs in table.items()],
+            "divergent": presets.divergent(workers),
+            "partial": presets.partial(workers),
+            "unscaled": presets.unscaled(workers),
+            "logistic": presets.logistic(workers),
+        }
         best = {name: [averaging.search(workers, name, l2) for l2 in LAMBDAS] for name in averaging.BASELINES}
-    ciphered = encrypted(ENCRYPTED)
     losses = averaging.losses(table, best)
-    PAGE.parent.mkdir(exist_ok=True)
-    figures.draw_gaps(table, GAPS)
-    figures.draw_losses(losses, LOSSES)
-    rows = [case.row(runs) for case, runs in table.items()]
-    compared = averaging.compared(losses, best)
-    PAGE.write_text(page(rows, divergent, ciphered, compared, partial, unscaled, logistic))
-    return {"rows": rows}
+    tables |= {"encrypted": encrypted(ENCRYPTED), "averaging": averaging.compared(losses, best)}
+    figures.draw_gaps(table, _PAGE.with_name("hyfdca-breast-cancer-gap.png"))
+    figures.draw_losses(losses, _PAGE.with_name("hyfdca-breast-cancer-loss.png"))
+    for name, rows in tables.items():
+        put(_PAGE, name, markdown(rows))
+    put(_PAGE, "made", made_by("hyfdca_breast_cancer"))
+    return {"rows": tables["presets"], "optima": [averaging.optimum(l2) for l2 in LAMBDAS]}
 
 
 def _quick() -> list[dict[str, object]]:

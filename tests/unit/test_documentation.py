@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -27,7 +26,6 @@ from fenchel.common import errors
 from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.randomness import generator
-from fenchel.common.settings.data import IidPartition
 from fenchel.common.settings.registry import builtin_settings
 from fenchel.common.settings.run import json_schema, load, validate
 from fenchel.common.settings.tuning import load_tuning
@@ -218,37 +216,26 @@ def test_every_command_in_the_text_exists_with_its_options(page: Path) -> None:
         parse_command(shlex.split(words), complete=False)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_make_target_in_a_page_exists(page: Path) -> None:
+@cache
+def there_is() -> dict[str, set[str]]:
+    """What a page may name, by the pattern of such a name."""
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
+    found = re.findall(r"^(?:async )?def (test_\w+)", "\n".join(path.read_text() for path in tests), re.MULTILINE)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    text = page.read_text()
-    named = set(re.findall(r"`make ([a-z-]+)`", text)) | set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE))
-    assert named <= targets
+    return {
+        r"(?:^|`)make ([a-z-]+)": targets,
+        r"`(test(?:_[a-z0-9]+){3,})`": set(found),  # a shorter one is a figure or a key
+        r"`(test_\w+\.py)`": {path.name for path in tests},
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_file_of_the_project_that_a_page_names_exists(page: Path) -> None:
+def test_every_file_target_and_test_that_a_page_names_exists(page: Path) -> None:
     folders = "proto|common|server|client|deploy|report|tests|experiments|benchmarks|docs"
     named = re.findall(rf"`((?:{folders})/[\w./-]*)`", prose(page))
     assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_test_that_a_page_names_exists(page: Path) -> None:
-    named = set(re.findall(r"`(test(?:_[a-z0-9]+){3,})`", prose(page)))  # a shorter one is a figure or a key
-    found = re.findall(r"^(?:async )?def (test_\w+)", every_test(), re.MULTILINE) if named else []
-    assert named <= set(found)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_file_of_tests_that_a_page_names_without_its_folder_exists(page: Path) -> None:
-    named = set(re.findall(r"`(test_\w+\.py)`", prose(page)))
-    assert named <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
-
-
-@cache
-def every_test() -> str:
-    return "\n".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")))
+    for pattern, existing in there_is().items():
+        assert set(re.findall(pattern, page.read_text(), re.MULTILINE)) <= existing
 
 
 # Settings and code
@@ -278,12 +265,8 @@ def test_every_piece_of_settings_in_a_page_is_valid(
 
 
 @pytest.mark.parametrize("block", all_blocks("python", "py"), ids=str)
-def test_every_piece_of_python_compiles(block: Block) -> None:
+def test_every_piece_of_python_compiles_and_finds_what_it_imports_of_fenchel(block: Block) -> None:
     compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-@pytest.mark.parametrize("block", all_blocks("python", "py"), ids=str)
-def test_what_a_page_imports_of_fenchel_exists(block: Block) -> None:
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fenchel"):
             module = importlib.import_module(str(node.module))
@@ -366,21 +349,13 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("feddual", None)
 
 
-def through_the_command_line(*options: str) -> fenchel.Run:
-    words = [sys.executable, "-m", "fenchel", "up", "feddual.yaml", "--runs", "real", *options]
-    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, timeout=120)
-    assert done.returncode == 0, done.stderr
-    (folder,) = Path("real").iterdir()
-    return fenchel.Run(folder)
-
-
-def test_the_example_algorithm_is_short(example: Path) -> None:
-    assert len((example / "feddual.py").read_text().splitlines()) < 60
-
-
 @pytest.mark.cluster
 def test_the_example_algorithm_gives_the_same_model_in_real_processes_and_in_one(example: Path) -> None:
-    real = through_the_command_line("--set", "rounds=6")
+    words = [sys.executable, "-m", "fenchel", "up", "feddual.yaml", "--runs", "real", "--set", "rounds=6"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (folder,) = Path("real").iterdir()
+    real = fenchel.Run(folder)
     here = fenchel.up("feddual.yaml", overrides=["rounds=6"], in_process=True)
     assert real.model.tobytes() == here.model.tobytes()
     objectives = real.metrics_table["objective"].to_numpy()
@@ -435,47 +410,22 @@ def test_the_example_algorithm_ends_below_federated_averaging(example: Path) -> 
 # docs/algorithms/fedavg.md
 
 
-def averaged(**changes: Any) -> fenchel.Run:
-    """A short run of FedAvg on breast_cancer; ``algorithm_...`` changes a setting of the algorithm."""
-    values: dict[str, Any] = {
+def averaged(clients: int, **algorithm: Any) -> fenchel.Run:
+    """A short run of FedAvg on 400 samples."""
+    values = {
         "rounds": 3,
-        "clients": 5,
-        "data": {
-            "name": "breast_cancer",
-            "scale": "standard",
-            "samples": 400,
-            "partition": {"kind": "dirichlet", "alpha": 0.5},
-        },
+        "clients": clients,
+        "data": {"name": "breast_cancer", "scale": "standard", "samples": 400},
         "objective": {"kind": "logistic", "l2": 0.1},
-        "algorithm": {"name": "fedavg", "step_size": 0.5},
+        "algorithm": {"name": "fedavg", "step_size": 0.5, **algorithm},
     }
-    for key, value in changes.items():
-        if key.startswith("algorithm_"):
-            values["algorithm"][key.removeprefix("algorithm_")] = value
-        else:
-            values[key] = value
     return fenchel.up(values, in_process=True)
 
 
-def whole_objective(run: fenchel.Run) -> fenchel.Objective:
-    """The objective on all training samples, as if one client held them."""
-    everything = run.settings.data.model_copy(update={"partition": IidPartition(kind="iid")})
-    source = DataSource.open(everything, run.settings.seed)
-    return build_objective(run.settings.objective, source.shard(0, 1, np.dtype(np.float64)))
-
-
-def test_one_full_batch_everywhere_is_gradient_descent_whatever_the_partition(in_folder: Path) -> None:
-    run = averaged(algorithm_batch_size=None, algorithm_local_epochs=1)
-    objective = whole_objective(run)
-    w = np.zeros(objective.dimension)
-    for _ in range(3):
-        w -= 0.5 * objective.gradient(w)
-    np.testing.assert_allclose(run.model, w, rtol=0, atol=1e-12)
-
-
 def test_one_client_is_mini_batch_gradient_descent(in_folder: Path) -> None:
-    run = averaged(clients=1, data={"name": "breast_cancer", "scale": "standard"}, algorithm_local_epochs=2)
-    objective = whole_objective(run)
+    run = averaged(1, local_epochs=2)
+    source = DataSource.open(run.settings.data, run.settings.seed)
+    objective = build_objective(run.settings.objective, source.shard(0, 1, np.dtype(np.float64)))
     w = np.zeros(objective.dimension)
     for t in (1, 2, 3):
         draws = generator(run.settings.seed, client_names(1)[0], t, "batches")
@@ -485,9 +435,7 @@ def test_one_client_is_mini_batch_gradient_descent(in_folder: Path) -> None:
 
 
 def test_so_many_steps_are_the_same_as_so_many_epochs(in_folder: Path) -> None:
-    same_size = {"name": "breast_cancer", "scale": "standard", "samples": 400}
-    epochs = averaged(data=same_size, algorithm_local_epochs=2)
-    steps = averaged(data=same_size, algorithm_local_steps=2 * -(-80 // 32))
-    assert epochs.model.tobytes() == steps.model.tobytes()
-    uniform = averaged(data=same_size, algorithm_local_epochs=2, algorithm_weighting="uniform")
+    epochs = averaged(5, local_epochs=2)
+    assert epochs.model.tobytes() == averaged(5, local_steps=2 * -(-80 // 32)).model.tobytes()
+    uniform = averaged(5, local_epochs=2, weighting="uniform")
     np.testing.assert_allclose(uniform.model, epochs.model, rtol=0, atol=1e-14)

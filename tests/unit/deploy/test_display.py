@@ -50,6 +50,8 @@ def test_gap_and_encryption_are_shown_where_there_are_some(terminal: bool) -> No
     assert "3.25e-05" in text
     assert "encryption" in text
     assert "0.750" in text
+    assert "nan" not in shown(ROW | {"gap": 0.5}, ROW | {"gap": math.nan}, terminal=terminal)
+    assert "0.3750" in shown(ROW | {"objective": math.nan, "primal_objective": 0.375}, terminal=terminal)
 
 
 @pytest.mark.parametrize(("said", "stands"), [(["waiting for 1 more"], True), (["waiting for 1 more", ""], False)])
@@ -64,31 +66,15 @@ def test_what_a_run_waits_for_stands_below_the_table_until_it_goes_on(said: list
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_gap_that_was_not_measured_in_some_rounds_leaves_a_blank(terminal: bool) -> None:
-    text = shown(ROW | {"gap": 0.5}, ROW | {"gap": math.nan}, terminal=terminal)
-    assert "5.00e-01" in text
-    assert "nan" not in text
-
-
-@pytest.mark.parametrize("terminal", [True, False])
 def test_the_auc_is_shown_beside_the_accuracy_where_there_is_one(terminal: bool) -> None:
     assert "auc" not in shown(ROW | {"test_auc": math.nan}, terminal=terminal)
     text = shown(ROW | {"test_auc": 0.98349, "train_auc": 0.75}, terminal=terminal)
     assert "auc" in text
     assert "98.35 %" in text
     assert "75.00 %" in shown(ROW | {"test_auc": math.nan, "train_auc": 0.75}, terminal=terminal)
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_an_auc_of_groups_is_shown_with_its_bound(terminal: bool) -> None:
     groups = ROW | {"test_auc": math.nan, "holdout_auc": 0.851, "holdout_auc_error": 0.16}
     assert "85.10 % ± 16.00 %" in shown(groups, terminal=terminal)
     assert "±" not in shown(groups | {"holdout_auc_error": 0.0}, terminal=terminal)
-
-
-def test_the_algorithms_own_objective_stands_in_for_one_that_nobody_evaluated() -> None:
-    text = shown(ROW | {"objective": math.nan, "primal_objective": 0.375}, terminal=False)
-    assert "objective 0.3750" in text
 
 
 @pytest.mark.parametrize("command", [["up", "--runs"], ["server", "--insecure", "--runs"]])

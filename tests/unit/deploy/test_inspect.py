@@ -48,11 +48,3 @@ def test_no_number_of_a_probe_loses_its_unit(clients: tuple[str, ...], width: in
 def test_several_clients_have_a_row_each_where_there_is_room() -> None:
     assert len(printed("one", "two", width=200).splitlines()) == 3
     assert len(printed("one", width=200).splitlines()) == 8
-
-
-def test_a_pipe_has_room_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    pipe = Console(file=StringIO(), force_terminal=False)
-    assert inspect._wide(pipe).width == 160
-    monkeypatch.setenv("COLUMNS", "90")
-    assert inspect._wide(pipe) is pipe

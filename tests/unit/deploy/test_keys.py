@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 import typer
 
-from fenchel.client.paillier import key as paillier
 from fenchel.client.secrets.shared import Secrets
-from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.settings.run import RunSettings
-from fenchel.deploy.certificates import keys
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys, read_public, refuse_private_keys
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.main import application
@@ -63,17 +60,6 @@ def test_keys_are_replaced_only_by_force(folder: Path, tmp_path: Path) -> None:
     assert read_public(tmp_path / SERVER) == public != read_public(folder / SERVER)
     with raises(SettingsError):
         make_keys(tmp_path, 2048)
-    make_keys(tmp_path, 2048, force=True)
-
-
-def test_a_short_key_is_not_made(tmp_path: Path) -> None:
-    with raises(SettingsError):
-        make_keys(tmp_path / "keys", 1024)
-    assert not (tmp_path / "keys").exists()
-
-
-def test_the_usual_length_is_that_of_the_layer() -> None:
-    assert keys.DEFAULT_BITS == paillier.DEFAULT_BITS
 
 
 def secret_words(folder: Path) -> list[str]:
@@ -110,13 +96,12 @@ def test_the_command_makes_keys_and_says_what_goes_where(tmp_path: Path, capfd: 
     assert made["fingerprint"] == read_public(tmp_path / "keys" / SERVER).fingerprint
 
 
-@pytest.mark.parametrize("words", [["one", "two"], ["show", "one", "two"]])
-def test_other_words_are_refused(words: list[str]) -> None:
+def test_a_short_key_other_words_and_files_that_are_no_keys_are_refused(tmp_path: Path) -> None:
     with raises(SettingsError):
-        fenchel("keys", *words)
-
-
-def test_a_file_that_is_no_key_is_said_to_be_none(tmp_path: Path) -> None:
+        make_keys(tmp_path / "keys", 1024)
+    assert not (tmp_path / "keys").exists()
+    with raises(SettingsError):
+        fenchel("keys", "show", "one", "two")
     (tmp_path / "other").write_text("{}")
     with raises(CredentialError):
         fenchel("keys", "show", str(tmp_path / "other"))
@@ -146,29 +131,19 @@ def test_a_server_refuses_to_start_with_the_clients_file_among_its_certificates(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("variable", ["FENCHEL_SECRETS", "FENCHEL_PUBLIC_KEY"])
-def test_a_server_refuses_a_file_that_its_environment_names(folder: Path, variable: str) -> None:
-    with raises(CredentialError):
-        refuse_private_keys(None, {variable: str(folder / CLIENTS)})
-    refuse_private_keys(None, {variable: str(folder / SERVER)})
-    refuse_private_keys(None, {variable: str(folder / "missing")})
-
-
-def test_a_server_refuses_a_key_in_its_environment(folder: Path) -> None:
-    text = (folder / CLIENTS).read_text()
+def test_a_server_refuses_what_its_environment_or_its_container_gives_it(folder: Path, tmp_path: Path) -> None:
+    refuse_private_keys(None, {"FENCHEL_SECRETS": str(folder / "missing"), "FENCHEL_PUBLIC_KEY": str(folder / SERVER)})
     with raises(CredentialError, source="the variable KEY of the environment"):
-        refuse_private_keys(None, {"PATH": "/bin", "KEY": text})
-
-
-def test_a_server_refuses_what_its_container_was_given(folder: Path, tmp_path: Path) -> None:
-    mounted = tmp_path / "run/secrets"
-    mounted.mkdir(parents=True)
-    (mounted / "password").write_bytes(bytes(range(256)))
-    (mounted / SERVER).write_text((folder / SERVER).read_text())
-    refuse_private_keys(None, {}, mounted)
-    (mounted / "clients").write_text(json.dumps(Secrets.load(folder / CLIENTS).private_key.to_fields()))
+        refuse_private_keys(None, {"PATH": "/bin", "KEY": (folder / CLIENTS).read_text()})
+    for variable in ("FENCHEL_SECRETS", "FENCHEL_PUBLIC_KEY"):
+        with raises(CredentialError):
+            refuse_private_keys(None, {variable: str(folder / CLIENTS)})
+    (tmp_path / "password").write_bytes(bytes(range(256)))
+    (tmp_path / SERVER).write_text((folder / SERVER).read_text())
+    refuse_private_keys(None, {}, tmp_path)
+    (tmp_path / "clients").write_text(json.dumps(Secrets.load(folder / CLIENTS).private_key.to_fields()))
     with raises(CredentialError):
-        refuse_private_keys(None, {}, mounted)
+        refuse_private_keys(None, {}, tmp_path)
 
 
 def test_the_refusal_ends_the_process_with_the_code_of_credentials(folder: Path, tmp_path: Path) -> None:
@@ -205,8 +180,3 @@ def test_who_makes_the_secrets_is_said_only_where_they_are_sealed(make_settings:
     with raises(SettingsError, key="secrets", source="settings"):
         make_settings(secrets={"designated": "north"})
     assert make_settings(secrets={"source": "sealed", "designated": "north"}).secrets.designated == "north"
-
-
-def test_the_file_form_of_the_public_key_is_read_as_written(folder: Path) -> None:
-    public = read_public(folder / SERVER)
-    assert PublicKey.from_text(public.to_text(), "here") == public

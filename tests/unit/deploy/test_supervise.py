@@ -106,12 +106,6 @@ def test_a_server_that_is_killed_again_and_again_is_given_up_but_its_run_is_kept
     assert (mine(fake) / "run-1" / "checkpoint" / "latest").exists()
 
 
-def test_an_interrupted_run_waits_where_it_is_for_the_next_start(fake: Path) -> None:
-    assert supervisor(fake, ["checkpoint", INTERRUPTED]).run() == INTERRUPTED
-    assert supervisor(fake, [0]).run() == 0
-    assert calls(fake)[1][0] == "--resume"
-
-
 def test_a_stopped_supervisor_stops_its_server_and_starts_no_other(fake: Path) -> None:
     (fake / "script").write_text(json.dumps([["checkpoint", "sleep"], [0]]))
     code = (
