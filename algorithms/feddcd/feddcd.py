@@ -59,7 +59,7 @@ class DualAscentSettings(AlgorithmSettings):
         description="every so many rounds have all clients solve exactly, and report the objective that is "
         "minimised, the dual objective and the gap (each divided by the number of clients); 0: never",
     )
-    dual_step: PositiveFloat | None = Field(
+    dual_step_size: PositiveFloat | None = Field(
         None,
         description="what replaces eta / lambda_i where the objective is not strongly convex (neural networks), "
         "0.1 for instance",
@@ -67,9 +67,9 @@ class DualAscentSettings(AlgorithmSettings):
 
     @model_validator(mode="after")
     def _certified_if_convex(self) -> Self:
-        if self.dual_step is not None and self.monitor:
+        if self.dual_step_size is not None and self.monitor:
             raise ValueError(
-                f"monitor: {self.monitor} given, but with dual_step the objective is not taken to be convex, and then "
+                f"monitor: {self.monitor} given, but with dual_step_size the objective is not taken to be convex, and then "
                 "there is no duality gap; leave one of them out"
             )
         return self
@@ -99,8 +99,8 @@ class FedDCDSettings(DualAscentSettings):
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
-        if self.dual_step is not None and self.step_size != 1.0:
-            raise ValueError("step_size: not used where dual_step is given; leave one of them out")
+        if self.dual_step_size is not None and self.step_size != 1.0:
+            raise ValueError("step_size: not used where dual_step_size is given; leave one of them out")
         return self
 
 
@@ -340,7 +340,7 @@ class FedDCD(DualAscent):
     settings: FedDCDSettings
 
     def _check_convexity(self, least: float) -> None:
-        if self.settings.dual_step is None and least <= 0:
+        if self.settings.dual_step_size is None and least <= 0:
             raise not_convex()
 
     async def round(self, t: int) -> None:
@@ -348,7 +348,7 @@ class FedDCD(DualAscent):
         self.state.figures = {}
         cohort = self.sample()
         # A neural network's local solve starts from the average; others from the client's own last minimiser.
-        start = {"model": self.model} if self.settings.dual_step is not None else {}
+        start = {"model": self.model} if self.settings.dual_step_size is not None else {}
         solved = await self.minimisers(cohort, **start)
         if self.is_alone(solved.cohort):
             return
@@ -459,14 +459,14 @@ class FedDCDClient(DualAscentClient):
     @property
     def step(self) -> float:
         """eta / lambda_i, or what replaces it for a network."""
-        if self.settings.dual_step is not None:
-            return self.settings.dual_step
+        if self.settings.dual_step_size is not None:
+            return self.settings.dual_step_size
         return self.settings.step_size * self.scale
 
     @property
     def scale(self) -> float:
         """1 / lambda_i; the same for all clients where it is a free constant."""
-        if self.settings.dual_step is not None:
+        if self.settings.dual_step_size is not None:
             return 1.0
         if self.objective.strong_convexity <= 0:
             raise not_convex()
@@ -487,7 +487,7 @@ def difference(minimizer: Vector, center: Vector) -> Vector:
 def not_convex() -> SettingsError:
     """Return the error of FedDCD with an objective whose strong convexity is not known to be positive."""
     return SettingsError(
-        "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step (such as 0.1) for "
+        "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step_size (such as 0.1) for "
         "a neural network",
         key="objective.l2",
     )

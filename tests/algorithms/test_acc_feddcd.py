@@ -61,7 +61,7 @@ class TestNetwork:
 
         monkeypatch.setattr(AccFedDCD, "second_sample", second_sample)
         step, conditioning = 0.3, 0.2
-        algorithm = accelerated(dual_step=step, conditioning=conditioning, cohorts=2 if two else 1)
+        algorithm = accelerated(dual_step_size=step, conditioning=conditioning, cohorts=2 if two else 1)
         run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, **NETWORK)
 
         objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
@@ -96,7 +96,7 @@ class TestNetwork:
         "settings",
         [
             {"conditioning": 0.3, "smoothness": 1.0},
-            {"dual_step": 0.1, "conditioning": 0.3, "monitor": 1},
+            {"dual_step_size": 0.1, "conditioning": 0.3, "monitor": 1},
             {"conditioning": 1.5},
         ],
     )

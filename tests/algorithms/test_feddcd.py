@@ -315,7 +315,7 @@ def test_repeated_for_long_it_reaches_the_optimum(tmp_path: Path) -> None:
         ({"name": "feddcd"}, {"objective": {"kind": "softmax", "l2": 0.0}}, "objective.l2"),
         ({"name": "acc-feddcd"}, {"objective": {"kind": "softmax", "l2": 0.0}}, "objective.l2"),
         ({"name": "feddcd"}, {"objective": MLP}, "objective.l2"),
-        ({"name": "acc-feddcd", "dual_step": 0.1}, {"objective": MLP}, "objective.l2"),
+        ({"name": "acc-feddcd", "dual_step_size": 0.1}, {"objective": MLP}, "objective.l2"),
         ({"name": "acc-feddcd", "conditioning": 0.3}, {"objective": MLP}, "objective.l2"),
         ({"name": "acc-feddcd"}, {"objective": MLP}, "objective.l2"),
     ],
@@ -413,7 +413,7 @@ def test_a_network_s_duals_are_what_their_definition_says(tmp_path: Path) -> Non
     """Local solves start from the average; 24 parameters travel up once, and down twice."""
     pytest.importorskip("torch")
     solver = {"kind": "sgd", "step_size": 0.05, "batch_size": None, "stop": {"steps": 3}}
-    algorithm = {"name": "feddcd", "dual_step": 0.3, "weighting": "uniform", "solver": solver}
+    algorithm = {"name": "feddcd", "dual_step_size": 0.3, "weighting": "uniform", "solver": solver}
     run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, objective=MLP, participation=PAIRS, rounds=6)
     objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
     model = objectives[0].initial(run.settings.seed)

@@ -49,7 +49,7 @@ def final_model(settings: RunSettings, parent: Path) -> Vector:
 def test_one_client_takes_plain_steps_of_stochastic_gradient_descent(
     make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    algorithm = {"name": "hybrid-fedavg", "local_steps": 6, "step_scale": 0.5, "step_offset": 2.0}
+    algorithm = {"name": "hybrid-fedavg", "local_steps": 6, "step_size": 0.5, "step_offset": 2.0}
     settings = make_settings(**grid(1, 1), objective=HINGE, algorithm=algorithm, rounds=5)
     objective = build_objective(settings.objective, DataSource.open(settings.data, settings.seed).training())
     assert isinstance(objective, LinearObjective)
@@ -82,7 +82,7 @@ def test_where_all_clients_hold_all_features_it_is_fedavg(
     plain = make_settings(
         **common, algorithm=shared | {"name": "fedavg", "step_size": 0.7, "step_decay": "inverse-sqrt"}
     )
-    hybrid = make_settings(**common, algorithm=shared | {"name": "hybrid-fedavg", "step_scale": 0.7})
+    hybrid = make_settings(**common, algorithm=shared | {"name": "hybrid-fedavg", "step_size": 0.7})
     expected = final_model(plain, tmp_path)
     np.testing.assert_allclose(final_model(hybrid, tmp_path), expected, rtol=0, atol=1e-13)
     assert np.abs(expected).max() > 0.01
@@ -94,9 +94,9 @@ def test_where_all_clients_hold_all_features_it_is_fedavg(
     [
         {"name": "hybrid-fedavg", "batch_size": 1, "step_offset": 0.5, "weighting": "uniform"},
         {"name": "hybrid-fedavg", "batch_size": 4, "step_offset": 0.5, "weighting": "samples"},
-        {"name": "hyfem-like", "step_scale": 0.5, "matching": 0.0, "weighting": "uniform"},
-        {"name": "hyfem-like", "step_scale": 0.5, "matching": 0.4, "weighting": "samples"},
-        {"name": "hyfem-like", "step_scale": 0.5, "matching": 3.0, "weighting": "uniform"},
+        {"name": "hyfem-like", "step_size": 0.5, "proximity": 0.0, "weighting": "uniform"},
+        {"name": "hyfem-like", "step_size": 0.5, "proximity": 0.4, "weighting": "samples"},
+        {"name": "hyfem-like", "step_size": 0.5, "proximity": 3.0, "weighting": "uniform"},
     ],
 )
 def test_split_data_give_the_model_of_the_pseudocode(
@@ -164,14 +164,14 @@ def optimum(settings: RunSettings) -> float:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        {"name": "hybrid-fedavg", "local_steps": 2, "step_scale": 0.178, "step_offset": 12.05},
-        {"name": "hyfem-like", "local_steps": 2, "step_scale": 0.0774, "step_offset": 0.242, "matching": 0.349},
+        {"name": "hybrid-fedavg", "local_steps": 2, "step_size": 0.178, "step_offset": 12.05},
+        {"name": "hyfem-like", "local_steps": 2, "step_size": 0.0774, "step_offset": 0.242, "proximity": 0.349},
         pytest.param(
-            {"name": "hybrid-fedavg", "local_steps": 19, "step_scale": 0.00785, "step_offset": 0.000477},
+            {"name": "hybrid-fedavg", "local_steps": 19, "step_size": 0.00785, "step_offset": 0.000477},
             marks=pytest.mark.faults,  # long; make faults
         ),
         pytest.param(
-            {"name": "hyfem-like", "local_steps": 6, "step_scale": 0.031, "step_offset": 3.93, "matching": 0.0213},
+            {"name": "hyfem-like", "local_steps": 6, "step_size": 0.031, "step_offset": 3.93, "proximity": 0.0213},
             marks=pytest.mark.faults,  # long; make faults
         ),
     ],
@@ -186,6 +186,6 @@ def test_averaging_stays_far_from_the_optimum_where_features_are_split(
     error = run(split, tmp_path)[0].figures["objective"] / best - 1
     assert 0.2 < error < 0.45
     if algorithm["name"] == "hybrid-fedavg":
-        longer = algorithm | {"step_scale": 20 * algorithm["step_scale"]}
+        longer = algorithm | {"step_size": 20 * algorithm["step_size"]}
         whole = make_settings(**grid(9, 1), algorithm=longer, **rest)
         assert run(whole, tmp_path)[0].figures["objective"] / best - 1 < 0.02
