@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat, model_validator
 
 from fenchel.algorithms.client_half import answers
-from fenchel.algorithms.feddcd.feddcd import DualAscent, DualAscentClient, difference
-from fenchel.algorithms.feddcd.settings import Acceleration, DualAscentSettings, effective_participation
+from fenchel.algorithms.feddcd.feddcd import DualAscent, DualAscentClient, DualAscentSettings, difference
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.optim import Solved
@@ -62,6 +61,46 @@ class AccFedDCDSettings(DualAscentSettings):
                 "smoothness: not used where conditioning is given, which is alpha / beta; leave one of them out"
             )
         return self
+
+
+@dataclass(frozen=True)
+class Acceleration:
+    """The scalars of AccFedDCD, the same for all clients: otherwise the duals would not sum to zero."""
+
+    a: float  # a, b, theta: as in the paper's Algorithm 2 (specification, section 2.3)
+    b: float
+    theta: float
+
+    @classmethod
+    def of(cls, participation: float, conditioning: float) -> Acceleration:
+        """Return the scalars for r in (0, 1] and alpha / beta in (0, 1]."""
+        r, q = participation, math.sqrt(conditioning)
+        a = r * q / (1 + r * q)
+        b = conditioning * a * r**2
+        return cls(a, b, a * r / (a**2 + b))
+
+    @property
+    def decay(self) -> float:
+        """rho, by which z - y shrinks in a round that a client sits out."""
+        return self.a**2 * (1 - self.a) / (self.a**2 + self.b)
+
+
+def effective_participation(cohort: float, scales: Sequence[float]) -> float:
+    """Return r: (tau - 1) / (N - 1) for equal scales, a lower value for others (specification, 1.5).
+
+    For unequal scales there is no proof that the accelerated method converges with it; it does in practice.
+
+    cohort: tau, the (mean) number of clients in a round.
+    scales: 1 / lambda_i of all clients.
+    """
+    n, a = len(scales), np.sort(np.asarray(scales, np.float64))
+    if n < 2 or cohort >= n:
+        return 1.0
+    total = float(a.sum())
+    # The smallest ratio is that of the pair with the largest sum if it decreases in the sum, which it does.
+    pair = float(a[-1] + a[-2])
+    rest = 0.0 if n == 2 else (cohort - 2) / (n - 2) * (total - pair)
+    return cohort * (cohort - 1) / (n * (n - 1)) * total / (pair + rest)
 
 
 log = logging.getLogger("fenchel.server")
@@ -331,12 +370,6 @@ class AccFedDCDClient(DualAscentClient):
         """Objective and conjugate at y_i after the committed rounds, for the duality gap."""
         self._catch_up(committed, restarts)
         return self.certificate(model, self.state.dual)
-
-    @answers("solve_at_dual")
-    def solve_at_dual(self, committed: int, restarts: Indices) -> Values:
-        """The paper's output: this client's minimiser at its final y_i."""
-        self._catch_up(committed, restarts)
-        return {"minimizer": self.solved_at(self.state.dual, self.state.minimizer).w}
 
     def _v(self) -> Vector:
         state = self.state

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
 from fenchel.algorithms.client_half import ClientAlgorithm, answers
-from fenchel.algorithms.feddcd.settings import DualAscentSettings, not_convex
 from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.arrays import Vector
 from fenchel.common.data.source import DataSource
@@ -26,14 +25,52 @@ from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.optim import Solved, Tilted, chosen, solve
 from fenchel.common.optim.choice import check_solver, smoothness, strong_convexity
-from fenchel.common.randomness import generator
-from fenchel.common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction, Weighted
-from fenchel.common.settings.solver import LbfgsSolver, NewtonCgSolver, Solver, Stopping
+from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
+from fenchel.common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction, Sampler, Weighted
+from fenchel.common.settings.solver import AutoSolver, LbfgsSolver, NewtonCgSolver, Solver, SolverSettings, Stopping
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.schema import Expected
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.addressing import Each
 from fenchel.server.fleet.cohort import Cohort, Reduced
+
+
+class DualAscentSettings(AlgorithmSettings):
+    """What FedDCD and AccFedDCD have in common (Fan, Fang and Friedlander 2022)."""
+
+    weighting: Literal["uniform", "samples"] = Field(
+        "samples",
+        description="the objective is the sum of the clients' mean losses (uniform: the paper), or each "
+        "weighted by N n_i / n, which makes it the mean loss over all samples",
+    )
+    solver: SolverSettings = Field(
+        default_factory=AutoSolver,
+        description="how a client solves its local problem, and how accurately (docs/solvers.md); by default to the "
+        "accuracy delta = 1/4, with which the method needs no more rounds than with exact solves",
+    )
+    monitor: NonNegativeInt = Field(
+        0,
+        description="every so many rounds have all clients solve exactly, and report the objective that is "
+        "minimised, the dual objective and the gap (each divided by the number of clients); 0: never",
+    )
+    dual_step_size: PositiveFloat | None = Field(
+        None,
+        description="what replaces eta / lambda_i where the objective is not strongly convex (neural networks), "
+        "0.1 for instance",
+    )
+
+    @model_validator(mode="after")
+    def _certified_if_convex(self) -> Self:
+        if self.dual_step_size is not None and self.monitor:
+            raise ValueError(
+                f"monitor: {self.monitor} given, but with dual_step_size the objective is not taken to be convex, and "
+                "then there is no duality gap; leave one of them out"
+            )
+        return self
+
+    def minimises(self, sampler: Sampler) -> Weighting | None:
+        """As the settings say, whoever is drawn how often: a dual step leaves the optimum where it is."""
+        return self.weighting
 
 
 class FedDCDSettings(DualAscentSettings):
@@ -67,7 +104,7 @@ _ROUNDING = 64  # units in the last place that a difference of sums may be wrong
 
 
 class DualAscent(Algorithm):
-    """What FedDCD and AccFedDCD have in common: constants, averages, the certificate, the final model."""
+    """What FedDCD and AccFedDCD have in common: constants, averages, the certificate."""
 
     @dataclass
     class State(Algorithm.State):
@@ -273,17 +310,6 @@ class DualAscent(Algorithm):
             "gap": objective + conjugate,
         }
 
-    async def finish(self) -> None:
-        """Return a random client's minimiser, if that is wanted; else the last average is the model."""
-        if self.settings.output == "average":
-            return
-        everybody = self.fleet.all()
-        place = generator(self.fleet.seed, "returned model").integers(len(everybody))
-        drawn = everybody.clients[place]
-        alone = everybody.only(drawn.__eq__)
-        solved = await alone.ask("solve_at_dual", returns={"minimizer": self.model}, **self.moment())
-        self.model = cast(Vector, solved[drawn]["minimizer"]).copy()
-
     def is_alone(self, cohort: Cohort) -> bool:
         """Whether fewer than two clients answered: then nobody's duals move, and the round is not committed."""
         if len(cohort) >= 2:
@@ -446,14 +472,17 @@ class FedDCDClient(DualAscentClient):
         """Objective and conjugate, for the duality gap."""
         return self.certificate(model, self.state.dual)
 
-    @answers("solve_at_dual")
-    def solve_at_dual(self) -> Values:
-        """The paper's output: this client's minimiser at its final dual vector."""
-        solved = self.solved_at(self.state.dual, self.state.minimizer)
-        return {"minimizer": solved.w}
-
 
 def difference(minimizer: Vector, center: Vector) -> Vector:
     """w_i - center, in float64: both are exactly what travelled."""
     exact: Vector = minimizer.astype(np.float64) - center
     return exact
+
+
+def not_convex() -> SettingsError:
+    """Return the error of FedDCD with an objective whose strong convexity is not known to be positive."""
+    return SettingsError(
+        "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step_size (such as 0.1) "
+        "for a neural network",
+        key="objective.l2",
+    )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +23,7 @@ from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import PayloadError, SettingsError
-from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.values import Values
@@ -35,9 +34,9 @@ _PUBLIC_ALIGNMENT_KEY = b"privacy: none"  # pseudonyms of a plaintext run hide n
 _RANGES = {
     "score": "inner products (algorithm.encryption.largest_score)",
     "dual": "dual variables (their bound follows from algorithm.encryption.largest_dual and the largest target)",
+    "figure": "mean losses (their bound follows from algorithm.encryption: largest_score, largest_dual)",
     "norm": "squared norms of rows (algorithm.encryption.largest_norm)",
     "primal": "contributions to the model (their bound follows from the longest row)",
-    "figure": "mean losses (their bound follows from algorithm.encryption: largest_score, largest_dual)",
 }
 _UNIT_NORM = 1 + 1e-9  # rows that were divided by their norm are as long as rounding makes them
 
@@ -135,15 +134,11 @@ class HyFDCASetupClient(ClientAlgorithm):
     ) -> Values:
         """S3, S4: take in where the own entries lie; share the squared norms of the own parts of rows."""
         count, columns = self._problem.features.shape
-        layouts = self._checked_layouts(
-            {
-                "score": score_layout,
-                "dual": dual_layout,
-                "figure": figure_layout,
-                "norm": norm_layout,
-                "primal": primal_layout,
-            }
-        )
+        layouts: dict[str, Layout] = {}
+        if self._cipher is not None:
+            chosen = (score_layout, dual_layout, figure_layout, norm_layout, primal_layout)  # as in _RANGES
+            layouts = {name: layout_of(numbers) for name, numbers in zip(_RANGES, chosen, strict=True)}
+            check_layouts(layouts, self._cipher.key.public, self.settings)
         slots = layouts["dual"].slots if layouts else None
         check_slice(
             "samples", count, order=order, sizes=sizes, holders=holders, slots=slots, message_bytes=self.message_bytes
@@ -202,14 +197,6 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     # How vectors travel
 
-    def _checked_layouts(self, layouts: Mapping[str, Indices]) -> dict[str, Layout]:
-        """Return the layouts of ciphertexts that the server chose; none where nothing is encrypted."""
-        if self._cipher is None:
-            return {}
-        found = {name: layout_of(numbers) for name, numbers in layouts.items()}
-        check_layouts(found, self._cipher.key.public, self.settings)
-        return found
-
     def _samples_in(self, what: str) -> Envelope:
         if self._cipher is None:
             return Clear(self.state.sizes)
@@ -252,11 +239,8 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     @cached_property
     def _problem(self) -> LinearObjective:
-        if not isinstance(self.objective, LinearObjective) or self.objective.outputs != 1:
-            raise SettingsError(
-                "HyFDCA works with linear models of one score: hinge, smoothed-hinge, squared-hinge, logistic, squared",
-                key="objective.kind",
-            )
+        require_one_score(self.objective, "hyfdca")
+        assert isinstance(self.objective, LinearObjective)
         return self.objective
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,32 +21,18 @@ from fenchel.common.wire.values import Value
 log = logging.getLogger("fenchel.client")
 
 
-class Envelope(Protocol):
-    """How the entries of an aligned vector travel; ``enc(.)`` of the specification."""
-
-    def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
-        """Return what is sent.
-
-        values: in aligned order: of all the client's blocks, or of some.
-        blocks: which ones; ``None``: all.
-        """
-
-    def open(self, value: Value, blocks: Indices | None = None) -> Vector:
-        """Return what was received, as :meth:`seal` was given it; a new array."""
-
-
 @dataclass(frozen=True)
 class Clear:
-    """Entries as they are."""
+    """The entries of an aligned vector as they are."""
 
     sizes: Indices  # entries in each block, shape (B,)
 
     def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
-        """Return the values themselves."""
+        """Return what is sent: the values of all the client's blocks, or of some, as they are."""
         return values
 
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
-        """Return the values; PayloadError if they are encrypted, or not as many as the blocks have."""
+        """Return a copy of what :meth:`seal` was given; PayloadError if it is encrypted, or not as many values."""
         if not isinstance(value, np.ndarray):
             raise PayloadError(
                 f"an encrypted vector arrived, but this run is not encrypted (privacy: none){SAME_VERSION}"
@@ -121,6 +107,10 @@ class Encrypted:
         sizes = self.sizes if blocks is None else self.sizes[blocks]
         filled: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = np.arange(self.layout.slots) < sizes[:, None]
         return filled
+
+
+Envelope: TypeAlias = Clear | Encrypted
+"""How the entries of an aligned vector travel; ``enc(.)`` of the specification."""
 
 
 def entries(sizes: Indices, blocks: Indices | None) -> Indices | slice:

@@ -14,13 +14,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fenchel.algorithms.hyfdca.aligned import ClearVectors, EncryptedVectors, Vectors, cipher_sum
+from fenchel.algorithms.hyfdca.aligned import Vectors
 from fenchel.algorithms.hyfdca.alignment import Alignment, Arrangement, HeldEntries, Slice, align, align_features
 from fenchel.algorithms.hyfdca.dual_ranges import DualRanges, Kind
 from fenchel.algorithms.hyfdca.sampled_blocks import SampledBlocks
 from fenchel.algorithms.hyfdca.settings import Encryption, HyFDCASettings
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import FenchelError, RunStoppedError
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.randomness import generator
@@ -119,16 +121,15 @@ class Hybrid:
     @cached_property
     def primals(self) -> Vectors:
         """Contributions to the model, over features."""
-        if not self.settings.protect_primal:
-            return ClearVectors(self.feature_arrangement)
-        assert self.key is not None
-        return EncryptedVectors(self.feature_arrangement, self.key, self.ranges.layouts["primal"])
+        cipher = None
+        if self.settings.protect_primal:
+            assert self.key is not None
+            cipher = self.key, self.ranges.layouts["primal"]
+        return Vectors(self.feature_arrangement, cipher)
 
     def over_samples(self, kind: Kind) -> Vectors:
         """Return how vectors over samples are computed with."""
-        if self.key is None:
-            return ClearVectors(self.alignment)
-        return EncryptedVectors(self.alignment, self.key, self.ranges.layouts[kind])
+        return Vectors(self.alignment, None if self.key is None else (self.key, self.ranges.layouts[kind]))
 
     def figures_expected(self, count: int) -> Expected:
         """Return what a client sends when it shares some numbers that are summed over clients."""
@@ -139,10 +140,11 @@ class Hybrid:
 
     def summed(self, shares: Sequence[Value]) -> Value:
         """Return the sum of such numbers over clients."""
-        if self.key is not None:
-            return cipher_sum(shares, self.key).to_wire()
-        total: Vector = np.sum([share for share in shares if isinstance(share, np.ndarray)], axis=0)
-        return total
+        if self.key is None:
+            total: Vector = np.sum([share for share in shares if isinstance(share, np.ndarray)], axis=0)
+            return total
+        first, *others = (CipherVector.from_wire(share, self.key) for share in shares if isinstance(share, Ciphertexts))
+        return sum(others, first).to_wire()
 
     def feature_slices(self) -> dict[str, tuple[Indices, Indices, Indices]]:
         """Return order, block sizes and holders of each client's features; empty unless they are encrypted."""

@@ -16,11 +16,10 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from fenchel.algorithms.hyfdca.aligned import Stored
-from fenchel.algorithms.hyfdca.line_search import best_step
 from fenchel.algorithms.hyfdca.sampled_blocks import SampledBlock
 from fenchel.algorithms.hyfdca.server_setup import HyFDCASetup
 from fenchel.algorithms.hyfdca.settings import LINE_STEPS, HyFDCASettings
-from fenchel.common.arrays import Indices, Vector
+from fenchel.common.arrays import Vector
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.wire.schema import ArraySpec, Expected
 from fenchel.common.wire.values import Value
@@ -46,7 +45,7 @@ class HyFDCA(HyFDCASetup):
 
     async def round(self, t: int) -> None:
         """Do one outer iteration of Algorithm 1."""
-        await super().round(t)
+        await self._prepare()
         cohort = await self._welcome_back(self.sample())  # steps 2 and 3
         picked = {client: self.hybrid.picks.of(client, t) for client in cohort}
         scores, cohort = await self._scores(cohort, picked)  # step 4
@@ -148,19 +147,35 @@ class HyFDCA(HyFDCASetup):
         """Steps 6 to 8: alpha_0 += the changes; alpha_0 to the cohort; PrimalAggregation(cohort)."""
         state = self.state
         assert state.dual is not None
-        blocks = {client: picked[client].blocks for client in changes}
-        state.dual = self.hybrid.duals.added(state.dual, changes, _given(blocks))
-        touched = self.hybrid.picks.touched(cohort, picked)
-        values: dict[str, Any] = {"dual": self._dual_parts(state.dual, cohort, touched)}
-        if self.settings.messages == "sparse":
-            values["blocks"] = Each({client: touched[client] for client in cohort})
-        returns = self._contributions(cohort)
-        self._have_revealed(figures, values, returns)
+        state.dual = self.hybrid.duals.added(state.dual, changes, {client: picked[client].blocks for client in changes})
         state.synced = []  # unless they answer
-        aggregated = await cohort.ask("aggregate", returns=returns, **values)
+        aggregated = await self._spread("aggregate", "dual", state.dual, cohort, picked, figures, {})
         self._record(_revealed(aggregated, figures), 1.0)
         self._take_contributions(aggregated)
         state.synced = list(aggregated)
+
+    async def _spread(
+        self,
+        phase: str,
+        name: str,
+        vector: Stored,
+        cohort: Cohort,
+        picked: Mapping[str, SampledBlock],
+        figures: Value | None,
+        returns: Mapping[str, Expected],
+    ) -> Replies:
+        """Send each client its entries of alpha_0 or its change, for its contribution and what else is returned.
+
+        The monitored figures are decrypted along with a phase that is asked anyway.
+        """
+        touched = self.hybrid.picks.touched(cohort, picked)
+        values: dict[str, Any] = {name: self._dual_parts(vector, cohort, touched)}
+        if self.settings.messages == "sparse":
+            values["blocks"] = Each({client: touched[client] for client in cohort})
+        expected = {**self._contributions(cohort), **returns}
+        if figures is not None and self.hybrid.key is not None:
+            values["figures"], expected["figures"] = figures, ArraySpec(np.float64, (self._monitored,))
+        return await cohort.ask(phase, returns=expected, **values)
 
     def _take_contributions(self, replies: Replies) -> None:
         """Algorithm 4: what_{0,k} <- what_k; w_0[m] = (1/(lambda N)) sum over k in K_m of what_{0,k}[m]."""
@@ -186,15 +201,9 @@ class HyFDCA(HyFDCASetup):
     ) -> None:
         """Replace step 6 to 8: find the g that maximises D(alpha + g delta), then everybody steps."""
         blocks = {client: picked[client].blocks for client in changes}
-        delta = self.hybrid.duals.added(self.hybrid.duals.zeros(), changes, _given(blocks))
-        touched = self.hybrid.picks.touched(cohort, picked)
-        values: dict[str, Any] = {"change": self._dual_parts(delta, cohort, touched)}
-        if self.settings.messages == "sparse":
-            values["blocks"] = Each({client: touched[client] for client in cohort})
-        returns = self._contributions(cohort)
-        returns["terms"] = self.hybrid.figures_expected(self._line_terms)
-        self._have_revealed(figures, values, returns)
-        proposed = await cohort.ask("propose", returns=returns, **values)
+        delta = self.hybrid.duals.added(self.hybrid.duals.zeros(), changes, blocks)
+        terms = {"terms": self.hybrid.figures_expected(self._line_terms)}
+        proposed = await self._spread("propose", "change", delta, cohort, picked, figures, terms)
         complete = len(proposed) == len(self.fleet.members)
         shares = {client: cast(Stored, reply["contribution"]) for client, reply in proposed.items()}
         g = 1.0
@@ -316,7 +325,7 @@ class HyFDCA(HyFDCASetup):
 
     async def finish(self) -> None:
         """Finalise (E17): bring everybody up to date, so that w_0 = A alpha_0; measure; release the model."""
-        await super().finish()
+        await self._prepare()
         everybody = self.fleet.all()
         current = await self._welcome_back(everybody)
         if len(current) < len(self.fleet.members):
@@ -388,13 +397,6 @@ class HyFDCA(HyFDCASetup):
                 return cast(Vector, replies[client]["figures"])
         raise AssertionError("the last one must answer")
 
-    def _have_revealed(
-        self, figures: Value | None, values: dict[str, Any], returns: dict[str, Expected | Each[Expected]]
-    ) -> None:
-        """Have the monitored figures decrypted along with a phase that is asked anyway."""
-        if figures is not None and self.hybrid.key is not None:
-            values["figures"], returns["figures"] = figures, ArraySpec(np.float64, (self._monitored,))
-
     def _record(self, sums: Vector | None, g: float) -> None:
         """Objective P(w) and dual objective D(alpha) from the sums of losses and conjugates; w = A alpha.
 
@@ -435,7 +437,18 @@ def _revealed(replies: Replies, figures: Value | None) -> Vector | None:
     return cast(Vector | None, decrypted)
 
 
-def _given(blocks: Mapping[str, Indices | None]) -> dict[str, Indices] | None:
-    """Return the blocks of each client, or ``None`` where all of them are meant."""
-    given = {client: own for client, own in blocks.items() if own is not None}
-    return given if len(given) == len(blocks) else None
+def best_step(wv: float, vv: float, terms: Vector, l2: float) -> float:
+    """Return the g in [0, 1] with the largest D(alpha + g delta) (specification, section 3.3).
+
+    wv, vv: w^T v and ||v||^2, where v = A delta.
+    terms: two numbers a and c, if (1/N) sum_i -l_i*(-(alpha_i + g delta_i)) grows by g a - g^2 c / 2; else its values
+        at g = 0 and at each of ``LINE_STEPS``.
+    """
+    if len(terms) == 2:
+        rise, bend = float(terms[0]) - l2 * wv, float(terms[1]) + l2 * vv
+        if bend <= 0:
+            return 1.0 if rise > 0 else 0.0
+        return min(max(rise / bend, 0.0), 1.0)
+    steps = np.concatenate([[0.0], LINE_STEPS])
+    values = terms - l2 * (steps * wv + steps**2 * vv / 2)
+    return float(steps[int(np.argmax(values))])

@@ -17,9 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.algorithms.hyfdca.aligned import Stored
-from fenchel.algorithms.hyfdca.alignment import CELL_BYTES, PSEUDONYM_BYTES, HeldEntries, check_cells
+from fenchel.algorithms.hyfdca.alignment import (
+    CELL_BYTES,
+    LABEL_BYTES,
+    PSEUDONYM_BYTES,
+    HeldEntries,
+    check_cells,
+    check_labels,
+)
 from fenchel.algorithms.hyfdca.dual_ranges import DualRanges
-from fenchel.algorithms.hyfdca.labels import LABEL_BYTES, check_labels
 from fenchel.algorithms.hyfdca.partitioned_problem import Hybrid, agreed_key, checked_norm_bits
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, norm_bits, target_bits
 from fenchel.algorithms.server_half import Algorithm, ServerContext
@@ -27,7 +33,7 @@ from fenchel.common.arrays import Indices, squared_norms
 from fenchel.common.crypto.public_key import LARGEST_BITS, PublicKey
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import RunStoppedError, SettingsError
-from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.wire.schema import ArraySpec, Expected, NumberSpec
 from fenchel.common.wire.values import Value
@@ -90,11 +96,8 @@ class HyFDCASetup(Algorithm):
         self._expected_key = context.public_key
         self._sampler = self.fleet.participation.sampler.kind
         problem = context.objective
-        if not isinstance(problem, LinearObjective) or problem.outputs != 1:
-            raise SettingsError(
-                "HyFDCA works with linear models of one score: hinge, smoothed-hinge, squared-hinge, logistic, squared",
-                key="objective.kind",
-            )
+        require_one_score(problem, "hyfdca")
+        assert isinstance(problem, LinearObjective)
         if problem.l2 <= 0:
             raise SettingsError(
                 "HyFDCA needs a positive weight of the ridge (lambda), such as 0.01", key="objective.l2"
@@ -212,14 +215,6 @@ class HyFDCASetup(Algorithm):
         if not self._is_prepared:
             await asyncio.to_thread(self.hybrid.prepare)
             self._is_prepared = True
-
-    async def round(self, t: int) -> None:
-        """Prepare for round ``t``, which a subclass does."""
-        await self._prepare()
-
-    async def finish(self) -> None:
-        """Prepare for the end, which a subclass does."""
-        await self._prepare()
 
     def _take_in(self, introduced: Replies) -> None:
         state = self.state

@@ -17,6 +17,6 @@ def secrets() -> Secrets:
 
 
 @pytest.fixture
-def laboratory(tmp_path: Path, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> Laboratory:
+def laboratory(tmp_path: Path, secrets: Secrets) -> Laboratory:
     """Where runs are done."""
-    return Laboratory(tmp_path, secrets, monkeypatch)
+    return Laboratory(tmp_path, secrets)

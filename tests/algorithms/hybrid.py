@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import numpy as np
-import pytest
 
 from fenchel.client.local_data import LocalData
 from fenchel.client.secrets.shared import Secrets
 from fenchel.client.worker import Worker
-from fenchel.common.arrays import Indices, Vector
+from fenchel.common.arrays import Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.data.shard import Shard
 from fenchel.common.settings.run import RunSettings, validate
@@ -28,6 +28,7 @@ from fenchel.common.wire.values import Value, Values
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.deploy.launch.names import client_names
 from fenchel.proto import fenchel_pb2 as pb
+from fenchel.testing import load_model
 
 KEY_BITS = 512
 """Breakable, and fast."""
@@ -92,10 +93,6 @@ class Message:
     phase: str
     round: int
     values: Mapping[str, Value]
-
-    def ciphertexts(self) -> dict[str, list[bytes]]:
-        """Return the ciphertexts in it, by the name of their vector."""
-        return {name: split(value) for name, value in self.values.items() if isinstance(value, Ciphertexts)}
 
 
 def split(vector: Ciphertexts) -> list[bytes]:
@@ -164,9 +161,7 @@ class Run:
 
     @property
     def model(self) -> Vector:
-        with np.load(self.folder.model) as archive:
-            model: Vector = archive["model"]
-        return model
+        return load_model(self.folder)
 
     def state(self, client: str) -> dict[str, Any]:
         """Return the last state that a client wrote into its journal."""
@@ -189,11 +184,6 @@ class Run:
             found[client][state["order"]] = state["dual"]
         return found
 
-    def order(self, client: str) -> Indices:
-        """Return a client's rows in aligned order."""
-        order: Indices = self.state(client)["order"]
-        return order
-
     def up(self, phase: str | None = None) -> Iterator[Message]:
         """What clients sent."""
         return (each for each in self.heard if each.upward and phase in (None, each.phase))
@@ -214,8 +204,6 @@ class Laboratory:
 
     parent: Path
     secrets: Secrets
-    patch: pytest.MonkeyPatch
-    runs: int = 0
 
     def run(
         self,
@@ -226,8 +214,7 @@ class Laboratory:
         secrets: Secrets | None = None,
     ) -> Run:
         """Do a run; a client may tamper with its replies, or send everything twice, old replies too."""
-        self.runs += 1
-        run = Run(settings, RunFolder.create(self.parent, f"run-{self.runs}"))
+        run = Run(settings, RunFolder.create(self.parent, "run"))
 
         class Tapped(Worker):
             async def work(self, stream: Stream) -> pb.Farewell | None:
@@ -235,7 +222,6 @@ class Laboratory:
                 tap = Tap(stream, name, run.heard, (tampers or {}).get(name), name in twice)
                 return await super().work(tap)
 
-        with self.patch.context() as patch:
-            patch.setattr("fenchel.deploy.launch.in_process.Worker", Tapped)
+        with patch("fenchel.deploy.launch.in_process.Worker", Tapped):
             asyncio.run(run_in_process(settings, run.folder, secrets=secrets or self.secrets))
         return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,21 +19,18 @@ from fenchel.algorithms.hyfdca.client import HyFDCAClient
 from fenchel.algorithms.hyfdca.server import HyFDCA
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings, entries_of, picked_units
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.client.local_data import LocalData, OwnFile
-from fenchel.client.session import Session
-from fenchel.client.worker import Worker
+from fenchel.client.local_data import LocalData
+from fenchel.client.session import ClientData, Session
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
-from fenchel.common.settings.run import RunSettings, from_json, validate
+from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.common.version import PROTOCOL
 from fenchel.common.wire.values import Values
-from fenchel.deploy.launch.in_process import MemoryStream
-from fenchel.deploy.launch.names import client_names
-from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.coordinator import Coordinator
 from fenchel.server.fleet.cohort import Cohort
+from fenchel.testing import Federation
 from tests.algorithms.hyfdca_oracle import Hybrid, Party, Problem
+from tests.algorithms.mlr import Given
 
 ROWS: Mapping[str, Any] = {
     "name": "breast_cancer",
@@ -83,64 +80,31 @@ def settings_of(
 
 @dataclass(frozen=True)
 class Moment:
-    """What everybody held after a round. Samples and features are known by their numbers.
-
-    Attributes
-    ----------
-    t, cohort
-        The round, and who was drawn for it.
-    w
-        w_0, shape (M,).
-    dual
-        alpha_0, shape (N,); ``None`` where the line search keeps it with the clients only.
-    duals
-        alpha_k of each client, in the order of its rows.
-    contributions, scores
-        The server's caches: what_k in the order of the client's columns, ip_k in that of its rows.
-    synced
-        Who did the last aggregation.
-    missed, away
-        Line search: steps that somebody missed, and who is behind.
-    figures
-        Of the row: gap and others.
-    """
+    """What everybody held after a round. Samples and features are known by their numbers."""
 
     t: int
     cohort: tuple[str, ...]
-    w: Vector
-    dual: Vector | None
-    duals: dict[str, Vector]
-    contributions: dict[str, Vector]
-    scores: dict[str, Vector]
-    synced: frozenset[str]
-    missed: int
-    away: frozenset[str]
-    figures: dict[str, float]
+    w: Vector  # w_0, shape (M,)
+    dual: Vector | None  # alpha_0, shape (N,); ``None`` where the line search keeps it with the clients only
+    duals: dict[str, Vector]  # alpha_k of each client, in the order of its rows
+    contributions: dict[str, Vector]  # the server's cache of what_k, in the order of the client's columns
+    scores: dict[str, Vector]  # the server's cache of ip_k, in the order of the client's rows
+    synced: frozenset[str]  # who did the last aggregation
+    missed: int  # line search: steps that somebody missed
+    away: frozenset[str]  # line search: who is behind
+    figures: dict[str, float]  # of the row: gap and others
 
 
 @dataclass
 class Witness:
-    """Does a run and watches.
-
-    Attributes
-    ----------
-    settings
-        Of the run; ``algorithm.privacy`` is none.
-    files
-        Of each client, if clients bring files of their own.
-    fails
-        Which answers never reach the server: the client does its work, then fails.
-    executor
-        Where clients compute; ``None``: on the event loop.
-    before
-        Called in a client before it answers, with its name, the round and the phase.
-    """
+    """Does a plaintext run and watches."""
 
     settings: RunSettings
-    files: Mapping[str, OwnFile] = field(default_factory=dict)
-    fails: Trouble = lambda client, t, phase: False
+    shards: Sequence[Shard] = ()  # what clients hold in place of the partition's parts
+    fails: Trouble = lambda client, t, phase: False  # which answers are lost: the client does its work, then fails
+    executor: Executor | None = None  # where clients compute; ``None``: on the event loop
     before: Callable[[str, int, str], None] = lambda client, t, phase: None
-    executor: Executor | None = None
+    """Called in a client before it answers, with its name, the round and the phase."""
     moments: list[Moment] = field(default_factory=list)
     clients: dict[str, HyFDCAClient] = field(default_factory=dict)
     model: Vector = field(init=False)
@@ -149,13 +113,14 @@ class Witness:
 
     def run(self, parent: Path) -> Witness:
         """Do all rounds; what was seen is in the attributes."""
+        holdings = Given(shards=self.shards) if self.shards else LocalData()
         folder = RunFolder.create(parent, self.settings.name)
         with (
             threadpool_limits(1),
             patch("fenchel.server.coordinator.server_half", lambda name: self._server_half()),
             patch("fenchel.client.session.client_half", lambda name, allowed: self._client_half()),
         ):
-            asyncio.run(self._federation(folder))
+            Federation(self.settings, folder, executor=self.executor, session=without_journal, _holdings=holdings).run()
         return self
 
     @property
@@ -296,30 +261,7 @@ class Witness:
 
         return WatchedClient
 
-    # The fleet
 
-    async def _federation(self, folder: RunFolder) -> None:
-        assert isinstance(self.settings.clients, int)
-        coordinator = Coordinator(self.settings, folder)
-        local_data = LocalData()
-        async with asyncio.TaskGroup() as tasks:
-            for name in client_names(self.settings.clients):
-                tasks.create_task(self._client(coordinator, name, local_data))
-            tasks.create_task(coordinator.conduct())
-
-    async def _client(self, coordinator: Coordinator, name: str, shared: LocalData) -> None:
-        request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), own_data=bool(self.files))
-        while not (reply := await coordinator.admission.join(request)).HasField("assignment"):
-            pass
-        settings = from_json(reply.settings)
-        local_data = LocalData(self.files[name]) if self.files else shared
-        holding = local_data.of(settings, reply.assignment.index, reply.assignment.clients)
-        # A journal in memory: files would take most of the time.
-        session = Session(name, settings, holding, None)
-        stream = MemoryStream()
-        serving = asyncio.create_task(coordinator.admission.work(name, name.encode(), stream.other_side()))
-        try:
-            await Worker(session, self.executor).work(stream)
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+def without_journal(name: str, settings: RunSettings, holding: ClientData, journal: Path, *more: Any) -> Session:
+    """Keep the journal in memory: files would take most of the time."""
+    return Session(name, settings, holding, None, *more)

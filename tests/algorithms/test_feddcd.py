@@ -29,6 +29,7 @@ from tests.algorithms.mlr import SETS, Problem, reproducible, train
 from tests.messages import raises
 
 EXACT = {"kind": "newton-cg", "stop": {"gradient": 1e-13}}
+MLP = {"kind": "mlp", "hidden": 4, "l2": 1e-3, "dtype": "float64"}
 PAIRS = {"sampler": {"kind": "fixed", "size": 2}}  # says tau = 2; who takes part is given
 NAMES = tuple(f"client-00{i}" for i in range(4))
 
@@ -64,25 +65,11 @@ class Witness:
 
     seen: dict[int, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
 
-    def _of(self, name: str) -> dict[int, Dense]:
+    def of(self, name: str) -> dict[int, Dense]:
+        """y_i (``dual``), z_i (``momentum``) or w_i (``minimizer``, as each client last computed it)."""
         return {
             t: np.stack([getattr(states[client], name) for client in sorted(states)]) for t, states in self.seen.items()
         }
-
-    @property
-    def duals(self) -> dict[int, Dense]:
-        """y_i."""
-        return self._of("dual")
-
-    @property
-    def momenta(self) -> dict[int, Dense]:
-        """z_i."""
-        return self._of("momentum")
-
-    @property
-    def minimizers(self) -> dict[int, Dense]:
-        """w_i, as each client last computed it."""
-        return self._of("minimizer")
 
 
 @pytest.fixture
@@ -112,85 +99,57 @@ def second_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AccFedDCD, "second_sample", second_sample)
 
 
+METHODS = {
+    "feddcd": feddcd(),
+    "eta 1.9": feddcd(step_size=1.9),
+    "one cohort": accelerated(),
+    "two cohorts": accelerated(cohorts=2),
+}
+KNOWN = {
+    "feddcd": (
+        [3.9798780068, 3.9617738857, 3.8034614609, 3.7855820154],
+        [-2.9793554284, -3.1850068086, -3.3571072784, -3.4874190933],
+        [0.1745582965],
+    ),
+    "eta 1.9": (
+        [3.9798780068, 3.9617738857, 3.7630318763, 3.7872880215],
+        [-3.1284860116, -3.4032033227, -3.5473958831, -3.6608485988],
+        [0.4028652682],
+    ),
+    "one cohort": (
+        [3.9798780068, 3.9617738857, 3.7866928995, 3.7800632563],
+        [-2.9793554284, -3.2249511631, -3.4201523999, -3.5639601054],
+        [0.2443449371, 0.7453392185],
+    ),
+    "two cohorts": (
+        [3.9798780068, 3.9642954425, 3.8280531216, 3.8164928116],
+        [-2.9793554284, -3.1735174845, -3.3561653573, -3.5039180967],
+        [0.2155819560, 0.6882671265],
+    ),
+}
+"""Of the reproducible run: F and G after each round; sums of squares of y, and of z, after the last."""
+
+
 @pytest.mark.usefixtures("second_sets")
-@pytest.mark.parametrize(
-    ("algorithm", "values", "dual", "squares", "floats"),
-    [
-        (feddcd(), [3.9798780068, 3.9617738857, 3.8034614609, 3.7855820154], -3.4874190933, 0.1745582965, (72, 72)),
-        (
-            feddcd(step_size=1.9),
-            [3.9798780068, 3.9617738857, 3.7630318763, 3.7872880215],
-            -3.6608485988,
-            0.4028652682,
-            (72, 72),
-        ),
-        (
-            accelerated(),
-            [3.9798780068, 3.9617738857, 3.7866928995, 3.7800632563],
-            -3.5639601054,
-            0.2443449371,
-            (72, 72),
-        ),
-        (
-            accelerated(cohorts=2),
-            [3.9798780068, 3.9642954425, 3.8280531216, 3.8164928116],
-            -3.5039180967,
-            0.2155819560,
-            (144, 144),
-        ),
-    ],
-    ids=["feddcd", "eta 1.9", "one cohort", "two cohorts"],
-)
+@pytest.mark.parametrize("name", METHODS)
 def test_the_reproducible_run_gives_the_numbers_of_the_specification(
-    algorithm: dict[str, Any], values: list[float], dual: float, squares: float, floats: tuple[int, int], tmp_path: Path
+    name: str, witness: Witness, tmp_path: Path
 ) -> None:
-    problem = reproducible()
-    run = train(problem, tmp_path, algorithm, cohorts=SETS, participation=PAIRS)
+    problem, (values, duals, squares) = reproducible(), KNOWN[name]
+    run = train(problem, tmp_path, METHODS[name] | {"monitor": 1}, cohorts=SETS, participation=PAIRS)
     assert [problem.value(model) for model in run.models] == pytest.approx(values, abs=2e-10, rel=0)
-    assert run.floats() == floats
-    duals = run.client_states("dual")
-    if algorithm["name"] == "feddcd":  # the others' idle clients catch up only when they are asked
-        assert conjugates(problem, duals) == pytest.approx(dual, abs=1e-9)
-        assert sum(float(y @ y) for y in duals) == pytest.approx(squares, abs=1e-9)
-
-
-@pytest.mark.usefixtures("second_sets")
-@pytest.mark.parametrize(
-    ("algorithm", "values", "squares"),
-    [
-        (feddcd(), [-2.9793554284, -3.1850068086, -3.3571072784, -3.4874190933], [0.1745582965]),
-        (feddcd(step_size=1.9), [-3.1284860116, -3.4032033227, -3.5473958831, -3.6608485988], [0.4028652682]),
-        (accelerated(), [-2.9793554284, -3.2249511631, -3.4201523999, -3.5639601054], [0.2443449371, 0.7453392185]),
-        (
-            accelerated(cohorts=2),
-            [-2.9793554284, -3.1735174845, -3.3561653573, -3.5039180967],
-            [0.2155819560, 0.6882671265],
-        ),
-    ],
-    ids=["feddcd", "eta 1.9", "one cohort", "two cohorts"],
-)
-def test_so_does_the_dual_objective_of_every_round(
-    algorithm: dict[str, Any], values: list[float], squares: list[float], witness: Witness, tmp_path: Path
-) -> None:
-    problem = reproducible()
-    run = train(problem, tmp_path, algorithm | {"monitor": 1}, cohorts=SETS, participation=PAIRS)
-    for t, value in enumerate(values, 1):
+    for t, dual in enumerate(duals, 1):
         figures = run.states[t].figures
-        assert -4 * figures["dual_objective"] == pytest.approx(value, abs=2e-10)
+        assert -4 * figures["dual_objective"] == pytest.approx(dual, abs=2e-10)
         assert 4 * figures["minimised_objective"] == pytest.approx(problem.value(run.models[t - 1]), abs=1e-12)
         assert figures["gap"] >= problem.gap(run.models[t - 1]) - 1e-12
-        assert conjugates(problem, witness.duals[t]) == pytest.approx(value, abs=1e-9)
-    assert float(np.sum(witness.duals[4] ** 2)) == pytest.approx(squares[0], abs=1e-9)
-    if len(squares) == 2:
-        assert float(np.sum(witness.momenta[4] ** 2)) == pytest.approx(squares[1], abs=1e-9)
+        assert conjugates(problem, witness.of("dual")[t]) == pytest.approx(dual, abs=1e-9)
+    for vector, square in zip(("dual", "momentum"), squares, strict=False):
+        assert float(np.sum(witness.of(vector)[4] ** 2)) == pytest.approx(square, abs=1e-9)
 
 
 @pytest.mark.usefixtures("second_sets")
-@pytest.mark.parametrize(
-    "algorithm",
-    [feddcd(), feddcd(step_size=1.9), accelerated(), accelerated(cohorts=2)],
-    ids=["feddcd", "eta 1.9", "one cohort", "two cohorts"],
-)
+@pytest.mark.parametrize("algorithm", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_what_holds_in_every_round(algorithm: dict[str, Any], weighting: str, witness: Witness, tmp_path: Path) -> None:
     problem, rounds = reproducible(weighted=weighting == "samples"), 40
@@ -198,9 +157,9 @@ def test_what_holds_in_every_round(algorithm: dict[str, Any], weighting: str, wi
     run = train(problem, tmp_path, algorithm, cohorts=SETS, rounds=rounds, participation=PAIRS)
     plain = algorithm["name"] == "feddcd"
     before: Dense = np.zeros((4, 9))
-    chance = np.random.default_rng(0)
+    chance, duals = np.random.default_rng(0), witness.of("dual")
     for t in range(1, rounds + 1):
-        y = witness.duals[t]
+        y = duals[t]
         assert np.abs(y.sum(axis=0)).max() < 1e-12
         # Softmax does not see what all classes have in common, and the ridge pulls it to 0.
         assert np.abs(y.reshape(4, 3, 3).sum(axis=1)).max() < 1e-11
@@ -209,7 +168,7 @@ def test_what_holds_in_every_round(algorithm: dict[str, Any], weighting: str, wi
             idle = [i for i in range(4) if i not in cohort]
             assert y[idle].tobytes() == before[idle].tobytes()
         else:
-            assert np.abs(witness.momenta[t].sum(axis=0)).max() < 1e-12
+            assert np.abs(witness.of("momentum")[t].sum(axis=0)).max() < 1e-12
         bound = -4 * run.states[t].figures["dual_objective"]
         own = 4 * run.states[t].figures["minimised_objective"]
         assert own == pytest.approx(problem.value(run.models[t - 1]), abs=1e-12)
@@ -230,8 +189,8 @@ def test_in_the_end_everybody_agrees(algorithm: dict[str, Any], witness: Witness
     slopes = [f.gradient(problem.optimum) for f in problem.objectives]
     assert problem.value(run.model) - problem.value(problem.optimum) < 1e-12
     np.testing.assert_allclose(run.model, problem.optimum, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(witness.duals[150], slopes, rtol=0, atol=1e-6)
-    for f, y, w in zip(problem.objectives, run.client_states("dual"), witness.minimizers[150], strict=True):
+    np.testing.assert_allclose(witness.of("dual")[150], slopes, rtol=0, atol=1e-6)
+    for f, y, w in zip(problem.objectives, run.client_states("dual"), witness.of("minimizer")[150], strict=True):
         np.testing.assert_allclose(w, problem.optimum, rtol=0, atol=1e-5)
         np.testing.assert_allclose(f.gradient(w), y, rtol=0, atol=1e-6)
 
@@ -342,22 +301,34 @@ def test_repeated_for_long_it_reaches_the_optimum(tmp_path: Path) -> None:
     assert problem.value(run.model) - problem.value(problem.optimum) == pytest.approx(1.17e-11, rel=0.05)
 
 
-@pytest.mark.parametrize("sampler", [{"kind": "fixed", "size": 1}, {"kind": "bernoulli", "probability": 0.2}])
-def test_acceleration_wants_two_clients_a_round(sampler: dict[str, Any], tmp_path: Path) -> None:
-    with raises(SettingsError, key="participation.sampler"):
-        train(reproducible(), tmp_path, accelerated(), participation={"sampler": sampler})
-
-
-def test_acceleration_refuses_cohorts_whose_pairs_meet_unequally(tmp_path: Path) -> None:
-    sampler = {"kind": "weighted", "size": 3, "replacement": True}
-    with raises(SettingsError, key="participation.sampler.kind"):
-        train(reproducible(), tmp_path, accelerated(), participation={"sampler": sampler})
-
-
-@pytest.mark.parametrize("name", ["feddcd", "acc-feddcd"])
-def test_an_objective_without_ridge_is_refused(name: str, tmp_path: Path) -> None:
-    with raises(SettingsError, key="objective.l2"):
-        train(reproducible(), tmp_path, {"name": name}, objective={"kind": "softmax", "l2": 0.0})
+@pytest.mark.parametrize(
+    ("algorithm", "sections", "key"),
+    [
+        (accelerated(), {"sampler": {"kind": "fixed", "size": 1}}, "participation.sampler"),
+        (accelerated(), {"sampler": {"kind": "bernoulli", "probability": 0.2}}, "participation.sampler"),
+        # Pairs would meet unequally.
+        (
+            accelerated(),
+            {"sampler": {"kind": "weighted", "size": 3, "replacement": True}},
+            "participation.sampler.kind",
+        ),
+        ({"name": "feddcd"}, {"objective": {"kind": "softmax", "l2": 0.0}}, "objective.l2"),
+        ({"name": "acc-feddcd"}, {"objective": {"kind": "softmax", "l2": 0.0}}, "objective.l2"),
+        ({"name": "feddcd"}, {"objective": MLP}, "objective.l2"),
+        ({"name": "acc-feddcd", "dual_step_size": 0.1}, {"objective": MLP}, "objective.l2"),
+        ({"name": "acc-feddcd", "conditioning": 0.3}, {"objective": MLP}, "objective.l2"),
+        ({"name": "acc-feddcd"}, {"objective": MLP}, "objective.l2"),
+    ],
+)
+def test_what_a_method_cannot_work_with_is_refused(
+    algorithm: dict[str, Any], sections: dict[str, Any], key: str, tmp_path: Path
+) -> None:
+    if sections.get("objective") is MLP:
+        pytest.importorskip("torch")
+    participation = {name: sections[name] for name in sections if name == "sampler"} or PAIRS
+    objective = sections.get("objective", {"kind": "softmax", "l2": 0.1})
+    with raises(SettingsError, key=key):
+        train(reproducible(), tmp_path, algorithm, objective=objective, participation=participation)
 
 
 def test_the_first_solve_is_more_accurate_than_was_asked(tmp_path: Path) -> None:
@@ -371,13 +342,6 @@ def test_the_first_solve_is_more_accurate_than_was_asked(tmp_path: Path) -> None
 class TestGuard:
     """Acceleration needs accurate solves; it begins anew where they were not."""
 
-    def test_it_leaves_a_run_that_converged_alone(self, tmp_path: Path) -> None:
-        problem = reproducible()
-        run = train(problem, tmp_path, accelerated(), rounds=150, participation=PAIRS)
-        assert problem.gap(run.model) < 1e-14
-        assert run.states[150].restarts.size == 0
-        assert run.states[150].figures["spread"] == 0
-
     @pytest.mark.parametrize(
         ("spreads", "restarts"),
         [
@@ -386,6 +350,12 @@ class TestGuard:
             ([1.0] * 9 + [1e9], []),  # there is nothing to compare with yet
             ([1.0] * 10 + [200.0] * 10, [11]),  # after which it begins to watch anew
             ([0.0] * 10 + [1e-300] * 10, []),  # agreement to the last bit, and its end
+            # Agreement up to rounding; then the minimisers move apart again.
+            ([1.0] * 10 + [1e-9] + [0.0] * 15 + [1e-9] * 9 + [2e-7], [36]),
+            ([0.0] * 12 + [1e-12, 1e-11, 1e-10, 1e-9], [15]),
+            # Agreement up to rounding, whose errors come and go.
+            ([1.0] * 10 + [0.0] * 20 + [2e-15, 0.0, 0.0, 1e-15] * 10 + [3e-15] * 20, []),
+            ([0.0] * 40, []),
         ],
     )
     def test_it_compares_the_mean_of_ten_rounds_with_the_lowest(
@@ -418,72 +388,47 @@ class TestGuard:
         assert gaps[False] > 100
         assert gaps[True] < 0.1 * gaps[False]
 
-    def test_a_run_with_the_accuracy_of_the_settings_needs_none(self, tmp_path: Path) -> None:
-        problem = replace(reproducible(), l2=0.01)
-        algorithm = {
-            "name": "acc-feddcd",
-            "weighting": "uniform",
-            "solver": {"kind": "gradient", "stop": {"accuracy": 0.9}},  # taken as 1/4
-        }
-        three = {"sampler": {"kind": "fixed", "size": 3}}
-        run = train(problem, tmp_path, algorithm, rounds=150, participation=three)
+    @pytest.mark.parametrize(
+        ("l2", "solver", "size", "gap"),
+        [
+            (0.1, EXACT, 2, 1e-14),
+            (0.01, {"kind": "gradient", "stop": {"accuracy": 0.9}}, 3, 1e-4),  # taken as 1/4
+        ],
+        ids=["exact", "a quarter"],
+    )
+    def test_it_leaves_a_run_that_converges_alone(
+        self, l2: float, solver: dict[str, Any], size: int, gap: float, tmp_path: Path
+    ) -> None:
+        problem, some = replace(reproducible(), l2=l2), {"sampler": {"kind": "fixed", "size": size}}
+        algorithm = {"name": "acc-feddcd", "weighting": "uniform", "solver": solver}
+        run = train(problem, tmp_path, algorithm, rounds=150, participation=some)
         assert run.states[150].restarts.size == 0
-        assert problem.gap(run.model) < 1e-4
+        assert problem.gap(run.model) < gap
 
 
-NETWORK: dict[str, Any] = {
-    "objective": {"kind": "mlp", "hidden": 4, "l2": 1e-3, "dtype": "float64"},
-    "participation": PAIRS,
-    "rounds": 30,
-}
-
-
-class TestNetwork:
-    """The variant for models that are not convex."""
-
-    def test_local_solves_start_from_the_average_and_the_duals_sum_to_zero(self, tmp_path: Path) -> None:
-        pytest.importorskip("torch")
-        algorithm = {
-            "name": "feddcd",
-            "dual_step_size": 0.1,
-            "weighting": "uniform",
-            "solver": {"kind": "sgd", "step_size": 0.1, "batch_size": 4, "stop": {"epochs": 5}},
-        }
-        run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, **NETWORK)
-        duals = run.client_states("dual")
-        assert np.abs(np.sum(duals, axis=0)).max() < 1e-12
-        assert min(float(np.linalg.norm(y)) for y in duals) > 1e-3
-        # d = 24: up once, and down twice, the average to start from and the new one.
-        assert run.floats() == (30 * 2 * 24, 2 * 30 * 2 * 24)
-        objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
-        losses = [sum(f.value(w) for f in objectives) / 4 for w in run.models]
-        assert losses[-1] < 0.8 * losses[0]
-
-    def test_its_duals_are_what_their_definition_says(self, tmp_path: Path) -> None:
-        pytest.importorskip("torch")
-        solver = {"kind": "sgd", "step_size": 0.05, "batch_size": None, "stop": {"steps": 3}}
-        algorithm = {"name": "feddcd", "dual_step_size": 0.3, "weighting": "uniform", "solver": solver}
-        run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, **(NETWORK | {"rounds": 6}))
-        objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
-        model = objectives[0].initial(run.settings.seed)
-        duals = np.zeros((4, model.size))
-        for t in range(6):
-            found = {}
-            for i in SETS[t % 4]:
-                w = model.copy()
-                for _ in range(3):
-                    w -= 0.05 * (objectives[i].gradient(w) - duals[i])
-                found[i] = w
-            model = np.mean(list(found.values()), axis=0)
-            for i, w in found.items():
-                duals[i] -= 0.3 * (w - model)
-        np.testing.assert_allclose(run.model, model, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(run.client_states("dual"), duals, rtol=0, atol=1e-12)
-
-    def test_without_dual_step_it_is_refused(self, tmp_path: Path) -> None:
-        pytest.importorskip("torch")
-        with pytest.raises(Exception, match="algorithm.dual_step_size"):
-            train(reproducible(), tmp_path, {"name": "feddcd"}, **NETWORK)
+def test_a_network_s_duals_are_what_their_definition_says(tmp_path: Path) -> None:
+    """Local solves start from the average; 24 parameters travel up once, and down twice."""
+    pytest.importorskip("torch")
+    solver = {"kind": "sgd", "step_size": 0.05, "batch_size": None, "stop": {"steps": 3}}
+    algorithm = {"name": "feddcd", "dual_step_size": 0.3, "weighting": "uniform", "solver": solver}
+    run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, objective=MLP, participation=PAIRS, rounds=6)
+    objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
+    model = objectives[0].initial(run.settings.seed)
+    duals = np.zeros((4, model.size))
+    for t in range(6):
+        found = {}
+        for i in SETS[t % 4]:
+            w = model.copy()
+            for _ in range(3):
+                w -= 0.05 * (objectives[i].gradient(w) - duals[i])
+            found[i] = w
+        model = np.mean(list(found.values()), axis=0)
+        for i, w in found.items():
+            duals[i] -= 0.3 * (w - model)
+    np.testing.assert_allclose(run.model, model, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run.client_states("dual"), duals, rtol=0, atol=1e-12)
+    assert np.abs(duals).max() > 1e-3
+    assert run.floats() == (6 * 2 * 24, 2 * 6 * 2 * 24)
 
 
 @pytest.mark.parametrize("name", ["feddcd", "fedavg", "fedpdm"])

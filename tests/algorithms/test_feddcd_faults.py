@@ -13,7 +13,6 @@ import pytest
 
 from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCDClient
 from fenchel.algorithms.feddcd.feddcd import FedDCDClient
-from fenchel.client.session import Answer, Session
 from fenchel.common.arrays import Dense, Vector
 from fenchel.testing import Faults
 from tests.algorithms.mlr import Problem, Run, reproducible, train
@@ -85,23 +84,6 @@ def test_lost_messages_and_killed_processes_change_nothing(
         assert all(a.tobytes() == b.tobytes() for a, b in zip(values, expected, strict=True))
     if name in ("feddcd", "inexact"):  # the others' idle clients have yet to catch up
         assert imbalance(run) < 1e-14
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_is_said_twice_is_done_once(
-    name: str, calm: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original, repeated = Session.handle, []
-
-    def handle(self: Session, *instruction: Any, **more: Any) -> Answer:
-        original(self, *instruction, **more)
-        repeated.append(instruction[0].phase)
-        return original(self, *instruction, **more)
-
-    monkeypatch.setattr(Session, "handle", handle)
-    run = train(reproducible(), tmp_path, algorithm_of(name), rounds=ROUNDS, participation=PAIRS)
-    assert {"minimize", "begin"} < set(repeated)
-    assert run.model.tobytes() == calm[name].model.tobytes()
 
 
 def held_up(monkeypatch: pytest.MonkeyPatch, client: str, rounds: set[int], release: threading.Event) -> None:

@@ -109,8 +109,7 @@ def test_feddcd_does_what_was_computed_by_hand(
 ) -> None:
     problem = problem_of(SCALAR, **constants)
     for rounds in range(1, len(centers) + 1):
-        (parent := tmp_path / str(rounds)).mkdir()
-        run = train_quadratics(problem, parent, feddcd(), cohorts=cohorts, rounds=rounds)
+        run = ran(tmp_path / str(rounds), feddcd(), cohorts[:rounds], problem)
         y = duals_of(run)
         if duals is not None:
             np.testing.assert_allclose(y[:, 0], duals[rounds - 1], rtol=0, atol=1e-14)
@@ -150,8 +149,7 @@ def test_acceleration_does_what_was_computed_by_hand(
         second_cohorts(second)
     algorithm = accelerated(cohorts=1 if second is None else 2)
     for rounds in (1, 2, 3):
-        (parent := tmp_path / str(rounds)).mkdir()
-        run = train_quadratics(problem, parent, algorithm, cohorts=PAIRS, rounds=rounds, participation=sampled(2))
+        run = ran(tmp_path / str(rounds), algorithm, PAIRS[:rounds], problem)
         y, z = settled(run, momentum, PAIRS, second)
         np.testing.assert_allclose(y[:, 0], duals[rounds - 1], rtol=0, atol=5e-9)
         assert SCALAR.gap(y) == pytest.approx(gaps[rounds - 1], abs=5e-9)
@@ -160,7 +158,17 @@ def test_acceleration_does_what_was_computed_by_hand(
 
 
 QUADRATICS = Quadratics.random(clients=6, dimension=4, seed=1)
-CONSTANTS = {"strong_convexity": 1.0, "smoothness": 12.0}
+PROBLEM = problem_of(QUADRATICS, strong_convexity=1.0, smoothness=12.0)
+
+
+def ran(
+    parent: Path, algorithm: dict[str, Any], cohorts: Sets, problem: QuadraticProblem = PROBLEM, size: int = 2
+) -> Run:
+    """Do as many rounds as there are cohorts, of which clients are told that they have ``size`` members."""
+    parent.mkdir(exist_ok=True)
+    return train_quadratics(
+        problem, parent, algorithm, cohorts=cohorts, rounds=len(cohorts), participation=sampled(size)
+    )
 
 
 def random_sets(seed: int, rounds: int, size: int, *, late: int | None = None) -> list[tuple[int, ...]]:
@@ -180,9 +188,7 @@ def random_sets(seed: int, rounds: int, size: int, *, late: int | None = None) -
 @pytest.mark.parametrize("size", [2, 3, 6])
 def test_feddcd_is_that_of_the_independent_implementation(eta: float, size: int, tmp_path: Path) -> None:
     cohorts = random_sets(size, 25, size)
-    run = train_quadratics(
-        problem_of(QUADRATICS, **CONSTANTS), tmp_path, feddcd(step_size=eta), cohorts=cohorts, rounds=25
-    )
+    run = ran(tmp_path, feddcd(step_size=eta), cohorts, size=size)
     y, scales = QUADRATICS.zeros, np.ones(6)
     for cohort, model in zip(cohorts, run.models, strict=True):
         y, center = feddcd_round(QUADRATICS.minimisers(y), y, membership(cohort, 6), scales, eta)
@@ -214,25 +220,29 @@ def stepped(
     return after, centers
 
 
-@pytest.mark.parametrize("two", [False, True], ids=["one cohort", "two cohorts"])
-@pytest.mark.parametrize("size", [2, 3, 6])
+LATE = {size: random_sets(size, 40, size, late=20 if size < 6 else None) for size in (2, 3, 6)}
+OTHERS = {size: random_sets(size + 10, 40, size, late=20 if size < 6 else None) for size in (2, 3, 6)}
+
+
+@pytest.mark.parametrize(
+    ("size", "cohorts", "second"),
+    [
+        *((size, LATE[size], second) for size in (2, 3, 6) for second in (None, OTHERS[size])),
+        # Client 0 takes part in rounds 1 to 3, and then not before the last.
+        (2, [(0, 1), (0, 2), (0, 3), *[(1, 2), (2, 3), (4, 5)] * 12, (0, 1)], None),
+        # A second cohort of one moves nothing: it is its own average. The first cohort's step is final by then, so the
+        # round counts: z := u for everybody.
+        (2, [(0, 1), (2, 3), (1, 4), (0, 5), (3, 4), (0, 2)], [(1, 2), (2,), (4,), (3,), (0, 1), (3, 5)]),
+    ],
+)
 def test_acceleration_is_that_of_the_independent_implementation(
-    two: bool, size: int, second_cohorts: GiveSecond, tmp_path: Path
+    size: int, cohorts: Sets, second: Sets | None, second_cohorts: GiveSecond, tmp_path: Path
 ) -> None:
-    rounds = 40
-    cohorts = random_sets(size, rounds, size, late=20 if size < 6 else None)
-    second = random_sets(size + 10, rounds, size, late=20 if size < 6 else None) if two else None
     if second is not None:
         second_cohorts(second)
     momentum = Momentum((size - 1) / 5, 1 / 12)
-    run = train_quadratics(
-        problem_of(QUADRATICS, **CONSTANTS),
-        tmp_path,
-        accelerated(cohorts=2 if two else 1),
-        cohorts=cohorts,
-        rounds=rounds,
-        participation=sampled(size),
-    )
+    run = ran(tmp_path, accelerated(cohorts=1 if second is None else 2), cohorts, size=size)
+    assert run.states[len(cohorts)].committed == len(cohorts)
     after, centers = stepped(QUADRATICS, momentum, np.ones(6), cohorts, second)
     np.testing.assert_allclose(run.models, centers, rtol=0, atol=1e-12)
     y, z = settled(run, momentum, cohorts, second)
@@ -240,25 +250,6 @@ def test_acceleration_is_that_of_the_independent_implementation(
     np.testing.assert_allclose(z, after[-1][1], rtol=0, atol=1e-12)
     assert np.abs(y.sum(axis=0)).max() < 1e-12
     assert np.abs(z.sum(axis=0)).max() < 1e-12
-
-
-def test_a_client_that_sleeps_for_long_comes_back_to_where_it_would_be(tmp_path: Path) -> None:
-    # Client 0 takes part in rounds 1 to 3, and then not before the last.
-    cohorts = [(0, 1), (0, 2), (0, 3), *[(1, 2), (2, 3), (1, 3)] * 12, (0, 1)]
-    quadratics = Quadratics.random(clients=4, dimension=3, seed=2)
-    run = train_quadratics(
-        problem_of(quadratics, **CONSTANTS),
-        tmp_path,
-        accelerated(restart=False),
-        cohorts=cohorts,
-        rounds=len(cohorts),
-        participation=sampled(2),
-    )
-    momentum = Momentum(1 / 3, 1 / 12)
-    after, _ = stepped(quadratics, momentum, np.ones(4), cohorts)
-    y, z = settled(run, momentum, cohorts)
-    np.testing.assert_allclose(y, after[-1][0], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(z, after[-1][1], rtol=0, atol=1e-12)
 
 
 UNEQUAL = Quadratics(QUADRATICS.curvatures * np.array([1, 2, 0.5, 1, 4, 1.5]).reshape(6, 1, 1), QUADRATICS.centers)
@@ -269,18 +260,14 @@ OWN_SCALES = np.array([1, 2, 0.5, 1, 4, 1.5])
 def test_with_constants_of_their_own_clients_weigh_in_the_projection(size: int, tmp_path: Path) -> None:
     cohorts = random_sets(3, 30, size)
     problem = problem_of(UNEQUAL)
-    for parent in (tmp_path / "plain", tmp_path / "accelerated"):
-        parent.mkdir()
-    plain = train_quadratics(problem, tmp_path / "plain", feddcd(), cohorts=cohorts, rounds=30)
+    plain = ran(tmp_path / "plain", feddcd(), cohorts, problem, size)
     y = UNEQUAL.zeros
     for cohort in cohorts:
         y, _ = feddcd_round(UNEQUAL.minimisers(y), y, membership(cohort, 6), OWN_SCALES)
     np.testing.assert_allclose(duals_of(plain), y, rtol=0, atol=1e-11)
     # All clients have alpha_i / beta_i = 1/12; r is the safe one, as cohorts are drawn uniformly.
     momentum = Momentum(safe_participation(size, OWN_SCALES.tolist()), 1 / 12)
-    run = train_quadratics(
-        problem, tmp_path / "accelerated", accelerated(), cohorts=cohorts, rounds=30, participation=sampled(size)
-    )
+    run = ran(tmp_path / "accelerated", accelerated(), cohorts, problem, size)
     after, _ = stepped(UNEQUAL, momentum, OWN_SCALES, cohorts)
     y, z = settled(run, momentum, cohorts)
     np.testing.assert_allclose(y, after[-1][0], rtol=0, atol=1e-11)
@@ -293,14 +280,7 @@ def test_a_restart_reaches_those_who_were_not_there(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("fenchel.algorithms.feddcd.acc_feddcd._GROWTH", 1.0)
     monkeypatch.setattr("fenchel.algorithms.feddcd.acc_feddcd._INEXACT", -1.0)  # although its solves are exact
     cohorts = [*random_sets(5, 30, 2, late=31), *random_sets(6, 20, 2)]
-    run = train_quadratics(
-        problem_of(QUADRATICS, **CONSTANTS),
-        tmp_path,
-        accelerated(),
-        cohorts=cohorts,
-        rounds=50,
-        participation=sampled(2),
-    )
+    run = ran(tmp_path, accelerated(), cohorts)
     restarts = run.states[50].restarts.tolist()
     assert len(restarts) >= 3
     away = {restart for restart in restarts[:-1] for client in range(6) if client not in cohorts[restart - 1]}
@@ -319,12 +299,15 @@ class TestSymmetries:
     COHORTS = random_sets(11, 12, 3)
 
     def run(
-        self, quadratics: Quadratics, parent: Path, algorithm: dict[str, Any], scale: float = 1.0, **given: Any
+        self,
+        quadratics: Quadratics,
+        parent: Path,
+        algorithm: dict[str, Any],
+        scale: float = 1.0,
+        cohorts: Sets = COHORTS,
     ) -> Run:
-        parent.mkdir()
         problem = problem_of(quadratics, strong_convexity=scale, smoothness=12 * scale)
-        given = {"cohorts": self.COHORTS, "rounds": 12, "participation": sampled(3)} | given
-        return train_quadratics(problem, parent, algorithm, **given)
+        return ran(parent, algorithm, cohorts, problem, size=3)
 
     def test_identical_clients_agree_at_once(self, algorithm: dict[str, Any], tmp_path: Path) -> None:
         same = Quadratics(np.repeat(QUADRATICS.curvatures[:1], 6, axis=0), np.repeat(QUADRATICS.centers[:1], 6, axis=0))
@@ -364,8 +347,7 @@ class TestSymmetries:
         start_at(monkeypatch, shifts)
         run = self.run(moved, tmp_path / "moved", algorithm)
         np.testing.assert_allclose(run.models, plain.models, rtol=0, atol=1e-11)
-        idle = set(range(6)) - set().union(*self.COHORTS)
-        assert not idle, "everybody was there, so everybody's state began at the shift"
+        assert set().union(*self.COHORTS) == set(range(6)), "so everybody's state began at the shift"
         np.testing.assert_allclose(duals_of(run), duals_of(plain) + shifts, rtol=0, atol=1e-11)
 
     def test_nothing_moves_away_from_the_optimum(
@@ -394,45 +376,11 @@ def start_at(monkeypatch: pytest.MonkeyPatch, duals: Dense) -> None:
         monkeypatch.setattr(half, "initial_state", initial_state)
 
 
-@pytest.mark.parametrize("name", ["feddcd", "acc-feddcd"])
-def test_the_final_model_can_be_a_random_client_s_minimiser(name: str, tmp_path: Path) -> None:
-    problem, cohorts = problem_of(QUADRATICS, **CONSTANTS), random_sets(4, 9, 3)
-    run = train_quadratics(
-        problem,
-        tmp_path,
-        {"name": name, "weighting": "uniform", "solver": NEWTON, "output": "random-client"},
-        cohorts=cohorts,
-        rounds=9,
-        participation=sampled(3),
-    )
-    if name == "feddcd":
-        y = duals_of(run)
-    else:
-        y = stepped(QUADRATICS, Momentum(2 / 5, 1 / 12), np.ones(6), cohorts)[0][-1][0]
-    distances = np.abs(QUADRATICS.minimisers(y) - final(run)).max(axis=1)
-    assert sorted(distances)[0] < 1e-12
-    assert sorted(distances)[1] > 1e-3, "it is one client's, not the average"
-
-
-def final(run: Run) -> Vector:
-    with np.load(run.folder.model) as archive:
-        model: Vector = archive["model"]
-    return model
-
-
 @pytest.mark.parametrize("algorithm", [feddcd(), accelerated()], ids=["feddcd", "acc-feddcd"])
 def test_a_client_alone_moves_nothing(algorithm: dict[str, Any], tmp_path: Path) -> None:
-    problem = problem_of(QUADRATICS, **CONSTANTS)
-    results = []
-    scripts: dict[str, Sets] = {"with": [(0, 1), (2,), (2, 3), (1,), (3,), (1, 3)], "without": [(0, 1), (2, 3), (1, 3)]}
-    for name, cohorts in scripts.items():
-        (parent := tmp_path / name).mkdir()
-        run = train_quadratics(
-            problem, parent, algorithm, cohorts=cohorts, rounds=len(cohorts), participation=sampled(2)
-        )
-        results.append(run)
-        assert run.states[len(cohorts)].committed == 3
-    lonely, busy = results
+    lonely = ran(tmp_path / "with", algorithm, [(0, 1), (2,), (2, 3), (1,), (3,), (1, 3)])
+    busy = ran(tmp_path / "without", algorithm, [(0, 1), (2, 3), (1, 3)])
+    assert lonely.states[6].committed == busy.states[3].committed == 3
     np.testing.assert_array_equal(lonely.models[1], lonely.models[0])
     # Up to rounding: a client that solves once more starts from the solution.
     np.testing.assert_allclose(lonely.model, busy.model, rtol=0, atol=1e-14)
@@ -440,32 +388,8 @@ def test_a_client_alone_moves_nothing(algorithm: dict[str, Any], tmp_path: Path)
         np.testing.assert_allclose(duals_of(lonely, vector), duals_of(busy, vector), rtol=0, atol=1e-14)
 
 
-def test_a_second_cohort_of_one_moves_nothing(second_cohorts: GiveSecond, tmp_path: Path) -> None:
-    # The first cohort's step is final by then, so the round counts: z := u for everybody.
-    cohorts = [(0, 1), (2, 3), (1, 4), (0, 5), (3, 4), (0, 2)]
-    second: Sets = [(1, 2), (2,), (4,), (3,), (0, 1), (3, 5)]
-    second_cohorts(second)
-    run = train_quadratics(
-        problem_of(QUADRATICS, **CONSTANTS),
-        tmp_path,
-        accelerated(cohorts=2),
-        cohorts=cohorts,
-        rounds=6,
-        participation=sampled(2),
-    )
-    assert run.states[6].committed == 6
-    momentum = Momentum(1 / 5, 1 / 12)
-    # One client alone is its own average, so its step is zero.
-    after, centers = stepped(QUADRATICS, momentum, np.ones(6), cohorts, second)
-    np.testing.assert_allclose(run.models, centers, rtol=0, atol=1e-12)
-    y, z = settled(run, momentum, cohorts, second)
-    np.testing.assert_allclose(y, after[-1][0], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(z, after[-1][1], rtol=0, atol=1e-12)
-
-
 def test_everybody_every_round_is_projected_gradient_descent_on_the_dual(tmp_path: Path) -> None:
-    problem: QuadraticProblem = problem_of(QUADRATICS, **CONSTANTS)
-    run = train_quadratics(problem, tmp_path, feddcd(step_size=0.7), rounds=20)
+    run = train_quadratics(PROBLEM, tmp_path, feddcd(step_size=0.7), rounds=20)
     y = QUADRATICS.zeros
     for _ in range(20):
         slope = np.stack([np.linalg.solve(a, v) for a, v in zip(QUADRATICS.curvatures, y, strict=True)])

@@ -1,4 +1,4 @@
-"""Hybrid FedAvg: the pseudocode, FedAvg where nothing is split, and its known limit where features are."""
+"""Hybrid FedAvg and HyFEM-like: the pseudocode, FedAvg where nothing is split, and the limit where features are."""
 
 from __future__ import annotations
 
@@ -89,21 +89,24 @@ def test_where_all_clients_hold_all_features_it_is_fedavg(
 
 
 @pytest.mark.parametrize("kind", ["grid", "ragged"])
-@pytest.mark.parametrize(("weighting", "batch_size"), [("uniform", 1), ("samples", 4)])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "hybrid-fedavg", "batch_size": 1, "step_offset": 0.5, "weighting": "uniform"},
+        {"name": "hybrid-fedavg", "batch_size": 4, "step_offset": 0.5, "weighting": "samples"},
+        {"name": "hyfem-like", "step_size": 0.5, "proximity": 0.0, "weighting": "uniform"},
+        {"name": "hyfem-like", "step_size": 0.5, "proximity": 0.4, "weighting": "samples"},
+        {"name": "hyfem-like", "step_size": 0.5, "proximity": 3.0, "weighting": "uniform"},
+    ],
+)
 def test_split_data_give_the_model_of_the_pseudocode(
-    kind: str, weighting: str, batch_size: int, make_settings: MakeSettings, tmp_path: Path
+    kind: str, algorithm: dict[str, Any], make_settings: MakeSettings, tmp_path: Path
 ) -> None:
     settings = make_settings(
         **grid(2, 3, kind),
         objective=HINGE,
         rounds=5,
-        algorithm={
-            "name": "hybrid-fedavg",
-            "local_steps": 4,
-            "batch_size": batch_size,
-            "step_offset": 0.5,
-            "weighting": weighting,
-        },
+        algorithm={"local_steps": 4, **algorithm},
         participation={"sampler": {"kind": "fixed", "size": 4}},
     )
     np.testing.assert_allclose(final_model(settings, tmp_path), simulated(settings), rtol=0, atol=1e-12)
@@ -159,32 +162,30 @@ def optimum(settings: RunSettings) -> float:
 
 
 @pytest.mark.parametrize(
-    ("local_steps", "step_size", "step_offset"),
+    "algorithm",
     [
-        (2, 0.178, 12.05),
-        pytest.param(19, 0.00785, 0.000477, marks=pytest.mark.faults),  # long; make faults
+        {"name": "hybrid-fedavg", "local_steps": 2, "step_size": 0.178, "step_offset": 12.05},
+        {"name": "hyfem-like", "local_steps": 2, "step_size": 0.0774, "step_offset": 0.242, "proximity": 0.349},
+        pytest.param(
+            {"name": "hybrid-fedavg", "local_steps": 19, "step_size": 0.00785, "step_offset": 0.000477},
+            marks=pytest.mark.faults,  # long; make faults
+        ),
+        pytest.param(
+            {"name": "hyfem-like", "local_steps": 6, "step_size": 0.031, "step_offset": 3.93, "proximity": 0.0213},
+            marks=pytest.mark.faults,  # long; make faults
+        ),
     ],
 )
 def test_averaging_stays_far_from_the_optimum_where_features_are_split(
-    local_steps: int, step_size: float, step_offset: float, make_settings: MakeSettings, tmp_path: Path
+    algorithm: dict[str, Any], make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    """These are the best of 40 random settings (27 % and 28 %); HyFDCA comes within 1.4e-5."""
-    algorithm = {
-        "name": "hybrid-fedavg",
-        "local_steps": local_steps,
-        "step_size": step_size,
-        "step_offset": step_offset,
-    }
-    rest: dict[str, Any] = {
-        "objective": HINGE,
-        "rounds": 300,
-        "seed": 0,
-        "algorithm": algorithm,
-        "evaluation": {"every": 300},
-    }
-    split = make_settings(**grid(3, 3), **rest)
+    """These are the best of 40 random settings (27 %, 28 %, 28 % and 31 %); HyFDCA comes within 1.4e-5."""
+    rest: dict[str, Any] = {"objective": HINGE, "rounds": 300, "seed": 0, "evaluation": {"every": 300}}
+    split = make_settings(**grid(3, 3), algorithm=algorithm, **rest)
     best = optimum(split)
     error = run(split, tmp_path)[0].figures["objective"] / best - 1
-    assert 0.2 < error < 0.4
-    whole = make_settings(**grid(9, 1), **rest | {"algorithm": algorithm | {"step_size": 20 * step_size}})
-    assert run(whole, tmp_path)[0].figures["objective"] / best - 1 < 0.02
+    assert 0.2 < error < 0.45
+    if algorithm["name"] == "hybrid-fedavg":
+        longer = algorithm | {"step_size": 20 * algorithm["step_size"]}
+        whole = make_settings(**grid(9, 1), algorithm=longer, **rest)
+        assert run(whole, tmp_path)[0].figures["objective"] / best - 1 < 0.02

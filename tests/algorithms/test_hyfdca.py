@@ -13,7 +13,7 @@ from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.losses import Hinge
 from fenchel.common.optim.sdca import DualProblem, ascend
-from tests.algorithms.hyfdca_witness import Moment, Witness, settings_of
+from tests.algorithms.hyfdca_witness import Witness, settings_of
 
 Case = dict[str, Any]
 
@@ -57,7 +57,9 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "horizontal": ({"preset": "exact", "picks": 4}, {"grid": (6, 1)}),
     "horizontal, some": ({"preset": "exact", "picks": 4}, {"grid": (6, 1), "sampler": HALF}),
+    "horizontal, with inner products": ({"preset": "safe", "picks": 9, "skip_inner_products": False}, {"grid": (4, 1)}),
     "vertical": ({"preset": "exact", "picks": 4}, {"grid": (1, 6)}),
+    "one client": ({"preset": "linesearch", "picks": 9}, {"grid": (1, 1)}),
 }
 
 
@@ -70,35 +72,37 @@ def witnessed(algorithm: Case, parent: Path, *, scale: str | None = None, **rest
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_is_that_of_the_pseudocode(case: str, tmp_path: Path) -> None:
+    """Also what stands in caches, and what is measured of the model with which a round began (oracles 3, 8, 9)."""
     algorithm, rest = CASES[case]
     run = witnessed(algorithm, tmp_path, **rest)
+    problem, complete = run.problem, "sampler" not in rest
+    before: Vector = np.zeros(problem.samples)
+    stale = 0.0
     for moment, oracle in run.simulation():
-        known = ~np.isnan(run.alpha(moment))
-        np.testing.assert_allclose(run.alpha(moment)[known], oracle.alpha_0[known], rtol=0, atol=1e-9)
+        assert moment.synced == oracle.synced
+        for name, party in problem.parties.items():
+            np.testing.assert_allclose(moment.duals[name], oracle.alpha[name], rtol=0, atol=1e-9)
+            np.testing.assert_allclose(moment.contributions[name], oracle.what[name], rtol=0, atol=1e-9)
+            np.testing.assert_allclose(moment.contributions[name], party.x.T @ moment.duals[name], rtol=0, atol=1e-12)
+        for name, share in moment.scores.items():
+            np.testing.assert_allclose(share, oracle.ip[name], rtol=0, atol=1e-9)
         np.testing.assert_allclose(moment.w, oracle.w_0, rtol=0, atol=1e-9)
         if moment.dual is not None:
             np.testing.assert_allclose(moment.dual, oracle.alpha_0, rtol=0, atol=1e-9)
-        assert known.all() or len(moment.cohort) < len(run.clients)
-    assert np.abs(oracle.alpha_0).max() > 0.01
-    problem = run.problem
-    assert run.final.figures["gap"] == pytest.approx(problem.gap(oracle.alpha_0), abs=1e-9)
-    np.testing.assert_allclose(run.model, problem.primal(oracle.alpha_0), rtol=0, atol=1e-9)
-
-
-def test_the_measured_gap_is_that_of_the_model_with_which_the_round_began(tmp_path: Path) -> None:
-    run = witnessed({"preset": "exact", "picks": 6}, tmp_path, loss="smoothed-hinge")
-    problem = run.problem
-    before: Vector = np.zeros(80)
-    for moment in run.moments:
-        assert moment.figures["primal_objective"] == pytest.approx(
-            problem.primal_objective(problem.primal(before)), abs=1e-12
-        )
-        assert moment.figures["dual_objective"] == pytest.approx(problem.dual_objective(before), abs=1e-12)
-        assert moment.figures["gap"] == pytest.approx(problem.gap(before), abs=1e-12)
-        before = run.alpha(moment)
+        if complete and run.algorithm.messages == "dense":
+            primal = problem.primal_objective(problem.primal(before))
+            assert moment.figures["primal_objective"] == pytest.approx(primal, abs=1e-9)
+            assert moment.figures["dual_objective"] == pytest.approx(problem.dual_objective(before), abs=1e-9)
+            assert moment.figures["gap"] == pytest.approx(problem.gap(before), abs=1e-9)
+        before = oracle.alpha_0
+        stale = max(stale, float(np.abs(moment.w - problem.primal(before)).max()))
+    assert np.abs(before).max() > 0.01
+    # Nothing is stale where everybody takes part, or where a sample has one holder.
+    assert stale < 1e-10 if complete or problem.holders.max() == 1 else stale > 1e-3
     terms = problem.losses(problem.x @ run.model) + problem.conjugates(before) + before * (problem.x @ run.model)
     assert terms.min() >= -1e-12
-    assert run.final.figures["gap"] == pytest.approx(terms.mean(), abs=1e-12)  # the decomposition of 1.2
+    assert run.final.figures["gap"] == pytest.approx(terms.mean(), abs=1e-9)  # the decomposition of 1.2
+    np.testing.assert_allclose(run.model, problem.primal(before), rtol=0, atol=1e-9)
 
 
 # Oracle 5
@@ -115,71 +119,6 @@ def test_one_client_that_picks_one_sample_does_coordinate_ascent(tmp_path: Path)
     np.testing.assert_allclose(run.model, w, rtol=0, atol=1e-12)
     assert len(set(order.tolist())) > 200
     assert np.count_nonzero(dual) > 50
-
-
-# Oracles 8 and 9
-
-GRIDS = [(1, 1), (4, 1), (1, 4), (3, 3)]
-
-
-@pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize(
-    "algorithm",
-    [{"preset": "linesearch", "picks": 9}, {"preset": "exact", "picks": 5}, {"preset": "safe", "picks": 9, **SPARSE}],
-)
-def test_with_everybody_the_model_is_always_that_of_the_dual_variables(
-    grid: tuple[int, int], algorithm: Case, tmp_path: Path
-) -> None:
-    run = witnessed(algorithm | {"skip_inner_products": False}, tmp_path, grid=grid, rounds=8)
-    problem = run.problem
-    before: Vector = np.zeros(30)
-    for moment in run.moments:
-        alpha = run.alpha(moment)
-        for name in run.clients:  # all holders of a sample agree
-            np.testing.assert_allclose(moment.duals[name], alpha[run.rows(name)], rtol=0, atol=1e-14)
-        if moment.dual is not None:
-            np.testing.assert_allclose(moment.dual, alpha, rtol=0, atol=1e-14)
-        np.testing.assert_allclose(moment.w, problem.primal(alpha), rtol=0, atol=1e-10)
-        if run.algorithm.messages == "dense":
-            np.testing.assert_allclose(scores(run, moment), problem.x @ before, rtol=0, atol=1e-10)
-        before = moment.w
-    assert np.abs(before).max() > 0.1
-
-
-def scores(run: Witness, moment: Moment) -> Vector:
-    """z = sum over the holders of what they shared last."""
-    z = np.zeros(run.problem.samples)
-    for name, share in moment.scores.items():
-        z[run.rows(name)] += share
-    return z
-
-
-@pytest.mark.parametrize("messages", ["dense", "sparse"])
-@pytest.mark.parametrize("preset", ["exact", "safe"])
-def test_with_some_the_model_is_always_the_sum_of_what_clients_shared_last(
-    preset: str, messages: str, tmp_path: Path
-) -> None:
-    run = witnessed(
-        {"preset": preset, "picks": 6, "messages": messages}, tmp_path, grid=(3, 3), rounds=25, sampler=HALF
-    )
-    problem = run.problem
-    scale = problem.l2 * problem.samples
-    stale = 0.0
-    for moment in run.moments:
-        w = np.zeros(30)
-        for name, party in problem.parties.items():
-            what = moment.contributions[name]
-            w[party.columns] += what / scale
-            np.testing.assert_allclose(what, party.x.T @ moment.duals[name], rtol=0, atol=1e-12)
-        np.testing.assert_allclose(moment.w, w, rtol=0, atol=1e-12)
-        assert moment.synced == set(moment.cohort)
-        assert moment.dual is not None
-        for name in moment.synced:
-            np.testing.assert_allclose(moment.duals[name], moment.dual[run.rows(name)], rtol=0, atol=1e-14)
-        stale = max(stale, float(np.abs(moment.w - problem.primal(moment.dual)).max()))
-    assert stale > 1e-3  # so this was no test of the complete case
-    assert run.final.dual is not None
-    np.testing.assert_allclose(run.model, problem.primal(run.final.dual), rtol=0, atol=1e-10)
 
 
 # Oracle 10

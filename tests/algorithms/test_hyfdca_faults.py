@@ -36,19 +36,11 @@ VICTIM = "client-002"
 
 @dataclass(frozen=True)
 class Moment:
-    """When a client dies.
-
-    Attributes
-    ----------
-    phase, round
-        In the middle of what; the first time from this round on.
-    answered
-        Whether it had done its work and written it down, but not sent its reply.
-    """
+    """When a client dies: in the middle of a phase, the first time from a round on."""
 
     phase: str
     round: int = 2
-    answered: bool = False
+    answered: bool = False  # whether it had done its work and written it down, but not sent its reply
 
 
 @dataclass
@@ -123,21 +115,11 @@ def run_timeless(main: Coroutine[Any, Any, T]) -> T:
 
 @dataclass
 class Deadly(Federation):
-    """A federation in which one client dies, and comes back with nothing but its journal.
-
-    Attributes
-    ----------
-    moment
-        When it dies.
-    rounds_away
-        It comes back once so many more rounds are over.
-    server_dies_owing
-        Whether the server is killed, once its checkpoint says that it owes somebody a step.
-    """
+    """A federation in which one client dies, and comes back with nothing but its journal."""
 
     moment: Moment = field(default_factory=lambda: Moment("change_dual"))
-    rounds_away: int = 0
-    server_dies_owing: bool = False
+    rounds_away: int = 0  # it comes back once so many more rounds are over
+    server_dies_owing: bool = False  # whether the server is killed, once its checkpoint says that it owes a step
     met: list[Moment] = field(default_factory=list)
     rounds_done: int = 0
 
@@ -185,7 +167,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "exact": {"preset": "exact", "picks": 8},
     "line search": {"preset": "linesearch"},
     "plaintext exact": {"preset": "exact", "picks": 8, "privacy": "none"},
-    "plaintext line search": {"preset": "linesearch", "privacy": "none"},
     "protected line search": {"preset": "linesearch", "protect_primal": True},
     "sparse": {"preset": "exact", "picks": 8, "messages": "sparse"},
     "half of the clients": {"preset": "safe", "participation": {"sampler": {"kind": "fixed", "size": 2}}},
@@ -282,14 +263,8 @@ def test_a_client_that_misses_rounds_returns_and_the_run_still_converges(
     federation = Deadly(settings, folder, secrets=secrets, moment=Moment(phase, 3), rounds_away=2)
     federation.run()
     run = Run(settings, folder)
-    calls = pq.read_table(folder.calls)
-    missed = {
-        (client, t)
-        for client, t, outcome in zip(
-            calls["client"].to_pylist(), calls["round"].to_pylist(), calls["outcome"].to_pylist(), strict=True
-        )
-        if outcome != "counted"
-    }
+    calls = pq.read_table(folder.calls).to_pylist()
+    missed = {(call["client"], call["round"]) for call in calls if call["outcome"] != "counted"}
     assert (VICTIM, 3) in missed, "so it was away"
     # After the last step everybody is up to date: the server's model is that of the dual variables.
     np.testing.assert_allclose(run.model, agree(run), rtol=0, atol=1e-9)
@@ -299,9 +274,9 @@ def test_a_client_that_misses_rounds_returns_and_the_run_still_converges(
         assert gaps[-1] < 0.05 * gaps[0]
 
 
-@pytest.mark.parametrize("name", ["exact", "line search", "protected line search"])
+@pytest.mark.parametrize("name", ["exact", "line search"])
 def test_what_a_client_sends_twice_or_too_late_counts_once(name: str, laboratory: Laboratory) -> None:
-    settings = settings_of(name)
+    settings = settings_of(name, rounds=2)
     quiet = laboratory.run(settings)
     loud = laboratory.run(settings, twice=["client-000", VICTIM])
     assert loud.model.tobytes() == quiet.model.tobytes()

@@ -59,34 +59,6 @@ def test_random_cohorts_reach_the_optimum(
     np.testing.assert_allclose(run.model, run.problem.primal(run.final.dual), rtol=0, atol=1e-10)
 
 
-def test_sparse_inner_products_take_longer_when_few_take_part(tmp_path: Path) -> None:
-    """O6: the server's cache of inner products is staler."""
-    sampler = {"kind": "fixed", "size": 3}
-    reached = []
-    for messages in ("dense", "sparse"):
-        algorithm = {"preset": "exact", "picks": 15, "messages": messages}
-        run = Witness(settings_of(algorithm, rounds=140, sampler=sampler)).run(tmp_path / messages)
-        reached.append(first_below(gaps_of(run), 1e-2))
-    assert 1.1 * reached[0] < reached[1] < 3 * reached[0]
-
-
-@pytest.mark.parametrize(
-    ("sampler", "grid", "level"),
-    [
-        ({"kind": "cyclic", "groups": 3}, (1, 6), 1e-3),
-        ({"kind": "bernoulli", "probability": 0.4}, (3, 3), 1e-3),
-        ({"kind": "weighted", "size": 4}, (3, 3), 1e-3),
-        ({"kind": "weighted", "size": 6, "replacement": True}, (3, 3), 1e-3),
-        ({"kind": "fixed", "size": 2}, (9, 1), 1e-2),
-    ],
-)
-def test_every_sampler_gets_there(sampler: Case, grid: tuple[int, int], level: float, tmp_path: Path) -> None:
-    algorithm = {"preset": "exact", "picks": 45 if grid[0] == 1 else 15, "averaging": "active"}
-    run = Witness(settings_of(algorithm, grid=grid, rounds=150, sampler=sampler)).run(tmp_path)
-    assert gaps_of(run).min() < level
-    assert run.final.figures["gap"] < 3 * level
-
-
 def test_the_others_go_on_without_a_client_that_left_for_good(tmp_path: Path) -> None:
     """O6: the gap stalls at something like 1e-4, as nobody refreshes that client's part."""
     settings = settings_of({"preset": "exact", "picks": 15}, rounds=150)

@@ -49,8 +49,8 @@ def secrets() -> Secrets:
 
 
 @pytest.fixture
-def laboratory(tmp_path: Path, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> Laboratory:
-    return Laboratory(tmp_path, secrets, monkeypatch)
+def laboratory(tmp_path: Path, secrets: Secrets) -> Laboratory:
+    return Laboratory(tmp_path, secrets)
 
 
 def saying(phase: str, name: str, change: Change) -> Tamper:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,12 +30,11 @@ Change: TypeAlias = Callable[[Alignment], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Secrets]]:
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Secrets]:
     """A run with an encrypted model, in which the server did as it should."""
     secrets = Secrets.generate(KEY_BITS, for_tests=True)
-    with pytest.MonkeyPatch.context() as patch:
-        laboratory = Laboratory(tmp_path_factory.mktemp("honest"), secrets, patch)
-        yield laboratory.run(hybrid_settings(1, samples=100, protect_primal=True)), secrets
+    laboratory = Laboratory(tmp_path_factory.mktemp("honest"), secrets)
+    return laboratory.run(hybrid_settings(1, samples=100, protect_primal=True)), secrets
 
 
 def late_joiner(honest: tuple[Run, Secrets], **place: Any) -> HyFDCAClient:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fenchel.algorithms.feddcd.settings import Acceleration, effective_participation
+from fenchel.algorithms.feddcd.acc_feddcd import Acceleration, effective_participation
 from fenchel.common.arrays import Dense, Vector
 
 SCALES = st.lists(st.floats(0.05, 20.0), min_size=2, max_size=6)

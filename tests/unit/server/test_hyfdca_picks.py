@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.algorithms.hyfdca.line_search import best_step
 from fenchel.algorithms.hyfdca.sampled_blocks import SampledBlocks
+from fenchel.algorithms.hyfdca.server import best_step
 from fenchel.algorithms.hyfdca.settings import LINE_STEPS, HyFDCASettings
 from tests.unit.server.test_alignment import aligned, grid, held_by, hybrids
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fenchel.algorithms.hyfdca.alignment import Alignment, HeldEntries, align
-from fenchel.algorithms.hyfdca.labels import check_labels
+from fenchel.algorithms.hyfdca.alignment import Alignment, HeldEntries, align, check_labels
 from fenchel.client.secrets.pseudonyms import LABEL_BYTES, label_pseudonyms, pseudonyms
 from fenchel.common.arrays import Indices
 from fenchel.common.errors import ContradictingLabelsError, DataError
