@@ -49,12 +49,12 @@ class LocalTrainingSettings(AlgorithmSettings):
     step_decay: Literal["constant", "inverse-sqrt", "inverse", "stages"] = Field(
         "constant",
         description="step size in round t: step_size, step_size / sqrt(t), or step_size / t; stages: divided by "
-        "stage_factor after every stage_rounds rounds",
+        "decay after every stage_rounds rounds",
     )
     stage_rounds: PositiveInt | None = Field(
         None, description="with step_decay: stages, rounds with the same step size"
     )
-    stage_factor: float | None = Field(
+    decay: float | None = Field(
         None, ge=1, description="with step_decay: stages, what the step size is divided by; null: 3"
     )
 
@@ -72,8 +72,8 @@ class LocalTrainingSettings(AlgorithmSettings):
             raise ValueError(
                 "step_decay: stages and stage_rounds (rounds with the same step size) go together: give both or neither"
             )
-        if self.stage_rounds is None and self.stage_factor is not None:
-            raise ValueError("stage_factor belongs to step_decay: stages; leave it out with others")
+        if self.stage_rounds is None and self.decay is not None:
+            raise ValueError("decay belongs to step_decay: stages; leave it out with others")
         return self
 
     def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
@@ -88,13 +88,13 @@ class LocalTrainingSettings(AlgorithmSettings):
             return None
         return (
             f"rounds: {rounds} given, but algorithm.step_decay: stages makes the step size {last:.3g} in the last of "
-            "them, with which nothing moves; use a smaller stage_factor, a larger stage_rounds, or fewer rounds"
+            "them, with which nothing moves; use a smaller decay, a larger stage_rounds, or fewer rounds"
         )
 
     def step_size_at(self, t: int) -> float:
         """Return the step size of round ``t``, counted from 1."""
         if self.stage_rounds is not None:
-            return float(self.step_size / (self.stage_factor or 3.0) ** ((t - 1) // self.stage_rounds))
+            return float(self.step_size / (self.decay or 3.0) ** ((t - 1) // self.stage_rounds))
         powers = {"constant": 0.0, "inverse-sqrt": 0.5, "inverse": 1.0}
         return float(self.step_size / t ** powers[self.step_decay])
 

@@ -98,8 +98,8 @@ _PUBLISHED = {_UNPUBLISHED_SCAFFOLD: _MNIST_PRIMAL["SCAFFOLD"] | {"correction": 
 _FULL_GRADIENTS: dict[str, dict[str, Any]] = {
     "SCAFFOLD, 20 full-gradient steps": {"name": "scaffold", "local_steps": 20, "batch_size": None, "step_size": 0.1}
 }
-_ADAM = {"kind": "adam", "batch_size": 128, "beta1": 0.89, "beta2": 0.995, "stop": {"epochs": 20}}
-_NETWORK: dict[str, Any] = {"dual_step": 0.01, "solver": _ADAM}
+_ADAM = {"kind": "adam", "batch_size": 128, "betas": [0.89, 0.995], "stop": {"epochs": 20}}
+_NETWORK: dict[str, Any] = {"dual_step_size": 0.01, "solver": _ADAM}
 _NETWORK_DUAL: dict[str, dict[str, Any]] = {
     "FedDCD": {"name": "feddcd", **_NETWORK},
     "AccFedDCD, two cohorts": {"name": "acc-feddcd", "cohorts": 2, "conditioning": 0.3, **_NETWORK},
@@ -108,7 +108,7 @@ _NETWORK_DUAL: dict[str, dict[str, Any]] = {
 _TWENTY_STEPS: dict[str, dict[str, Any]] = {
     "FedDCD, 20 Adam steps": {
         "name": "feddcd",
-        "dual_step": 0.01,
+        "dual_step_size": 0.01,
         "solver": {"kind": "adam", "batch_size": 128, "stop": {"steps": 20}},
     }
 }
@@ -117,7 +117,7 @@ _TEN_EPOCHS: dict[str, dict[str, Any]] = {
     for title, algorithm in _primal(0.1, 128).items()
     if title != "FedProx"
 }
-_SGD = {"dual_step": 0.1, "solver": {"kind": "sgd", "step_size": 0.1, "batch_size": 128, "stop": {"epochs": 5}}}
+_SGD = {"dual_step_size": 0.1, "solver": {"kind": "sgd", "step_size": 0.1, "batch_size": 128, "stop": {"epochs": 5}}}
 _TWO_DIGITS = ("data.partition={kind: classes, per_client: 2}",)
 _UNIFORM = {"weighting": "uniform"}
 

@@ -47,7 +47,7 @@ class AccFedDCDSettings(DualAscentSettings):
         gt=0,
         le=1,
         description="alpha / beta, from which the acceleration follows; null: the smallest of the clients' own. With "
-        "dual_step and a neural network, which has neither, it must be given (the paper's code: 30 times l2)",
+        "dual_step_size and a neural network, which has neither, it must be given (the paper's code: 30 times l2)",
     )
     restart: bool = Field(
         True,
@@ -72,7 +72,7 @@ _GROWTH = 10.0  # of that average over its lowest value
 _INEXACT = 0.25  # of the squared length of the dual steps, by which inexact solves may have moved them
 _UNFIT = (
     "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for a neural "
-    "network give algorithm.dual_step (such as 0.01) and algorithm.conditioning (such as 0.3)"
+    "network give algorithm.dual_step_size (such as 0.01) and algorithm.conditioning (such as 0.3)"
 )
 
 
@@ -108,7 +108,7 @@ class AccFedDCD(DualAscent):
             )
 
     def _check_convexity(self, least: float) -> None:
-        if (self.settings.dual_step is None or self.settings.conditioning is None) and least <= 0:
+        if (self.settings.dual_step_size is None or self.settings.conditioning is None) and least <= 0:
             raise SettingsError(_UNFIT, key="objective.l2")
 
     def _check_smoothness(self, least: float) -> None:
@@ -127,7 +127,7 @@ class AccFedDCD(DualAscent):
     def _scales(self) -> list[float]:
         """1 / lambda_i of all clients; 1 each where the dual step is a constant of its own."""
         alphas = self.state.strong_convexity
-        if self.settings.dual_step is not None:
+        if self.settings.dual_step_size is not None:
             return [1.0] * len(alphas)
         weights = self.weights()
         return [weights[client] * alpha for client, alpha in alphas.items()]
@@ -187,7 +187,7 @@ class AccFedDCD(DualAscent):
     def _asked(self) -> dict[str, Any]:
         asked = {**self.moment(), "accuracy": self.state.accuracy}
         # A neural network's local solve starts from the average of the last round, in either cohort.
-        return asked | ({"model": self.model} if self.settings.dual_step is not None else {})
+        return asked | ({"model": self.model} if self.settings.dual_step_size is not None else {})
 
     def note(self, solved: Reduced, center: Vector) -> None:
         """Note also sum_i (1 / lambda_i) e_i, where e_i bounds client i's squared distance to its exact minimiser."""
@@ -319,12 +319,12 @@ class AccFedDCDClient(DualAscentClient):
     @property
     def step(self) -> float:
         """1 / lambda_i, or what replaces it for a network."""
-        return self.scale if self.settings.dual_step is None else self.settings.dual_step
+        return self.scale if self.settings.dual_step_size is None else self.settings.dual_step_size
 
     @property
     def scale(self) -> float:
         """1 / lambda_i; the same for all clients where the step is a free constant."""
-        return super().scale if self.settings.dual_step is None else 1.0
+        return super().scale if self.settings.dual_step_size is None else 1.0
 
     @answers("certify")
     def certify(self, model: Vector, committed: int, restarts: Indices) -> Values:

@@ -56,8 +56,8 @@ class FedDCDSettings(DualAscentSettings):
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
-        if self.dual_step is not None and self.step_size != 1.0:
-            raise ValueError("step_size: not used where dual_step is given; leave one of them out")
+        if self.dual_step_size is not None and self.step_size != 1.0:
+            raise ValueError("step_size: not used where dual_step_size is given; leave one of them out")
         return self
 
 
@@ -275,7 +275,7 @@ class DualAscent(Algorithm):
 
     async def finish(self) -> None:
         """Return a random client's minimiser, if that is wanted; else the last average is the model."""
-        if self.settings.returned == "average":
+        if self.settings.output == "average":
             return
         everybody = self.fleet.all()
         place = generator(self.fleet.seed, "returned model").integers(len(everybody))
@@ -308,7 +308,7 @@ class FedDCD(DualAscent):
     settings: FedDCDSettings
 
     def _check_convexity(self, least: float) -> None:
-        if self.settings.dual_step is None and least <= 0:
+        if self.settings.dual_step_size is None and least <= 0:
             raise not_convex()
 
     async def round(self, t: int) -> None:
@@ -316,7 +316,7 @@ class FedDCD(DualAscent):
         self.state.figures = {}
         cohort = self.sample()
         # A neural network's local solve starts from the average; others from the client's own last minimiser.
-        start = {"model": self.model} if self.settings.dual_step is not None else {}
+        start = {"model": self.model} if self.settings.dual_step_size is not None else {}
         solved = await self.minimisers(cohort, **start)
         if self.is_alone(solved.cohort):
             return
@@ -427,14 +427,14 @@ class FedDCDClient(DualAscentClient):
     @property
     def step(self) -> float:
         """eta / lambda_i, or what replaces it for a network."""
-        if self.settings.dual_step is not None:
-            return self.settings.dual_step
+        if self.settings.dual_step_size is not None:
+            return self.settings.dual_step_size
         return self.settings.step_size * self.scale
 
     @property
     def scale(self) -> float:
         """1 / lambda_i; the same for all clients where it is a free constant."""
-        if self.settings.dual_step is not None:
+        if self.settings.dual_step_size is not None:
             return 1.0
         if self.objective.strong_convexity <= 0:
             raise not_convex()

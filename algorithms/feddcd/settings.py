@@ -40,12 +40,12 @@ class DualAscentSettings(AlgorithmSettings):
         description="every so many rounds have all clients solve exactly, and report the objective that is "
         "minimised, the dual objective and the gap (each divided by the number of clients); 0: never",
     )
-    returned: Literal["average", "random-client"] = Field(
+    output: Literal["average", "random-client"] = Field(
         "average",
         description="the final model: the average of the last round, which is at least as good in expectation, "
         "or a random client's minimiser (the paper)",
     )
-    dual_step: PositiveFloat | None = Field(
+    dual_step_size: PositiveFloat | None = Field(
         None,
         description="what replaces eta / lambda_i where the objective is not strongly convex (neural networks), "
         "0.1 for instance",
@@ -53,16 +53,16 @@ class DualAscentSettings(AlgorithmSettings):
 
     @model_validator(mode="after")
     def _certified_if_convex(self) -> Self:
-        if self.dual_step is None:
+        if self.dual_step_size is None:
             return self
-        if self.returned != "average":
+        if self.output != "average":
             raise ValueError(
-                "returned: random-client needs a convex objective, whose minimiser does not depend on where the solve "
-                "starts; with dual_step only average is possible"
+                "output: random-client needs a convex objective, whose minimiser does not depend on where the solve "
+                "starts; with dual_step_size only average is possible"
             )
         if self.monitor:
             raise ValueError(
-                f"monitor: {self.monitor} given, but with dual_step the objective is not taken to be convex, and then "
+                f"monitor: {self.monitor} given, but with dual_step_size the objective is not taken to be convex, and then "
                 "there is no duality gap; leave one of them out"
             )
         return self
@@ -115,7 +115,7 @@ def effective_participation(cohort: float, scales: Sequence[float]) -> float:
 def not_convex() -> SettingsError:
     """Return the error of FedDCD with an objective whose strong convexity is not known to be positive."""
     return SettingsError(
-        "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step (such as 0.1) for "
+        "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step_size (such as 0.1) for "
         "a neural network",
         key="objective.l2",
     )

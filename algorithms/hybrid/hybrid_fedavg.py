@@ -37,7 +37,7 @@ class LocalDescentSettings(AlgorithmSettings):
 
     local_steps: PositiveInt = Field(10, description="steps of a client in a round (H)")
     batch_size: PositiveInt | None = Field(1, description="samples a step; null: the whole shard")
-    step_scale: PositiveFloat = Field(1.0, description="a of the step size a / (b + sqrt(t)) in round t")
+    step_size: PositiveFloat = Field(1.0, description="a of the step size a / (b + sqrt(t)) in round t")
     step_offset: NonNegativeFloat = Field(0.0, description="b of the step size a / (b + sqrt(t)) in round t")
     weighting: Literal["uniform", "samples"] = Field(
         "uniform",
@@ -50,7 +50,7 @@ class LocalDescentSettings(AlgorithmSettings):
 
     def step_size_at(self, t: int) -> float:
         """Step size ``a / (b + sqrt(t))`` of round ``t``, counted from 1."""
-        return self.step_scale / (self.step_offset + math.sqrt(t))
+        return self.step_size / (self.step_offset + math.sqrt(t))
 
 
 class HybridFedAvgSettings(LocalDescentSettings):

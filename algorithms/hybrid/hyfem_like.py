@@ -22,7 +22,7 @@ class HyFEMLikeSettings(LocalDescentSettings):
     """A stand-in for HyFEM (Zhang et al. 2020) with linear models: local models, tied to the global one."""
 
     name: Literal["hyfem-like"] = "hyfem-like"
-    matching: NonNegativeFloat = Field(
+    proximity: NonNegativeFloat = Field(
         1.0, description="weight mu of (mu/2) ||v_k - w||^2, which pulls local models towards the global one"
     )
 
@@ -47,6 +47,6 @@ class HyFEMLikeClient(HybridFedAvgClient):
     @answers("train")
     def train(self, model: Vector) -> Values:
         """Take H steps from v_k on l_i(x_{k,i}^T v) + (lambda/2) ||v||^2 + (mu/2) ||v - w[M_k]||^2."""
-        local = self.descended(self.state.local, pull=self.settings.matching, anchor=model)
+        local = self.descended(self.state.local, pull=self.settings.proximity, anchor=model)
         self.state.local = local
         return {"model": local, "samples": self.objective.samples}

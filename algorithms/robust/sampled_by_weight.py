@@ -256,7 +256,7 @@ class SampledByWeight(Robust):
             "largest weights, as means over the rounds (and at the end): %s",
             ", ".join(f"{name} {mean[name]:.3g} ({self.state.weights[self.place[name]]:.3g})" for name in largest),
         )
-        if self.settings.returned == "average":
+        if self.settings.output == "average":
             self.model = self.state.mean_snapshot.copy()
 
     def metrics(self) -> dict[str, float]:

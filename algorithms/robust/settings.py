@@ -77,7 +77,7 @@ class SampledByWeightSettings(RobustSettings):
         "control-variate: what they last reported, which is quieter; where everybody is asked, about those that do not "
         "answer",
     )
-    returned: Literal["last", "average"] = Field(
+    output: Literal["last", "average"] = Field(
         "last",
         description="the final model. last: that of the last round, as in the paper; average: the mean of the "
         "snapshots of all rounds, which the paper's theorem is about",

@@ -57,9 +57,9 @@ def search(workers: ProcessPoolExecutor, name: str, l2: float) -> Best:
 
 def _drawn(name: str, number: int) -> dict[str, float]:
     """Draw settings around those that worked in a first, wider search."""
-    ranges = {"step_scale": (0.02, 1.5), "step_offset": (0.01, 15.0)}
+    ranges = {"step_size": (0.02, 1.5), "step_offset": (0.01, 15.0)}
     if name == "hyfem-like":
-        ranges["matching"] = (0.01, 1.0)
+        ranges["proximity"] = (0.01, 1.0)
     random = generator(0, name, number)
     drawn = {key: float(f"{np.exp(random.uniform(*np.log(bounds))):.3g}") for key, bounds in ranges.items()}
     return {"local_steps": int(np.rint(np.exp(random.uniform(0, np.log(10))))), **drawn}
@@ -119,5 +119,5 @@ def compared(errors: Mapping[str, Sequence[Vector]], best: Mapping[str, Sequence
 
 
 def _words(chosen: Mapping[str, float]) -> str:
-    letters = {"local_steps": "H", "step_scale": "a", "step_offset": "b", "matching": "μ"}
+    letters = {"local_steps": "H", "step_size": "a", "step_offset": "b", "proximity": "μ"}
     return ", ".join(f"{letters[key]} {value:g}" for key, value in chosen.items())

@@ -57,10 +57,10 @@ def check_solver(settings: Solver, objective: Objective) -> None:
             "or lbfgs",
             key="solver.kind",
         )
-    if isinstance(solver, GradientSolver) and solver.step == "1/beta" and smoothness(objective) == math.inf:
+    if isinstance(solver, GradientSolver) and solver.step_size == "1/beta" and smoothness(objective) == math.inf:
         raise no_step_size()
     check_rule(solver)
-    from_both = isinstance(solver, GradientSolver) and solver.step == "2/(alpha+beta)"
+    from_both = isinstance(solver, GradientSolver) and solver.step_size == "2/(alpha+beta)"
     if solver.stop.accuracy is None and not from_both:
         return
     alpha = strong_convexity(objective)
@@ -124,7 +124,7 @@ def no_step_size() -> SettingsError:
     """Return the error of a solver whose step size is to follow from a bound that nobody knows."""
     return SettingsError(
         "1/beta needs a smooth objective, which this one is not known to be; give a number, or use solver.kind: sgd",
-        key="solver.step",
+        key="solver.step_size",
     )
 
 

@@ -29,9 +29,9 @@ def gradient_descent(problem: Tilted, start: Vector, settings: GradientSolver) -
 
 
 def _step_size(problem: Tilted, settings: GradientSolver) -> float:
-    if isinstance(settings.step, float):
-        return settings.step
-    if settings.step == "2/(alpha+beta)":
+    if isinstance(settings.step_size, float):
+        return settings.step_size
+    if settings.step_size == "2/(alpha+beta)":
         return 2 / sum(constants(problem))
     beta = problem.smoothness
     if not math.isfinite(beta):
@@ -41,11 +41,11 @@ def _step_size(problem: Tilted, settings: GradientSolver) -> float:
 
 def _cure(problem: Tilted, settings: GradientSolver) -> str:
     """What to do if it diverges: the limits are those of a quadratic function with curvature beta."""
-    if not isinstance(settings.step, float):
+    if not isinstance(settings.step_size, float):
         return NOT_OURS
     beta, most = problem.smoothness, 1 if settings.accelerated else 2
     known = f"at most {most}/beta = {most / beta:.3g} is safe" if 0 < beta < math.inf else "give a smaller one"
-    return too_long("solver.step", settings.step, known)
+    return too_long("solver.step_size", settings.step_size, known)
 
 
 def _plain(point: Point, s: float, goal: StoppingCriterion) -> Solved:

@@ -44,7 +44,7 @@ def simulated(settings: RunSettings) -> Vector:
     """The final model of a run."""
     own = settings.algorithm
     assert isinstance(own, LocalDescentSettings)
-    pull = own.matching if isinstance(own, HyFEMLikeSettings) else None
+    pull = own.proximity if isinstance(own, HyFEMLikeSettings) else None
     assert isinstance(settings.clients, int)
     source = DataSource.open(settings.data, settings.seed)
     objectives = []

@@ -66,7 +66,7 @@ class TestNetwork:
 
         monkeypatch.setattr(AccFedDCD, "second_sample", second_sample)
         step, conditioning = 0.3, 0.2
-        algorithm = accelerated(dual_step=step, conditioning=conditioning, cohorts=2 if two else 1)
+        algorithm = accelerated(dual_step_size=step, conditioning=conditioning, cohorts=2 if two else 1)
         run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, **NETWORK)
 
         objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
@@ -98,10 +98,10 @@ class TestNetwork:
 
     def test_the_average_travels_down_twice(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
-        run = train(reproducible(), tmp_path, accelerated(dual_step=0.1, conditioning=0.3), **NETWORK)
+        run = train(reproducible(), tmp_path, accelerated(dual_step_size=0.1, conditioning=0.3), **NETWORK)
         assert run.floats() == (9 * 2 * 24, 2 * 9 * 2 * 24)
 
-    @pytest.mark.parametrize("given_alone", [{"dual_step": 0.1}, {"conditioning": 0.3}, {}])
+    @pytest.mark.parametrize("given_alone", [{"dual_step_size": 0.1}, {"conditioning": 0.3}, {}])
     def test_it_needs_both_constants(self, given_alone: dict[str, float], tmp_path: Path) -> None:
         pytest.importorskip("torch")
         with raises(SettingsError):
@@ -111,8 +111,8 @@ class TestNetwork:
         "settings",
         [
             {"conditioning": 0.3, "smoothness": 1.0},
-            {"dual_step": 0.1, "conditioning": 0.3, "monitor": 1},
-            {"dual_step": 0.1, "conditioning": 0.3, "returned": "random-client"},
+            {"dual_step_size": 0.1, "conditioning": 0.3, "monitor": 1},
+            {"dual_step_size": 0.1, "conditioning": 0.3, "output": "random-client"},
             {"conditioning": 1.5},
         ],
     )

@@ -112,7 +112,7 @@ CASES: dict[str, dict[str, Any]] = {
     "coda-plus": {"algorithm": {**STAGES, "local_steps": 3}, **SCORES},
     "coda": {"algorithm": {**STAGES, "local_steps": 3}, **SCORES},
     "npa": {"algorithm": STAGES, **SCORES},
-    "hybrid-fedavg": {"algorithm": {"step_scale": 0.1}, **GRID},
+    "hybrid-fedavg": {"algorithm": {"step_size": 0.1}, **GRID},
     "hyfem-like": {"algorithm": {}, **GRID},
     "hyfdca": {"algorithm": {"privacy": "none"}, **GRID},
     "hyfdca, encrypted": {"algorithm": {"encryption": {"key_bits": 2048}, "picks": 8}, "rounds": 3, **GRID},

@@ -471,7 +471,7 @@ def test_where_no_dual_step_size_follows_from_the_first_losses_it_is_a_number_al
 
 
 def test_the_final_model_can_be_the_mean_of_all_snapshots(tmp_path: Path) -> None:
-    taken = record(reproducible(), tmp_path, own(**LOCAL, returned="average"), **THREE)
+    taken = record(reproducible(), tmp_path, own(**LOCAL, output="average"), **THREE)
     with np.load(taken.run.folder.model) as archive:
         final = archive["model"]
     np.testing.assert_allclose(final, np.mean(list(taken.snapshots.values()), axis=0), rtol=0, atol=1e-15)

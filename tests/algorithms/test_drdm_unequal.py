@@ -37,7 +37,7 @@ DRFA: dict[str, Any] = {
     "step_size": 0.01,
     "batch_size": None,
     "local_steps": TAU,
-    "returned": "average",
+    "output": "average",
 }
 
 

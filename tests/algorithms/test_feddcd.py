@@ -448,7 +448,7 @@ class TestNetwork:
         pytest.importorskip("torch")
         algorithm = {
             "name": "feddcd",
-            "dual_step": 0.1,
+            "dual_step_size": 0.1,
             "weighting": "uniform",
             "solver": {"kind": "sgd", "step_size": 0.1, "batch_size": 4, "stop": {"epochs": 5}},
         }
@@ -465,7 +465,7 @@ class TestNetwork:
     def test_its_duals_are_what_their_definition_says(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         solver = {"kind": "sgd", "step_size": 0.05, "batch_size": None, "stop": {"steps": 3}}
-        algorithm = {"name": "feddcd", "dual_step": 0.3, "weighting": "uniform", "solver": solver}
+        algorithm = {"name": "feddcd", "dual_step_size": 0.3, "weighting": "uniform", "solver": solver}
         run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, **(NETWORK | {"rounds": 6}))
         objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
         model = objectives[0].initial(run.settings.seed)
@@ -485,7 +485,7 @@ class TestNetwork:
 
     def test_without_dual_step_it_is_refused(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
-        with pytest.raises(Exception, match="algorithm.dual_step"):
+        with pytest.raises(Exception, match="algorithm.dual_step_size"):
             train(reproducible(), tmp_path, {"name": "feddcd"}, **NETWORK)
 
 

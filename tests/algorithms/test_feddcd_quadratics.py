@@ -400,7 +400,7 @@ def test_the_final_model_can_be_a_random_client_s_minimiser(name: str, tmp_path:
     run = train_quadratics(
         problem,
         tmp_path,
-        {"name": name, "weighting": "uniform", "solver": NEWTON, "returned": "random-client"},
+        {"name": name, "weighting": "uniform", "solver": NEWTON, "output": "random-client"},
         cohorts=cohorts,
         rounds=9,
         participation=sampled(3),

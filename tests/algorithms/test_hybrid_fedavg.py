@@ -49,7 +49,7 @@ def final_model(settings: RunSettings, parent: Path) -> Vector:
 def test_one_client_takes_plain_steps_of_stochastic_gradient_descent(
     make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    algorithm = {"name": "hybrid-fedavg", "local_steps": 6, "step_scale": 0.5, "step_offset": 2.0}
+    algorithm = {"name": "hybrid-fedavg", "local_steps": 6, "step_size": 0.5, "step_offset": 2.0}
     settings = make_settings(**grid(1, 1), objective=HINGE, algorithm=algorithm, rounds=5)
     objective = build_objective(settings.objective, DataSource.open(settings.data, settings.seed).training())
     assert isinstance(objective, LinearObjective)
@@ -82,7 +82,7 @@ def test_where_all_clients_hold_all_features_it_is_fedavg(
     plain = make_settings(
         **common, algorithm=shared | {"name": "fedavg", "step_size": 0.7, "step_decay": "inverse-sqrt"}
     )
-    hybrid = make_settings(**common, algorithm=shared | {"name": "hybrid-fedavg", "step_scale": 0.7})
+    hybrid = make_settings(**common, algorithm=shared | {"name": "hybrid-fedavg", "step_size": 0.7})
     expected = final_model(plain, tmp_path)
     np.testing.assert_allclose(final_model(hybrid, tmp_path), expected, rtol=0, atol=1e-13)
     assert np.abs(expected).max() > 0.01
@@ -159,20 +159,20 @@ def optimum(settings: RunSettings) -> float:
 
 
 @pytest.mark.parametrize(
-    ("local_steps", "step_scale", "step_offset"),
+    ("local_steps", "step_size", "step_offset"),
     [
         (2, 0.178, 12.05),
         pytest.param(19, 0.00785, 0.000477, marks=pytest.mark.faults),  # long; make faults
     ],
 )
 def test_averaging_stays_far_from_the_optimum_where_features_are_split(
-    local_steps: int, step_scale: float, step_offset: float, make_settings: MakeSettings, tmp_path: Path
+    local_steps: int, step_size: float, step_offset: float, make_settings: MakeSettings, tmp_path: Path
 ) -> None:
     """These are the best of 40 random settings (27 % and 28 %); HyFDCA comes within 1.4e-5."""
     algorithm = {
         "name": "hybrid-fedavg",
         "local_steps": local_steps,
-        "step_scale": step_scale,
+        "step_size": step_size,
         "step_offset": step_offset,
     }
     rest: dict[str, Any] = {
@@ -186,5 +186,5 @@ def test_averaging_stays_far_from_the_optimum_where_features_are_split(
     best = optimum(split)
     error = run(split, tmp_path)[0].figures["objective"] / best - 1
     assert 0.2 < error < 0.4
-    whole = make_settings(**grid(9, 1), **rest | {"algorithm": algorithm | {"step_scale": 20 * step_scale}})
+    whole = make_settings(**grid(9, 1), **rest | {"algorithm": algorithm | {"step_size": 20 * step_size}})
     assert run(whole, tmp_path)[0].figures["objective"] / best - 1 < 0.02

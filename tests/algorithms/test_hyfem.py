@@ -17,30 +17,30 @@ HALF = {"sampler": {"kind": "fraction", "fraction": 0.5}}
 
 
 def hyfem(make_settings: MakeSettings, kind: str = "grid", **algorithm: Any) -> RunSettings:
-    algorithm = {"name": "hyfem-like", "local_steps": 4, "step_scale": 0.5} | algorithm
+    algorithm = {"name": "hyfem-like", "local_steps": 4, "step_size": 0.5} | algorithm
     return make_settings(**grid(2, 3, kind), objective=HINGE, rounds=6, algorithm=algorithm, participation=HALF)
 
 
 @pytest.mark.parametrize("kind", ["grid", "ragged"])
-@pytest.mark.parametrize(("matching", "weighting"), [(0.0, "uniform"), (0.4, "samples"), (3.0, "uniform")])
+@pytest.mark.parametrize(("proximity", "weighting"), [(0.0, "uniform"), (0.4, "samples"), (3.0, "uniform")])
 def test_it_is_the_pseudocode(
-    kind: str, matching: float, weighting: str, make_settings: MakeSettings, tmp_path: Path
+    kind: str, proximity: float, weighting: str, make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    settings = hyfem(make_settings, kind, matching=matching, weighting=weighting)
+    settings = hyfem(make_settings, kind, proximity=proximity, weighting=weighting)
     np.testing.assert_allclose(final_model(settings, tmp_path), simulated(settings), rtol=0, atol=1e-12)
 
 
 def test_local_models_go_on_from_where_they_were_not_from_the_global_model(
     make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    settings = hyfem(make_settings, matching=0.0)
-    averaging = {"name": "hybrid-fedavg", "local_steps": 4, "step_scale": 0.5}
+    settings = hyfem(make_settings, proximity=0.0)
+    averaging = {"name": "hybrid-fedavg", "local_steps": 4, "step_size": 0.5}
     fedavg = make_settings(**grid(2, 3), objective=HINGE, rounds=6, algorithm=averaging, participation=HALF)
     assert np.abs(final_model(settings, tmp_path) - final_model(fedavg, tmp_path)).max() > 0.05
 
 
 @pytest.mark.parametrize(
-    ("local_steps", "step_scale", "step_offset", "matching"),
+    ("local_steps", "step_size", "step_offset", "proximity"),
     [
         (2, 0.0774, 0.242, 0.349),
         pytest.param(6, 0.031, 3.93, 0.0213, marks=pytest.mark.faults),  # long; make faults
@@ -48,9 +48,9 @@ def test_local_models_go_on_from_where_they_were_not_from_the_global_model(
 )
 def test_it_stays_as_far_from_the_optimum_as_averaging_does(
     local_steps: int,
-    step_scale: float,
+    step_size: float,
     step_offset: float,
-    matching: float,
+    proximity: float,
     make_settings: MakeSettings,
     tmp_path: Path,
 ) -> None:
@@ -63,9 +63,9 @@ def test_it_stays_as_far_from_the_optimum_as_averaging_does(
         algorithm={
             "name": "hyfem-like",
             "local_steps": local_steps,
-            "step_scale": step_scale,
+            "step_size": step_size,
             "step_offset": step_offset,
-            "matching": matching,
+            "proximity": proximity,
         },
         evaluation={"every": 300},
     )

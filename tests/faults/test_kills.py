@@ -85,7 +85,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "coda-plus": {"algorithm": {**STAGES, "local_steps": 4}, "objective": SCORES},
     "coda": {"algorithm": {**STAGES, "local_steps": 4}, "objective": SCORES},
     "npa": {"algorithm": STAGES, "objective": SCORES},
-    "hybrid-fedavg": {"algorithm": {"step_scale": 0.1}, "data": SPLIT, "clients": 6},
+    "hybrid-fedavg": {"algorithm": {"step_size": 0.1}, "data": SPLIT, "clients": 6},
     "hyfem-like": {"algorithm": {}, "data": SPLIT, "clients": 6},
     "hyfdca": {"algorithm": {"privacy": "none"}, "data": SPLIT, "clients": 6, "rounds": 600},
     "hyfdca-encrypted": {

@@ -21,7 +21,7 @@ from tests.messages import raises
         ({"step_decay": "inverse-sqrt"}, [0.9 / t**0.5 for t in range(1, 8)]),
         ({"step_decay": "stages", "stage_rounds": 3}, [0.9, 0.9, 0.9, 0.3, 0.3, 0.3, 0.1]),
         (
-            {"step_decay": "stages", "stage_rounds": 2, "stage_factor": 2.0},
+            {"step_decay": "stages", "stage_rounds": 2, "decay": 2.0},
             [0.9, 0.9, 0.45, 0.45, 0.225, 0.225, 0.1125],
         ),
     ],
@@ -36,8 +36,8 @@ def test_step_sizes_fall_as_the_settings_say(keys: dict[str, Any], steps: list[f
     [
         ({"step_decay": "stages"}, "stage_rounds"),
         ({"stage_rounds": 3}, "step_decay: stages"),
-        ({"step_decay": "inverse", "stage_factor": 2.0}, "leave it out"),
-        ({"step_decay": "stages", "stage_rounds": 3, "stage_factor": 0.5}, "greater than or equal to 1"),
+        ({"step_decay": "inverse", "decay": 2.0}, "leave it out"),
+        ({"step_decay": "stages", "stage_rounds": 3, "decay": 0.5}, "greater than or equal to 1"),
     ],
 )
 def test_stages_are_given_whole_or_not_at_all(keys: dict[str, Any], words: str) -> None:
@@ -55,10 +55,10 @@ def run_of(rounds: int, **keys: Any) -> RunSettings:
 @pytest.mark.parametrize("factor", [1e200, 1e60, 1e9])
 def test_stages_in_which_nothing_moves_are_refused_with_the_settings(factor: float) -> None:
     with raises(SettingsError, source="settings"):
-        run_of(7, stage_factor=factor)
+        run_of(7, decay=factor)
 
 
-@pytest.mark.parametrize(("rounds", "keys"), [(70, {}), (1, {"stage_factor": 1e200}), (7, {"stage_factor": 1e6})])
+@pytest.mark.parametrize(("rounds", "keys"), [(70, {}), (1, {"decay": 1e200}), (7, {"decay": 1e6})])
 def test_as_many_stages_as_have_a_step_size_may_be_done(rounds: int, keys: dict[str, Any]) -> None:
     settings = run_of(rounds, **keys)
     assert isinstance(settings.algorithm, FedAvgSettings)

@@ -27,7 +27,7 @@ LOSSES: dict[str, ScoreLoss] = {
 }
 EXACT = [
     "gradient",
-    "{kind: gradient, step: 2/(alpha+beta)}",
+    "{kind: gradient, step_size: 2/(alpha+beta)}",
     "{kind: gradient, accelerated: true}",
     "newton",
     "newton-cg",

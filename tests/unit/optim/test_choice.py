@@ -78,7 +78,7 @@ def test_an_accuracy_needs_strong_convexity(solver: str) -> None:
         run(tilted(linear("logistic", l2=0.0)), solver, accuracy=0.25)
 
 
-@pytest.mark.parametrize("solver", ["newton", "newton-cg", "lbfgs", "{kind: gradient, step: 0.1}"])
+@pytest.mark.parametrize("solver", ["newton", "newton-cg", "lbfgs", "{kind: gradient, step_size: 0.1}"])
 def test_an_accuracy_needs_smoothness(solver: str) -> None:
     problem = Tilted(Quadratic([1.0, 2.0], smooth=False), np.ones(2))
     with raises(SettingsError, key="solver.stop.accuracy"):
@@ -112,7 +112,7 @@ def test_newton_needs_second_derivatives_and_room() -> None:
 
 def test_a_gradient_step_needs_a_length() -> None:
     problem = Tilted(Quadratic([1.0, 2.0], smooth=False), np.ones(2))
-    with raises(SettingsError, key="solver.step"):
+    with raises(SettingsError, key="solver.step_size"):
         run(problem, "gradient", steps=1)
 
 
@@ -139,8 +139,8 @@ def test_a_problem_is_checked() -> None:
     [
         ("lbfgs", LbfgsSolver()),
         ("{kind: gradient, accelerated: true}", GradientSolver(accelerated=True)),
-        ("{kind: gradient, step: 0.5}", GradientSolver(step=0.5)),
-        ("{kind: gradient, step: 2/(alpha+beta)}", GradientSolver(step="2/(alpha+beta)")),
+        ("{kind: gradient, step_size: 0.5}", GradientSolver(step_size=0.5)),
+        ("{kind: gradient, step_size: 2/(alpha+beta)}", GradientSolver(step_size="2/(alpha+beta)")),
         ("{kind: sgd, stop: {epochs: 7}}", SgdSolver(stop=Stopping(epochs=7))),
         ("auto", AutoSolver()),
     ],
@@ -156,7 +156,7 @@ def test_a_solver_can_be_named_in_a_few_words(text: str, expected: Solver) -> No
         "{kind: lbfgs, step_size: 1}",
         "{kind: sgd, stop: {steps: 1, epochs: 1}}",
         "{kind: sgd, stop: {steps: 0}}",
-        "{kind: gradient, accelerated: true, step: 2/(alpha+beta)}",
+        "{kind: gradient, accelerated: true, step_size: 2/(alpha+beta)}",
         "{kind: newton, stop: {accuracy: 1.0}}",
         "7",
         "{kind: ",

@@ -15,8 +15,8 @@ from tests.messages import raises
 from tests.unit.optim.problems import EXACT, linear, run, tilted
 
 TOO_LONG = {
-    "{kind: gradient, step: 1000.0}": "solver.step: 1000",
-    "{kind: gradient, step: 1000.0, accelerated: true}": "solver.step: 1000",
+    "{kind: gradient, step_size: 1000.0}": "solver.step_size: 1000",
+    "{kind: gradient, step_size: 1000.0, accelerated: true}": "solver.step_size: 1000",
 }
 NEVER = 10**9
 """Iterations that no test would live to see the end of."""
@@ -37,11 +37,11 @@ def test_a_diverging_step_size_is_named_at_once(solver: str, rule: str) -> None:
 def test_gradient_descent_says_which_steps_are_safe(accelerated: bool, most: int) -> None:
     problem = tilted(linear("squared"))
     with raises(SettingsError, key="solver.kind") as caught:
-        run(problem, f"{{kind: gradient, step: 50.0, accelerated: {str(accelerated).lower()}}}", steps=NEVER)
+        run(problem, f"{{kind: gradient, step_size: 50.0, accelerated: {str(accelerated).lower()}}}", steps=NEVER)
     (named,) = re.findall(rf"at most {most}/beta = ([\d.e-]+) is safe", str(caught.value))
     safe = float(named) * 0.99
     assert safe == pytest.approx(0.99 * most / problem.smoothness, rel=0.01)
-    solver = f"{{kind: gradient, step: {safe}, accelerated: {str(accelerated).lower()}}}"
+    solver = f"{{kind: gradient, step_size: {safe}, accelerated: {str(accelerated).lower()}}}"
     assert run(problem, solver, gradient=1e-6).converged
 
 

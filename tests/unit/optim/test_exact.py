@@ -250,7 +250,7 @@ def test_the_steps_counted_beforehand_are_enough(
     count = gradient_steps(delta, quadratic.strong_convexity, quadratic.smoothness, step)
     tilt, start = np.random.default_rng(seed).standard_normal((2, len(curvatures)))
     best = tilt / quadratic.curvatures
-    solver = GradientSolver(step=step, stop=Stopping(steps=count))
+    solver = GradientSolver(step_size=step, stop=Stopping(steps=count))
     w = solve(Tilted(quadratic, tilt), start, solver, np.random.default_rng(0)).w
     assert np.sum((w - best) ** 2) <= delta * np.sum((start - best) ** 2) * (1 + 1e-9) + 1e-28
 
@@ -272,4 +272,4 @@ def test_acceleration_saves_steps_where_the_condition_is_bad() -> None:
     assert fast.converged
     assert fast.iterations < plain.iterations / 8
     flat = Tilted(Quadratic([0.0, 1.0]), np.array([0.0, 1.0]))  # not strongly convex
-    assert run(flat, "{kind: gradient, accelerated: true, step: 0.3}", gradient=1e-8).converged
+    assert run(flat, "{kind: gradient, accelerated: true, step_size: 0.3}", gradient=1e-8).converged

@@ -72,7 +72,7 @@ def test_the_optimum_by_duals_that_agree(clients: list[LinearObjective]) -> None
 
 
 def test_five_plain_steps_are_the_first_round_of_fedavg_and_fedprox(clients: list[LinearObjective]) -> None:
-    solver = "{kind: gradient, step: 0.2}"
+    solver = "{kind: gradient, step_size: 0.2}"
     average = np.mean([run(Tilted(clients[i], ORIGIN), solver, steps=5).w for i in (0, 1)], axis=0)
     assert total(clients, average) == pytest.approx(4.1789567704, abs=5e-11)
     tied = np.mean([run(Tilted(clients[i], ORIGIN, 0.5, ORIGIN), solver, steps=5).w for i in (0, 1)], axis=0)
