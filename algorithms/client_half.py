@@ -7,7 +7,6 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -191,8 +190,6 @@ class _Handler:
     method: Callable[..., Values | None]
     parameters: Mapping[str, Any]
     required: frozenset[str]
-    differs: Mapping[str, Callable[[Value, bool], str | None]]
-    """By parameter: says how a value differs from the annotation, unless it does not; told whether it is finite."""
 
     def check(self, values: Values, finite: bool) -> None:
         missing = self.required - values.keys()
@@ -204,7 +201,7 @@ class _Handler:
                 phase=self.phase,
             )
         for name, value in values.items():
-            problem = self.differs[name](value, finite)
+            problem = _difference(self.parameters[name], value, finite)
             if problem:
                 raise payload_error(problem, phase=self.phase, array=name)
 
@@ -243,25 +240,8 @@ def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
             method,
             wanted,
             frozenset(name for name, parameter in parameters.items() if parameter.default is parameter.empty),
-            {name: _difference(hint) for name, hint in wanted.items()},
         )
     return found
-
-
-def _difference(hint: Any) -> Callable[[Value, bool], str | None]:
-    """Return what says how a received value differs from a parameter's annotation."""
-    if hint is Any:
-        return lambda value, finite: None
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if len(options) == 1:
-        return _difference_from(hint)
-    each = [_difference_from(option) for option in options]
-
-    def differs(value: Value, finite: bool) -> str | None:
-        problems = [of(value, finite) for of in each]
-        return None if None in problems else problems[0]
-
-    return differs
 
 
 def _takes_model(hint: Any) -> bool:
@@ -269,46 +249,33 @@ def _takes_model(hint: Any) -> bool:
     return Vector in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
 
 
-def _difference_from(hint: Any) -> Callable[[Value, bool], str | None]:
-    if typing.get_origin(hint) is np.ndarray:
-        wanted = typing.get_args(typing.get_args(hint)[1])[0]
-        wanted = typing.get_origin(wanted) or wanted  # np.floating[Any] -> np.floating
-        if not issubclass(wanted, np.generic):
-            wanted = np.dtype(wanted).type  # int -> np.int64
-        return partial(_array_difference, wanted, hint == Vector)
-    if hint is SparseVector:
-        return _sparse_difference
-    if hint is Ciphertexts:
-        return _cipher_difference
-    if isinstance(hint, type):
-        return partial(_scalar_difference, hint)
-    return lambda value, finite: None
-
-
-def _array_difference(wanted: type[np.generic], may_be_sparse: bool, value: Value, finite: bool) -> str | None:
-    if may_be_sparse and isinstance(value, SparseVector):
-        value = value.values
-    if not isinstance(value, np.ndarray):
-        return f"is a {type(value).__name__}, expected an array"
-    if not issubclass(value.dtype.type, wanted):
-        return f"has dtype {value.dtype}, expected {wanted.__name__}"
-    return None if finite else finiteness_problem(value)
-
-
-def _sparse_difference(value: Value, finite: bool) -> str | None:
-    if not isinstance(value, SparseVector):
-        return f"is a {type(value).__name__}, expected a sparse vector"
-    return None if finite else finiteness_problem(value.values)
-
-
-def _cipher_difference(value: Value, finite: bool) -> str | None:
-    # Under which key, and in which layout, the handler finds out when it decrypts.
-    return None if isinstance(value, Ciphertexts) else f"is a {type(value).__name__}, expected ciphertexts"
-
-
-def _scalar_difference(hint: type, value: Value, finite: bool) -> str | None:
+def _difference(hint: Any, value: Value, finite: bool) -> str | None:
+    """Say how a received value differs from a parameter's annotation; ``None``: not at all."""
+    if isinstance(hint, types.UnionType):
+        problems = [_difference(option, value, finite) for option in typing.get_args(hint)]
+        return None if None in problems else problems[0]
+    if typing.get_origin(hint) is np.ndarray or hint is SparseVector:
+        return _array_difference(hint, value, finite)
+    if hint is Ciphertexts:  # under which key, and in which layout, the handler finds out when it decrypts
+        return None if isinstance(value, Ciphertexts) else f"is a {type(value).__name__}, expected ciphertexts"
+    if hint is Any or not isinstance(hint, type):
+        return None
     if isinstance(value, float) and not np.isfinite(value):
         return NotFinite(f"is {value}, which is not finite")
     if type(value) is hint or (hint is float and type(value) is int):
         return None
     return f"is a {type(value).__name__}, expected a {hint.__name__}"
+
+
+def _array_difference(hint: Any, value: Value, finite: bool) -> str | None:
+    if isinstance(value, SparseVector) and hint in (SparseVector, Vector):
+        return None if finite else finiteness_problem(value.values)
+    if hint is SparseVector or not isinstance(value, np.ndarray):
+        return f"is a {type(value).__name__}, expected {'a sparse vector' if hint is SparseVector else 'an array'}"
+    wanted = typing.get_args(typing.get_args(hint)[1])[0]
+    wanted = typing.get_origin(wanted) or wanted  # np.floating[Any] -> np.floating
+    if not issubclass(wanted, np.generic):
+        wanted = np.dtype(wanted).type  # int -> np.int64
+    if not issubclass(value.dtype.type, wanted):
+        return f"has dtype {value.dtype}, expected {wanted.__name__}"
+    return None if finite else finiteness_problem(value)

@@ -20,6 +20,7 @@ from fenchel.common.compression.uplink import Sent
 from fenchel.common.objectives.regularizer import Zero
 from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler, Weighted
+from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.values import Values
 
 
@@ -128,6 +129,8 @@ class LocalTrainingSettings(AlgorithmSettings):
 class WeightedAverageSettings(LocalTrainingSettings):
     """For algorithms that average local models: how much each counts."""
 
+    treats_regularizer: ClassVar[bool] = True
+
     weighting: Literal["samples", "uniform"] = Field(
         "samples", description="average weighted by samples (n_k / n), or with equal weights"
     )
@@ -143,7 +146,6 @@ class FedAvgSettings(WeightedAverageSettings):
     """Federated averaging (McMahan et al. 2017, Algorithm 1)."""
 
     uses_uplink: ClassVar[bool] = True
-    treats_regularizer: ClassVar[bool] = True
 
     name: Literal["fedavg"] = "fedavg"
     regularizer_step: Literal["subgradient", "prox"] = Field(
@@ -151,11 +153,6 @@ class FedAvgSettings(WeightedAverageSettings):
         description="what a local step does about h (objective.regularizer). subgradient: goes along a subgradient; "
         "prox: ends with the proximal operator of eta h, which is FedMiD",
     )
-
-    @property
-    def takes_subgradient(self) -> bool:
-        """Whether clients step along subgradients of h."""
-        return self.regularizer_step == "subgradient"
 
     @property
     def prox_penalty(self) -> float | None:
@@ -166,6 +163,8 @@ class FedAvgSettings(WeightedAverageSettings):
 class WeightedSumSettings(LocalTrainingSettings):
     """For algorithms that minimise ``F(w) = sum_i p_i f_i(w)``: what the weights ``p_i`` are."""
 
+    treats_regularizer: ClassVar[bool] = True
+
     weighting: Literal["samples", "uniform"] = Field(
         "samples",
         description="what is minimised: each client's objective weighted by p_i = N n_i / n, which gives the mean "
@@ -175,6 +174,15 @@ class WeightedSumSettings(LocalTrainingSettings):
     def minimises(self, sampler: Sampler) -> Weighting | None:
         """As the settings say, unless large clients are drawn more often."""
         return None if isinstance(sampler, Weighted) else self.weighting
+
+    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
+        """Noise is made for gradients of a known length, which the weights p_i would change."""
+        if noisy and self.weighting == "samples":
+            return (
+                "weighting: samples makes the gradients of large clients longer than the bound that their noise "
+                "is made for; use weighting: uniform"
+            )
+        return None
 
     def weight(self, samples: int, mean_samples: float) -> float:
         """Return ``p_i`` (docs/specifications/feddcd.md, section 1.6)."""
@@ -268,20 +276,27 @@ class LocalTraining(ClientAlgorithm):
 class FedAvgClient(LocalTraining):
     """Mini-batch gradient descent from the global model; keeps no state."""
 
-    settings: FedAvgSettings
-
     @answers("train")
     def train(self, model: Vector) -> Values:
-        """ClientUpdate(k, w): run E epochs (or a number of steps) of batches of size B; return w and n_k.
+        """ClientUpdate(k, w): run E epochs (or a number of steps) of batches of size B; return w and n_k."""
+        w, _ = self.descended(model)
+        return {"model": self.send(w, around=model).wire, "samples": self.objective.samples}
 
-        A step is w <- w - eta g_k(w), or with FedMiD w <- prox_{eta h}(w - eta g_k(w)).
+    def descended(self, x: Vector) -> tuple[Vector, int]:
+        """Return where local steps from x lead, shape (d,), and how many they are.
+
+        A step is w <- w - eta (g_k(w) + mu (w - x)), after which FedMiD takes w <- prox_{eta h}(w).
         """
-        w = model
-        eta, prox = self.settings.step_size_at(self.round), self.settings.regularizer_step == "prox"
+        w, steps = x, 0
+        eta, mu = self.settings.step_size_at(self.round), self.settings.pull
+        takes_prox = self.settings.prox_penalty is not None
         for batch in self.batches():
             step = self.gradient(w, batch)  # owned here: its memory becomes the next w
+            if mu:
+                step += mu * (w - x)
             step *= eta
             w = np.subtract(w, step, out=step)
-            if prox:
+            if takes_prox:
                 w = self.objective.regularizer.prox(w, 1 / eta)
-        return {"model": self.send(w, around=model).wire, "samples": self.objective.samples}
+            steps += 1
+        return w, steps

@@ -18,7 +18,6 @@ from fenchel.algorithms.fedavg import LocalTraining, WeightedSumSettings
 from fenchel.algorithms.mb_sgd import mean_samples
 from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.arrays import Vector
-from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.cohort import Cohort
 
@@ -27,7 +26,6 @@ class FedDynSettings(WeightedSumSettings):
     """Local objectives that are bent anew in every round, so that they agree (Acar et al. 2021, Algorithm 1)."""
 
     uses_uplink: ClassVar[bool] = True
-    treats_regularizer: ClassVar[bool] = True
 
     name: Literal["feddyn"] = "feddyn"
     alpha: PositiveFloat = Field(
@@ -51,11 +49,6 @@ class FedDynSettings(WeightedSumSettings):
         return self
 
     @property
-    def takes_subgradient(self) -> bool:
-        """Whether clients step along subgradients of h."""
-        return self.regularizer_step == "subgradient"
-
-    @property
     def prox_penalty(self) -> float | None:
         """alpha, where the server takes the proximal operator."""
         return self.alpha if self.regularizer_step == "server-prox" else None
@@ -68,15 +61,6 @@ class FedDynSettings(WeightedSumSettings):
     def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
         """lambda_i is formed from what was sent."""
         return "public"
-
-    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
-        """Noise is made for gradients of a known length, which the weights p_i would change."""
-        if noisy and self.weighting == "samples":
-            return (
-                "weighting: samples makes the gradients of large clients longer than the bound that their noise "
-                "is made for; use weighting: uniform"
-            )
-        return None
 
 
 class FedDyn(Algorithm):

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fenchel.algorithms.client_half import answers
-from fenchel.algorithms.fedavg import FedAvg, LocalTraining, WeightedAverageSettings
+from fenchel.algorithms.fedavg import FedAvg, FedAvgClient, WeightedAverageSettings
 from fenchel.common.arrays import Vector
 from fenchel.common.wire.values import Values
 
@@ -20,14 +20,8 @@ class FedNovaSettings(WeightedAverageSettings):
     """Normalised averaging: however many local steps a client takes, it counts by its weight alone."""
 
     uses_uplink: ClassVar[bool] = True
-    treats_regularizer: ClassVar[bool] = True
 
     name: Literal["fednova"] = "fednova"
-
-    @property
-    def takes_subgradient(self) -> bool:
-        """True: clients step along subgradients of h."""
-        return True
 
 
 class FedNova(FedAvg):
@@ -51,18 +45,12 @@ class FedNova(FedAvg):
         self.model = self.downlink.kept(x + effective * (mean - x), t + 1)
 
 
-class FedNovaClient(LocalTraining):
-    """Mini-batch gradient descent from the global model; sends its mean step. No state."""
-
-    settings: FedNovaSettings
+class FedNovaClient(FedAvgClient):
+    """Local steps as in FedAvg, of which the mean is sent."""
 
     @answers("train")
     def train(self, model: Vector) -> Values:
-        """Start at w = x; repeat w <- w - eta g_i(w), tau_i times; return x - (x - w) / tau_i, tau_i and n_i."""
-        x, w = model, model.copy()
-        eta, steps = self.settings.step_size_at(self.round), 0
-        for batch in self.batches():
-            w -= eta * self.gradient(w, batch)
-            steps += 1
-        w = x + np.subtract(w, x) / w.dtype.type(max(steps, 1))
-        return {"model": self.send(w, around=x).wire, "steps": steps, "samples": self.objective.samples}
+        """Start at x; take tau_i steps to w; return x - (x - w) / tau_i, tau_i and n_i."""
+        w, steps = self.descended(model)
+        mean = model + np.subtract(w, model) / w.dtype.type(max(steps, 1))
+        return {"model": self.send(mean, around=model).wire, "steps": steps, "samples": self.objective.samples}

@@ -7,7 +7,7 @@ Transactions on Signal Processing, 2021, Algorithm 1 (docs/specifications/fedpdm
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
@@ -25,8 +25,6 @@ from fenchel.server.fleet.cohort import Cohort
 
 class FedPDSettings(WeightedSumSettings):
     """A primal-dual method that leaves out communication at random (Zhang, Hong, Dhople, Yin, Liu 2021)."""
-
-    treats_regularizer: ClassVar[bool] = True
 
     name: Literal["fedpd"] = "fedpd"
     proximal_step: PositiveFloat = Field(
@@ -49,11 +47,6 @@ class FedPDSettings(WeightedSumSettings):
                 f"{2 * self.proximal_step:g}; lower it, or raise proximal_step"
             )
         return self
-
-    @property
-    def takes_subgradient(self) -> bool:
-        """Whether clients step along subgradients of h: always."""
-        return True
 
 
 class FedPD(Algorithm):

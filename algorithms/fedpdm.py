@@ -37,7 +37,6 @@ class FedPDMSettings(LocalTrainingSettings):
 
     uses_uplink: ClassVar[bool] = True
     treats_regularizer: ClassVar[bool] = True
-    treats_nonconvex: ClassVar[bool] = True
 
     name: Literal["fedpdm"] = "fedpdm"
     penalty: PositiveFloat = Field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
@@ -18,15 +18,8 @@ from fenchel.server.fleet.fleet import Fleet
 class MiniBatchSGDSettings(WeightedSumSettings):
     """Gradient descent on the server, with mini-batches that all lie at the global model."""
 
-    treats_regularizer: ClassVar[bool] = True
-
     name: Literal["mb-sgd"] = "mb-sgd"
     step_size: PositiveFloat = Field(0.1, description="learning rate of the server's step (eta)")
-
-    @property
-    def takes_subgradient(self) -> bool:
-        """Whether clients step along subgradients of h: always."""
-        return True
 
 
 def mean_samples(fleet: Fleet) -> float:

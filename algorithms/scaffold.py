@@ -15,20 +15,18 @@ from pydantic import Field, PositiveFloat
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.fedavg import LocalTraining, WeightedSumSettings
 from fenchel.algorithms.mb_sgd import mean_samples
-from fenchel.algorithms.server_half import Algorithm
+from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.arrays import Vector
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.schema import Expected
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.uplink import Aggregate
+from fenchel.server.fleet.cohort import Cohort, Reduced
 
 
 class ScaffoldSettings(WeightedSumSettings):
     """Local steps corrected by control variates (Karimireddy et al. 2020, Algorithm 1)."""
 
     uses_uplink: ClassVar[bool] = True
-    treats_regularizer: ClassVar[bool] = True
 
     name: Literal["scaffold"] = "scaffold"
     correction: Literal["option-ii", "option-i", "none"] = Field(
@@ -40,11 +38,6 @@ class ScaffoldSettings(WeightedSumSettings):
     server_step_size: PositiveFloat = Field(
         1.0, description="step size of the server along the mean change of the local models (eta_g)"
     )
-
-    @property
-    def takes_subgradient(self) -> bool:
-        """Whether clients step along subgradients of h: always."""
-        return True
 
     def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
         """Control variates: formed from what was sent, where that is changed on its way."""
@@ -61,12 +54,7 @@ class ScaffoldSettings(WeightedSumSettings):
             )
         if self.local_steps is None:
             return "the server must know the number of local steps: give local_steps in place of local_epochs"
-        if noisy and self.weighting == "samples":
-            return (
-                "weighting: samples makes the gradients of large clients longer than the bound that their noise "
-                "is made for; use weighting: uniform"
-            )
-        return None
+        return super().link_problem(uplink, noisy=noisy)
 
 
 class Scaffold(Algorithm):
@@ -82,6 +70,11 @@ class Scaffold(Algorithm):
     settings: ScaffoldSettings
     figures: ClassVar[tuple[str, ...]] = ("control_variate_norm",)
 
+    def __init__(self, context: ServerContext) -> None:
+        super().__init__(context)
+        self.corrects = self.settings.correction != "none"
+        self.is_plain = self.uplink.settings.is_plain and not self.noisy
+
     def initial_state(self, model: Vector) -> State:
         """Begin with c = 0, as the clients begin with c_i = 0."""
         return self.State(self.downlink.kept(model, 1), np.zeros_like(model))
@@ -96,46 +89,42 @@ class Scaffold(Algorithm):
 
         A client's new c_i counts if and only if its reply did, so that c stays the mean of all c_i.
         """
-        x, corrected = self.model, self.settings.correction != "none"
-        plain = self.uplink.settings.is_plain and not self.noisy
+        x, state = self.model, self.state
         replies = await self.sample().reduce(
             "train",
             model=self.downlink.wire(x, t),
             mean_samples=mean_samples(self.fleet),
-            **({"control": self.state.control} if corrected else {}),
-            returns=self._changes(x, corrected) if plain else {"model": self.uplink.expected(x)},
+            **({"control": state.control} if self.corrects else {}),
+            returns=self._returns(x),
             dtype=x.dtype,
         )
-        if plain:
-            change = replies.mean("model_change")
-            if corrected:
-                self._shift_control(replies.sum("control_change"))
-        else:
-            change = self.uplink.mean(replies, "model", x, t) - x
-            if corrected:
-                self._shift_control(self._control_change(self.uplink.aggregate(replies, "model", x, t), x, t))
+        change, control_change = self._changes(replies, x, t)
+        if self.corrects:
+            state.control = state.control + control_change / len(self.fleet.members)
         self.model = self.downlink.kept(x + self.settings.server_step_size * change, t + 1)
+
+    def _returns(self, x: Vector) -> dict[str, Expected]:
+        if not self.is_plain:
+            return {"model": self.uplink.expected(x)}
+        return {"model_change": x, "control_change": x} if self.corrects else {"model_change": x}
+
+    def _changes(self, replies: Reduced, x: Vector, t: int) -> tuple[Vector, Vector]:
+        """Return the mean of Delta x_i, and the sum of Delta c_i.
+
+        What was changed on its way stands for both, and no second vector travels: the clients form c_i from what they
+        sent, so Delta c_i is -c + (x - x_i) / (Q eta) where they sent something (docs/specifications/fedpdm.md,
+        section 2.8).
+        """
+        if self.is_plain:
+            return replies.mean("model_change"), replies.sum("control_change") if self.corrects else np.zeros_like(x)
+        sent = self.uplink.aggregate(replies, "model", x, t)
+        along = (self.settings.local_steps or 1) * self.settings.step_size_at(t)
+        control_change = sent.coverage * (x / along - self.state.control) - sent.total / along
+        return self.uplink.mean(replies, "model", x, t) - x, control_change
 
     def metrics(self) -> dict[str, float]:
         """Return the norm of c, by which all clients are corrected: small again where SCAFFOLD converges."""
         return {"control_variate_norm": float(np.linalg.norm(self.state.control))}
-
-    def _changes(self, x: Vector, corrected: bool) -> dict[str, Expected]:
-        names = ("model_change", "control_change") if corrected else ("model_change",)
-        return dict.fromkeys(names, x)
-
-    def _shift_control(self, total: Vector) -> None:
-        self.state.control = self.state.control + total / len(self.fleet.members)
-
-    def _control_change(self, sent: Aggregate, x: Vector, t: int) -> Vector:
-        """Return what the c_i of I_t change by, together: -c + (x - x_i) / (Q eta) where they sent something.
-
-        So the clients form c_i from what they sent, and no second vector travels (docs/specifications/fedpdm.md,
-        section 2.8).
-        """
-        along = (self.settings.local_steps or 1) * self.settings.step_size_at(t)
-        change: Vector = sent.coverage * (x / along - self.state.control) - sent.total / along
-        return change
 
 
 class ScaffoldClient(LocalTraining):
@@ -157,10 +146,10 @@ class ScaffoldClient(LocalTraining):
         mean_samples: n / N, of which the weight p_i is made.
         control: c, shape (d,); absent if the correction is ``none``.
         """
-        x, w = model, model.copy()
+        x, w, state = model, model.copy(), self.state
         eta, steps = self.settings.step_size_at(self.round), 0
         p = self.settings.weight(self.objective.samples, mean_samples)
-        correction = 0.0 if control is None else control - self.state.control
+        correction = 0.0 if control is None else control - state.control
         for batch in self.batches():
             w -= eta * (p * self.gradient(w, batch) + correction)
             steps += 1
@@ -168,13 +157,13 @@ class ScaffoldClient(LocalTraining):
             sent = self.send(w, around=x)
             if control is not None:
                 chosen = sent.coordinates
-                self.state.control[chosen] += (x[chosen] - sent.values) / (steps * eta) - control[chosen]
+                state.control[chosen] += (x[chosen] - sent.values) / (steps * eta) - control[chosen]
             return {"model": sent.wire}
         if control is None:
             return {"model_change": w - x}
-        before = self.state.control
+        before = state.control
         if self.settings.correction == "option-i":
-            self.state.control = p * self.gradient(x, self.objective.all_rows)
+            state.control = p * self.gradient(x, self.objective.all_rows)
         else:
-            self.state.control = before - control + (x - w) / (steps * eta)
-        return {"model_change": w - x, "control_change": self.state.control - before}
+            state.control = before - control + (x - w) / (steps * eta)
+        return {"model_change": w - x, "control_change": state.control - before}

@@ -23,7 +23,6 @@ class RobustSettings(LocalTrainingSettings):
     Each client has a weight lambda_i; they are at least 0 and add up to 1.
     """
 
-    treats_nonconvex: ClassVar[bool] = True
     other_problem: ClassVar[str] = "the largest of the clients' losses"
 
     local_steps: PositiveInt = Field(

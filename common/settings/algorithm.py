@@ -54,8 +54,8 @@ class AlgorithmSettings(Section):
 
     @property
     def takes_subgradient(self) -> bool:
-        """Whether clients step along subgradients of h, so that h must have some."""
-        return False
+        """Whether clients step along subgradients of h, so that h must have some: unless its prox is taken."""
+        return self.treats_regularizer and self.prox_penalty is None
 
     @property
     def prox_penalty(self) -> float | None:

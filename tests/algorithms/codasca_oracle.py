@@ -73,8 +73,6 @@ class Machines:
         The control variates c^k, shape (K, n), with the paper's signs; kept between stages.
     rounds
         The point after each round.
-    locals
-        The machines' points at the end of each round.
     """
 
     parts: list[Part]
@@ -83,7 +81,6 @@ class Machines:
     prior: float | None = None
     c: Array = field(init=False)
     rounds: list[Array] = field(default_factory=list)
-    locals: list[Array] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.c = np.zeros((len(self.parts), self.parts[0].x.shape[1] + 3))
@@ -113,7 +110,6 @@ class Machines:
                     own, _ = self.step(k, own, centre, eta, np.zeros_like(u))
                     total += weight * own
                 ends.append(own)
-            self.locals.append(np.array(ends))
             u = self.weights @ np.array(ends)
             self.rounds.append(u)
         return total / (window * rounds), u
@@ -139,40 +135,9 @@ class Machines:
                 new.append(self.c[k] - c + moved)
                 ends.append(own)
             self.c = np.array(new)
-            self.locals.append(np.array(ends))
             u = u + eta_g * (self.weights @ np.array(ends) - u)
             self.rounds.append(u)
         return u
-
-    def operator(self, k: int, centre: Array) -> tuple[Array, Array]:
-        """Return A_k and b_k of the affine G_k(u) = A_k u + b_k, probed by unit vectors (section 6.2)."""
-
-        def g(u: Array) -> Array:
-            g_v, g_alpha = self.parts[k].gradients(u, self.p)
-            return np.append(g_v + self.gamma * (u[:-1] - centre[:-1]), -g_alpha)
-
-        b = g(np.zeros(centre.size))
-        return np.array([g(unit) - b for unit in np.eye(centre.size)]).T, b
-
-    def saddle(self, centre: Array) -> Array:
-        """Return u* of the stage problem."""
-        pairs = [self.operator(k, centre) for k in range(len(self.parts))]
-        a = sum(w * pair[0] for w, pair in zip(self.weights, pairs, strict=True))
-        b = sum(w * pair[1] for w, pair in zip(self.weights, pairs, strict=True))
-        result: Array = np.linalg.solve(np.asarray(a), -np.asarray(b))
-        return result
-
-    def averaging_limit(self, centre: Array, eta: float, window: int) -> Array:
-        """Return where CODA+ with the last iterate stands still (section 6.3, item 9)."""
-        total: Array = np.zeros((centre.size, centre.size))
-        right: Array = np.zeros(centre.size)
-        for k, weight in enumerate(self.weights):
-            a, b = self.operator(k, centre)
-            m = sum(np.linalg.matrix_power(np.eye(centre.size) - eta * a, j) for j in range(window))
-            total += weight * m @ a
-            right -= weight * m @ b
-        result: Array = np.linalg.solve(total, right)
-        return result
 
 
 def golden() -> list[Part]:

@@ -1,4 +1,4 @@
-"""FedPDM once more, as plain loops over all clients; with FedDyn and FedPD, which are FedPDM in a special case.
+"""FedPDM once more, as plain loops over all clients.
 
 Written from docs/specifications/fedpdm.md, sections 2.2 to 2.8, and from no code of the project but what has tests
 of its own: the supports, the generator of random numbers, and the clients' gradients. Nothing is kept
@@ -19,8 +19,6 @@ from fenchel.common.randomness import generator, public_seed
 from fenchel.common.wire.index_sets import seeded_support
 from fenchel.deploy.launch.names import client_names
 from tests.algorithms.mlr import Problem
-
-BATCHES = ("passes", "epoch", "independent")
 
 
 @dataclass(frozen=True)
@@ -113,12 +111,8 @@ class Trace:
     ----------
     models
         x0 after each round, as the clients know it.
-    means
-        u of each round, of which the proximal operator is taken.
     duals, held
         lambda_i, and what the server has of each client's upload, shape (N, d).
-    local, uploads
-        x_i and y_i of each round and client, before anything is left out.
     steps
         Q_i of each round and client.
     """
@@ -126,9 +120,6 @@ class Trace:
     duals: Dense
     held: Dense
     models: list[Vector] = field(default_factory=list)
-    means: list[Vector] = field(default_factory=list)
-    local: list[dict[int, Vector]] = field(default_factory=list)
-    uploads: list[dict[int, Vector]] = field(default_factory=list)
     steps: list[dict[int, int]] = field(default_factory=list)
 
 
@@ -208,14 +199,7 @@ def spoilt(variant: Variant, values: Vector, around: Vector, seed: int, client: 
 
 
 def simulated(
-    problem: Problem,
-    variant: Variant,
-    cohorts: Sequence[Sequence[int]],
-    seed: int = 0,
-    *,
-    start: Vector | None = None,
-    duals: Dense | None = None,
-    held: Dense | None = None,
+    problem: Problem, variant: Variant, cohorts: Sequence[Sequence[int]], seed: int = 0, *, start: Vector | None = None
 ) -> Trace:
     """Run the algorithm.
 
@@ -223,24 +207,19 @@ def simulated(
     ----------
     cohorts
         Who takes part, one cohort a round.
-    start, duals, held
-        x0, lambda_i and what the server has of each client's upload before round 1.
+    start
+        x0 before round 1, and what the server has of each client's upload.
     """
     clients, names = problem.clients, client_names(problem.clients)
     objectives = problem.objectives
     d = objectives[0].dimension
     rho = variant.penalty
     initial: Vector = np.zeros(d) if start is None else start
-    trace = Trace(
-        np.zeros((clients, d)) if duals is None else duals.copy(),
-        np.tile(initial, (clients, 1)) if held is None else held.copy(),
-    )
+    trace = Trace(np.zeros((clients, d)), np.tile(initial, (clients, 1)))
     x0 = down_model(variant, initial, seed, 1)
     for t, cohort in enumerate(cohorts, 1):
         eta = variant.step_size / (np.sqrt(t) if variant.decays else 1.0)
         sums, counts = np.zeros(d), np.zeros(d)
-        trace.local.append({})
-        trace.uploads.append({})
         trace.steps.append({})
         for i in sorted(cohort):
             f, name = objectives[i], names[i]
@@ -254,7 +233,6 @@ def simulated(
                     break
             dual = trace.duals[i] + rho * (x0 - x)  # (8c)
             y = 2 * x - x0 - trace.duals[i] / rho  # (8d) as it reads after the equality sign
-            trace.local[-1][i], trace.uploads[-1][i] = x, y
             upload = x if variant.aggregator == "hybrid" else y
             if variant.ef21:
                 change = upload - trace.held[i]
@@ -289,50 +267,12 @@ def simulated(
             u = np.where(covered, elementwise - trace.duals.mean(axis=0) / rho, 0.0)
         else:
             u = elementwise
-        trace.means.append(u)
         new = soft(u, variant.gamma / rho)
         if variant.support is not None and variant.hold:
             new = np.where(covered, new, x0)
         x0 = down_model(variant, new, seed, t + 1)
         trace.models.append(x0)
     return trace
-
-
-def feddyn(problem: Problem, variant: Variant, rounds: int, seed: int = 0) -> list[Vector]:
-    """FedDyn with alpha = rho and everybody in every round (section 2.8): x0 after each."""
-    names, alpha = client_names(problem.clients), variant.penalty
-    x0 = np.zeros(problem.objectives[0].dimension)
-    duals, correction, models = [x0] * problem.clients, x0, []
-    for t in range(1, rounds + 1):
-        local = []
-        for i, f in enumerate(problem.objectives):
-            x = x0
-            for rows in batches_of(variant, f.samples, seed, names[i], t):
-                x = x - variant.step_size * (f.batch_gradient(x, rows) - duals[i] + alpha * (x - x0))
-            duals[i] = duals[i] - alpha * (x - x0)
-            local.append(x)
-        correction = correction - alpha * np.mean([x - x0 for x in local], axis=0)
-        x0 = np.mean(local, axis=0) - correction / alpha
-        models.append(x0)
-    return models
-
-
-def fedpd(problem: Problem, variant: Variant, rounds: int, seed: int = 0) -> list[Vector]:
-    """FedPD with p = 0 and its eta = 1/rho (section 2.8): x0 after each round."""
-    names, eta = client_names(problem.clients), 1 / variant.penalty
-    x0 = np.zeros(problem.objectives[0].dimension)
-    duals, models = [x0] * problem.clients, []
-    for t in range(1, rounds + 1):
-        sent = []
-        for i, f in enumerate(problem.objectives):
-            x = x0
-            for rows in batches_of(variant, f.samples, seed, names[i], t):
-                x = x - variant.step_size * (f.batch_gradient(x, rows) + duals[i] + (x - x0) / eta)
-            duals[i] = duals[i] + (x - x0) / eta
-            sent.append(x + eta * duals[i])
-        x0 = np.mean(sent, axis=0)
-        models.append(x0)
-    return models
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from tests.algorithms.codasca_oracle import Machines, Part, golden
 from tests.algorithms.mlr import Run, train
 from tests.messages import raises
 
-ONE_STAGE = {"kind": "practice", "stage_steps": 1_000_000}
+ONE_STAGE = {"stage_steps": 1_000_000}
 EXACT = {"batch_size": None, "schedule": ONE_STAGE}
 LINEAR = {"kind": "binary", "dtype": "float64"}
 THEORY = {"kind": "theory"}
@@ -76,7 +76,7 @@ def run_golden(folder: Path, algorithm: dict[str, Any], rounds: int) -> Run:
 
 
 def test_coda_plus_gives_the_golden_vectors(tmp_path: Path) -> None:
-    schedule = {"kind": "practice", "stage_steps": 4}
+    schedule = {"stage_steps": 4}
     run = run_golden(tmp_path, coda_plus(local_steps=2, step_size=0.1, schedule=schedule), 2)
     assert run.states[2].prior == 0.375
     first, output = points(run)
@@ -194,7 +194,7 @@ def test_codasca_is_the_algorithm_of_the_paper_over_several_stages(
         wire=wire,
         cv_init=start,
         weighting=weighting,
-        schedule={"kind": "practice", "stage_steps": 2 * window},
+        schedule={"stage_steps": 2 * window},
     )
     run = train(scored(parts), tmp_path_factory.mktemp("run"), algorithm, rounds=6)
     assert run.states[6].prior == pytest.approx(machines.p, rel=1e-14)
@@ -215,7 +215,7 @@ def test_coda_plus_is_the_algorithm_of_the_paper_over_several_stages(output: str
         u = average if output == "average" else last
         outputs.append(u)
     steps = {"step_size": 0.2, "gamma": 0.3, "output": output}
-    schedule = {"kind": "practice", "stage_steps": 2 * window}
+    schedule = {"stage_steps": 2 * window}
     run = train(scored(parts), tmp_path, coda_plus(local_steps=window, **steps, schedule=schedule), rounds=4)
     np.testing.assert_allclose(points(run)[1::2], outputs, rtol=0, atol=1e-12)
     if window == 1:
@@ -264,7 +264,7 @@ def test_coda_steps_on_the_proximal_term_exactly_and_renews_alpha(tmp_path: Path
         "local_steps": 2,
         "step_size": eta,
         "gamma": gamma,
-        "schedule": {"kind": "practice", "stage_steps": 4},
+        "schedule": {"stage_steps": 4},
     }
     for estimator, alpha in {"mixture": down - up, "client-means": np.mean(own_values)}.items():
         run = train(scored(parts), tmp_path, algorithm | {"dual_estimator": estimator}, rounds=2)
@@ -278,7 +278,7 @@ def test_coda_steps_on_the_proximal_term_exactly_and_renews_alpha(tmp_path: Path
 def test_both_wires_give_the_same_trajectory(batch_size: int | None, tmp_path: Path) -> None:
     problem = scored(random_parts([9, 14, 11], 4, seed=4))
     keys: dict[str, Any] = {"local_steps": 3, "step_size": 0.1, "server_step_size": 1.3, "gamma": 0.1}
-    schedule = {"kind": "practice", "stage_steps": 9}
+    schedule = {"stage_steps": 9}
     for start in ("carry", "zero", "gradient"):
         algorithm = codasca(**keys, schedule=schedule, cv_init=start) | {"batch_size": batch_size}
         paper, compact = (
@@ -289,65 +289,26 @@ def test_both_wires_give_the_same_trajectory(batch_size: int | None, tmp_path: P
         assert np.abs(points(paper)[-1]).max() > 0.05
 
 
-def test_alone_a_client_needs_no_correction(tmp_path: Path) -> None:
-    problem = scored(random_parts([15], 3, seed=5))
-    keys: dict[str, Any] = {"local_steps": 4, "step_size": 0.1, "gamma": 0.1}
-    ends = {
-        name: points(train(problem, tmp_path, algorithm | {"batch_size": 4}, rounds=5, seed=6))
-        for name, algorithm in {
-            "codasca": codasca(**keys, wire="paper"),
-            "coda-plus": coda_plus(**keys, output="last"),
-        }.items()
-    }
-    np.testing.assert_allclose(ends["codasca"], ends["coda-plus"], rtol=0, atol=1e-15)
+WINDOW: dict[str, Any] = {"local_steps": 4, "step_size": 0.1}
 
 
-def test_clients_that_hold_the_same_agree_with_one_machine(tmp_path: Path) -> None:
-    part = random_parts([12], 3, seed=6)[0]
-    keys: dict[str, Any] = {"local_steps": 4, "step_size": 0.1, "gamma": 0.1}
-    alone = points(train(scored([part]), tmp_path, coda_plus(**keys, output="last"), rounds=5))
-    for algorithm in (codasca(**keys), coda_plus(**keys, output="last")):
-        together = points(train(scored([part] * 3), tmp_path, algorithm, rounds=5))
-        np.testing.assert_allclose(together, alone, rtol=0, atol=1e-14)
-
-
-def test_stochastic_steps_are_the_same_with_one_local_step(tmp_path: Path) -> None:
-    problem = scored(random_parts([20, 30], 3, seed=7))
-    keys: dict[str, Any] = {"gamma": 0.1, "batch_size": 4}
-    first = train(problem, tmp_path, codasca(local_steps=1, step_size=0.05) | keys | {"server_step_size": 2}, rounds=6)
-    second = train(problem, tmp_path, npa(step_size=0.1, output="last") | keys, rounds=6)
-    np.testing.assert_allclose(points(first), points(second), rtol=0, atol=1e-14)
-
-
-def test_the_order_of_the_clients_does_not_matter(tmp_path: Path) -> None:
-    parts = random_parts([7, 12, 9], 3, seed=18)
-    keys: dict[str, Any] = {"local_steps": 3, "step_size": 0.1, "gamma": 0.1}
-    for algorithm in (codasca(**keys), codasca(**keys, wire="paper"), coda_plus(**keys)):
-        ends = [points(train(scored(order), tmp_path, algorithm, rounds=4)) for order in (parts, parts[::-1])]
-        np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=1e-15)
-
-
-def test_steps_of_no_length_lead_nowhere() -> None:
-    parts, u = random_parts([7, 12], 3, seed=18), np.linspace(-1, 1, 6)
-    for algorithm, extra in (
-        (codasca(local_steps=3, wire="paper"), {"control": np.ones(6)}),
-        (coda_plus(local_steps=3, output="last"), {"ends": False}),
-    ):
-        for reply in Halves(parts, 0.3, **algorithm).answers(u, step_size=0.0, **extra):
-            np.testing.assert_array_equal(reply["change"], 0)
-
-
-@pytest.mark.parametrize("batch_size", [None, 3])
-def test_corrections_cancel_so_that_c_is_what_the_point_moved_by(batch_size: int | None, tmp_path: Path) -> None:
-    """Section 6.3, item 6: the identity that the compact wire rests on, where everything travels."""
-    eta, eta_g, window = 0.1, 1.3, 3
-    algorithm = codasca(local_steps=window, step_size=eta, server_step_size=eta_g, wire="paper", gamma=0.2)
-    parts = random_parts([9, 14, 11], 4, seed=4)
-    run = train(scored(parts), tmp_path, algorithm | {"batch_size": batch_size}, rounds=5)
-    found = [np.zeros(7), *points(run)]
-    for t in range(1, 6):
-        moved = (found[t - 1] - found[t]) / (eta_g * window * eta)
-        np.testing.assert_allclose(run.states[t].control, moved, rtol=0, atol=1e-14)
+@pytest.mark.parametrize(
+    ("sizes", "batch_size", "first", "second"),
+    [
+        ([15], 4, codasca(**WINDOW, wire="paper"), coda_plus(**WINDOW, output="last")),  # alone nobody drifts
+        ([20, 30], 4, codasca(local_steps=1, step_size=0.05, server_step_size=2), npa(step_size=0.1, output="last")),
+        ([12, 12, 12], None, codasca(**WINDOW), coda_plus(**WINDOW, output="last")),
+    ],
+    ids=["alone", "one local step", "clones"],
+)
+def test_it_is_its_relative_where_clients_do_not_drift(
+    sizes: list[int], batch_size: int | None, first: dict[str, Any], second: dict[str, Any], tmp_path: Path
+) -> None:
+    parts = random_parts(sizes, 3, seed=5)
+    parts = parts[:1] * 3 if len(sizes) == 3 else parts
+    keys: dict[str, Any] = {"gamma": 0.1, "batch_size": batch_size}
+    runs = [points(train(scored(parts), tmp_path, algorithm | keys, rounds=5, seed=6)) for algorithm in (first, second)]
+    np.testing.assert_allclose(runs[0], runs[1], rtol=0, atol=1e-14)
 
 
 def test_sums_of_gradients_keep_the_digits_that_differences_lose() -> None:
@@ -380,7 +341,7 @@ def test_a_wrong_sign_of_the_dual_control_variate_would_be_seen(tmp_path: Path) 
 def test_the_costs_are_those_of_the_specification(tmp_path: Path) -> None:
     problem, n, rounds = scored(random_parts([7, 12, 9], 3, seed=8)), 6, 4
     each = 3 * rounds * n
-    schedule = {"kind": "practice", "stage_steps": 4}
+    schedule = {"stage_steps": 4}
     two: dict[str, Any] = {"local_steps": 2, "step_size": 0.1, "schedule": schedule}
     costs = {
         "compact": (codasca(**two), each, each),
@@ -420,7 +381,7 @@ def digit_parts(seed: int = 0) -> tuple[list[Part], Part]:
 
 
 def affine(part: Part, p: float, gamma: float, centre: Array) -> tuple[Array, Array]:
-    """A_k and b_k by matrices, since probing sample by sample takes long; shapes (n, n) and (n,)."""
+    """A_k and b_k of the affine G_k(u) = A_k u + b_k (section 6.2), by matrices; shapes (n, n) and (n,)."""
     d, plus = part.x.shape[1], part.y > 0
     above, below = (part.x[mask].sum(axis=0) / part.y.size for mask in (plus, ~plus))
     share, a = float(plus.mean()), np.zeros((d + 3, d + 3))
@@ -437,9 +398,11 @@ def affine(part: Part, p: float, gamma: float, centre: Array) -> tuple[Array, Ar
     return a, b
 
 
-def saddle_of(operators: Sequence[tuple[Array, Array]]) -> Array:
-    """u* of machines of the same weight, shape (n,)."""
-    a, b = (np.mean([pair[i] for pair in operators], axis=0) for i in (0, 1))
+def saddle_of(machines: Machines, centre: Array | None = None) -> Array:
+    """u* of the stage that began at the centre (0), shape (n,)."""
+    centre = np.zeros(machines.c.shape[1]) if centre is None else centre
+    pairs = [affine(part, machines.p, machines.gamma, centre) for part in machines.parts]
+    a, b = (np.tensordot(machines.weights, np.array([pair[i] for pair in pairs]), 1) for i in (0, 1))
     result: Array = np.linalg.solve(a, -b)
     return result
 
@@ -452,10 +415,7 @@ class Digits:
         self.machines = uniform(self.parts, 0.02)
         self.start = np.append(0.01 * np.random.default_rng(0).standard_normal(64), np.zeros(3))
         self.operators = [affine(part, self.machines.p, 0.02, self.start) for part in self.parts]
-
-    @property
-    def saddle(self) -> Array:
-        return saddle_of(self.operators)
+        self.saddle = saddle_of(self.machines, self.start)
 
     def averaging_limit(self, eta: float, window: int) -> Array:
         total, right = np.zeros((67, 67)), np.zeros(67)
@@ -591,7 +551,7 @@ def test_codasca_reaches_the_saddle_in_the_rounds_of_the_specification(digits: D
     assert rounds == [25, 53, 88, 126]
 
 
-@pytest.mark.parametrize(("window", "eta", "rounds"), [(1, 1.4, 1000), (8, 0.5, 400), (64, 0.1, 260)])
+@pytest.mark.parametrize(("window", "eta", "rounds"), [(1, 1.4, 1000), (8, 0.5, 400)])
 def test_codasca_reaches_the_saddle_whatever_the_length_of_its_rounds(
     window: int, eta: float, rounds: int, digits: Digits
 ) -> None:
@@ -601,40 +561,6 @@ def test_codasca_reaches_the_saddle_whatever_the_length_of_its_rounds(
         reply = found.replies(u, t, control=c)
         u, c = u + reply["change"], c + reply["control_change"]
     assert np.linalg.norm(u - digits.saddle) < 1e-12
-
-
-def machines_apart(count: int, seed: int = 0) -> list[Part]:
-    """Machines with rates of positive samples, means and shifts between classes of their own (section 3.5, item 4)."""
-    draw = np.random.default_rng([seed, count])
-    parts = []
-    for _ in range(count):
-        y = np.where(draw.random(200) < draw.uniform(0.03, 0.3), 1.0, -1.0)
-        mean, shift = 0.5 * draw.standard_normal(20), 0.25 + 0.25 * draw.standard_normal(20)
-        parts.append(Part(mean + draw.standard_normal((200, 20)) + y[:, None] * shift, y))
-    return parts
-
-
-def rounds_to_the_saddle(parts: Sequence[Part], folder: Path, most: int) -> float:
-    """How many rounds of 32 steps CODASCA needs to come 10,000 times as near as where it began."""
-    start, gamma, window = np.zeros(23), 0.02, 32
-    p = uniform(parts, gamma).p
-    saddle = saddle_of([affine(part, p, gamma, start) for part in parts])
-    algorithm = codasca(local_steps=window, step_size=1 / window, gamma=gamma)
-    run = train(scored(parts), folder, algorithm, rounds=most, objective=starting_at(folder, start[:20]))
-    goal = 1e-4 * float(np.linalg.norm(start - saddle))
-    arrived = (t for t, u in enumerate(points(run), 1) if np.linalg.norm(u - saddle) <= goal)
-    return next(arrived, math.inf)
-
-
-@pytest.mark.slow
-def test_more_machines_take_no_more_rounds(tmp_path: Path) -> None:
-    """Section 3.5, item 4: there 94, 91, 61, 42 and 49 rounds on other problems; here 57, 49, 34, 28 and 29."""
-    rounds = {
-        count: rounds_to_the_saddle(machines_apart(count), tmp_path, most)
-        for count, most in ((2, 80), (5, 60), (10, 40), (20, 40), (40, 40))
-    }
-    assert max(rounds[count] for count in (5, 10, 20, 40)) <= rounds[2]
-    assert rounds[40] <= 1.3 * rounds[10]
 
 
 def noise_floor(digits: Digits, name: str, window: int, copies: int = 1) -> float:
@@ -701,7 +627,7 @@ def test_in_theory_a_round_of_codasca_goes_as_far_in_every_stage(number: int, wi
 def test_in_practice_a_stage_ends_with_the_first_round_that_completes_its_steps(
     window: int, steps: int, number: int
 ) -> None:
-    chosen = CodascaSettings(local_steps=window, step_size=0.9, schedule={"kind": "practice", "stage_steps": steps})
+    chosen = CodascaSettings(local_steps=window, step_size=0.9, schedule={"stage_steps": steps})
     stages = [chosen.stage(s, 0.1, 3) for s in range(1, number + 1)]
     done = sum(stage.rounds for stage in stages) * window
     assert number * steps <= done < number * steps + window
@@ -709,7 +635,7 @@ def test_in_practice_a_stage_ends_with_the_first_round_that_completes_its_steps(
 
 
 def test_step_sizes_fall_and_centres_move_at_the_borders_of_stages(tmp_path: Path) -> None:
-    algorithm = codasca(local_steps=4, step_size=0.1, schedule={"kind": "practice", "stage_steps": 6})
+    algorithm = codasca(local_steps=4, step_size=0.1, schedule={"stage_steps": 6})
     run = train(scored(random_parts([7, 12], 3, seed=9)), tmp_path, algorithm, rounds=7)
     assert [run.states[t].stage for t in range(1, 8)] == [1, 1, 2, 3, 3, 4, 5]
     before = [np.zeros(6), *points(run)]
@@ -722,7 +648,7 @@ def test_step_sizes_fall_and_centres_move_at_the_borders_of_stages(tmp_path: Pat
 
 
 def test_a_random_round_ends_its_stage(tmp_path: Path) -> None:
-    algorithm = codasca(local_steps=2, step_size=0.1, output="random", schedule={"kind": "practice", "stage_steps": 12})
+    algorithm = codasca(local_steps=2, step_size=0.1, output="random", schedule={"stage_steps": 12})
     run = train(scored(random_parts([7, 12], 3, seed=9)), tmp_path, algorithm, rounds=60)
     stages = [run.states[t].stage for t in range(1, 61)]
     lengths = np.bincount(stages)[1:-1]
@@ -733,18 +659,6 @@ def test_a_random_round_ends_its_stage(tmp_path: Path) -> None:
 
 
 # Class prior, batches and practices
-
-
-def test_the_prior_has_the_weights_of_the_averages(tmp_path: Path) -> None:
-    parts = random_parts([8, 40, 22], 3, seed=10)
-    rates, sizes = [part.rate for part in parts], [part.y.size for part in parts]
-    expected = {"uniform": np.mean(rates), "samples": np.average(rates, weights=sizes)}
-    assert abs(expected["uniform"] - expected["samples"]) > 0.01
-    for weighting, prior in expected.items():
-        run = train(scored(parts), tmp_path, npa(step_size=0.1, weighting=weighting), rounds=1)
-        assert run.states[1].prior == pytest.approx(prior, rel=1e-14)
-    run = train(scored(parts), tmp_path, npa(step_size=0.1, prior=0.7), rounds=1)
-    assert run.states[1].prior == 0.7
 
 
 def test_stratified_batches_have_their_positives_and_the_prior_knows(tmp_path: Path) -> None:
@@ -773,7 +687,7 @@ def test_clients_without_positive_samples_do_no_harm(tmp_path: Path) -> None:
     np.testing.assert_allclose(points(run)[-1], expected, rtol=0, atol=1e-12)
     coda = {"name": "coda", **EXACT, "local_steps": 3, "step_size": 0.1}
     for estimator in ("mixture", "client-means"):
-        algorithm = coda | {"dual_estimator": estimator, "schedule": {"kind": "practice", "stage_steps": 3}}
+        algorithm = coda | {"dual_estimator": estimator, "schedule": {"stage_steps": 3}}
         run = train(scored(parts), tmp_path, algorithm, rounds=3)
         assert np.isfinite(points(run)).all()
     for part in parts:
@@ -907,8 +821,8 @@ def test_after_a_loss_codasca_finds_the_saddle_of_the_clients_that_are_left(
     assert state.weights[GONE] == 0
     directions = [np.append(*part.gradients(u, machines.p)) for part in machines.parts]
     assert np.linalg.norm(machines.weights @ np.array(directions)) < 1e-9
-    np.testing.assert_allclose(u, machines.saddle(np.zeros(5)), rtol=0, atol=1e-7)
-    everybody = uniform(parts, 0.0).saddle(np.zeros(5))
+    np.testing.assert_allclose(u, saddle_of(machines), rtol=0, atol=1e-7)
+    everybody = saddle_of(uniform(parts, 0.0))
     assert np.abs(u - everybody).max() > 0.05, "the lost client's data would have made a difference"
     assert "client-001: lost; the area under the ROC curve of the 3 clients that are left" in caplog.text
 
@@ -927,7 +841,7 @@ def test_after_a_loss_the_relatives_have_the_weights_and_the_prior_of_those_that
     state = run.states[300]
     np.testing.assert_allclose(state.weights, np.insert(machines.weights, GONE, 0.0), rtol=1e-14)
     assert state.prior == state.share == pytest.approx(machines.p, rel=1e-14)
-    np.testing.assert_allclose(points(run)[-1], machines.saddle(np.zeros(5)), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(points(run)[-1], saddle_of(machines), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("start", ["carry", "gradient"])
@@ -973,12 +887,12 @@ def test_in_float32_c_stays_the_sum_of_what_the_clients_keep(tmp_path: Path) -> 
                 problem,
                 tmp_path,
                 algorithm,
-                rounds=40,
+                rounds=15,
                 objective={**LINEAR, "dtype": "float32"},
                 participation={"sampler": sampler},
             )
             assert imbalance(run) < 1e-14
-            assert run.states[40].model.dtype == np.float32
+            assert run.states[15].model.dtype == np.float32
 
 
 # Schedules that leave the range of numbers
@@ -1045,14 +959,6 @@ def test_the_baselines_train_the_same_scorer_by_cross_entropy(name: str, tmp_pat
     np.testing.assert_allclose(run.model, logistic.model, rtol=0, atol=1e-14)
 
 
-def test_a_run_goes_on_from_the_model_of_another(tmp_path: Path) -> None:
-    problem = scored(random_parts([12, 20], 3, seed=15))
-    first = train(problem, tmp_path, {"name": "fedavg", "local_steps": 3, "step_size": 0.3}, rounds=5)
-    objective = {**LINEAR, "initial": {"file": str(first.folder.model)}}
-    second = train(problem, tmp_path, codasca(local_steps=2, step_size=0.1), rounds=1, objective=objective)
-    np.testing.assert_array_equal(second.states[1].centre, np.append(first.model, np.zeros(3)))
-
-
 # Faults and partial participation
 
 
@@ -1065,15 +971,13 @@ STOCHASTIC: dict[str, Any] = {
     "step_size": 0.1,
     "batch_size": 3,
     "gamma": 0.1,
-    "schedule": {"kind": "practice", "stage_steps": 9},
+    "schedule": {"stage_steps": 9},
 }
 
 
 @pytest.mark.parametrize("start", ["carry", "zero", "gradient"])
 @pytest.mark.parametrize(
-    ("wire", "sampler"),
-    [("compact", {"kind": "all"}), ("paper", {"kind": "all"}), ("paper", {"kind": "fixed", "size": 2})],
-    ids=["compact", "paper", "paper, some"],
+    ("wire", "sampler"), [("compact", {"kind": "all"}), ("paper", {"kind": "fixed", "size": 2})], ids=["all", "some"]
 )
 def test_faults_change_no_bit_and_c_stays_the_sum(
     start: str, wire: str, sampler: dict[str, Any], tmp_path: Path
@@ -1123,7 +1027,7 @@ def test_with_some_clients_a_round_it_is_the_rule_of_scaffold(start: str, tmp_pa
         server_step_size=eta_g,
         cv_init=start,
         wire="paper",
-        schedule={"kind": "practice", "stage_steps": 6, "decay": 1},
+        schedule={"stage_steps": 6, "decay": 1},
     )
     run = train(scored(parts), tmp_path, algorithm, cohorts=cohorts, rounds=6)
     np.testing.assert_allclose(points(run)[-1], u, rtol=0, atol=1e-13)

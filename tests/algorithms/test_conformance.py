@@ -22,6 +22,7 @@ LOCAL = {"local_steps": 3, "batch_size": 16, "step_size": 0.05}
 STAGES = {"step_size": 0.02, "schedule": {"kind": "practice", "stage_steps": 12}}
 DUAL = LOCAL | {"dual_step_size": 0.01}
 SOME = {"participation": {"sampler": {"kind": "fixed", "size": 2}}}
+TOP = {"uplink": {"sparsify": {"support": "top-k", "keep": 0.3}}}
 SCORES = {"objective": {"kind": "binary"}}
 GRID = {"data": SPLIT, "clients": 4}
 
@@ -75,6 +76,12 @@ CASES: dict[str, dict[str, Any]] = {
     "fedprox": {"algorithm": LOCAL, **SOME},
     "fednova": {"algorithm": LOCAL, **SOME},
     "scaffold": {"algorithm": LOCAL, **SOME},
+    "scaffold, changed": {
+        "algorithm": LOCAL | {"weighting": "uniform"},
+        "uplink": {"sparsify": {"support": "random", "keep": 0.4}, "noise": 0.1},
+        "downlink": {"sparsify": {"support": "top-k", "keep": 0.6}},
+        **SOME,
+    },
     "feddyn": {"algorithm": LOCAL, **SOME},
     "fedpd": {"algorithm": LOCAL},
     "fedpd, skipping": {"algorithm": LOCAL | {"skip": 0.5}},
@@ -83,7 +90,21 @@ CASES: dict[str, dict[str, Any]] = {
     "acc-feddcd": {"algorithm": {}, **SOME},
     "acc-feddcd, two cohorts": {"algorithm": {"cohorts": 2}, **SOME},
     "fedpdm": {"algorithm": LOCAL, **SOME},
+    "fedpdm, noisy": {
+        "algorithm": LOCAL | {"aggregator": "hybrid"},
+        "uplink": {"sparsify": {"support": "random", "keep": 0.5}, "noise": 0.05},
+        **SOME,
+    },
+    "fedpdm, stale": {
+        "algorithm": LOCAL | {"aggregator": "stale", "dual": "public"},
+        "uplink": {"sparsify": {"support": "shared-random", "keep": 0.5}, "noise": 0.05},
+        **SOME,
+    },
+    "fedpdm, ef21": {"algorithm": LOCAL | {"aggregator": "sampled", "error_feedback": "ef21"}, **TOP, **SOME},
+    "fedpdm, ef21 stale": {"algorithm": LOCAL | {"aggregator": "stale", "error_feedback": "ef21"}, **TOP, **SOME},
     "drdm": {"algorithm": DUAL, **SOME},
+    "drdm, as published": {"algorithm": DUAL | {"correction": "uniform"}, **SOME},
+    "drdm, scaled": {"algorithm": DUAL | {"correction": "lambda-scaled", "sampling": "uniform"}, **SOME},
     "drfa": {"algorithm": DUAL, **SOME},
     "scaff-pd": {"algorithm": DUAL},
     "codasca": {"algorithm": {**STAGES, "local_steps": 3}, **SCORES},

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.common.errors import SettingsError
 from tests.algorithms.drdm_oracle import Q1, Q1_ROBUST, Chance, Constants, drdm, drdm_on, everybody
 from tests.algorithms.drdm_runs import SEED, minibatch_gradients, record, reported_losses, sampled
 from tests.algorithms.feddcd_quadratics import problem_of
 from tests.algorithms.mlr import reproducible, train
-from tests.messages import raises
 
 ROUNDS, TAU = 8, 4
 LOCAL: dict[str, Any] = {"step_size": 0.3, "local_steps": TAU, "batch_size": 2}
@@ -36,11 +34,6 @@ def test_runs_are_those_of_the_independent_implementation(sampling: str, estimat
     short = sum(int(np.count_nonzero(draw.times)) for draw in taken.draws.values() if draw.step == TAU)
     assert last
     assert taken.run.floats() == (9 * (2 * trained - short), 9 * (trained + 3 * ROUNDS))
-
-
-def test_clients_keep_nothing(tmp_path: Path) -> None:
-    taken = record(reproducible(), tmp_path, {"name": "drfa", **LOCAL}, rounds=3, participation=sampled(3))
-    assert not list(taken.run.folder.journals.rglob("*.state"))
 
 
 def test_without_replacement_everybody_it_is_fedavg_whatever_lambda_is(tmp_path: Path) -> None:
@@ -83,17 +76,3 @@ def test_drawn_by_weight_it_hovers_about_the_robust_optimum() -> None:
     models = np.array(trace.models)[3000:, 0]
     assert models.mean() == pytest.approx(Q1_ROBUST, abs=0.05)
     assert models.max() - models.min() > 0.3, "it does not settle"
-
-
-@pytest.mark.parametrize(
-    "keys", [{"correction": "uniform"}, {"local_epochs": 1}, {"exploration": 0.2, "sampling": "uniform"}]
-)
-def test_settings_that_do_not_fit_are_refused(keys: dict[str, Any], tmp_path: Path) -> None:
-    with raises(SettingsError, source="settings"):
-        reproducible().settings(tmp_path, {"name": "drfa", **keys})
-
-
-def test_a_sampler_that_it_cannot_use_is_refused(tmp_path: Path) -> None:
-    sampler = {"sampler": {"kind": "weighted", "size": 2}}
-    with raises(SettingsError, key="participation.sampler.kind"):
-        train(reproducible(), tmp_path, {"name": "drfa", **LOCAL}, participation=sampler)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server.coordinator import Summary
-from fenchel.testing import Faults, Federation, load_model
+from fenchel.testing import load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
 
@@ -65,22 +64,6 @@ def test_one_full_local_step_of_all_clients_is_a_step_of_gradient_descent_on_the
     assert np.abs(expected).max() > 1e-3
 
 
-def test_uniform_weights_are_not_those_of_the_pooled_data(make_settings: MakeSettings, tmp_path: Path) -> None:
-    algorithm = {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5, "weighting": "uniform"}
-    settings = make_settings(rounds=1, data=UNEQUAL, algorithm=algorithm)
-    source = DataSource.open(settings.data, settings.seed)
-    objectives = [
-        build_objective(settings.objective, source.shard(index, CLIENTS, "float64")) for index in range(CLIENTS)
-    ]
-    sizes = {objective.samples for objective in objectives}
-    assert len(sizes) > 1
-    start = objectives[0].initial(settings.seed)
-    expected = -0.5 * sum((objective.gradient(start) for objective in objectives), np.zeros_like(start)) / CLIENTS
-    model = final_model(settings, tmp_path)
-    np.testing.assert_allclose(model, expected, rtol=0, atol=1e-12)
-    assert np.abs(model - descended(settings, 1, step_size=0.5)).max() > 1e-3
-
-
 @pytest.mark.parametrize(("local_steps", "rounds", "gap"), [(1, 120, 1e-7), (5, 40, 2e-3)])
 def test_independent_shards_reach_the_optimum_of_scikit_learn(
     local_steps: int, rounds: int, gap: float, make_settings: MakeSettings, tmp_path: Path
@@ -102,32 +85,6 @@ def test_independent_shards_reach_the_optimum_of_scikit_learn(
     summary, folder = run(settings, tmp_path)
     assert optimum - 1e-9 < summary.figures["objective"] < optimum + gap
     assert summary.figures["objective"] == pytest.approx(objective.value(load_model(folder)), abs=1e-12)
-
-
-@pytest.fixture
-def stochastic(make_settings: MakeSettings) -> RunSettings:
-    return make_settings(
-        rounds=4,
-        clients=5,
-        data=UNEQUAL,
-        objective={"kind": "softmax", "dtype": "float32"},
-        algorithm={"name": "fedavg", "local_epochs": 2, "batch_size": 8, "step_size": 0.3},
-        participation={"sampler": {"kind": "fraction", "fraction": 0.6}},
-    )
-
-
-def test_the_same_settings_give_the_same_bits(stochastic: RunSettings, tmp_path: Path) -> None:
-    first, second = (run(stochastic, tmp_path)[1].model.read_bytes() for _ in range(2))
-    assert first == second
-    other = stochastic.model_copy(update={"seed": 8})
-    assert run(other, tmp_path)[1].model.read_bytes() != first
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_the_order_in_which_replies_arrive_changes_no_bit(seed: int, stochastic: RunSettings, tmp_path: Path) -> None:
-    faults = Faults(random.Random(seed), lag=40)
-    model = Federation(stochastic, RunFolder.create(tmp_path, "lagging"), faults).run()
-    assert model.tobytes() == final_model(stochastic, tmp_path).tobytes()
 
 
 @pytest.mark.parametrize(

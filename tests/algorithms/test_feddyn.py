@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from scipy.optimize import minimize
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.randomness import generator
-from fenchel.testing import Faults
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 from tests.messages import raises
 
@@ -80,15 +78,6 @@ def test_runs_are_those_of_the_formulas(
     np.testing.assert_allclose(run.model, x, rtol=0, atol=1e-12)
     np.testing.assert_allclose(run.states[len(cohorts)].mean_dual, h, rtol=0, atol=1e-12)
     np.testing.assert_allclose(run.client_states("dual"), duals, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_h_is_the_mean_of_all_lambda_whatever_fails(seed: int, tmp_path: Path) -> None:
-    faults = Faults(random.Random(seed), breaks=2, kills=1, lag=5)
-    run = train(reproducible(), tmp_path, feddyn(**FULL, alpha=0.5), cohorts=SETS, rounds=6, faults=faults)
-    mean = np.mean(run.client_states("dual"), axis=0)
-    np.testing.assert_allclose(run.states[6].mean_dual, mean, rtol=0, atol=1e-15)
-    assert np.abs(mean).max() > 1e-3
 
 
 def test_everybody_together_reaches_the_optimum_where_fedavg_does_not(tmp_path: Path) -> None:

@@ -81,18 +81,6 @@ def test_runs_are_those_of_the_formulas(
     np.testing.assert_allclose(run.client_states("dual"), duals, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_it_is_feddyn_with_the_sign_turned(batch_size: int | None, tmp_path: Path) -> None:
-    # docs/specifications/fedpdm.md, oracle 3: full participation, common batches, alpha = 1 / eta.
-    problem, steps = reproducible(), FULL | {"batch_size": batch_size}
-    primal_dual = train(problem, tmp_path, fedpd(**steps, proximal_step=1.25), rounds=25)
-    dynamic = train(problem, tmp_path, {"name": "feddyn", "alpha": 0.8, **steps}, rounds=25)
-    for one, other in zip(primal_dual.models, dynamic.models, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
-    turned = -np.array(dynamic.client_states("dual"))
-    np.testing.assert_allclose(primal_dual.client_states("dual"), turned, rtol=0, atol=1e-12)
-
-
 def test_everybody_together_reaches_the_optimum(tmp_path: Path) -> None:
     problem = reproducible(weighted=True)
     algorithm = fedpd(local_steps=5, batch_size=None, step_size=0.5, proximal_step=5)

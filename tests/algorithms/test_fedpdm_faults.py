@@ -1,8 +1,7 @@
-"""Whatever is lost, late or done twice: what the server has of the clients is what the clients have."""
+"""What came too late: what the server has of the clients is what the clients have."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,13 +11,11 @@ import numpy as np
 import pytest
 
 from fenchel.algorithms.fedpdm import FedPDM, FedPDMClient
-from fenchel.testing import Faults
 from tests.algorithms.fedpdm_oracle import Variant, simulated
+from tests.algorithms.fedpdm_runs import SEED
 from tests.algorithms.mlr import Run, reproducible, train
 from tests.algorithms.straggler import held_up, missed
 
-SEED, ROUNDS = 3, 12
-PAIRS = {"sampler": {"kind": "fixed", "size": 2}}
 SMALL: dict[str, Any] = {"batch_size": 2, "gamma": 0.01}
 VARIANTS: Mapping[str, Variant] = {
     "hybrid": Variant(aggregator="hybrid", support="random", keep=0.5, hold=True, noise=0.05, **SMALL),
@@ -33,25 +30,6 @@ def sections_of(variant: Variant) -> dict[str, Any]:
     objective = {"kind": "softmax", "l2": 0.1, "regularizer": sections.pop("regularizer")}
     objective["nonconvex"] = sections.pop("nonconvex")
     return sections | {"objective": objective, "seed": SEED}
-
-
-def disturbed(name: str, parent: Path, faults: Faults | None) -> Run:
-    variant = VARIANTS[name]
-    return train(
-        reproducible(),
-        parent,
-        variant.algorithm(),
-        faults=faults,
-        rounds=ROUNDS,
-        participation=PAIRS,
-        **sections_of(variant),
-    )
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """Runs in which nothing goes wrong."""
-    return {name: disturbed(name, tmp_path_factory.mktemp("calm"), None) for name in VARIANTS}
 
 
 def assert_mirrored(name: str, run: Run) -> None:
@@ -70,33 +48,6 @@ def assert_mirrored(name: str, run: Run) -> None:
             assert last.replicas[client].tobytes() == own.tobytes()
     else:
         np.testing.assert_allclose(last.mean_upload, np.mean(mirrored, axis=0), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_without_faults_both_sides_agree(name: str, calm: dict[str, Run]) -> None:
-    assert_mirrored(name, calm[name])
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    ("breaks", "kills"), [(3, 0), (0, 2), (3, 2)], ids=["broken streams", "killed servers", "both"]
-)
-@pytest.mark.parametrize("name", VARIANTS)
-def test_faults_change_no_bit_and_both_sides_agree(
-    name: str, breaks: int, kills: int, seed: int, calm: dict[str, Run], tmp_path: Path
-) -> None:
-    faults = Faults(random.Random(f"{name} {seed} {breaks} {kills}"), breaks, kills, frames=15)
-    run = disturbed(name, tmp_path, faults)
-    assert run.federation is not None
-    assert run.federation.killed == kills
-    assert run.federation.broken >= breaks
-    assert run.model.tobytes() == calm[name].model.tobytes()
-    for field in ("dual", "mirrored"):
-        if field == "mirrored" and name == "hybrid":
-            continue
-        for own, undisturbed in zip(run.client_states(field), calm[name].client_states(field), strict=True):
-            assert own.tobytes() == undisturbed.tobytes()
-    assert_mirrored(name, run)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -10,7 +10,7 @@ import pytest
 
 from fenchel.common.arrays import Vector
 from fenchel.common.randomness import generator
-from tests.algorithms.mlr import SETS, reproducible, train, two_class_digits
+from tests.algorithms.mlr import SETS, reproducible, train
 
 FULL = {"local_steps": 5, "batch_size": None, "step_size": 0.2, "weighting": "uniform"}
 STOCHASTIC = {"local_epochs": 2, "batch_size": 3, "step_size": 0.2}
@@ -46,16 +46,6 @@ def test_the_data_are_those_of_the_specification() -> None:
     np.testing.assert_allclose(constants, [0.428854114, 0.526313685, 0.351334640, 0.640106198], atol=1e-9)
 
 
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_without_the_pull_it_is_fedavg_bit_for_bit(weighting: str, tmp_path: Path) -> None:
-    settings = STOCHASTIC | {"weighting": weighting}
-    prox = train(reproducible(), tmp_path, fedprox(**settings, proximity=0), cohorts=SETS)
-    average = train(reproducible(), tmp_path, {"name": "fedavg", **settings}, cohorts=SETS)
-    assert prox.model.tobytes() == average.model.tobytes()
-    pulled = train(reproducible(), tmp_path, fedprox(**settings, proximity=1e-3), cohorts=SETS)
-    assert np.abs(pulled.model - average.model).max() > 1e-6
-
-
 def test_mini_batch_steps_are_those_of_the_formula(tmp_path: Path) -> None:
     problem = reproducible()
     algorithm = fedprox(**STOCHASTIC, proximity=0.7, step_decay="inverse-sqrt")
@@ -86,18 +76,3 @@ def test_many_steps_end_at_the_proximal_point(tmp_path: Path) -> None:
         np.testing.assert_allclose(f.gradient(model) + 0.3 * (model - x), 0, rtol=0, atol=1e-12)
         assert np.abs(model - x).max() > 0.01
         x = model
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [{"name": "fedavg"}, fedprox(proximity=0.01), fedprox(proximity=1.0)],
-    ids=["fedavg", "weak pull", "strong pull"],
-)
-def test_on_two_classes_a_client_it_stalls(algorithm: dict[str, Any], tmp_path: Path) -> None:
-    problem = two_class_digits()
-    settings = {"local_epochs": 5, "batch_size": 16, "step_size": 0.03, "weighting": "uniform"}
-    sections: dict[str, Any] = {"rounds": 60, "participation": {"sampler": {"kind": "fixed", "size": 6}}}
-    run = train(problem, tmp_path, {**algorithm, **settings}, **sections)
-    gaps = [problem.gap(model) for model in run.models]
-    assert min(gaps) > 1e-2
-    assert gaps[-1] < problem.gap(np.zeros(650)) / 4, "it learns nothing"

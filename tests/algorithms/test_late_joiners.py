@@ -14,7 +14,6 @@ from fenchel.algorithms.feddcd.feddcd import FedDCDClient
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
 from tests.algorithms.latecomers import Federation, federation
 from tests.algorithms.mlr import Problem, reproducible
 
@@ -126,21 +125,6 @@ def test_the_control_variate_of_scaffold_stays_the_mean_of_all(
     np.testing.assert_allclose(run.states[20].control, controls.mean(axis=0), rtol=0, atol=1e-15)
 
 
-def test_without_its_admission_the_control_variate_would_be_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def forget(self: Any, cohort: Cohort) -> None: ...
-
-    monkeypatch.setattr("fenchel.algorithms.scaffold.Scaffold.admit", forget)
-    run = federation(tmp_path, named(reproducible()), {"c": 4}, SCAFFOLD)
-    run.run()
-    assert np.abs(run.states[8].control - run.client_states("control").mean(axis=0)).max() > 1e-3
-
-
-def unlike(shard: Shard, **changes: Any) -> Shard:
-    return replace(shard, **changes)
-
-
 def alone(shards: Mapping[str, Shard], parent: Path, algorithm: Mapping[str, Any]) -> bytes:
     """The model of those who were there from the start, bit for bit."""
     (folder := parent / "alone").mkdir()
@@ -152,7 +136,7 @@ def alone(shards: Mapping[str, Shard], parent: Path, algorithm: Mapping[str, Any
 def test_a_newcomer_with_other_columns_is_refused_and_the_run_goes_on(name: str, tmp_path: Path) -> None:
     shards = named(reproducible())
     features = shards["c"].features[:, :2]
-    shards["c"] = unlike(shards["c"], features=features, total_features=2)
+    shards["c"] = replace(shards["c"], features=features, total_features=2)
     algorithm = DUAL.get(name, SCAFFOLD)
     run = federation(tmp_path, shards, {"c": 5}, algorithm, participation=PAIRS)
     model = run.run()

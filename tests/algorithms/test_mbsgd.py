@@ -45,22 +45,4 @@ def test_all_batches_lie_at_the_model_that_was_sent(weighting: str, tmp_path: Pa
             gradients.append(problem.weights[i] * np.mean(of_batches, axis=0))
         x = x - 0.5 / t * np.mean(gradients, axis=0)
     np.testing.assert_allclose(run.model, x, rtol=0, atol=1e-13)
-
-
-def test_more_batches_cost_nothing_on_the_wire_and_are_closer_to_the_gradient(tmp_path: Path) -> None:
-    problem = reproducible()
-    gradient = problem.gradient(np.zeros(9)) / 4
-    errors = []
-    for steps in (1, 400):
-        algorithm = mb_sgd(local_steps=steps, batch_size=1, step_size=1.0, weighting="uniform")
-        run = train(problem, tmp_path, algorithm, rounds=1)
-        assert run.floats() == (4 * 9, 4 * 9)
-        errors.append(np.linalg.norm(-run.model - gradient))
-    assert errors[1] < 0.2 * errors[0]
-
-
-def test_one_batch_of_everything_is_one_step_of_fedavg(tmp_path: Path) -> None:
-    settings = {"local_steps": 1, "batch_size": None, "step_size": 0.4, "weighting": "uniform"}
-    sgd = train(reproducible(), tmp_path, mb_sgd(**settings), cohorts=SETS)
-    average = train(reproducible(), tmp_path, {"name": "fedavg", **settings}, cohorts=SETS)
-    np.testing.assert_allclose(sgd.model, average.model, rtol=0, atol=1e-14)
+    assert run.floats() == (8 * 9, 8 * 9), "more batches cost nothing"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError
-from fenchel.testing import Faults
 from tests.algorithms.fedpdm_oracle import Variant, batches_of, down_model, rounded_to_wire, spoilt, up_support
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 from tests.messages import raises
@@ -130,21 +128,11 @@ def test_scaffold_forms_its_control_variates_from_what_was_sent(weighting: str, 
 
 
 @pytest.mark.parametrize("links", LINKS)
-@pytest.mark.parametrize(
-    ("algorithm", "own", "mean"),
-    [
-        ({"name": "scaffold", "weighting": "uniform"}, "control", "control"),
-        ({"name": "feddyn", "weighting": "uniform", "alpha": 0.5}, "dual", "mean_dual"),
-    ],
-    ids=["scaffold", "feddyn"],
-)
-def test_the_server_keeps_the_mean_of_what_the_clients_keep(
-    algorithm: dict[str, Any], own: str, mean: str, links: str, tmp_path: Path
-) -> None:
-    run = real(reproducible(), algorithm, LINKS[links], tmp_path, rounds=5 * LAST)
-    held = run.client_states(own)
-    kept = getattr(run.states[5 * LAST], mean)
-    np.testing.assert_allclose(kept, np.mean(held, axis=0), rtol=0, atol=1e-13)
+def test_the_server_of_feddyn_keeps_the_mean_of_what_the_clients_keep(links: str, tmp_path: Path) -> None:
+    algorithm = {"name": "feddyn", "weighting": "uniform", "alpha": 0.5}
+    run = real(reproducible(), algorithm, LINKS[links], tmp_path, rounds=2 * LAST)
+    held = run.client_states("dual")
+    np.testing.assert_allclose(run.states[2 * LAST].mean_dual, np.mean(held, axis=0), rtol=0, atol=1e-13)
     assert np.abs(held).max() > 0.05
 
 
@@ -180,24 +168,6 @@ def test_a_float32_model_stays_one(name: str, support: str | None, tmp_path: Pat
     assert {model.dtype.name for model in run.models} == {"float32"}
     double = real(reproducible(), algorithm, way, tmp_path)
     np.testing.assert_allclose(run.model, double.model, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_faults_change_no_bit_of_a_changed_way(seed: int, tmp_path: Path) -> None:
-    algorithm = {"name": "scaffold", "weighting": "uniform"}
-    sections: dict[str, Any] = {"cohorts": None, "participation": {"sampler": {"kind": "fixed", "size": 2}}}
-    sections |= {"rounds": 12}
-    way = Variant(support="random", keep=0.4, noise=0.1, hold=True, down="top-k", down_keep=0.6)
-    calm = real(reproducible(), algorithm, way, tmp_path, **sections)
-    faults = Faults(random.Random(seed), 3, 2, frames=15)
-    run = real(reproducible(), algorithm, way, tmp_path, faults=faults, **sections)
-    assert run.federation is not None
-    assert run.federation.killed == 2
-    assert run.model.tobytes() == calm.model.tobytes()
-    for own, undisturbed in zip(run.client_states("control"), calm.client_states("control"), strict=True):
-        assert own.tobytes() == undisturbed.tobytes()
-    held = np.mean(run.client_states("control"), axis=0)
-    np.testing.assert_allclose(run.states[12].control, held, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("algorithm", [{"correction": "option-i"}, {"local_steps": None, "local_epochs": 1}])
