@@ -140,20 +140,25 @@ class SampledByWeight(Robust):
                 mean,
             )
             return self._quiet_step(np.ones_like(losses))
-        step = min(_QUIET / self._loudness(mean, 1.0), LARGEST_DUAL_STEP)
+        step = self._step_for(mean)
         largest = int(losses.argmax())
         if 0 < _NOTABLE * median < losses[largest]:
             log.warning(
                 "client %s reports a first loss of %.3g, and the median is %.3g; for dual_step_size, which becomes "
-                "%.3g, a loss counts as %g medians at most. If the loss is wrong, leave the client out; otherwise give "
-                "an algorithm.dual_step_size that suits it",
+                "%.3g, a loss counts as %g medians at most. If the loss is right, algorithm.dual_step_size: %.3g suits "
+                "it; if it is wrong, leave the client out, or use algorithm.dual_step_size: %.3g",
                 list(self.place)[int(np.nanargmax(self.state.losses))],
                 losses[largest],
                 median,
                 step,
                 _APART,
+                self._step_for(float(losses.mean())),
+                self._step_for(float(np.delete(losses, largest).mean())),
             )
         return step
+
+    def _step_for(self, loss: float) -> float:
+        return min(_QUIET / self._loudness(loss, 1.0), LARGEST_DUAL_STEP)
 
     def training_cohort(self, t: int) -> Counter[str]:
         """Draw D^(s): n_i, how often each client was drawn, by client id (section 2.5)."""
