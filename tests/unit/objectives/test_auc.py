@@ -367,7 +367,7 @@ def test_images_of_another_shape_are_refused() -> None:
     pytest.importorskip("torch")
     for scorer in ({"kind": "resnet20"}, {"kind": "densenet121"}):
         with raises(SettingsError, key="objective.scorer.kind"):
-            dimension_of(section(scorer=scorer), 64, 2)
+            dimension_of(section(scorer=scorer), 65, 2)
 
 
 # A model to start from
