@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Stage(NamedTuple):
+class CallStage(NamedTuple):
     """A stretch of a call, in whose seconds nothing else happened."""
 
     column: str
@@ -17,29 +17,29 @@ class Stage(NamedTuple):
 
 
 STAGES = (
-    Stage("away_s", "away"),
-    Stage("queue_s", "queueing"),
-    Stage("serialisation_s", "network"),
-    Stage("propagation_s", "network"),
-    Stage("broken_s", "away"),
-    Stage("client_queue_s", "queueing", "queue"),
-    Stage("client_decode_s", "coding", "decode"),
-    Stage("decrypt_s", "encryption", "decrypt"),
-    Stage("compute_s", "compute", "compute"),
-    Stage("encrypt_s", "encryption", "encrypt"),
-    Stage("client_encode_s", "coding", "encode"),
-    Stage("journal_s", "coding", "journal"),
-    Stage("handover_s", "queueing", "handover"),
-    Stage("held_s", "queueing"),
-    Stage("decode_s", "coding"),
-    Stage("take_s", "server"),
-    Stage("waiting_s", "waiting"),
+    CallStage("away_s", "away"),
+    CallStage("queue_s", "queueing"),
+    CallStage("serialisation_s", "network"),
+    CallStage("propagation_s", "network"),
+    CallStage("broken_s", "away"),
+    CallStage("client_queue_s", "queueing", "queue"),
+    CallStage("client_decode_s", "coding", "decode"),
+    CallStage("decrypt_s", "encryption", "decrypt"),
+    CallStage("compute_s", "compute", "compute"),
+    CallStage("encrypt_s", "encryption", "encrypt"),
+    CallStage("client_encode_s", "coding", "encode"),
+    CallStage("journal_s", "coding", "journal"),
+    CallStage("handover_s", "queueing", "handover"),
+    CallStage("held_s", "queueing"),
+    CallStage("decode_s", "coding"),
+    CallStage("take_s", "server"),
+    CallStage("waiting_s", "waiting"),
 )
 """In the order in which they follow each other; their sum is ``total_s + take_s + waiting_s``, but for a remainder."""
 
 CLIENT_STAGES = tuple(stage for stage in STAGES if stage.timing)
 
 
-def columns_of(part: str, stages: tuple[Stage, ...] = STAGES) -> tuple[str, ...]:
+def columns_of(part: str, stages: tuple[CallStage, ...] = STAGES) -> tuple[str, ...]:
     """Return the columns that belong to a part."""
     return tuple(stage.column for stage in stages if stage.part == part)
