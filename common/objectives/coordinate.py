@@ -24,27 +24,13 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fenchel.common.arrays import Vector
-from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge, Targets
+from fenchel.common.objectives.losses import MarginLoss, Targets
 
 ScalarStep: TypeAlias = Callable[[float, float, float, float], float]
 """The step of one sample, from its dual variable, score, target and curvature."""
 
 NEWTON_LIMIT = 200
 """Steps are about ln(q) + 5, so 26 for a curvature of 1e9; more would mean values that are not numbers."""
-
-
-def conjugate_curvature(loss: MarginLoss) -> float | None:
-    """Return s if ``l*(-alpha) = -alpha y + s alpha^2 / 2`` inside the domain, else ``None`` (logistic)."""
-    match loss:
-        case Hinge():
-            return 0.0
-        case SmoothedHinge():
-            return loss.smoothing
-        case SquaredHinge() | Squared():
-            return 1.0
-        case Logistic():
-            return None
-    raise TypeError(f"no step along a dual coordinate is known for {type(loss).__name__}")
 
 
 def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
@@ -71,7 +57,7 @@ def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, 
 
     Returns: ``Delta``, shape (n,); ``alpha + Delta`` lies in the domain, in floating point too.
     """
-    s = conjugate_curvature(loss)
+    s = loss.conjugate_curvature
     if s is None:
         best = targets * _logistic_root(targets * dual, targets * scores, curvature)
     else:
@@ -113,7 +99,7 @@ def scalar_step(loss: MarginLoss) -> ScalarStep:
 
     The step takes (dual, score, target, curvature). It is some thirty times faster than arrays of length 1.
     """
-    s = conjugate_curvature(loss)
+    s = loss.conjugate_curvature
     if s is None:
         return _logistic_scalar_step
     curved, (low, high) = s, loss.domain
@@ -188,7 +174,7 @@ def line_terms(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets)
     Returns: ``a`` and ``c``, each of shape (n,), such that ``-l*(-(alpha + g delta)) = -l*(-alpha) + g a - g^2 c /
     2`` for g in [0, 1]; ``None`` for the logistic loss, whose conjugate is no parabola (see :func:`dual_values`).
     """
-    s = conjugate_curvature(loss)
+    s = loss.conjugate_curvature
     if s is None:
         return None
     linear: Vector = change * (targets - s * dual)

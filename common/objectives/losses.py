@@ -55,8 +55,6 @@ class MarginLoss(ABC):
     """A convex loss ``l(z)`` of one score, for targets -1 and +1."""
 
     kind: ClassVar[str]
-    lipschitz: ClassVar[float] = 1.0
-    """Lipschitz constant of ``l``."""
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
     """The interval of ``b = y alpha`` where ``l*(-alpha)`` is finite."""
 
@@ -64,6 +62,11 @@ class MarginLoss(ABC):
     @abstractmethod
     def smoothness(self) -> float:
         """Lipschitz constant of the derivative; infinity for a loss with a corner."""
+
+    @property
+    @abstractmethod
+    def conjugate_curvature(self) -> float | None:
+        """s, where ``l*(-alpha) = -alpha y + s alpha^2 / 2`` in the domain; ``None`` for another conjugate."""
 
     @abstractmethod
     def value(self, scores: Vector, targets: Targets) -> Vector:
@@ -77,12 +80,14 @@ class MarginLoss(ABC):
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``l''(z)``, shape (n,), where it exists; at a corner a value from one side."""
 
-    @abstractmethod
     def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
         """Return ``l*(-alpha) = sup_z [-alpha z - l(z)]``, shape (n,); infinity outside the domain.
 
         Note the minus sign: it is the form in which the dual problem uses the conjugate (1.2).
         """
+        assert self.conjugate_curvature is not None
+        b, (low, high) = targets * alpha, self.domain
+        return np.where((b >= low) & (b <= high), self.conjugate_curvature * alpha**2 / 2 - b, np.inf)
 
     def outputs(self, classes: int) -> int:
         """Return 1: the sign of the one score tells two classes apart."""
@@ -121,11 +126,8 @@ class Hinge(MarginLoss):
     """``max(0, 1 - m)``, the loss of support vector machines."""
 
     kind: ClassVar[str] = "hinge"
-
-    @property
-    def smoothness(self) -> float:
-        """Infinity: the corner at m = 1."""
-        return math.inf
+    smoothness = math.inf  # the corner at m = 1
+    conjugate_curvature = 0.0
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``max(0, 1 - m)``."""
@@ -141,11 +143,6 @@ class Hinge(MarginLoss):
         """Return 0."""
         return np.zeros_like(scores)
 
-    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
-        """Return ``-b`` for b in [0, 1]."""
-        b = targets * alpha
-        return np.where((b >= 0) & (b <= 1), -b, np.inf)
-
 
 @dataclass(frozen=True)
 class SmoothedHinge(MarginLoss):
@@ -158,6 +155,11 @@ class SmoothedHinge(MarginLoss):
     def smoothness(self) -> float:
         """``1/s``."""
         return 1 / self.smoothing
+
+    @property
+    def conjugate_curvature(self) -> float:
+        """``s``."""
+        return self.smoothing
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return 0, the parabola, or ``1 - m - s/2``."""
@@ -176,24 +178,15 @@ class SmoothedHinge(MarginLoss):
         shortfall = 1 - targets * scores
         return ((shortfall > 0) & (shortfall < self.smoothing)).astype(scores.dtype) / self.smoothing
 
-    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
-        """Return ``-b + s b^2 / 2`` for b in [0, 1]."""
-        b = targets * alpha
-        return np.where((b >= 0) & (b <= 1), -b + self.smoothing * b**2 / 2, np.inf)
-
 
 @dataclass(frozen=True)
 class SquaredHinge(MarginLoss):
     """``max(0, 1 - m)^2 / 2``."""
 
     kind: ClassVar[str] = "squared-hinge"
-    lipschitz: ClassVar[float] = math.inf
     domain: ClassVar[tuple[float, float]] = (0.0, math.inf)
-
-    @property
-    def smoothness(self) -> float:
-        """1."""
-        return 1.0
+    conjugate_curvature = 1.0
+    smoothness = 1.0
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``max(0, 1 - m)^2 / 2``."""
@@ -209,22 +202,14 @@ class SquaredHinge(MarginLoss):
         """Return 1 below the margin of 1, 0 from it on."""
         return (targets * scores < 1).astype(scores.dtype)
 
-    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
-        """Return ``-b + b^2 / 2`` for b >= 0."""
-        b = targets * alpha
-        return np.where(b >= 0, -b + b**2 / 2, np.inf)
-
 
 @dataclass(frozen=True)
 class Logistic(MarginLoss):
     """``ln(1 + exp(-m))``."""
 
     kind: ClassVar[str] = "logistic"
-
-    @property
-    def smoothness(self) -> float:
-        """1/4."""
-        return 0.25
+    conjugate_curvature = None
+    smoothness = 0.25
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``ln(1 + exp(-m))``, without overflow for any margin."""
@@ -255,13 +240,9 @@ class Squared(MarginLoss):
     """``(z - y)^2 / 2``, for real targets, or for two classes as -1 and +1."""
 
     kind: ClassVar[str] = "squared"
-    lipschitz: ClassVar[float] = math.inf
     domain: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
-
-    @property
-    def smoothness(self) -> float:
-        """1."""
-        return 1.0
+    conjugate_curvature = 1.0
+    smoothness = 1.0
 
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
         """Return real labels as they are and two classes as -1 and +1, shape (n,)."""
@@ -281,22 +262,11 @@ class Squared(MarginLoss):
         """Return 1."""
         return np.ones_like(scores)
 
-    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
-        """Return ``-alpha y + alpha^2 / 2``."""
-        result: Vector = alpha**2 / 2 - alpha * targets
-        return result
 
+class _ClassLoss:
+    """What losses with one score for each class share."""
 
-@dataclass(frozen=True)
-class Softmax:
-    """``-ln softmax(z)_t``, cross-entropy: one score for each class (docs/specifications/feddcd.md, section 1.6)."""
-
-    kind: ClassVar[str] = "softmax"
-
-    @property
-    def smoothness(self) -> float:
-        """1/2: the Hessian ``diag(p) - p p^T`` has no larger eigenvalue."""
-        return 0.5
+    kind: ClassVar[str]
 
     def outputs(self, classes: int) -> int:
         """Return the number of classes."""
@@ -305,6 +275,18 @@ class Softmax:
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
         """Return the class indices, int64, shape (n,)."""
         return class_indices(labels, classes, self.kind)
+
+    def correct(self, scores: Dense, targets: Targets) -> int:
+        """Return the number of samples whose class has the largest score (the first one at a tie)."""
+        return int(np.count_nonzero(scores.argmax(axis=1) == targets))
+
+
+@dataclass(frozen=True)
+class Softmax(_ClassLoss):
+    """``-ln softmax(z)_t``, cross-entropy: one score for each class (docs/specifications/feddcd.md, section 1.6)."""
+
+    kind: ClassVar[str] = "softmax"
+    smoothness = 0.5  # the Hessian ``diag(p) - p p^T`` has no larger eigenvalue
 
     def value(self, scores: Dense, targets: Targets) -> Vector:
         """Return ``ln sum_k exp(z_k) - z_t``, shape (n,), without overflow."""
@@ -314,24 +296,19 @@ class Softmax:
 
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
         """Return ``p - e_t`` with ``p = softmax(z)``, shape (n, classes)."""
-        result = self.probabilities(scores)
+        result = self._probabilities(scores)
         result[np.arange(targets.size), targets] -= 1
         return result
 
     def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
         """Return ``(diag(p) - p p^T) u`` for each sample, shape (n, classes)."""
-        p = self.probabilities(scores)
+        p = self._probabilities(scores)
         weighted = p * direction
         result: Dense = weighted - p * weighted.sum(axis=1, keepdims=True)
         return result
 
-    def correct(self, scores: Dense, targets: Targets) -> int:
-        """Return the number of samples whose class has the largest score (the first one at a tie)."""
-        return int(np.count_nonzero(scores.argmax(axis=1) == targets))
-
     @staticmethod
-    def probabilities(scores: Dense) -> Dense:
-        """Return ``softmax(z)``, shape (n, classes)."""
+    def _probabilities(scores: Dense) -> Dense:
         p: Dense = scores - scores.max(axis=1, keepdims=True)
         np.exp(p, out=p)
         p /= p.sum(axis=1, keepdims=True)
@@ -339,7 +316,7 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class OneSidedLogistic:
+class OneSidedLogistic(_ClassLoss):
     """``ln(1 + exp(-z_t))``: one score for each class, of which only that of the true class counts.
 
     The loss of FedPDM (its specification, section 1.4). It pulls the true class up, and pushes no other down. Two
@@ -347,19 +324,7 @@ class OneSidedLogistic:
     """
 
     kind: ClassVar[str] = "one-sided-logistic"
-
-    @property
-    def smoothness(self) -> float:
-        """1/4."""
-        return 0.25
-
-    def outputs(self, classes: int) -> int:
-        """Return the number of classes."""
-        return classes
-
-    def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
-        """Return the class indices, int64, shape (n,)."""
-        return class_indices(labels, classes, self.kind)
+    smoothness = 0.25
 
     def value(self, scores: Dense, targets: Targets) -> Vector:
         """Return ``ln(1 + exp(-z_t))``, shape (n,), without overflow."""
@@ -379,10 +344,6 @@ class OneSidedLogistic:
         result: Dense = np.zeros_like(scores)
         result[true] = expit(scores[true]) * expit(-scores[true]) * direction[true]
         return result
-
-    def correct(self, scores: Dense, targets: Targets) -> int:
-        """Return the number of samples whose class has the largest score (the first one at a tie)."""
-        return int(np.count_nonzero(scores.argmax(axis=1) == targets))
 
 
 def require_classes(classes: int, kind: str) -> None:

@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from fenchel.common.arrays import Indices, Matrix, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
-from fenchel.common.objectives.coordinate import conjugate_curvature, feasible, scalar_step
+from fenchel.common.objectives.coordinate import feasible, scalar_step
 from fenchel.common.objectives.losses import MarginLoss, Targets
 from fenchel.common.randomness import generator
 
@@ -178,7 +178,7 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
 
     Returns: Shape (N,), in the domain, with a dual objective that is not lower.
     """
-    s = conjugate_curvature(problem.loss)
+    s = problem.loss.conjugate_curvature
     low, high = problem.loss.domain
     b = problem.targets * dual
     free = np.flatnonzero((b > low) & (b < high))

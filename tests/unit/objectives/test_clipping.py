@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
-from fenchel.common.errors import DataError
 from fenchel.common.objectives.objective import Objective
-from tests.messages import raises
 
 MakeShard = Callable[..., Shard]
 MakeObjective = Callable[..., Objective]
@@ -64,40 +62,12 @@ def test_linear_models_clip_as_a_loop_over_samples_does(
 
 
 @linear
-def test_some_samples_are_clipped_and_others_are_not(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
-) -> None:
-    shard = make_shard(40, classes=classes)
-    whole = make_objective(shard, l2=0.3, **section)
-    bare = make_objective(shard, **{**section, "nonconvex": 0})
-    w = np.random.default_rng(1).standard_normal(whole.dimension)
-    bound = float(np.median([np.linalg.norm(bare.batch_gradient(w, np.array([row]))) for row in range(40)])) + 0.1
-    wanted, clipped = looped(bare, whole, w, whole.all_rows, bound)
-    assert 0 < clipped < 40
-    found = whole.clipped_gradient(w, whole.all_rows, bound)
-    np.testing.assert_allclose(found, wanted, atol=1e-12)
-    assert np.abs(found - whole.gradient(w)).max() > 1e-3
-
-
-@linear
 def test_a_bound_that_nobody_reaches_changes_no_bit(
     make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
 ) -> None:
     objective = make_objective(make_shard(classes=classes), l2=0.3, **section)
     w = np.random.default_rng(2).standard_normal(objective.dimension)
     np.testing.assert_array_equal(objective.clipped_gradient(w, objective.all_rows, 1e6), objective.gradient(w))
-
-
-def test_float32_stays_float32(make_shard: MakeShard, make_objective: MakeObjective) -> None:
-    objective = make_objective(make_shard(classes=3), kind="softmax", dtype="float32")
-    w = np.ones(objective.dimension, np.float32)
-    assert objective.clipped_gradient(w, np.array([0, 1]), 0.1).dtype == np.float32
-
-
-def test_there_must_be_samples(make_shard: MakeShard, make_objective: MakeObjective) -> None:
-    objective = make_objective(make_shard(), kind="logistic")
-    with raises(DataError):
-        objective.clipped_gradient(np.zeros(5), np.arange(0), 1.0)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])

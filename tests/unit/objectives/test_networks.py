@@ -38,10 +38,6 @@ def section(**keys: Any) -> ObjectiveSettings:
     return ADAPTER.validate_python(keys)
 
 
-def test_the_cnn_of_the_drdm_paper_has_794310_parameters() -> None:
-    assert dimension_of(section(kind="cnn"), 784, 10) == 794_310
-
-
 def test_the_mlp_of_the_feddcd_paper_has_no_biases() -> None:
     assert dimension_of(section(kind="mlp"), 784, 10) == 784 * 32 + 32 * 10
     assert dimension_of(section(kind="mlp", hidden=5), 784, 10) == 784 * 5 + 5 * 10
@@ -174,14 +170,6 @@ def test_a_network_without_samples_evaluates_other_shards_but_has_no_gradient(
     for ask in (objective.loss, objective.gradient):
         with raises(DataError):
             ask(w)
-
-
-@both
-def test_no_constants_are_claimed_for_a_network(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
-    objective = make_objective(make_shard(5, 64, 3), kind=kind, l2=0.1)
-    assert (objective.smoothness, objective.strong_convexity) == (math.inf, -math.inf)
 
 
 @both

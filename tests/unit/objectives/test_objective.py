@@ -14,7 +14,7 @@ from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
 from fenchel.common.objectives.metrics import Metrics
-from fenchel.common.objectives.objective import BatchDraw, Objective
+from fenchel.common.objectives.objective import Objective
 from tests.messages import raises
 
 
@@ -57,13 +57,6 @@ def test_steps_are_the_beginning_of_the_epochs(samples: int, batch_size: int, st
     assert len(some) == steps
     for one, other in zip(some, many, strict=False):
         np.testing.assert_array_equal(one, other)
-
-
-def test_epochs_have_different_orders() -> None:
-    first, second = Distance(50).batches(draw(), epochs=2, batch_size=49), None
-    batches = list(first)
-    assert second is None
-    assert not np.array_equal(batches[0], batches[2])
 
 
 def test_full_batches_are_all_rows_and_draw_nothing() -> None:
@@ -111,11 +104,6 @@ def test_batches_of_one_epoch_use_no_sample_twice(steps: int, size: int) -> None
     assert len(set(np.concatenate(drawn).tolist())) == steps * size
 
 
-def test_one_epoch_refuses_more_samples_than_there_are() -> None:
-    with raises(DataError):
-        Distance(15).batches(np.random.default_rng(0), steps=4, batch_size=4, draw="epoch")
-
-
 def test_independent_batches_are_distinct_inside_and_uniform_over_all() -> None:
     draws = np.random.default_rng(1)
     drawn = list(Distance(5).batches(draws, steps=4000, batch_size=2, draw="independent"))
@@ -126,10 +114,3 @@ def test_independent_batches_are_distinct_inside_and_uniform_over_all() -> None:
     assert together == pytest.approx(1 / 10, abs=0.02)  # 4 standard deviations
     counts = np.bincount(np.concatenate(drawn), minlength=5)
     np.testing.assert_allclose(counts, 1600, atol=130)
-
-
-@pytest.mark.parametrize("draw", ["passes", "epoch", "independent"])
-def test_a_full_batch_is_all_rows_however_it_is_drawn(draw: BatchDraw) -> None:
-    objective = Distance(4)
-    (rows,) = objective.batches(np.random.default_rng(2), steps=1, draw=draw)
-    assert rows is objective.all_rows

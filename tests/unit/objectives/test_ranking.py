@@ -48,13 +48,6 @@ def test_the_auc_is_that_of_scikit_learn(ranking: Ranking) -> None:
     assert ranking.auc == pytest.approx(theirs(roc_auc_score, ranking), **EXACT)
 
 
-@given(rankings())
-def test_the_auc_is_the_share_of_pairs_in_order(ranking: Ranking) -> None:
-    high = ranking.scores[ranking.positive][:, None]
-    low = ranking.scores[~ranking.positive]
-    assert ranking.auc == pytest.approx(float(np.mean((high > low) + 0.5 * (high == low))), **EXACT)
-
-
 @given(rankings(), st.floats(1e-3, 1) | st.sampled_from([1 / 2, 1 / 3, 1 / 10]))
 def test_the_partial_auc_is_that_of_scikit_learn(ranking: Ranking, max_fpr: float) -> None:
     assert ranking.partial_auc(max_fpr) == pytest.approx(theirs(roc_auc_score, ranking, max_fpr=max_fpr), **EXACT)

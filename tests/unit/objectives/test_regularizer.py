@@ -43,7 +43,6 @@ def named(section: dict[str, Any]) -> str:
 
 
 every = pytest.mark.parametrize("section", KINDS, ids=named)
-convex = pytest.mark.parametrize("section", KINDS[:7], ids=named)
 with_subgradients = pytest.mark.parametrize("section", KINDS[:6], ids=named)
 coordinates = st.floats(-3, 3).filter(lambda x: x == 0 or abs(x) > 1e-9)
 models = st.lists(coordinates, min_size=6, max_size=6).map(np.array)
@@ -86,26 +85,6 @@ def test_no_point_nearby_or_far_away_is_better(section: dict[str, Any], u: Vecto
     assert merit(h, np.zeros(6), u, penalty) >= least - 1e-9
 
 
-@convex
-@given(u=models, v=models, penalty=penalties)
-def test_convex_terms_have_operators_that_never_expand(
-    section: dict[str, Any], u: Vector, v: Vector, penalty: float
-) -> None:
-    h = made(section)
-    assert h.convex
-    apart = np.linalg.norm(h.prox(u, penalty) - h.prox(v, penalty))
-    rounding = 1e-14 * (np.linalg.norm(u) + np.linalg.norm(v))  # for points that are as near as numbers can be
-    assert apart <= np.linalg.norm(u - v) * (1 + 1e-12) + rounding
-
-
-def test_the_terms_that_are_not_convex_have_operators_that_do() -> None:
-    for section, pair in (({"kind": "mcp", "weight": 1.0, "theta": 1.0}, (1.0, 0.8)), (KINDS[-1], (0.85, 0.83))):
-        h = made(section)
-        assert not h.convex
-        u, v = (np.full(6, x) for x in pair)
-        assert np.linalg.norm(h.prox(u, 2.0) - h.prox(v, 2.0)) > np.linalg.norm(u - v)
-
-
 @with_subgradients
 @given(x=models, y=models)
 def test_a_subgradient_supports_the_graph_of_a_convex_term(section: dict[str, Any], x: Vector, y: Vector) -> None:
@@ -132,11 +111,6 @@ def test_float32_stays_float32_and_nothing_is_changed(section: dict[str, Any]) -
     assert isinstance(h.value(u), float)
     if section["kind"] not in ("box", "l0"):
         assert h.subgradient(u).dtype == np.float32
-
-
-def test_the_threshold_is_weight_over_penalty() -> None:
-    out = made({"kind": "l1", "weight": 0.5}).prox(np.array([0.24, 0.26, -1.0, 0.0, 0.25, 2.0]), 2.0)
-    np.testing.assert_allclose(out, [0, 0.01, -0.75, 0, 0, 1.75], atol=1e-15)
 
 
 def test_groups_are_the_columns_or_the_rows_of_the_matrix() -> None:

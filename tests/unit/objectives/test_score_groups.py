@@ -73,12 +73,6 @@ def test_the_samples_of_a_group_have_scores_in_its_range(scores: list[float], bi
         taken += count
 
 
-@given(SCORES, BINS)
-def test_with_groups_of_one_sample_they_are_the_bins_of_a_histogram(scores: list[float], bins: int) -> None:
-    found = score_groups(np.array(scores), bins, 1)
-    assert (found[:, 1] - found[:, 0] == 1).all()
-
-
 @given(st.lists(st.floats(-8, 8), max_size=40), BINS, st.integers(2, 7), st.data())
 def test_samples_that_are_fewer_than_a_group_needs_are_told_by_their_number_alone(
     scores: list[float], bins: int, least: int, data: st.DataObject
@@ -218,11 +212,6 @@ WRONG = {
 @pytest.mark.parametrize(("wrong", "problem"), WRONG.values(), ids=WRONG.keys())
 def test_groups_that_nobody_can_have_made_are_recognised(wrong: Groups, problem: str) -> None:
     assert problem in (groups_problem(wrong, 16, 3) or "")
-
-
-def test_few_samples_are_one_group_in_the_range_of_all_bins() -> None:
-    assert groups_problem(groups((0, 16, 2)), 16, 3) is None
-    assert groups_problem(groups(), 16, 3) is None
 
 
 def test_counts_do_not_overflow() -> None:

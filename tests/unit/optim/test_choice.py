@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
 
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.linear import LinearObjective
@@ -22,7 +21,6 @@ from fenchel.common.settings.solver import (
     NewtonSolver,
     SgdSolver,
     Solver,
-    SolverSettings,
     Stopping,
     parse_solver,
 )
@@ -56,13 +54,6 @@ def test_the_usual_rule_becomes_explicit() -> None:
     assert chosen(AutoSolver(), objective).within(0.01).stop == Stopping(accuracy=0.01)
     with pytest.raises(ValueError):
         AutoSolver().within(0.01)
-
-
-def test_auto_keeps_a_quarter_or_does_five_epochs() -> None:
-    problem = tilted(linear("softmax"))
-    np.testing.assert_array_equal(run(problem, "auto").w, run(problem, "newton-cg", accuracy=0.25).w)
-    cornered = Tilted(hinge(), np.zeros(3))
-    np.testing.assert_array_equal(run(cornered, "auto").w, run(cornered, "sgd", epochs=5).w)
 
 
 @pytest.mark.parametrize("solver", EXACT)
@@ -122,17 +113,6 @@ def test_there_is_nothing_to_learn_from_no_samples(solver: str) -> None:
         run(Tilted(empty, np.zeros(4)), solver, steps=1)
 
 
-def test_a_problem_is_checked() -> None:
-    objective = linear("logistic")
-    with pytest.raises(ValueError):
-        Tilted(objective, np.zeros(3))
-    with pytest.raises(ValueError):
-        Tilted(objective, np.zeros(4), 1.0, np.zeros(3))
-    for proximal, anchor in ((1.0, None), (0.0, np.zeros(4)), (-1.0, np.zeros(4))):
-        with pytest.raises(ValueError):
-            Tilted(objective, np.zeros(4), proximal, anchor)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -179,10 +159,3 @@ def test_an_accuracy_can_be_tightened_and_nothing_else() -> None:
     assert Stopping(accuracy=0.001).within(0.01) == Stopping(accuracy=0.001)
     assert Stopping(steps=2).within(0.01) == Stopping(steps=2)
     assert NewtonCgSolver(stop=Stopping(accuracy=0.25)).within(0.01).stop == Stopping(accuracy=0.01)
-
-
-def test_sections_survive_the_way_through_json() -> None:
-    adapter: TypeAdapter[Solver] = TypeAdapter(SolverSettings)
-    for text in [*EXACT, "sgd", "adam", "auto"]:
-        solver = parse_solver(text)
-        assert adapter.validate_json(adapter.dump_json(solver)) == solver

@@ -61,12 +61,6 @@ def test_stochastic_steps_of_fixed_number_end_early(kind: str, monkeypatch: pyte
     assert steps < 200
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_the_last_step_is_looked_at_too(kind: str) -> None:
-    with raises(SettingsError, key="solver.kind"):
-        run(tilted(linear("logistic")), f"{{kind: {kind}, step_size: 1.0e+308}}", steps=3)
-
-
 @pytest.mark.parametrize("solver", sorted(EXACT))
 def test_a_tilt_that_is_not_finite_is_not_the_solver_s_fault(solver: str) -> None:
     objective = linear("logistic")

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.common.optim import Tilted, gradient_steps, solve
-from fenchel.common.optim.lbfgs import _height_above
 from fenchel.common.optim.newton import _hessian
 from fenchel.common.optim.problem import Oracle
 from fenchel.common.settings.solver import GradientSolver, Stopping
@@ -96,17 +95,6 @@ def test_a_solve_ends_at_its_cap_and_says_so(solver: str) -> None:
 
 
 @pytest.mark.parametrize("solver", EXACT)
-def test_shifting_objective_and_tilt_together_changes_nothing(solver: str) -> None:
-    """docs/specifications/feddcd.md, section 6, invariant 10."""
-    shift, tilt = np.array([2.0, -3.0, 0.5]), np.array([0.3, 0.1, -1.0])
-    curvatures = [1.0, 2.0, 7.0]
-    here = run(Tilted(Quadratic(curvatures), tilt), solver, accuracy=1e-20)
-    there = run(Tilted(Quadratic(curvatures, -shift), tilt + shift), solver, accuracy=1e-20)
-    np.testing.assert_allclose(here.w, tilt / curvatures, atol=1e-9)
-    np.testing.assert_allclose(there.w, here.w, atol=1e-9)
-
-
-@pytest.mark.parametrize("solver", EXACT)
 def test_the_solution_has_the_tilt_as_gradient_of_the_objective(solver: str) -> None:
     """Invariant 7: y = grad f(w(y)); and with a tie to an anchor, y = grad f(w) + mu (w - anchor)."""
     objective = linear("softmax")
@@ -156,23 +144,6 @@ def test_the_hessian_is_made_of_its_products(loss: str, sparse: bool) -> None:
     np.testing.assert_allclose(point.hessian_vector(v), problem.hessian_vector(w, v), atol=1e-14)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_what_is_kept_of_a_point_is_what_the_objective_says(loss: str) -> None:
-    draw = np.random.default_rng(2)
-    objective = linear(loss)
-    w, tilt, anchor = draw.standard_normal((3, objective.dimension))
-    problem = Tilted(objective, tilt, 0.3, anchor)
-    point = Oracle(problem).at(w)
-    expected = objective.value(w) - w @ tilt + 0.15 * np.sum((w - anchor) ** 2)
-    assert problem.value(w) == pytest.approx(expected, rel=1e-14)
-    assert point.value == pytest.approx(expected, rel=1e-14)
-    np.testing.assert_allclose(point.gradient, problem.gradient(w), atol=1e-15)
-    assert point.oracle.evaluations == 1  # one pass for the scores, one for the gradient
-    point.hessian_vector(tilt)
-    assert point.oracle.evaluations == 2
-    assert (problem.smoothness, problem.strong_convexity) == (objective.smoothness + 0.3, 0.1 + 0.3)
-
-
 @pytest.mark.parametrize("solver", ["newton", "newton-cg"])
 def test_newton_solves_a_quadratic_in_one_step_and_its_whole_work_is_counted(solver: str) -> None:
     solved = run(Tilted(Quadratic([1.0, 4.0, 9.0]), np.ones(3)), solver, steps=1)
@@ -211,14 +182,6 @@ def test_lbfgs_gets_past_the_rounding_errors_of_values() -> None:
     solved = run(problem, "lbfgs", gradient=1e-13)
     assert solved.converged
     assert np.linalg.norm(problem.gradient(solved.w)) <= 1.5e-13
-
-
-def test_the_height_that_lbfgs_ends_by_is_exact_for_quadratics() -> None:
-    problem = Tilted(Quadratic([1.0, 4.0, 9.0]), np.array([1.0, -2.0, 0.5]))
-    here, there = np.random.default_rng(0).standard_normal((2, 3))
-    oracle = Oracle(problem)
-    height = _height_above(oracle.at(here))(oracle.at(there))
-    assert height == pytest.approx(problem.value(there) - problem.value(here), rel=1e-13)
 
 
 @pytest.mark.parametrize("solver", ["newton", "newton-cg", "lbfgs"])
