@@ -60,12 +60,6 @@ class Half(ClientAlgorithm):
         """Answers nothing."""
 
 
-class Unfilled(ClientAlgorithm):
-    @dataclass
-    class State:
-        steps: int
-
-
 @pytest.fixture
 def half(monkeypatch: pytest.MonkeyPatch) -> Half:
     class Stub:
@@ -163,29 +157,6 @@ def test_a_state_of_vectors_starts_from_zeros_of_the_model(half: Half) -> None:
     assert not half.stateless()
 
 
-def test_a_state_of_something_else_must_be_filled_by_its_algorithm() -> None:
-    unfilled = Unfilled(
-        ClientContext("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None), cast(Shard, None))
-    )
-    unfilled.objective = cast(Objective, type("Stub", (), {"dimension": 1, "dtype": np.dtype("f8")}))
-    with pytest.raises(TypeError):
-        unfilled.initial_state()
-
-
-def test_random_numbers_depend_on_client_round_and_purpose(half: Half) -> None:
-    def drawn(t: int, purpose: str) -> float:
-        half.round = t
-        return float(half.generator(purpose).random())
-
-    assert drawn(1, "batches") == drawn(1, "batches")
-    assert len({drawn(t, purpose) for t in (1, 2) for purpose in ("batches", "noise")}) == 4
-
-
-def test_an_algorithm_that_this_version_does_not_have_is_named() -> None:
-    with raises(SettingsError, key="algorithm.name"):
-        client_half("fedfuture")
-
-
 @pytest.mark.parametrize(
     "name", ["tests.unit.client.tally:Elsewhere", "tests.unit.client.tally:Nowhere", "no_such_package.module:Half"]
 )
@@ -201,7 +172,3 @@ def test_waits_grow_up_to_a_bound_and_start_again_after_a_success() -> None:
         assert bound / 2 <= backoff.next() <= bound
     backoff.reset()
     assert backoff.next() <= 0.1
-
-
-def test_clients_that_lost_the_same_server_do_not_return_together() -> None:
-    assert len({Backoff().next() for _ in range(50)}) > 40

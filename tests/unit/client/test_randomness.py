@@ -86,11 +86,6 @@ def test_a_damaged_secret_is_refused_and_not_replaced(content: bytes, tmp_path: 
     assert file.read_bytes() == content
 
 
-def test_the_secret_shows_nowhere_by_accident() -> None:
-    assert "01" not in repr(OTHER)
-    assert repr(OTHER) == "PrivateRandomness()"
-
-
 def test_a_digest_stands_for_names_values_and_where_they_end() -> None:
     x = np.arange(4.0)
     made = [

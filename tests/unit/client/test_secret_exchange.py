@@ -96,12 +96,6 @@ def test_all_clients_come_to_the_same_secrets(make: Make, kept: bool) -> None:
     assert len({text(part) for part in parts.values()}) == 1
 
 
-def test_a_client_alone_makes_secrets_for_itself(make: Make) -> None:
-    alone = make(MAKER)
-    assert set(alone.answer(SEAL, {})) == {"certificate", "fingerprint"}
-    assert alone.secrets is not None
-
-
 def test_nothing_that_passes_through_the_server_holds_the_secrets(make: Make) -> None:
     parts = {name: make(name) for name in NAMES}
     offered = offers(*((name, parts[name]) for name in OTHERS))

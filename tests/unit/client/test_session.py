@@ -97,14 +97,6 @@ def double(session: Session, sequence: int, base: int) -> None:
     assert values_of(handled(session, "double", sequence, base, kind=pb.TELL)) == {}
 
 
-def test_instructions_that_count_build_on_each_other(session: Session) -> None:
-    assert add(session, 1.0, sequence=1, base=0) == 1.0
-    assert add(session, 2.0, sequence=2, base=1) == 3.0
-    double(session, sequence=3, base=2)
-    assert add(session, 0.5, sequence=4, base=3) == 6.5
-    assert session.hello().snapshots == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_repeated_instruction_gets_the_same_bytes_without_being_computed_again(
     make_session: MakeSession, restart: bool
@@ -119,18 +111,6 @@ def test_a_repeated_instruction_gets_the_same_bytes_without_being_computed_again
     assert first.body is not None
     assert again.body is not None
     assert (again.body.payload, again.body.content()) == (first.body.payload, first.body.content())
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_an_older_instruction_is_answered_from_the_journal_too(make_session: MakeSession, restart: bool) -> None:
-    session = make_session()
-    add(session, 1.0, sequence=1, base=0)
-    double(session, sequence=2, base=1)
-    add(session, 1.0, sequence=3, base=2)
-    session = make_session() if restart else session
-    double(session, sequence=2, base=1)
-    assert add(session, 1.0, sequence=4, base=3) == 4.0
-    assert TallyClient.computed == ["add", "double", "add", "add"]
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -244,20 +224,6 @@ def test_a_folder_that_becomes_read_only_stops_the_client(
     assert add(make_session(), 1.0, sequence=3, base=2, reach=2) == 3.0
 
 
-def test_an_entry_that_is_damaged_meanwhile_stops_the_client(session: Session, tmp_path: Path) -> None:
-    for sequence in (1, 2, 3):
-        add(session, 1.0, sequence=sequence, base=sequence - 1)
-    (tmp_path / "journal" / f"{1:020d}.state").write_bytes(b"")
-    with raises(CheckpointError):
-        handled(session, "add", 4, 1, amount=1.0)
-
-
-def test_a_base_that_is_gone_is_a_failure_and_not_a_wrong_answer(session: Session) -> None:
-    add(session, 1.0, sequence=1, base=0)
-    assert "after instruction 7 is gone" in handled(session, "add", 8, 7, amount=1.0).head.failure
-    assert add(session, 1.0, sequence=9, base=1) == 2.0
-
-
 def test_a_body_that_cannot_be_decoded_is_a_failure(session: Session) -> None:
     encoded = encode({"amount": np.ones(3)})
     instruction = pb.Instruction(payload=encoded.descriptor, phase="add", kind=pb.ASK, sequence=1)
@@ -265,13 +231,6 @@ def test_a_body_that_cannot_be_decoded_is_a_failure(session: Session) -> None:
         instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()[:-8]), pb.Timing()
     )
     assert "but announced" in answer.head.failure
-
-
-def test_what_lies_before_the_reach_is_forgotten(session: Session) -> None:
-    for sequence in range(1, 5):
-        add(session, 1.0, sequence=sequence, base=sequence - 1)
-    add(session, 1.0, sequence=5, base=4, reach=3)
-    assert session.hello().snapshots == [3, 4, 5]
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -364,11 +323,6 @@ def test_an_algorithm_without_state_writes_no_journal(make_settings: MakeSetting
     assert list(hello.snapshots) == []
     assert list(tmp_path.iterdir()) == []
     assert model.tolist() == [0.0, 0.0]
-
-
-def test_the_server_learns_only_the_form_of_the_data(session: Session) -> None:
-    shard = session.hello().shard
-    assert (shard.samples, shard.features, shard.classes, shard.features_held) == (4, 2, 2, 2)
 
 
 def test_code_from_outside_runs_only_where_a_person_allowed_it(make_session: MakeSession) -> None:

@@ -51,12 +51,6 @@ def session(make_settings: MakeSettings) -> Session:
     return Session("client-0", settings, ClientData(shard), None, (NAME,))
 
 
-def test_an_algorithm_that_encrypts_nothing_only_computes(session: Session) -> None:
-    timing = timing_of(session, 1)
-    assert timing.compute_ns > 0
-    assert (timing.encrypt_ns, timing.decrypt_ns, timing.encryptions, timing.decryptions) == (0, 0, 0, 0)
-
-
 def test_each_reply_has_what_was_encrypted_for_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     busy, add = Busy(), ClientAlgorithm.answer
 

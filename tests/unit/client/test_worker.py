@@ -81,12 +81,6 @@ async def test_an_instruction_that_broke_off_goes_on_after_those_that_come_again
     assert TallyClient.computed == ["double"]
 
 
-async def test_an_instruction_that_broke_off_may_start_again_from_its_beginning(worker: Worker) -> None:
-    await conversed(worker, WELCOME, *list(instruction(1, "add", LARGE))[:2], answers=0)
-    _, replies = await conversed(worker, WELCOME, *instruction(1, "add", LARGE), answers=1)
-    assert "is a ndarray, expected a float" in replies[0].failure
-
-
 class Slow(ThreadPoolExecutor):
     """Begins what it is given first only when two more instructions wait."""
 
@@ -161,32 +155,6 @@ async def test_a_phase_that_took_long_goes_back_to_the_other_thread(
             asked = instruction(sequence, "add", {"amount": 1.0}, base=sequence - 1)
             await conversed(worker, WELCOME, *asked, answers=1)
     assert executor.count == 3
-
-
-async def test_an_answer_that_was_stored_does_not_make_a_phase_short(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fenchel.client.worker._SHORT_NS", 10**12)
-    asked = [*instruction(1, "add", {"amount": 1.0})]
-    await conversed(worker, WELCOME, *asked, answers=1)
-    session, again = worker.session, Worker(worker.session, short_here=True)
-    session._last = None  # as after a restart: the answer comes from the journal
-    with Counting() as executor:
-        again.executor = executor
-        await conversed(again, WELCOME, *asked, answers=1)
-        await conversed(again, WELCOME, *instruction(2, "add", {"amount": 1.0}, base=1), answers=1)
-    assert TallyClient.computed == ["add", "add"]
-    assert executor.count == 2
-
-
-async def test_a_farewell_ends_the_work(worker: Worker) -> None:
-    stream = MemoryStream()
-    for frame in (WELCOME, FAREWELL):
-        await stream.other_side().write(frame)
-    async with asyncio.timeout(20):
-        farewell = await worker.work(stream)
-    assert farewell is not None
-    assert farewell.completed
 
 
 async def test_who_is_cancelled_while_its_stream_breaks_ends(worker: Worker) -> None:

@@ -32,16 +32,6 @@ def numbers(count: int, dtype: str = "float32") -> Array:
     return np.random.default_rng(3).standard_normal(count).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_large_body_of_finite_numbers_is_known_to_be_finite(dtype: str) -> None:
-    values: dict[str, Value] = {"a": numbers(900_001, dtype), "b": np.arange(70_000), "c": numbers(3, dtype)}
-    assembly, descriptor = arrived(values)
-    assert assembly.finite
-    assert np.array_equal(
-        np.asarray(outline(descriptor, 1 << 40).decode(assembly.body())["a"]), np.asarray(values["a"])
-    )
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("position", [0, CHUNK_BYTES // 4 - 1, CHUNK_BYTES // 4, 899_999])
 def test_one_bad_number_in_any_chunk_is_noticed(bad: float, position: int) -> None:

@@ -198,9 +198,3 @@ def test_the_largest_payload_is_known_where_all_lengths_are() -> None:
     assert largest_body({"hidden": HIDDEN}) == 2 * KEY.ciphertext_bytes + -2 * KEY.ciphertext_bytes % 8
     assert largest_body({"model": MODEL, "open": OPEN}) is None
     assert largest_body({"model": MODEL, "bounded": BOUNDED}) == 24 + encode({"x": np.ones((7, 2))}).size
-
-
-def test_an_open_length_may_be_bounded() -> None:
-    check({"x": np.ones((7, 2))}, {"x": BOUNDED}, client="a client")
-    with raises(PayloadError, client="a client", array="x"):
-        check({"x": np.ones((8, 2))}, {"x": BOUNDED}, client="a client")
